@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* config.c -- a Hugging Face config.json: the file, and what it says of all layers.
+/* config.c -- a Hugging Face config.json: the file, and its settings for all layers.
  *
- * Where a setting is looked for, first to last: rope_parameters (flat, or one dictionary per kind
- * of layer), then rope_scaling; rope_theta in that dictionary, beside it, rotary_emb_base, the
- * class's own default; rope_type, then type; partial_rotary_factor in the dictionary, beside it,
- * rotary_pct, the class's default.  What the class decides and the file does not say is in
- * families.c: a model_type that is not there is refused, since its pairing would be a guess.  What
- * one layer has otherwise than the rest is in per_layer_config, by its number. */
+ * Settings are searched in this order.  Dictionary: rope_parameters (flat, or one dictionary per
+ * kind of layer), then rope_scaling.  Base: rope_theta in that dictionary, next to it,
+ * rotary_emb_base, the class's own default.  Type: rope_type, then type.  Share:
+ * partial_rotary_factor in the dictionary, next to it, rotary_pct, the class's default.
+ * Decisions of the class that the file does not state are in families.c.  An unknown model_type
+ * is rejected, since its pairing would be a guess.  Settings that differ for one layer are in
+ * per_layer_config, by its number. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/config.h"
 
-/* What is longer is another file, weights perhaps, and is refused before it is read. */
+/* A longer file is something else, weights perhaps, and is rejected before it is read. */
 enum { MAX_BYTES = 1 << 20 };
 
-/* ---- What some families say in words of their own -------------------------------------------- */
+/* ---- Families with their own words ----------------------------------------------------------- */
 
-/* MPT keeps its positions in attn_config.  With alibi_bias_max 8 the slopes are the usual ones, for
- * any number of heads; with another the encoding would have to state them all. */
+/* MPT has its positions in attn_config.  With alibi_bias_max 8 the slopes are the default ones,
+ * for any number of heads; with another value the encoding would have to list them all. */
 static loci_status read_mpt(struct config *c, loci_error *e)
 {
     const json_t *attention = json_object_get(c->text, "attn_config");
@@ -38,9 +39,8 @@ static loci_status read_mpt(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* Three generations share the word chatglm, and rope_ratio means something else in each.  Only
- * GLM-4's multiplies the base for certain, and only the size of its vocabulary tells that it is
- * GLM-4. */
+/* Three generations share the word chatglm, and rope_ratio has a different meaning in each.
+ * Only GLM-4's is known to multiply the base, and only its vocabulary size identifies GLM-4. */
 static loci_status read_chatglm(struct config *c, loci_error *e)
 {
     double ratio = 1;
@@ -82,16 +82,16 @@ static loci_status read_own(struct config *c, loci_error *e)
         s = loci_json_flag(c->text, "rotary_value", &values, e);
         if (values) c->note = "values are turned as keys are";
         break;
-    case COMMON: case DEEPSEEK_V4:       /* what V4 has of its own is known layer by layer */
+    case COMMON: case DEEPSEEK_V4:       /* settings of V4 alone are read layer by layer */
         break;
     }
     return s;
 }
 
-/* ---- What all say ---------------------------------------------------------------------------- */
+/* ---- All families ---------------------------------------------------------------------------- */
 
-/* Every word is looked at when the file is opened, so that no layer fails later for a word of
- * another one. */
+/* Every word is tested when the file is opened, so that no layer fails later
+ * for a word of another one. */
 static loci_status check_layer_types(struct config *c, loci_error *e)
 {
     static const char *const names[] = { "layer_types", "layers_block_type", "block_types" };
@@ -115,7 +115,7 @@ static loci_status check_layer_types(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* Whether the file's switch, where its family has one, lets layers rotate. */
+/* Reads the file's switch, if its family has one, that lets layers rotate. */
 static loci_status read_switch(struct config *c, loci_error *e)
 {
     const struct family *f = c->family;
@@ -124,8 +124,8 @@ static loci_status read_switch(struct config *c, loci_error *e)
     if (f->only_word)
         c->rotates = is_a(v, JSON_STRING) && !strcmp(json_string_value(v), f->only_word);
     else if (f->only_if) return loci_json_flag(c->text, f->only_if, &c->rotates, e);
-    /* BERT's relatives may have tables of relative positions instead, and no word for them fits
-     * here: calling such layers nope would be wrong. */
+    /* BERT's relatives may have tables of relative positions instead, which no encoding here
+     * matches: calling such layers nope would be wrong. */
     v = json_object_get(c->text, "position_embedding_type");
     const char *word = is_a(v, JSON_STRING) ? json_string_value(v) : "absolute";
     IO_CHECK(e, c->rotates || strncmp(word, "relative", 8),
@@ -133,8 +133,8 @@ static loci_status read_switch(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* How many layers and heads of which width, and the length in training.  The first name that is
- * there counts: files with both halves of a model are read for their decoder. */
+/* The number of layers and heads, the width of a head, and the length in training.  The first
+ * existing name counts: files with both halves of a model are read for their decoder. */
 static loci_status read_shape(struct config *c, loci_error *e)
 {
     static const char *const layers[] = {
@@ -153,7 +153,7 @@ static loci_status read_shape(struct config *c, loci_error *e)
         "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "model_max_length",
         "max_sequence_length", NULL
     };
-    /* Some families without rotation state heads of no width. */
+    /* Some families without rotation give heads of width 0. */
     const int low = c->family->instead ? 0 : 1;
     loci_status s;
     if ((s = loci_json_any_whole(c->text, layers, 1, MAX_LAYERS, &c->layers, e))
@@ -170,8 +170,8 @@ static loci_status read_shape(struct config *c, loci_error *e)
     return c->family->instead ? LOCI_OK : check_layer_types(c, e);
 }
 
-/* Finds the object about the language model, which files of several models have two or three deep,
- * and returns the word for its type, which may stand above it: the innermost one that is there. */
+/* Finds the object about the language model, which files of several models nest two or three
+ * deep.  Returns the innermost word for its type, which may be above it. */
 static const json_t *find_type_word(struct config *c)
 {
     static const char *const nested[] = {
@@ -191,7 +191,7 @@ static const json_t *find_type_word(struct config *c)
     return type;
 }
 
-/* The family comes first: it decides what all other keys are read as. */
+/* The family comes first: it decides how all other keys are read. */
 static loci_status interpret(struct loci_model *m, struct config *c, loci_error *e)
 {
     IO_CHECK(e, is_a(c->root, JSON_OBJECT), "a config.json is an object: {\"model_type\": ...}");
@@ -235,7 +235,7 @@ loci_status loci_config_open(struct loci_model *m, const struct source *from, lo
     if (!s) s = loci_io_read(from, text, n, 0, e);
     if (!s) s = loci_json_parse(text, n, &c->root, e);
     if (!s) s = interpret(m, c, e);
-    free(text);                          /* jansson has copied what it keeps */
+    free(text);                          /* jansson has copied what it needs */
     m->file = c, m->read = loci_config_layer, m->close = close_config;
     if (s && c) close_config(m);
     return s;

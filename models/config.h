@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* config.h -- between the files that read a config.json:
+/* config.h -- shared by the files that read a config.json:
  *
- *     config.c            the file: which part counts, what it says of all layers
+ *     config.c            the file: which part counts, and its settings for all layers
  *     config_dict.c       rope_parameters and rope_scaling: their keys, and which one is a layer's
  *     config_layer.c      one layer: its kind, whether it rotates, its head, window and scale
- *     config_rotation.c   how a layer that rotates does: base, channels, sections, scaling */
+ *     config_rotation.c   how a layer rotates: base, channels, sections, scaling */
 #ifndef LOCI_MODELS_CONFIG_H
 #define LOCI_MODELS_CONFIG_H
 
@@ -19,8 +19,8 @@ struct config {
     const struct family *family;
     int layers, heads, hidden, head_dim;
     double trained, base;                /* base: of the class, which a file of CHATGLM changes */
-    bool alibi, rotates;                   /* turns: some layer may */
-    const json_t *layer_types;           /* block_types, shorter, begin again */
+    bool alibi, rotates;                   /* rotates: some layer may */
+    const json_t *layer_types;           /* block_types, if shorter, repeat */
     const char *note;
 };
 
@@ -41,35 +41,35 @@ struct dict {
     const json_t *json;                  /* NULL: there is none */
     enum type type;
     const char *scaling;                 /* the type in the words of the grammar; NULL: none */
-    double value[KEYS];                  /* NaN: not there; flags 0 or 1 */
+    double value[KEYS];                  /* NaN: absent; flags 0 or 1 */
 };
 
-/* The dictionary that counts for a layer, read and checked. */
+/* The dictionary that applies to a layer, read and checked. */
 loci_status loci_dict_find(const struct config *, const struct layer *, struct dict *,
                            loci_error *);
-/* Leaves nothing of a dictionary but its base. */
+/* Removes everything from a dictionary except its base. */
 loci_status loci_dict_unscale(struct dict *, loci_error *);
-/* Whether there is one dictionary per kind of layer instead of one for all. */
+/* True if there is one dictionary per kind of layer instead of one for all. */
 bool loci_dict_several(const json_t *);
-/* Whether a key has a number, and the type of this dictionary heeds it. */
+/* True if a key has a number and the type of this dictionary reads it. */
 bool loci_dict_heeds(const struct dict *, enum key);
 /* `count` numbers above 0; sections may be 0. */
 loci_status loci_dict_list(const struct dict *, enum key, int count, double *to, loci_error *);
 
 /* ---- A layer --------------------------------------------------------------------------------- */
 
-/* What a word of layer_types means, and the word of today where it is one of other times. */
+/* The meaning of a word of layer_types, and the current word for an outdated one. */
 struct layer_word { const char *word; enum kind kind; const char *now; };
-/* NULL: not known here. */
+/* NULL: unknown. */
 const struct layer_word *loci_layer_word(const char *word);
 
-/* What struct loci_model calls. */
+/* The functions of struct loci_model. */
 loci_status loci_config_layer(const struct loci_model *, int layer, double length,
                               struct settings *, loci_error *);
 
-/* Fills what a layer that rotates needs beside its head, which t->head_dim and t->heads hold:
- * own_base is a base of the layer alone, 0 without; `rope` of the head's channels turn, the last
- * ones, where the file counts them apart, and 0 where it has a share of the head instead. */
+/* Fills the settings of a layer that rotates, except its head, which is in t->head_dim and
+ * t->heads.  own_base is the layer's own base, or 0.  `rope`: the last channels of the head
+ * rotate, if the file counts them separately; 0 if it gives a share of the head instead. */
 loci_status loci_config_rotation(const struct config *, const struct layer *, const struct dict *,
                                  double own_base, int rope, double length, struct settings *t,
                                  loci_error *);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* config_dict.c -- the dictionary rope_parameters, or rope_scaling of older files: which keys each
- * rope_type has, and which dictionary is a layer's where there are several.
+/* config_dict.c -- the dictionary rope_parameters, or rope_scaling of older files: which keys
+ * each rope_type has, and which of several dictionaries is a layer's.
  *
- * A key that is not in the table is refused: what it asks for would silently be left undone. */
+ * A key that is not in the table is rejected: its effect would silently be missing. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "models/config.h"
 
-/* ---- What may be in it ----------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------------ */
 
-/* Two words for one type: mrope is told by its sections, and su is what Phi-3 called longrope. */
+/* Two words for one type: mrope is recognised by its sections, and su is
+ * Phi-3's word for longrope. */
 static const struct { const char *name; enum type type; const char *scaling; } types[] = {
     { "default", DEFAULT, NULL },
     { "mrope", DEFAULT, NULL },
@@ -26,9 +27,9 @@ static const struct { const char *name; enum type type; const char *scaling; } t
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-/* `in` has the types that heed a key.  A key of none is known but decides nothing here, or is read
- * with the layer (llama_4_scaling_beta); one of another type than the dictionary's is a leftover in
- * many files: classes pass over it, and so do we. */
+/* `in` is the set of types that read a key.  A key with an empty set is known but decides
+ * nothing here, or is read with the layer (llama_4_scaling_beta).  A key of another type than
+ * the dictionary's is a leftover in many files: classes ignore it, and so does this reader. */
 #define IN(type) (1 << (type))
 static const struct {
     const char *name;
@@ -67,9 +68,9 @@ static const struct {
     [K_BETA] = { "llama_4_scaling_beta", NUMBER, 0 },
 };
 
-/* ---- Reading one ----------------------------------------------------------------------------- */
+/* ---- Reading a dictionary -------------------------------------------------------------------- */
 
-/* Adds " word" to a list for a sentence, which has room for all words. */
+/* Adds " word" to a list for an error sentence; the capacity suffices for all words. */
 static void add_word(char *list, size_t capacity, const char *word)
 {
     const size_t n = strlen(list);
@@ -86,7 +87,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
     for (int i = 0; i < TYPES; i++)
         if (!strcmp(types[i].name, name)) {
             d->type = types[i].type, d->scaling = types[i].scaling;
-            /* early files of Phi-3 say yarn and mean their lists */
+            /* early files of Phi-3 say yarn for lists of longrope */
             if (d->type == YARN && json_object_get(d->json, "short_factor"))
                 d->type = LONGROPE, d->scaling = "longrope";
             IO_CHECK(e, v || !json_object_get(d->json, "factor"),
@@ -98,7 +99,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
                         d->where, known);
 }
 
-/* The list is of what this type heeds: the likeliest is a key of another one. */
+/* The list is of the keys that this type reads: most likely the key belongs to another one. */
 static loci_status unknown_key(const struct dict *d, const char *name, loci_error *e)
 {
     char known[192] = "";
@@ -109,8 +110,8 @@ static loci_status unknown_key(const struct dict *d, const char *name, loci_erro
                         d->where, name, known);
 }
 
-/* Reads d->json.  Numbers are checked whether or not the type heeds them: a negative factor is a
- * mistake wherever it stands.  Lists wait until their length can be known. */
+/* Reads d->json.  Numbers are checked even if the type does not read them: a negative factor is
+ * always a mistake.  Lists are read later, when their length is known. */
 static loci_status read_dict(struct dict *d, loci_error *e)
 {
     for (int i = 0; i < KEYS; i++) d->value[i] = NAN;
@@ -124,7 +125,7 @@ static loci_status read_dict(struct dict *d, loci_error *e)
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
         if (k == KEYS && PLANTED_BUG(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
-        if (is_a(m.value, JSON_NULL)) continue;     /* as if it were not there */
+        if (is_a(m.value, JSON_NULL)) continue;     /* as if it were absent */
         switch (keys[k].kind) {
         case NUMBER: case OR_ZERO:
             s = loci_json_number(d->json, name, keys[k].kind == OR_ZERO, &d->value[k], e);
@@ -167,7 +168,7 @@ loci_status loci_dict_list(const struct dict *d, enum key k, int count, double *
     return LOCI_OK;
 }
 
-/* ---- The one of a layer ---------------------------------------------------------------------- */
+/* ---- The dictionary of a layer --------------------------------------------------------------- */
 
 /* Names of dictionaries: those of layers, and of DeepSeek-V4's two rotations. */
 static bool names_dict(const char *name)
@@ -175,16 +176,16 @@ static bool names_dict(const char *name)
     return loci_layer_word(name) || !strcmp(name, "main") || !strcmp(name, "compress");
 }
 
-/* Whether a file's single dictionary passes over this layer: in families with two dictionaries or
- * two bases it is about the full layers, and this is a sliding one. */
+/* True if a file's single dictionary does not apply to this layer: in families with two
+ * dictionaries or two bases it is about the full layers, and this is a sliding one. */
 static bool is_local(const struct config *c, const struct layer *l)
 {
     const json_t *sliding = json_object_get(c->usual, "sliding_attention");
     return l->kind == SLIDING && (c->family->local != SAME_BASE || is_a(sliding, JSON_OBJECT));
 }
 
-/* Picks the layer's of several dictionaries.  A null one is read as plain.  What is no dictionary
- * beside them is refused, since nobody would look at it. */
+/* Picks the layer's one of several dictionaries.  A null one is read as plain.  Other values
+ * next to them are rejected, since they would be ignored. */
 static loci_status pick_dict(const struct layer *l, const json_t *all, struct dict *d,
                              loci_error *e)
 {
@@ -211,7 +212,7 @@ loci_status loci_dict_unscale(struct dict *d, loci_error *e)
     return s;
 }
 
-/* An object inside is enough: a single dictionary holds words, numbers and lists only. */
+/* One object inside is enough: a single dictionary contains words, numbers and lists only. */
 bool loci_dict_several(const json_t *dict)
 {
     for (struct member m = { .of = dict }; next_member(&m);)
@@ -232,7 +233,7 @@ loci_status loci_dict_find(const struct config *c, const struct layer *l, struct
     if (loci_dict_several(d->json)) {
         loci_status s = pick_dict(l, d->json, d, e);
         if (s || (s = read_dict(d, e))) return s;
-        /* classes look for it beside the dictionaries, where it cannot be */
+        /* classes look for it next to the dictionaries, where it cannot be */
         d->value[K_TRUNCATE] = NAN;
         return LOCI_OK;
     }

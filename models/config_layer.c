@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config_layer.c -- one layer of a config.json: its kind, whether it rotates, its head, and what
- * scores and weights have beside the rotation. */
+/* config_layer.c -- one layer of a config.json: its kind, whether it rotates, its head, and the
+ * settings of scores and weights besides the rotation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- Words for kinds ------------------------------------------------------------------------- */
 
-/* The first words are those of the kinds, in their order.  Which keys a sparse layer chooses does
+/* The first words are those of the kinds, in their order.  A sparse layer's choice of keys does
  * not change how it rotates, so it is full here. */
 static const struct layer_word layer_words[] = {
     [FULL] = { "full_attention", FULL, NULL },
@@ -26,7 +26,7 @@ static const struct layer_word layer_words[] = {
     { "heavily_compressed_attention", FULL, NULL },
     { "minimax_m3_sparse", FULL, NULL },
     { "reference_sliding_attention", FULL, NULL },
-    /* Words of other times stand for those of today, under which dictionaries are looked up. */
+    /* Outdated words are mapped to current ones, under which dictionaries are found. */
     { "attention", FULL, "full_attention" },
     { "mamba", WITHOUT, "linear_attention" },
     { "recurrent", WITHOUT, "linear_attention" },
@@ -48,9 +48,9 @@ static void set_kind(struct layer *l, enum kind kind)
     l->word = layer_words[kind].word;
 }
 
-/* ---- What the file says of single layers ----------------------------------------------------- */
+/* ---- Settings of single layers --------------------------------------------------------------- */
 
-/* Where a key of this layer stands. */
+/* Where a key of this layer is. */
 static const json_t *place(const struct config *c, const struct layer *l, const char *key)
 {
     return l->over && json_object_get(l->over, key) ? l->over : c->text;
@@ -61,7 +61,7 @@ static loci_status own_whole(const struct config *c, const struct layer *l, cons
     return loci_json_whole(place(c, l, key), key, low, high, to, e);
 }
 
-/* per_layer_config has layers' numbers as keys, with or without leading zeros.  All of them are
+/* per_layer_config has layer numbers as keys, with or without leading zeros.  All of them are
  * checked, since a wrong one may have been meant for this layer. */
 static loci_status find_override(const struct config *c, struct layer *l, loci_error *e)
 {
@@ -82,7 +82,7 @@ static loci_status find_override(const struct config *c, struct layer *l, loci_e
     return LOCI_OK;
 }
 
-/* Whether a list of layers in the file names this one; *there: there is such a list. */
+/* Tests if a list of layers in the file contains this one; *there: such a list exists. */
 static loci_status in_list(const struct config *c, const char *key, int layer, bool *there,
                            bool *in, loci_error *e)
 {
@@ -101,8 +101,8 @@ static loci_status in_list(const struct config *c, const char *key, int layer, b
     return LOCI_OK;
 }
 
-/* A list of one number per layer, of which this is the layer's; *there: there is such a list.  An
- * empty one is none, as Llama 4's class has it. */
+/* The layer's number in a list of one number per layer; *there: such a list exists.  An empty
+ * list counts as absent, as in Llama 4's class. */
 static loci_status own_number(const struct config *c, const char *key, int layer, bool *there,
                               double *to, loci_error *e)
 {
@@ -137,7 +137,7 @@ static loci_status find_listed(const struct config *c, struct layer *l, loci_err
     return LOCI_OK;                      /* every layer attends */
 }
 
-/* The n of "one in every n layers", which each family has under a word of its own. */
+/* The n of "one in every n layers", for which each family has its own word. */
 static loci_status find_period(const struct config *c, int *period, loci_error *e)
 {
     static const char *const names[] = {
@@ -162,11 +162,12 @@ static loci_status listed_rotation(const struct config *c, int layer, bool *rota
     if (s || (s = find_period(c, &period, e))) return s;
     IO_CHECK(e, one == 0 || one == 1,
              "no_rope_layers must be numbers 0 and 1, where 1 means that a layer rotates");
-    *rotates = there ? one == 1 : (layer + 1) % period != 0;       /* the last of a period does not */
+    /* the last layer of a period does not rotate */
+    *rotates = there ? one == 1 : (layer + 1) % period != 0;
     return LOCI_OK;
 }
 
-/* The file's list where it has one, and else the family's pattern. */
+/* The file's list if it has one, otherwise the family's pattern. */
 static loci_status find_kind(const struct config *c, struct layer *l, loci_error *e)
 {
     const int n = l->index;
@@ -187,7 +188,7 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
     case ALL_FULL:
         break;
     case LAST_FULL:
-        /* Families with wider full heads end with a full layer, whatever the period. */
+        /* Families with wider full heads end with a full layer, for any period. */
         if ((n + 1) % period && (c->family->full_head_dim == 0 || n < c->layers - 1))
             set_kind(l, SLIDING);
         break;
@@ -214,8 +215,8 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
     return s;
 }
 
-/* Cohere's mixtures of experts: a dense layer before them rotates if that prefix has no pattern of
- * its own. */
+/* Cohere's mixtures of experts: a dense layer before them rotates if that prefix
+ * has no pattern of its own. */
 static bool in_prefix(const struct config *c, int layer)
 {
     const json_t *mlps = json_object_get(c->text, "mlp_layer_types");
@@ -225,8 +226,8 @@ static bool in_prefix(const struct config *c, int layer)
         && (!is_a(pattern, JSON_INTEGER) || json_integer_value(pattern) == 1);
 }
 
-/* Whether the family's rule lets this kind of layer rotate; *base is set where layers have bases of
- * their own. */
+/* Tests if the family's rule lets this kind of layer rotate; *base is set if
+ * layers have their own bases. */
 static loci_status find_rotations(const struct config *c, const struct layer *l, bool *rotates,
                               double *base, loci_error *e)
 {
@@ -240,7 +241,8 @@ static loci_status find_rotations(const struct config *c, const struct layer *l,
     case SLIDING_ROTATES:
         *rotates = l->kind == SLIDING;
         break;
-    case SLIDING_OR_OPEN:                /* an absent window is the class's own, null is none */
+    /* an absent window is the class's own; null means no window */
+    case SLIDING_OR_OPEN:
         *rotates = l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
         break;
     case LISTED_ROTATE:
@@ -252,7 +254,7 @@ static loci_status find_rotations(const struct config *c, const struct layer *l,
             return s;
         if (there) *rotates = *base > 0;
         else if (zeros_only) *rotates = (c->layers - 1 - l->index) % period != 0;
-        if (zeros_only) *base = 0;       /* what is not zero is no base there */
+        if (zeros_only) *base = 0;       /* numbers other than zero are not bases there */
         break;
     }
     case PREFIX_ROTATES:
@@ -262,8 +264,8 @@ static loci_status find_rotations(const struct config *c, const struct layer *l,
     return LOCI_OK;
 }
 
-/* Whether what the layer's dictionary says, or the lack of one, keeps it still.  A base of null
- * counts where a base is looked for first. */
+/* True if the layer's dictionary, or the lack of one, disables its rotation.  A base of null
+ * counts in the first place where a base is searched. */
 static bool stays_still(const struct config *c, const struct dict *d)
 {
     const json_t *o = json_object_get(d->json, "rope_theta") ? d->json : c->text;
@@ -273,8 +275,9 @@ static bool stays_still(const struct config *c, const struct dict *d)
 
 /* ---- Its head -------------------------------------------------------------------------------- */
 
-/* How wide a head is, 0 where the file does not tell.  Latent keys are [without | with] positions,
- * and their files say how wide both parts are: *rope channels turn; *rope is 0 for other heads. */
+/* The width of a head, 0 if the file does not give it.  Latent keys are [without |
+ * with] positions, and their files give the width of both parts: *rope channels rotate;
+ * *rope is 0 for other heads. */
 static loci_status find_head(const struct config *c, const struct layer *l, struct settings *t,
                              int *rope, loci_error *e)
 {
@@ -288,7 +291,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
         || (s = own_whole(c, l, "hidden_size", 1, 1 << 20, &hidden, e)))
         return s;
     t->heads = heads;
-    if (c->family->partial > 0) *rope = 0;           /* they say it as a share */
+    if (c->family->partial > 0) *rope = 0;           /* these give it as a share */
     if (*rope > 0) {
         IO_CHECK(e, loci_json_given(place(c, l, "qk_nope_head_dim"), "qk_nope_head_dim"),
                  "qk_nope_head_dim is missing beside qk_rope_head_dim");
@@ -301,7 +304,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
             if (c->family->full_head_dim > 0) t->head_dim = c->family->full_head_dim;
             s = loci_json_whole(c->text, "global_head_dim", 1, MAX_HEAD, &t->head_dim, e);
         }
-        /* a layer's own width goes before every rule, and what is left is shared out evenly */
+        /* a layer's own width precedes every rule; without one, the width is divided evenly */
         if (!s && l->over) s = loci_json_whole(l->over, "head_dim", 1, MAX_HEAD, &t->head_dim, e);
         if (s) return s;
         if (t->head_dim == 0 && heads > 0 && hidden > 0) t->head_dim = hidden / heads;
@@ -309,10 +312,10 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
     return loci_check_head(t, e);
 }
 
-/* ---- What goes with the rotation ------------------------------------------------------------- */
+/* ---- Besides the rotation -------------------------------------------------------------------- */
 
-/* Queries that grow with their position, against the flattening of the softmax: those of Llama 4's
- * layers without rotation by its numbers or the file's, and those of all layers where the
+/* Queries that grow with their position, against the flattening of the softmax: those of Llama
+ * 4's layers without rotation by its numbers or the file's, and those of all layers if the
  * dictionary has Mistral's word for it. */
 static loci_status find_warmth(const struct config *c, const struct dict *d, bool rotates,
                                struct settings *t, loci_error *e)
@@ -335,8 +338,8 @@ static loci_status find_warmth(const struct config *c, const struct dict *d, boo
     return LOCI_OK;
 }
 
-/* What multiplies q.k, before the factor of the rotation's scaling; 0 where the head's width is
- * unknown. */
+/* The factor of q.k, before the factor of the rotation's scaling; 0 if
+ * the head's width is unknown. */
 static loci_status find_scale(const struct config *c, struct settings *t, loci_error *e)
 {
     const struct family *f = c->family;
@@ -354,7 +357,7 @@ static loci_status find_scale(const struct config *c, struct settings *t, loci_e
         s = loci_json_number(c->text, "query_pre_attn_scalar", false, &of, e);
         t->scale = of > 0 ? 1 / sqrt(of) : 0;
         break;
-    case MULTIPLIER:                     /* without a usual one, by the head */
+    case MULTIPLIER:                     /* without a default, by the head */
         if (f->scale_of > 0) t->scale = f->scale_of;
         s = loci_json_number(c->text, "attention_multiplier", false, &t->scale, e);
         break;
@@ -363,14 +366,14 @@ static loci_status find_scale(const struct config *c, struct settings *t, loci_e
         t->scale *= of;
         break;
     case HALF_HEAD:
-        /* Zamba2's heads are twice as wide, for the embeddings beside the hidden state. */
+        /* Zamba2's heads are twice as wide, for the embeddings next to the hidden state. */
         t->scale *= sqrt(2);
         break;
     }
     return s;
 }
 
-/* Gemma's models for embeddings see both ways, half of the window each. */
+/* Gemma's models for embeddings see keys on both sides, half of the window each. */
 static bool sees_both_ways(const struct config *c)
 {
     const json_t *v = json_object_get(c->text, "use_bidirectional_attention");
@@ -378,8 +381,8 @@ static bool sees_both_ways(const struct config *c)
         && (is_a(v, JSON_TRUE) || (is_a(v, JSON_STRING) && !strcmp(json_string_value(v), "all")));
 }
 
-/* Keys that a row sees, itself included; 0: all.  An absent window is the family's, and null is
- * none. */
+/* The number of keys that a row sees, including its own; 0: all.  An absent window is the
+ * family's, and null means none. */
 static loci_status find_window(const struct config *c, const struct layer *l, struct settings *t,
                                loci_error *e)
 {
@@ -401,8 +404,8 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
         s = loci_json_whole(c->text, "attention_chunk_size", 1, 1 << 30, &chunk, e);
         t->chunk = chunk;
     }
-    /* A class whose window is everywhere reads layer_types, where a file has it, as all do.  In
-     * RecurrentGemma's list "attention" slides. */
+    /* A class with a window everywhere reads layer_types if the file has it, as all classes do.
+     * In RecurrentGemma's list "attention" slides. */
     const bool everywhere = f->windowed == EVERYWHERE
                             && (!c->layer_types || f->pattern == LAST_ATTENDS);
     const bool slides = l->kind == SLIDING || (everywhere && l->kind == FULL);
@@ -411,7 +414,7 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
     return LOCI_OK;
 }
 
-/* What stands beside the rotation: sink, softcap, window, scale. */
+/* Settings besides the rotation: sink, softcap, window, scale. */
 static loci_status find_company(const struct config *c, const struct layer *l, struct settings *t,
                                 loci_error *e)
 {
@@ -419,7 +422,7 @@ static loci_status find_company(const struct config *c, const struct layer *l, s
     const json_t *cap = json_object_get(c->text, "attn_logit_softcapping");
     loci_status s;
     t->sink = sinks == SINKS || (sinks == SLIDING_SINKS && l->kind == SLIDING);
-    t->cap = cap ? 0 : c->family->cap;   /* null in the file is none, as 0 is not allowed */
+    t->cap = cap ? 0 : c->family->cap;   /* null in the file means none, as 0 is not allowed */
     if ((s = loci_json_number(c->text, "attn_logit_softcapping", false, &t->cap, e))
         || (s = find_window(c, l, t, e)))
         return s;
@@ -428,8 +431,8 @@ static loci_status find_company(const struct config *c, const struct layer *l, s
 
 /* ---- One layer ------------------------------------------------------------------------------- */
 
-/* Families that have a bias instead.  Falcon rounds its slopes to bfloat16 and divides them as it
- * does the scores, so they are stated one by one. */
+/* Families that have a bias instead.  Falcon rounds its slopes to bfloat16 and divides them as
+ * it does the scores, so they are listed one by one. */
 static loci_status read_instead(const struct config *c, struct settings *t, loci_error *e)
 {
     t->instead = c->family->instead ? c->family->instead : "alibi";
@@ -455,8 +458,8 @@ static loci_status unscale(const struct config *c, const struct layer *l, struct
     return s || !there || in ? s : loci_dict_unscale(d, e);
 }
 
-/* A layer that cannot rotate is done early, so that what its file says of a rotation is not looked
- * at.  One that only does not is read as far as the rest, so that scale and window are known. */
+/* A layer that cannot rotate returns early, so that rotation settings of its file are not read.
+ * A layer that merely does not rotate is read like the rest, so that scale and window are known. */
 loci_status loci_config_layer(const struct loci_model *m, int layer, double length,
                               struct settings *t, loci_error *e)
 {
@@ -472,7 +475,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     t->note = c->note;
     t->values = c->note && (c->family->own == ROFORMER || c->family->own == DEEPSEEK_V4);
     if (c->alibi || c->family->instead) {
-        set_kind(&l, FULL);              /* a bias counts in every layer alike */
+        set_kind(&l, FULL);              /* a bias applies to every layer alike */
         if ((s = find_head(c, &l, t, &rope, e)) || (s = find_company(c, &l, t, e))) return s;
         return read_instead(c, t, e);
     }
@@ -483,7 +486,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
         || (s = unscale(c, &l, &d, e)) || (s = find_head(c, &l, t, &rope, e))
         || (s = find_company(c, &l, t, e)))
         return s;
-    /* rule of the family, switch of the file, dictionary of the layer: each can keep it still */
+    /* rule of the family, switch of the file, dictionary of the layer: each can disable rotation */
     rotates = rotates && c->rotates && !stays_still(c, &d);
     if ((s = find_warmth(c, &d, rotates, t, e))) return s;
     if (!rotates) return t->instead = "nope", LOCI_OK;

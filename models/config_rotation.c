@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config_rotation.c -- how one layer of a config.json rotates: its base, the channels that turn,
- * the sections of multimodal rotations, and the scaling. */
+/* config_rotation.c -- how one layer of a config.json rotates: its base, the channels that
+ * rotate, the sections of multimodal rotations, and the scaling. */
 #include <math.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 /* ---- Base ------------------------------------------------------------------------------------ */
 
-/* The dictionary goes before everything beside it; beside it, the more special word goes before
- * the usual one, so that the last one read is the one that counts. */
+/* The dictionary precedes everything next to it; next to it, the more special word precedes the
+ * common one.  So the last one read counts. */
 static loci_status find_base(const struct config *c, const struct layer *l, const struct dict *d,
                              double *base, loci_error *e)
 {
@@ -28,7 +28,7 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
     if (!c->family->rotary_words
         && (s = loci_json_number(c->text, "rope_theta", false, base, e)))
         return s;
-    /* DeepSeek-V4: layers that compress their keys have a base of their own */
+    /* DeepSeek-V4: layers that compress their keys have their own base */
     if (l->kind != SLIDING
         && (s = loci_json_number(c->text, "compress_rope_theta", false, base, e)))
         return s;
@@ -37,8 +37,8 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
 
 /* ---- Channels -------------------------------------------------------------------------------- */
 
-/* The share of the head that turns: a class's own, then each word in turn, the dictionary's last,
- * since that goes before the others. */
+/* The share of the head that rotates: a class's own, then each word in order, the dictionary's
+ * last, since that precedes the others. */
 static loci_status find_share(const struct config *c, const struct dict *d,
                               const struct settings *t, double *share, loci_error *e)
 {
@@ -52,7 +52,7 @@ static loci_status find_share(const struct config *c, const struct dict *d,
              t->head_dim);
     if (rotary > 0) *share = (double)rotary / t->head_dim;
     if ((s = loci_json_number(c->text, "rotary_pct", false, share, e))) return s;
-    /* Classes with a dictionary for each kind of layer look nowhere else. */
+    /* Classes with a dictionary for each kind of layer read no other place. */
     if (!c->family->rotary_words && !loci_dict_several(c->usual)
         && (s = loci_json_number(c->text, "partial_rotary_factor", false, share, e)))
         return s;
@@ -62,7 +62,7 @@ static loci_status find_share(const struct config *c, const struct dict *d,
     return LOCI_OK;
 }
 
-/* Which channels turn, and how they form pairs. */
+/* Which channels rotate, and how they form pairs. */
 static loci_status find_channels(const struct config *c, const struct dict *d, int rope,
                                  struct settings *t, loci_error *e)
 {
@@ -77,13 +77,13 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
                  "rope_type proportional shares out whole heads, "
                  "but of these only %d of %d channels turn",
                  rope, t->head_dim);
-        /* a word of models with latent keys: others' files do not choose their pairs */
+        /* a word of models with latent keys: other files do not choose their pairs */
         return loci_json_flag(c->text, "rope_interleave", &t->interleaved, e);
     }
     if ((s = find_share(c, d, t, &share, e))) return s;
     t->dim = (int)(t->head_dim * share);
     t->stretch = 1;
-    if (d->type == PROPORTIONAL) {       /* pairs behind the share stay, with frequency 0 */
+    if (d->type == PROPORTIONAL) {       /* pairs after the share have frequency 0 */
         t->dim = t->head_dim;
         set_option(t, "partial", share);
     } else if (c->family->partial == 0 && share < 1) {
@@ -97,9 +97,9 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     }
     IO_CHECK(e, t->dim >= 1, "%g of %d channels cannot turn; it must be an even number of them",
              share, t->head_dim);
-    /* Classes round an odd number of channels up to pairs, and their exponents still divide by the
-     * odd number: the base of the text makes up for it (write_text() in model.c).  Scalings that
-     * compare wavelengths by the number of channels would be off. */
+    /* Classes round an odd number of channels up to pairs, and their exponents still divide by
+     * the odd number: the base of the text compensates for that (write_text() in model.c).
+     * Scalings that compare wavelengths by the number of channels would be wrong. */
     if (t->dim % 2) {
         IO_CHECK(e, t->dim < t->head_dim && d->type != DYNAMIC && d->type != YARN,
                  "%d of %d channels cannot turn; it must be an even number of them", t->dim,
@@ -111,8 +111,8 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     return LOCI_OK;
 }
 
-/* How many pairs turn by time, height and width.  A class's own sections are for heads that they
- * add up to; other heads have none. */
+/* The number of pairs that rotate by time, height and width.  A class's own sections apply to
+ * heads whose pairs they add up to; other heads have none. */
 static loci_status find_sections(const struct config *c, const struct dict *d, struct settings *t,
                                  loci_error *e)
 {
@@ -140,9 +140,9 @@ static loci_status find_sections(const struct config *c, const struct dict *d, s
 
 /* ---- Scaling --------------------------------------------------------------------------------- */
 
-/* The length in training before the scaling.  What stands beside the dictionary is a file's own
- * word, and goes before what is in it.  Llama 3's rule has no use for max_position_embeddings,
- * which is the length after the scaling there. */
+/* The length in training before the scaling.  A value next to the dictionary is the file's own,
+ * and precedes that in it.  Llama 3's rule does not use max_position_embeddings, which is the
+ * length after the scaling there. */
 static loci_status find_original(const struct config *c, const struct dict *d, double *original,
                                  loci_error *e)
 {
@@ -168,15 +168,14 @@ static void set_options(const struct dict *d, struct settings *t)
     };
     for (int i = 0; i < (int)(sizeof options / sizeof *options); i++) {
         const enum key k = options[i].key;
-        /* classes write "beta or 32", so that 0 stands for the usual */
+        /* classes write "beta or 32", so that 0 means the default */
         const bool usual = (k == K_BETA_FAST || k == K_BETA_SLOW) && d->value[k] == 0;
         if (loci_dict_heeds(d, k) && !usual)
             set_option(t, options[i].option, d->value[k]);
     }
 }
 
-/* Longrope's two lists.  Their factors of attention are told apart by the length, as the lists
- * are. */
+/* Longrope's two lists.  The length selects their attention factors, as it selects the lists. */
 static loci_status find_lists(const struct dict *d, double length, double original,
                               struct settings *t, loci_error *e)
 {
@@ -190,7 +189,7 @@ static loci_status find_lists(const struct dict *d, double length, double origin
     return LOCI_OK;
 }
 
-/* The factor, where a file leaves it out: how much longer the model became than it was trained. */
+/* The factor, if a file omits it: the ratio of the model's length to its length in training. */
 static double usual_factor(const struct config *c, const struct dict *d, double original)
 {
     const bool longer = c->trained > 0 && c->trained >= original;
@@ -207,7 +206,7 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     t->scaling = d->scaling;
     if (d->type == DEFAULT) return LOCI_OK;
     if (d->type == DYNAMIC && !isnan(v[K_ALPHA])) {
-        t->scaling = "ntk";              /* a fixed stretch under dynamic's name (Hunyuan) */
+        t->scaling = "ntk";              /* a fixed scaling under dynamic's name (Hunyuan) */
         set_option(t, "factor", v[K_ALPHA]);
         return LOCI_OK;
     }
@@ -228,7 +227,7 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     if (!isnan(original)) set_option(t, "original_length", original), t->trained_length = original;
     set_options(d, t);
     if (d->type == LONGROPE && (s = find_lists(d, length, original, t, e))) return s;
-    /* DeepSeek's code multiplies the scale of the scores by it twice, beside attention_factor. */
+    /* DeepSeek's code multiplies the scale of the scores by it twice, besides attention_factor. */
     if (c->family->mla_scale && v[K_MSCALE_ALL] > 0) {
         const double m = loci_yarn_mscale(factor, v[K_MSCALE_ALL]);
         t->softmax_factor = m * m;

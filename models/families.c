@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* families.c -- the model types that are known: one line each, with what their classes decide and
- * their files leave out.
+/* families.c -- the known model types: one line each, with the decisions of
+ * their classes that files omit.
  *
- * `type` alone is a family that turns plain halves of whole heads with base 10000 in every layer,
- * and multiplies q.k by 1/sqrt(head_dim).  A default that a class states as a dictionary stands
- * here as the text that a file would hold. */
+ * A line with only `type` is a family that rotates plain halves of whole heads with base 10000
+ * in every layer, and multiplies q.k by 1/sqrt(head_dim).  A default that a class gives as a
+ * dictionary is written here as the text of a file. */
 #include "models/families.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* ---- Dictionaries that classes have where files have none ------------------------------------ */
+/* ---- Default dictionaries of classes --------------------------------------------------------- */
 
 #define OSS_YARN \
     "{\"rope_type\":\"yarn\",\"factor\":32,\"beta_fast\":32,\"beta_slow\":1,\"truncate\":false," \
@@ -41,7 +41,7 @@
     ",\"sliding_attention\":" PLAIN("50000", "") "}"
 #define PROPORTIONAL(share) "{\"rope_type\":\"proportional\",\"rope_theta\":1000000" PART(share) "}"
 
-/* ---- What encodings cannot say --------------------------------------------------------------- */
+/* ---- Settings that encodings cannot express -------------------------------------------------- */
 
 #define NOTE_ERNIE \
     "height and width of pictures alternate in the pairs; the encoding holds where a token's " \
@@ -388,7 +388,7 @@ static const struct family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* The whole word first: a type that ends in _text may be listed as it is. */
+/* The whole word first: a type that ends in _text may be listed under that name. */
 const struct family *loci_find_family(const char *type)
 {
     const size_t n = strlen(type);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf.c -- the container of a GGUF file.
  *
- * Sizes, all little-endian: "GGUF", version (u32), tensors (u64), keys (u64); a key is a string
- * (u64 length, bytes), a type (u32) and a value; an array is a type, a count (u64) and values; a
- * tensor's entry is a name, a rank (u32), its shape (u64 each), a type (u32) and an offset (u64)
- * into the data, which start on the next multiple of the alignment.
+ * Sizes, all little-endian: "GGUF", version (u32), tensors (u64), keys (u64).  A key is a string
+ * (u64 length, bytes), a type (u32) and a value; an array is a type, a count (u64) and values.
+ * A tensor's entry is a name, a rank (u32), its shape (u64 each), a type (u32) and an offset
+ * (u64) into the data, which start on the next multiple of the alignment.
  *
- * No number of the file is believed: each is compared with the bytes that are left before anything
- * of that size is allocated, passed over or read, so that memory and time stay in proportion to
- * the file. */
+ * No number of the file is trusted.  Each is compared with the remaining bytes before
+ * anything of that size is allocated, skipped or read, so that memory and time stay
+ * in proportion to the file. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@
 
 #include "models/gguf.h"
 
-/* MAX_ARRAY leaves room for the words of a tokeniser.  Only lists with a number per layer are of
- * use, so that longer ones are passed over. */
+/* MAX_ARRAY suffices for the words of a tokeniser.  Only lists with a number per layer are used,
+ * so longer ones are skipped. */
 enum {
     MAX_STRING = 1 << 20, MAX_ARRAY = 1 << 20, MAX_NAME = 1024, MAX_RANK = 8,
     KEPT_NUMBERS = MAX_LAYERS, MAX_ENTRIES = 1 << 20
 };
 
-/* ---- Reading, bounded by what is left -------------------------------------------------------- */
+/* ---- Reading, bounded by the remaining bytes ------------------------------------------------- */
 
 static const int sizes[TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
-/* Most takes are of 4 or 8 bytes, so the file is asked for more at a time. */
+/* Most reads are of 4 or 8 bytes, so the file is read in larger pieces. */
 struct reader {
     const struct source *from;
     uint64_t at;
@@ -45,13 +45,13 @@ static loci_status check_end(const struct source *from, uint64_t at, uint64_t n,
     return LOCI_OK;
 }
 
-/* n is compared before the first byte is taken, so that nothing is left half read. */
+/* n is compared before the first byte is read, so that no value is half read. */
 static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
 {
     loci_status s = check_end(r->from, r->at, n, r->e);
     if (s) return s;
     while (n > 0) {
-        if (r->at >= r->first + r->have) {         /* it only goes forward */
+        if (r->at >= r->first + r->have) {         /* reading only moves forward */
             r->first = r->at;
             r->have = left(r) < sizeof r->ahead ? left(r) : sizeof r->ahead;
             if ((s = loci_io_read(r->from, r->ahead, r->have, r->first, r->e))) return s;
@@ -62,10 +62,10 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
     }
     return LOCI_OK;
 }
-/* The caller has compared n with what is left. */
+/* The caller has compared n with the remaining bytes. */
 static loci_status skip(struct reader *r, uint64_t n) { return r->at += n, LOCI_OK; }
 
-/* A string of at most `most` bytes; *to is to be freed, NULL to pass over it. */
+/* A string of at most `most` bytes; the caller frees *to; NULL skips it. */
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
 {
     uint64_t n;
@@ -81,13 +81,13 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     if (!*to) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     (*to)[n] = 0;
     s = read_bytes(r, *to, n);
-    if (!s && strlen(*to) != n)          /* names that differ behind it would be one */
+    if (!s && strlen(*to) != n)          /* names that differ after a NUL would look equal */
         s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s holds a zero byte", what);
     if (s) free(*to), *to = NULL;
     return s;
 }
 
-/* Whole numbers beyond 2^53 are rounded; none that counts here is that large. */
+/* Whole numbers beyond 2^53 are rounded; no key that is read here has such a number. */
 static double value_of(enum type type, const unsigned char *b)
 {
     union {
@@ -118,7 +118,7 @@ static double value_of(enum type type, const unsigned char *b)
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-/* What the file claims to have of something, each of which takes at least `least` bytes. */
+/* The file's count of some items, each of which occupies at least `least` bytes. */
 static loci_status check_count(const struct reader *r, uint64_t count, uint64_t least,
                                const char *what)
 {
@@ -138,7 +138,8 @@ static int by_name(const void *a, const void *b)
 _Static_assert(offsetof(struct entry, name) == 0 && offsetof(struct place, name) == 0,
                "by_name() finds names");
 
-/* Sorted by name, two of one name are neighbours: which of them counts nobody could say. */
+/* Sorted by name, duplicates are neighbours: which of them counts is
+ * undefined, so they are an error. */
 static loci_status sort(const struct reader *r, void *list, int n, size_t size, const char *what)
 {
     qsort(list, (size_t)n, size, by_name);
@@ -148,7 +149,7 @@ static loci_status sort(const struct reader *r, void *list, int n, size_t size, 
     return LOCI_OK;
 }
 
-/* The file has room for all of them: the caller has looked. */
+/* The caller has checked that the file can contain all of them. */
 static loci_status numbers(struct reader *r, enum type type, uint64_t count, struct entry *to)
 {
     if (count > KEPT_NUMBERS) return skip(r, count * (uint64_t)sizes[type]);
@@ -165,7 +166,7 @@ static loci_status numbers(struct reader *r, enum type type, uint64_t count, str
     return LOCI_OK;
 }
 
-/* An array of arrays is none of the format's, and would nest as deep as a file likes. */
+/* The format has no arrays of arrays, and a file could nest them to any depth. */
 static loci_status array(struct reader *r, struct entry *to)
 {
     uint32_t type;
@@ -187,7 +188,7 @@ static loci_status array(struct reader *r, struct entry *to)
     return LOCI_OK;
 }
 
-/* The name first: sentences about the value have it in them. */
+/* The name first: error sentences about the value contain it. */
 static loci_status read_entry(struct reader *r, struct entry *to)
 {
     uint32_t type;
@@ -204,7 +205,7 @@ static loci_status read_entry(struct reader *r, struct entry *to)
 
 static loci_status read_entries(struct reader *r, struct gguf *g, uint64_t count)
 {
-    /* A key takes 8 bytes of length, 1 of name, 4 of type and 1 of value. */
+    /* A key has 8 bytes of length, 1 of name, 4 of type and 1 of value, or more. */
     loci_status s = check_count(r, count, 14, "keys");
     if (s) return s;
     g->entry = calloc((size_t)count + 1, sizeof *g->entry);
@@ -222,7 +223,7 @@ const struct entry *loci_gguf_find(const struct gguf *g, const char *name)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-/* p->at is as the file has it, from where the data start. */
+/* p->at is the file's offset, from the start of the data. */
 static loci_status read_place(struct reader *r, uint64_t alignment, struct place *p)
 {
     uint32_t rank;
@@ -255,12 +256,12 @@ static loci_status find_alignment(const struct reader *r, const struct gguf *g, 
     return LOCI_OK;
 }
 
-/* Places are compared with the size when all entries are read: the data start behind them. */
+/* Places are compared with the size after all entries are read: the data start after them. */
 static loci_status read_places(struct reader *r, struct gguf *g, uint64_t count)
 {
-    uint64_t alignment = 32;             /* of files that do not say */
+    uint64_t alignment = 32;             /* of files that do not give it */
     loci_status s = find_alignment(r, g, &alignment);
-    /* A tensor takes 8 bytes of length, 1 of name, 4 of rank, 4 of type and 8 of offset. */
+    /* A tensor has 8 bytes of length, 1 of name, 4 of rank, 4 of type and 8 of offset, or more. */
     if (s || (s = check_count(r, count, 25, "tensors"))) return s;
     g->place = calloc((size_t)count + 1, sizeof *g->place);
     if (!g->place) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");

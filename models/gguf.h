@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf.h -- between the files that read a GGUF file:
+/* gguf.h -- shared by the files that read a GGUF file:
  *
  *     gguf.c           the container: keys, values, tensors' entries, all within the file's bounds
- *     gguf_model.c     what the architecture decides, and what is read when a file is opened
- *     gguf_layer.c     one layer: what the keys mean for it */
+ *     gguf_model.c     decisions of the architecture, and what is read when a file is opened
+ *     gguf_layer.c     one layer: the meaning of the keys for it */
 #ifndef LOCI_MODELS_GGUF_H
 #define LOCI_MODELS_GGUF_H
 
@@ -18,32 +18,33 @@ struct entry {
     char *name;
     enum type type;                      /* of an array: its values' */
     bool array;
-    char *text;                          /* a string that is no array's */
+    char *text;                          /* a string that is not in an array */
     double *value;                       /* numbers */
-    int count;                           /* of numbers kept: a long array has none */
+    int count;                           /* of stored numbers: a long array has none */
 };
 struct place { char *name; uint64_t count, at; uint32_t type; };     /* at: in the file */
 
 struct gguf { int entries, places; struct entry *entry; struct place *place; };      /* by name */
 
-/* Reads all but the tensors' data.  On failure, too, what is there is to be freed. */
+/* Reads all but the tensors' data.  After a failure too, the caller frees what was read. */
 loci_status loci_gguf_read(struct gguf *, const struct source *, loci_error *);
 void loci_gguf_free_places(struct gguf *);
 void loci_gguf_free(struct gguf *);
 
-/* NULL: not there. */
+/* NULL: absent. */
 const struct entry *loci_gguf_find(const struct gguf *, const char *key);
 const struct place *loci_gguf_tensor(const struct gguf *, const char *name);
 
-/* The numbers of a tensor that is stored as F32; the caller has room for all of them. */
+/* The numbers of a tensor that is stored as F32; the caller's buffer has
+ * capacity for all of them. */
 loci_status loci_gguf_floats(const struct source *, const struct place *, float *to, loci_error *);
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
-/* What layers do where not all do the same. */
+/* What layers do if they differ. */
 enum layers {
     ALIKE,
-    LOCAL_BASE,                          /* sliding ones have a base of their own and no scaling */
+    LOCAL_BASE,                          /* sliding ones have their own base and no scaling */
     SLIDING_ROTATES,                        /* only sliding ones rotate, if there is a window */
     SOME_ROTATE,                           /* all but the last of a period, or its first, rotate */
     FULL_SCALED,                         /* the scaling is for full ones only */
@@ -54,21 +55,21 @@ struct arch {
     const char *name;
     bool interleaved, spread;            /* spread: sections interleaved */
     enum layers layers;
-    int period;                          /* the last of so many layers is full, or does not turn */
-    bool first;                          /* the first is, instead */
-    bool last;                           /* the channels that turn are the head's last */
+    int period;                          /* the last of every period is full, or does not rotate */
+    bool first;                          /* the first of the period instead */
+    bool last;                           /* the last channels of the head rotate */
     const char *instead;                 /* no rotation: the encoding */
     bool alibi_key;                      /* attention.max_alibi_bias, or none */
-    bool finetuned;                      /* rope.scaling.finetuned says whether layers turn */
-    bool both;                           /* half of the window lies ahead */
-    int window;                          /* attention.sliding_window of a file that has none */
-    double scale;                        /* of q.k, where the head does not decide it */
-    double cap;                          /* attn_logit_softcapping of a file that has none */
+    bool finetuned;                      /* rope.scaling.finetuned says if layers rotate */
+    bool both;                           /* half of the window is ahead */
+    int window;                          /* attention.sliding_window of a file without it */
+    double scale;                        /* of q.k, if the head does not decide it */
+    double cap;                          /* attn_logit_softcapping of a file without it */
 };
 
-/* Divisors of the pairs' frequencies, in files where that is not left to a rule. */
+/* Divisors of the pairs' frequencies, in files that do not leave them to a rule. */
 enum factors { FREQS, SHORT, LONG, FACTORS };
-#define STILL (double)1e30f              /* divides the frequency of a pair that must not turn */
+#define STILL (double)1e30f              /* divides the frequency of a pair that must not rotate */
 extern const char *const loci_gguf_factor_names[FACTORS];
 
 struct gguf_model {
@@ -76,19 +77,19 @@ struct gguf_model {
     const struct arch *arch;
     int layers;
     double factors[FACTORS][MAX_PAIRS_READ];
-    int factor_count[FACTORS];           /* 0: there is no such tensor */
+    int factor_count[FACTORS];           /* 0: no such tensor */
     bool sinks[MAX_LAYERS];              /* layers with a tensor blk.N.attn_sinks.weight */
 };
 
-/* "ARCHITECTURE.name"; NULL: not there. */
+/* "ARCHITECTURE.name"; NULL: absent. */
 const struct entry *loci_gguf_setting(const struct gguf_model *, const char *name);
-/* The number of a setting, or of one layer where it is a list; absent leaves *to alone. */
+/* The number of a setting, or of one layer if it is a list; if absent, *to is unchanged. */
 loci_status loci_gguf_number(const struct gguf_model *, const char *name, int layer, double low,
                              double high, double *to, loci_error *);
 loci_status loci_gguf_whole(const struct gguf_model *, const char *name, int layer, int low,
                             int high, int *to, loci_error *);
 
-/* What struct loci_model calls. */
+/* The functions of struct loci_model. */
 loci_status loci_gguf_layer(const struct loci_model *, int layer, double length, struct settings *,
                             loci_error *);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf_layer.c -- one layer of a model in a GGUF file: what the keys mean for it. */
+/* gguf_layer.c -- one layer of a model in a GGUF file: the meaning of the keys for it. */
 #include <math.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@
 static bool has_window(const struct gguf_model *g)
 {
     const struct entry *v = loci_gguf_setting(g, "attention.sliding_window");
-    return v && v->value[0] > 0;         /* find_kind() knows that it is a number */
+    return v && v->value[0] > 0;         /* find_kind() has checked that it is a number */
 }
 
-/* Whether a layer is full.  The file's list or period goes before the architecture's; of those that
- * have neither, a layer without a window has nothing to slide. */
+/* Tests if a layer is full.  The file's list or period precedes the architecture's.  If there is
+ * neither, a layer without a window is full. */
 static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, loci_error *e)
 {
     const struct entry *v = loci_gguf_setting(g, "attention.sliding_window_pattern");
@@ -25,7 +25,7 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     /* a wrong guess would give layers the other kind's base */
     IO_CHECK(e, v || g->arch->layers != LOCAL_BASE || period > 0,
              "attention.sliding_window_pattern is missing; it says which layers are full");
-    if (v && v->array) {                 /* per layer: does its window slide? */
+    if (v && v->array) {                 /* per layer: true if its window slides */
         double slides = 0;
         s = loci_gguf_number(g, "attention.sliding_window_pattern", layer, 0, 1, &slides, e);
         *full = slides == 0;
@@ -33,7 +33,7 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     }
     s = loci_gguf_whole(g, "attention.sliding_window_pattern", layer, 1, MAX_LAYERS, &period, e);
     if (s) return s;
-    /* Where kinds differ in their rotation, too, they differ without a window as well. */
+    /* If kinds also differ in their rotation, they differ without a window as well. */
     const bool windowless = !g->arch->first
                             && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_ROTATE);
     if (period > 0 && (window > 0 || windowless))
@@ -41,8 +41,9 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     return LOCI_OK;
 }
 
-/* Hybrid models: not every layer attends.  Convolutions are told by their lack of key heads, states
- * by a list or a period; layers behind the main ones, which predict further tokens, attend. */
+/* Hybrid models: not every layer attends.  Convolutions are recognised by their lack
+ * of key heads, states by a list or a period.  Layers after the main ones, which
+ * predict further tokens, attend. */
 static loci_status find_attention(const struct gguf_model *g, int layer, int layers, bool *attends,
                                   loci_error *e)
 {
@@ -70,9 +71,9 @@ static loci_status find_attention(const struct gguf_model *g, int layer, int lay
     return LOCI_OK;
 }
 
-/* ---- Its head, and the channels that turn ---------------------------------------------------- */
+/* ---- Its head, and the channels that rotate -------------------------------------------------- */
 
-/* How wide a head is; 0: the file does not tell.  Later keys go before earlier ones. */
+/* The width of a head; 0: not in the file.  Later keys precede earlier ones. */
 static loci_status find_head(const struct gguf_model *g, int layer, bool full, struct settings *t,
                              loci_error *e)
 {
@@ -91,7 +92,7 @@ static loci_status find_head(const struct gguf_model *g, int layer, bool full, s
     return loci_check_head(t, e);
 }
 
-/* All of the head turns unless the file says how much does. */
+/* All of the head rotates unless the file gives another number. */
 static loci_status find_channels(const struct gguf_model *g, int layer, bool full,
                                  struct settings *t, loci_error *e)
 {
@@ -109,8 +110,7 @@ static loci_status find_channels(const struct gguf_model *g, int layer, bool ful
     return LOCI_OK;
 }
 
-/* Pairs by time, height and width.  The format has room for a fourth, which no model that is known
- * here uses. */
+/* Pairs by time, height and width.  The format has a fourth number, which no known model uses. */
 static loci_status find_sections(const struct gguf_model *g, struct settings *t, loci_error *e)
 {
     const struct entry *v = loci_gguf_setting(g, "rope.dimension_sections");
@@ -134,8 +134,9 @@ static loci_status find_sections(const struct gguf_model *g, struct settings *t,
 
 /* ---- Scaling --------------------------------------------------------------------------------- */
 
-/* Divisors that are 1 for the first pairs and hold all others still (Gemma 4): the library's
- * proportional, of `all` as well.  It has to find the same number of pairs from the share. */
+/* Divisors that are 1 for the first pairs and stop all others (Gemma 4): the
+ * library's proportional, with `all` as its factor.  It must compute the same
+ * number of pairs from the share. */
 static bool find_still(const struct gguf_model *g, double all, struct settings *t)
 {
     const int pairs = t->dim / 2, count = g->factor_count[FREQS];
@@ -152,7 +153,8 @@ static bool find_still(const struct gguf_model *g, double all, struct settings *
     return true;
 }
 
-/* One list.  What holds a pair still would be a frequency of 0, which longrope has not. */
+/* One list.  A divisor that stops a pair would mean a frequency of 0,
+ * which longrope cannot express. */
 static loci_status divide_by(const struct gguf_model *g, enum factors k, double all, int pairs,
                              double *to, loci_error *e)
 {
@@ -181,7 +183,7 @@ static loci_status divide(const struct gguf_model *g, enum factors from_short,
     return divide_by(g, from_long, all, t->factors, t->long_factor, e);
 }
 
-/* YaRN, whose usual numbers stand where the file has none, or 0. */
+/* YaRN, with default numbers where the file has none, or 0. */
 static loci_status find_yarn(const struct gguf_model *g, int layer, double factor, double original,
                              struct settings *t, loci_error *e)
 {
@@ -204,9 +206,9 @@ static loci_status find_yarn(const struct gguf_model *g, int layer, double facto
     for (int i = 0; i < (int)(sizeof options / sizeof *options); i++) {
         double x = NAN;
         if ((s = loci_gguf_number(g, options[i].key, layer, 0, 1e6, &x, e))) return s;
-        if (x > 0) set_option(t, options[i].option, x);          /* 0 stands for the usual */
+        if (x > 0) set_option(t, options[i].option, x);          /* 0 means the default */
     }
-    /* It stands for mscale_all_dim: a tenth of it in DeepSeek's files, whose mscale is the same. */
+    /* It represents mscale_all_dim: a tenth of it in DeepSeek's files, whose mscale is the same. */
     if (log_multiplier > 0) {
         const bool deepseek = !strncmp(g->arch->name, "deepseek", 8)
                               || !strcmp(g->arch->name, "glm-dsa");
@@ -219,8 +221,8 @@ static loci_status find_yarn(const struct gguf_model *g, int layer, double facto
     return LOCI_OK;
 }
 
-/* One factor for all pairs, or none, and divisors of single pairs where the file has them: longrope
- * with one list twice, whose own factor is 1 as the divisors hold it. */
+/* One factor for all pairs, or none, and divisors of single pairs if the file has them: longrope
+ * with one list twice, whose own factor is 1 as the divisors contain it. */
 static loci_status find_linear(const struct gguf_model *g, double factor, double original,
                                struct settings *t, loci_error *e)
 {
@@ -237,8 +239,8 @@ static loci_status find_linear(const struct gguf_model *g, double factor, double
     return LOCI_OK;
 }
 
-/* rope.scale_linear is the factor of older files, and attn_factor multiplies what a rule makes of
- * the attention factor, but for longrope, where it is the whole of it. */
+/* rope.scale_linear is the factor of older files.  attn_factor multiplies the attention factor
+ * of the rule; for longrope it is the whole factor. */
 static loci_status find_scaling(const struct gguf_model *g, int layer, struct settings *t,
                                 loci_error *e)
 {
@@ -276,14 +278,14 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
     IO_CHECK(e, !strcmp(type, "longrope"),
              "unknown rope.scaling.type '%.32s'; known: none linear yarn longrope", type);
     if ((s = divide(g, SHORT, LONG, 1, t, e))) return s;
-    /* as config.json's rule: how much longer the model became */
+    /* as config.json's rule: the ratio of the two lengths */
     set_option(t, "factor", factor > 0 ? factor : fmax(context / original, 1));
     set_option(t, "original_length", original);
     if (attention > 0) set_option(t, "attention_factor", attention);
     return LOCI_OK;
 }
 
-/* ---- What goes with the rotation ------------------------------------------------------------- */
+/* ---- Besides the rotation -------------------------------------------------------------------- */
 
 /* Scale, softcap, sink, window. */
 static loci_status find_company(const struct gguf_model *g, int layer, bool full, bool rotates,
@@ -301,18 +303,19 @@ static loci_status find_company(const struct gguf_model *g, int layer, bool full
         || (s = loci_gguf_whole(g, "attention.sliding_window", layer, 0, INT32_MAX, &window, e)))
         return s;
     t->sink = g->sinks[layer];
-    /* Gemma's of 27 billion go by the width of the model, which files show by their layers only. */
+    /* Gemma's models of 27 billion use the width of the model, which files reveal only
+     * by their number of layers. */
     const bool of_27b = (!strcmp(a->name, "gemma2") && g->layers == 46)
                         || (!strcmp(a->name, "gemma3") && g->layers == 62);
     const double of = of_27b && t->heads > 0 ? width / t->heads : t->head_dim;
     t->scale = of_file > 0 ? of_file : a->scale > 0 ? a->scale : of > 0 ? 1 / sqrt(of) : 0;
-    /* Llama 4's chunks have no key, and its layers without rotation see everything. */
+    /* Llama 4's chunks have no key, and its layers without rotation see all keys. */
     if (!strcmp(a->name, "llama4")) t->chunk = rotates ? 8192 : 0;
     else if (!full && window > 0) t->window = a->both ? window / 2 + 1 : window;
     return LOCI_OK;
 }
 
-/* ALiBi under a key of its own; the slopes that we know are those of 8. */
+/* ALiBi under its own key; the known slopes are those of 8. */
 static loci_status read_instead(const struct gguf_model *g, struct settings *t, loci_error *e)
 {
     double most = 0;
@@ -326,8 +329,8 @@ static loci_status read_instead(const struct gguf_model *g, struct settings *t, 
     return LOCI_OK;
 }
 
-/* Granite's files say with rope.scaling.finetuned whether layers turn; Baichuan's with 40 layers
- * have ALiBi. */
+/* Granite's files give in rope.scaling.finetuned if layers rotate; Baichuan's
+ * with 40 layers have ALiBi. */
 static loci_status find_switch(const struct gguf_model *g, struct settings *t, loci_error *e)
 {
     double on = 1;
@@ -340,8 +343,8 @@ static loci_status find_switch(const struct gguf_model *g, struct settings *t, l
     return g->arch->instead ? read_instead(g, t, e) : LOCI_OK;
 }
 
-/* Bases of sliding layers stand under a key of their own; Gemma's older files leave theirs out, and
- * others' is that of all. */
+/* Bases of sliding layers have their own key.  Gemma's older files omit it, and for others
+ * it is that of all layers. */
 static loci_status find_local_base(const struct gguf_model *g, int layer, struct settings *t,
                                    loci_error *e)
 {
@@ -356,8 +359,8 @@ static loci_status find_local_base(const struct gguf_model *g, int layer, struct
 
 /* ---- One layer ------------------------------------------------------------------------------- */
 
-/* Queries that grow with their position.  Llama 4 warms its layers without rotation only, counts
- * positions from 1 (warm_shift), and may leave out that it does; others warm all. */
+/* Queries that grow with their position.  Llama 4 scales only its layers without rotation,
+ * counts positions from 1 (warm_shift), and may omit the key; others scale all layers. */
 static loci_status find_warmth(const struct gguf_model *g, int layer, bool rotates,
                                struct settings *t, loci_error *e)
 {
@@ -373,7 +376,7 @@ static loci_status find_warmth(const struct gguf_model *g, int layer, bool rotat
     return LOCI_OK;
 }
 
-/* `length` is not asked for: which of two lists counts is longrope's own affair. */
+/* `length` is not used: longrope itself chooses one of its two lists. */
 loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length,
                             struct settings *t, loci_error *e)
 {
@@ -388,7 +391,7 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
     if ((how == SOME_RECUR || how == SOME_CONVOLVE)
         && (s = find_attention(g, layer, m->layers, &attends, e)))
         return s;
-    /* SOME_TURN's "full" layers are those that do not turn. */
+    /* SOME_ROTATE's "full" layers are those that do not rotate. */
     const bool by_window = how == SLIDING_ROTATES || (how == SOME_ROTATE && g->arch->first);
     const bool rotates = by_window ? !full || !has_window(g) : how != SOME_ROTATE || !full;
     if ((s = find_warmth(g, layer, rotates, t, e))) return s;
@@ -398,7 +401,7 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
         t->instead = "nope";
         return LOCI_OK;
     }
-    /* scale and window are of every layer that attends, whether or not it rotates */
+    /* scale and window belong to every layer that attends, even if it does not rotate */
     if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, rotates, t, e))
         || (s = find_switch(g, t, e)))
         return s;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf_model.c -- a model in a GGUF file: what its architecture decides, and the tensors that say
- * how pairs turn.
+/* gguf_model.c -- a model in a GGUF file: the decisions of its architecture, and the tensors
+ * that determine how pairs rotate.
  *
- * What engines do with it, and we too: a pair's frequency is base^(-2t/dim), divided by
- * rope_freqs.weight[t] where that is there, or by rope_factors_short/long; then scaled as
- * rope.scaling.type says.  The weights of the llama family were permuted when the file was made, so
- * that their pairs are interleaved; the architecture decides. */
+ * Engines and this reader agree on the rule: a pair's frequency is base^(-2t/dim), divided by
+ * rope_freqs.weight[t] if that exists, or by rope_factors_short/long; then scaled as
+ * rope.scaling.type says.  The weights of the llama family were permuted when the file was
+ * written, so that their pairs are interleaved; the architecture decides. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@
 
 #include "models/gguf.h"
 
-/* ---- What architectures decide --------------------------------------------------------------- */
+/* ---- Decisions of architectures -------------------------------------------------------------- */
 
-/* A name alone turns plain halves of whole heads in every layer. */
+/* A name alone rotates plain halves of whole heads in every layer. */
 static const struct arch archs[] = {
     { "afmoe", .layers = SLIDING_ROTATES, .period = 4 },
     { .name = "apertus" },
@@ -125,7 +125,7 @@ static const struct arch archs[] = {
     { "step35", .layers = LOCAL_BASE },
     { .name = "talkie" },
     { "xverse", .interleaved = true },
-    /* No rotation: positions are in the embeddings, in a bias or in what recurs. */
+    /* No rotation: positions are in the embeddings, in a bias or in the recurrence. */
     { "arwkv7", .instead = "nope" },
     { "bert", .instead = "nope" },
     { "bloom", .instead = "alibi" },
@@ -153,12 +153,12 @@ enum { ARCHS = sizeof archs / sizeof *archs };
 
 const struct entry *loci_gguf_setting(const struct gguf_model *g, const char *name)
 {
-    char full[128];                      /* both parts are names of ours, and short */
+    char full[128];                      /* both parts are names from this file, and short */
     snprintf(full, sizeof full, "%s.%s", g->arch->name, name);
     return loci_gguf_find(&g->file, full);
 }
 
-/* A list that is too long to be kept has count 0, and so no number for any layer. */
+/* A list that is too long to be stored has count 0, and so no number for any layer. */
 loci_status loci_gguf_number(const struct gguf_model *g, const char *name, int layer, double low,
                              double high, double *to, loci_error *e)
 {
@@ -191,8 +191,7 @@ const char *const loci_gguf_factor_names[FACTORS] = {
     [LONG] = "rope_factors_long.weight",
 };
 
-/* A factor divides a frequency: 0 would give none, and what is not finite is no number of a
- * file's. */
+/* A factor divides a frequency: 0 would give none, and a factor that is not finite is invalid. */
 static loci_status read_factors(struct gguf_model *g, const struct source *from, enum factors k,
                                 loci_error *e)
 {
@@ -215,8 +214,7 @@ static loci_status read_factors(struct gguf_model *g, const struct source *from,
     return LOCI_OK;
 }
 
-/* Learned logits that join the softmax are told by their tensors: no key says that there are
- * any. */
+/* Learned logits in the softmax are recognised by their tensors: no key declares them. */
 static void find_sinks(struct gguf_model *g)
 {
     for (int l = 0; l < g->layers; l++) {
@@ -263,11 +261,11 @@ static loci_status read_file(struct gguf_model *g, const struct source *from, lo
     for (enum factors k = 0; k < FACTORS; k++)
         if ((s = read_factors(g, from, k, e))) return s;
     find_sinks(g);
-    loci_gguf_free_places(&g->file);     /* thousands of names, of no more use */
+    loci_gguf_free_places(&g->file);     /* thousands of names, not needed any more */
     return LOCI_OK;
 }
 
-/* All or nothing: what was read of a file that fails is freed at once. */
+/* All or nothing: if a file fails, everything read of it is freed immediately. */
 loci_status loci_gguf_open(struct loci_model *m, const struct source *from, loci_error *e)
 {
     struct gguf_model *g = calloc(1, sizeof *g);

@@ -30,8 +30,8 @@ loci_status loci_io_open(struct source *from, const char *path, loci_error *e)
 {
     struct stat st;
     from->bytes = NULL;
-    /* Opening alone does something to some devices, and waits at a FIFO.  One of them may come
-     * after stat(): hence O_NONBLOCK, and a second look at what was opened. */
+    /* For some devices opening alone has an effect, and at a FIFO it waits.  One of these may
+     * replace the file after stat(): hence O_NONBLOCK, and a second test of the opened file. */
     IO_CHECK(e, !stat(path, &st), "cannot open: %s", strerror(errno));
     IO_CHECK(e, !S_ISDIR(st.st_mode), "this is a folder, not a file");
     IO_CHECK(e, S_ISREG(st.st_mode), "this is not a regular file");
@@ -53,7 +53,7 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         memcpy(to, from->bytes + at, (size_t)bytes);
         return LOCI_OK;
     }
-    while (bytes > 0) {                  /* a read may return less than was asked for */
+    while (bytes > 0) {                  /* a read may return fewer bytes than requested */
         size_t part = bytes < (1 << 30) ? (size_t)bytes : 1 << 30;
         ssize_t n = pread(from->fd, p, part, (off_t)at);
         if (n < 0 && errno == EINTR) continue;

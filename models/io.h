@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* io.h -- what the files of this folder share. */
+/* io.h -- functions that the files of this folder share. */
 #ifndef LOCI_MODELS_IO_H
 #define LOCI_MODELS_IO_H
 
@@ -21,7 +21,7 @@ loci_status loci_io_fail(loci_error *, loci_status, const char *format, ...)
             return loci_io_fail(e, LOCI_BAD_ARG, __VA_ARGS__); \
     } while (0)
 
-/* What is read: an open file, or bytes in memory. */
+/* The input: an open file, or bytes in memory. */
 struct source { int fd; const unsigned char *bytes; uint64_t size; };
 
 /* Opens a regular file; the caller closes fd. */

@@ -6,8 +6,8 @@
 
 enum { MAX_DEPTH = 32 };
 
-/* Whether more than `most` objects and lists lie inside each other.  The parser recurses once per
- * level, and how deep its stack goes must not be the file's choice: so this is asked before. */
+/* True if more than `most` objects and lists are nested.  The parser recurses once per level,
+ * and the file must not decide the depth of its stack: so this is tested before. */
 static bool too_deep(const char *s, size_t n, int most)
 {
     int depth = 0;
@@ -27,11 +27,11 @@ static bool too_deep(const char *s, size_t n, int most)
     return false;
 }
 
-/* Of two values under one key, engines disagree about which one counts: such a file is refused.
+/* Engines disagree about which of two values under one key counts: such a file is rejected.
  *
- * Where jansson has no memory for a longer string or number it goes on without some of its letters,
- * and may even take what is left for sound.  So it reads a text twice, and only what comes out the
- * same both times is believed. */
+ * If jansson has no memory for a longer string or number it continues without some of its
+ * letters, and may even accept the rest as valid.  So a text is parsed twice, and only
+ * equal results are trusted. */
 loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_error *e)
 {
     json_error_t why, again;
@@ -45,7 +45,7 @@ loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_erro
     if (agreed && *root) return LOCI_OK;
     json_decref(*root);
     *root = NULL;
-    /* without memory for the sentence, either */
+    /* no memory for the sentence either */
     if (!agreed || !why.text[0] || json_error_code(&why) == json_error_out_of_memory)
         return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     return loci_io_fail(e, LOCI_BAD_ARG, "neither GGUF nor sound JSON: %.120s (line %d)", why.text,
@@ -58,7 +58,7 @@ bool loci_json_given(const json_t *o, const char *key)
     return v && !is_a(v, JSON_NULL);
 }
 
-/* The comparison with 1e18 also refuses infinity and keeps products of two numbers finite. */
+/* The comparison with 1e18 also rejects infinity and keeps products of two numbers finite. */
 loci_status loci_json_number(const json_t *o, const char *key, bool zero, double *to, loci_error *e)
 {
     if (!loci_json_given(o, key)) return LOCI_OK;

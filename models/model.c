@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* model.c -- from settings to an encoding text, and from that, by a plan, to frequencies: their
- * rules are the library's. */
+/* model.c -- from settings to an encoding text, and from that, through a plan, to frequencies:
+ * the library defines their rules. */
 #define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
 
 #include <locale.h>
@@ -26,7 +26,7 @@ loci_status loci_check_head(const struct settings *s, loci_error *e)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* By its first bytes, whatever the name says. */
+/* By its first bytes, for any file name. */
 static loci_status open_source(loci_model **to, const struct source *from, loci_error *e)
 {
     char magic[4] = "";
@@ -40,7 +40,7 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
     return s;
 }
 
-/* Puts the path in front of the sentence: its end alone, where both do not fit. */
+/* Puts the path before the sentence: only its end if both do not fit. */
 static void name_path(loci_error *e, const char *path)
 {
     const loci_error told = *e;
@@ -50,7 +50,7 @@ static void name_path(loci_error *e, const char *path)
     loci_io_fail(e, told.status, "%s%s: %s", cut ? "..." : "", path + cut, told.text);
 }
 
-/* The file is closed again: a model keeps what it needs of it. */
+/* The file is closed again: a model stores what it needs of it. */
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
@@ -91,10 +91,10 @@ const char *loci_model_type(const loci_model *m) { return m ? m->type : ""; }
 
 /* ---- The text -------------------------------------------------------------------------------- */
 
-/* A double has at most 24 characters in %.17g; what is no list takes far less than 1024. */
+/* A double has at most 24 characters in %.17g; everything but lists needs far less than 1024. */
 enum { NUMBER_ROOM = 32, TEXT_ROOM = 1024 + 2 * MAX_PAIRS_READ * NUMBER_ROOM };
 
-/* In as few digits as read back to the same double. */
+/* With the fewest digits that read back to the same double. */
 static void add_number(char **at, double x)
 {
     char text[NUMBER_ROOM];
@@ -110,7 +110,7 @@ static void add_option(char **at, const char *name, double x)
     *at += sprintf(*at, ",%s=", name);
     add_number(at, x);
 }
-/* Numbers with slashes between them; of none, nothing. */
+/* Numbers with slashes between them; nothing for none. */
 static void add_list(char **at, const char *name, const double *x, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -119,14 +119,14 @@ static void add_list(char **at, const char *name, const double *x, int n)
     }
 }
 
-/* The options in one order always, so that equal layers have equal texts.  A length is written only
- * where the rule asks for it; attention_factor 0 leaves that to the rule. */
+/* The options always have the same order, so that equal layers have equal texts.  A length is
+ * written only if the rule needs it; attention_factor 0 leaves that to the rule. */
 static void write_text(const struct settings *s, double length, double attention_factor, char *at)
 {
     const bool sections = s->sections[0] + s->sections[1] + s->sections[2] > 0;
     at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope",
                   s->interleaved ? "interleaved" : "half");
-    /* exponents that divide by fewer channels than turn: base^(dim/fewer) over dim is the same */
+    /* exponents that divide by fewer channels than rotate: base^(dim/fewer) over dim is the same */
     add_option(&at, "base", s->stretch > 1 ? pow(s->base, s->stretch) : s->base);
     add_option(&at, "dim", s->dim);
     if (s->offset) add_option(&at, "offset", s->offset);
@@ -143,7 +143,7 @@ static void write_text(const struct settings *s, double length, double attention
     if (sections && s->spread) sprintf(at, ",order=interleaved");
 }
 
-/* The encoding, and what stands beside it. */
+/* The encoding, and the encodings next to it. */
 static void write_attention(const struct settings *s, const char *encoding, char *at)
 {
     at += sprintf(at, "%s", encoding);
@@ -156,7 +156,7 @@ static void write_attention(const struct settings *s, const char *encoding, char
 
 /* ---- One layer ------------------------------------------------------------------------------- */
 
-/* A plan checks the text, and its frequencies are those that the library turns by. */
+/* A plan checks the text, and its frequencies are those of the library. */
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
     const loci_desc d = LOCI_DESC(.encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1,
@@ -172,8 +172,8 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
     return status;
 }
 
-/* A factor on the attention factor needs a second plan: what the rule gives is known only by the
- * first. */
+/* A factor on the attention factor needs a second plan: only the first one
+ * gives the factor of the rule. */
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
@@ -194,8 +194,8 @@ static double to_bf16(double x)
     return ldexp(nearbyint(ldexp(fraction, 8)), exponent - 8);
 }
 
-/* ALiBi's slopes for any number of heads: powers of two for the largest power below it, and every
- * other one of the next. */
+/* ALiBi's slopes for any number of heads: powers of two for the largest power of two below it,
+ * and every other one of the next power. */
 static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_error *e)
 {
     int low = 1;
@@ -209,7 +209,7 @@ static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_err
     return LOCI_OK;
 }
 
-/* All but the text and the frequencies, which rotation() has made. */
+/* All but the text and the frequencies, which rotation() has computed. */
 static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
 {
     r->layer = s->layer, r->trained_length = s->trained_length;
@@ -232,7 +232,7 @@ static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
     return LOCI_OK;
 }
 
-/* The locale is this thread's alone, and it is put back. */
+/* The locale is this thread's alone, and it is restored. */
 loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_rope *r,
                             loci_error *e)
 {
@@ -247,7 +247,7 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
              length);
     struct settings *s = calloc(1, sizeof *s);
     char *text = calloc(1, TEXT_ROOM);
-    /* numbers in texts have a point */
+    /* numbers in texts have a decimal point */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     loci_status status = s && text && c ? LOCI_OK
                                         : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");

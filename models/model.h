@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* model.h -- between the formats and loci_rope: what a file says about one layer. */
+/* model.h -- between the formats and loci_rope: the settings of one layer in a file. */
 #ifndef LOCI_MODELS_MODEL_H
 #define LOCI_MODELS_MODEL_H
 
@@ -13,7 +13,7 @@ enum {
 
 struct settings {
     const char *instead;                 /* without rotation: the encoding, "nope" or a bias */
-    double slope_scale;                  /* ALiBi's slopes in bfloat16 times this; 0: not stated */
+    double slope_scale;                  /* ALiBi's slopes in bfloat16 times this; 0: not listed */
     const char *layer;                   /* its kind, in the words of config.json */
     bool interleaved, spread;
     int heads, head_dim, dim, offset, sections[3];
@@ -24,10 +24,11 @@ struct settings {
     int options;
     int factors;                         /* longrope: numbers in each list */
     double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
-    double times;                        /* on the attention factor that the scaling's rule gives */
-    double stretch;                      /* dim is so much more than what the exponents divide by */
+    /* factor of the attention factor that the scaling's rule gives */
+    double times;
+    double stretch;                      /* ratio of dim to the divisor of the exponents */
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
-    double scale, cap;                   /* of q.k without softmax_factor; 0: not known, none */
+    double scale, cap;                   /* of q.k without softmax_factor; 0: unknown, none */
     int window, chunk;
     bool sink, values;
     const char *note;
@@ -42,7 +43,7 @@ struct loci_model {
     void *file;                          /* the format's own */
 };
 
-/* Fill all of a model; on failure nothing is held. */
+/* Fill all of a model.  A failed call stores nothing. */
 loci_status loci_config_open(struct loci_model *, const struct source *, loci_error *);
 loci_status loci_gguf_open(struct loci_model *, const struct source *, loci_error *);
 
@@ -52,7 +53,7 @@ static inline void set_option(struct settings *s, const char *name, double value
     s->option[s->options++].value = value;
 }
 
-/* Refuses a head that is wider than what this reader, and the lists of settings, are made for. */
+/* Rejects a head that is wider than this reader and the lists of settings allow. */
 loci_status loci_check_head(const struct settings *, loci_error *);
 
 /* YaRN's growth of the scores with the logarithm of the factor. */

@@ -22,7 +22,7 @@ static loci_status system_error(loci_error *e, const char *what)
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
-/* The folder's part of a path, with its slash. */
+/* The length of a path's folder, including its slash. */
 static int folder_length(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -38,15 +38,15 @@ static char *join(const char *path, int folder, const char *name, const char *en
     return to;
 }
 
-/* Where symbolic links lead, whether or not something is there; NULL and errno: no memory, or too
- * many. */
+/* The target of symbolic links, even if it does not exist; NULL and errno: no
+ * memory, or too many links. */
 static char *follow(const char *path)
 {
     enum { MOST = 40 };                  /* as the system itself */
     char to[4096], *at = join(path, 0, path, "");
     for (int links = 0; at; links++) {
         const ssize_t n = readlink(at, to, sizeof to - 1);
-        if (n < 0) return at;                            /* no link */
+        if (n < 0) return at;                            /* not a link */
         to[n] = 0;
         char *next = links < MOST ? join(at, *to == '/' ? 0 : folder_length(at), to, "")
                                   : (errno = ELOOP, NULL);
@@ -56,7 +56,7 @@ static char *follow(const char *path)
     return NULL;
 }
 
-/* A file beside the target, and its renaming, take a folder that can be written. */
+/* Writing a file next to the target, and renaming it, requires a writable folder. */
 static loci_status check_folder(const char *path, loci_error *e)
 {
     char *folder = join(path, folder_length(path), ".", "");
@@ -66,8 +66,8 @@ static loci_status check_folder(const char *path, loci_error *e)
     return open ? LOCI_OK : system_error(e, "write into its folder");
 }
 
-/* The file that `path` stands for goes to *target, and what is there to *old, whose mode is 0 if
- * nothing is. */
+/* *target: the file that `path` refers to.  *old: the status of the existing file,
+ * with mode 0 if there is none. */
 static loci_status look(const char *path, char **target, struct stat *old, loci_error *e)
 {
     IO_CHECK(e, *path, "cannot write: the name is empty");
@@ -91,7 +91,7 @@ static loci_status look(const char *path, char **target, struct stat *old, loci_
     return s;
 }
 
-/* The same file under another name, by a link or by dots, has the same number. */
+/* The same file under another name, through a link or dots, has the same number. */
 loci_status loci_output_check(const char *path, int inputs, const char *const *input, loci_error *e)
 {
     char *target;
@@ -110,17 +110,19 @@ loci_status loci_output_check(const char *path, int inputs, const char *const *i
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP };
 enum { ENDING = sizeof ending / sizeof *ending };
 static bool caught[ENDING];
-static struct new_file *volatile unfinished;       /* changed only while these signals wait */
+/* changed only while these signals are blocked */
+static struct new_file *volatile unfinished;
 
-/* unlink() is allowed in handlers; the signal is sent again to do what it usually does. */
+/* Handlers may call unlink().  The signal is raised again for its default action. */
 static void on_ending(int number)
 {
     for (const struct new_file *o = unfinished; o; o = o->next) unlink(o->temp);
     signal(number, SIG_DFL);
-    raise(number);                       /* comes when this function returns */
+    raise(number);                       /* arrives when this function returns */
 }
 
-/* While the list changes, and between making a file and listing it, the handler must wait. */
+/* The handler must wait while the list changes, and between the creation
+ * of a file and its listing. */
 static sigset_t block_signals(void)
 {
     sigset_t set, before;
@@ -130,8 +132,8 @@ static sigset_t block_signals(void)
     return before;
 }
 
-/* Signals that are ignored, as under nohup, stay so, and those that the host handles are its
- * own. */
+/* Ignored signals, as under nohup, stay ignored, and those that the host handles are not
+ * changed. */
 static void catch_signals(void)
 {
     struct sigaction act = { .sa_handler = on_ending }, was;
@@ -144,7 +146,7 @@ static void catch_signals(void)
     }
 }
 
-/* The first file of the list catches the signals, and the last one lets them go. */
+/* The first file of the list installs the signal handlers, and the last one removes them. */
 static void list(struct new_file *o)
 {
     if (!unfinished) catch_signals();
@@ -163,7 +165,8 @@ static void unlist(struct new_file *o)
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* The new file is as open as the old one was; a group that it cannot belong to is shut out. */
+/* The new file gets the mode of the old one; the permissions of a group that
+ * it cannot have are removed. */
 static bool inherit(int fd, const struct stat *old)
 {
     mode_t mode = old->st_mode & 0777;
@@ -172,10 +175,10 @@ static bool inherit(int fd, const struct stat *old)
     return !fchmod(fd, mode);
 }
 
-/* Makes a file under a name that nobody has; *temp and the descriptor, or -1 and errno. */
+/* Creates a file under an unused name; *temp and the descriptor, or -1 and errno. */
 static int open_beside(const char *path, const struct stat *old, char **temp)
 {
-    enum { TRIES = 100, LONGEST = 200 };         /* a longer name leaves no room for ours */
+    enum { TRIES = 100, LONGEST = 200 };         /* a longer name leaves no space for the suffix */
     const int folder = folder_length(path);
     const char *name = strlen(path + folder) > LONGEST ? "loci" : path + folder;
     int fd = -1;
@@ -196,7 +199,8 @@ static int open_beside(const char *path, const struct stat *old, char **temp)
     return fd;
 }
 
-/* Signals wait from before the new file is there until it is listed, lest one leave it behind. */
+/* Signals are blocked from before the new file exists until it is listed, so
+ * that none leaves it behind. */
 loci_status loci_output_begin(struct new_file *o, const char *path, loci_error *e)
 {
     struct stat old;
@@ -227,20 +231,20 @@ loci_status loci_output_put(struct new_file *o, const void *data, size_t bytes, 
     return LOCI_OK;
 }
 
-/* So that the new name, too, outlives a crash of the machine. */
+/* Makes the new name, too, survive a crash of the machine. */
 static void sync_folder(const char *path)
 {
     char *folder = join(path, folder_length(path), ".", "");
     const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        /* where a filesystem cannot, the data is safe all the same */
+        /* if a filesystem cannot, the data is safe all the same */
         fsync(fd);
         close(fd);
     }
     free(folder);
 }
 
-/* The data are on the disk before the name is theirs: a crash in between leaves the old file. */
+/* The data are on the disk before they get the name: a crash in between leaves the old file. */
 loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *e)
 {
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");

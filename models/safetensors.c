@@ -37,10 +37,10 @@ enum safetensors_type loci_safetensors_type_of(loci_dtype dtype)
     return of[dtype];
 }
 
-/* ---- JSON, as far as a header has any -------------------------------------------------------- */
+/* ---- The subset of JSON that a header needs -------------------------------------------------- */
 
-/* Strings are put into their final form where they stand, which is never longer, so that a header
- * needs no other room. */
+/* Strings are converted in place to their final form, which is never longer, so that a
+ * header needs no other memory. */
 struct parser { char *text, *at; loci_error *e; };
 
 /* A sentence with the place where reading stopped. */
@@ -52,7 +52,7 @@ static loci_status expected(const struct parser *p, const char *what)
 }
 
 static void skip_space(struct parser *p) { p->at += strspn(p->at, " \t\r\n"); }
-/* Blanks in front of a character belong to it. */
+/* Blanks before a character are skipped. */
 static bool accept(struct parser *p, char c)
 {
     skip_space(p);
@@ -61,8 +61,8 @@ static bool accept(struct parser *p, char c)
     return true;
 }
 
-/* \uXXXX or two of them at `s`, behind the first backslash; returns how many bytes that is, 0: it
- * is no character. */
+/* \uXXXX or two of them at `s`, after the first backslash; returns its number of
+ * bytes, 0: not a character. */
 static int read_escape(const char *s, uint32_t *code)
 {
     uint32_t unit[2] = { 0, 0 };
@@ -78,12 +78,12 @@ static int read_escape(const char *s, uint32_t *code)
         if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000))
             return *code = unit[0], *code ? 5 : 0;       /* zero would end the string */
     }
-    /* a pair of surrogates; alone, or in the wrong order, they are no character */
+    /* a pair of surrogates; alone, or in the wrong order, they are invalid */
     *code = 0x10000 + ((unit[0] & 0x3ff) << 10) + (unit[1] & 0x3ff);
     return unit[0] < 0xdc00 && unit[1] >= 0xdc00 && unit[1] < 0xe000 ? 11 : 0;
 }
 
-/* Never longer than what it was written as: \uXXXX has 6 bytes, and a character of it 3. */
+/* Never longer than its escape: \uXXXX has 6 bytes, and a character of it 3. */
 static char *put_utf8(char *to, uint32_t c)
 {
     if (c < 0x80) return *to++ = (char)c, to;
@@ -93,7 +93,7 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* A string, or NULL: none is there, or it is not sound at p->at. */
+/* A string, or NULL: there is none, or it is invalid at p->at. */
 static const char *read_string(struct parser *p)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
@@ -102,7 +102,7 @@ static const char *read_string(struct parser *p)
     while (*p->at != '"') {
         uint32_t code;
         int n = read_utf8(p->at, &code);
-        if (n <= 0 || code < 0x20) return NULL;          /* the end of the header among them */
+        if (n <= 0 || code < 0x20) return NULL;          /* including the end of the header */
         if (code == '\\') {
             const char *escape = p->at[1] ? strchr(escapes, p->at[1]) : NULL;
             n = escape ? 2 : p->at[1] == 'u' ? 1 + read_escape(p->at + 1, &code) : 1;
@@ -117,7 +117,7 @@ static const char *read_string(struct parser *p)
     return text;
 }
 
-/* A whole number as JSON has it, without a sign or a zero in front; false if it does not fit. */
+/* A whole number as JSON writes it, without a sign or a leading zero; false if it does not fit. */
 static bool read_whole(struct parser *p, ptrdiff_t *x)
 {
     skip_space(p);
@@ -128,7 +128,8 @@ static bool read_whole(struct parser *p, ptrdiff_t *x)
     return p->at > first && (*first != '0' || p->at == first + 1);
 }
 
-/* A list of whole numbers; returns how many, `most` + 1: there are more, -1: it is no such list. */
+/* A list of whole numbers; returns their number, `most` + 1: there are
+ * more, -1: not such a list. */
 static int read_list(struct parser *p, ptrdiff_t *to, int most)
 {
     int n = 0;
@@ -141,8 +142,8 @@ static int read_list(struct parser *p, ptrdiff_t *to, int most)
     return accept(p, ']') ? n : -1;
 }
 
-/* How often `what` stands outside of strings, before `end` or the end of the text.  So many tensors
- * or entries there can be at most, and room is made for no more. */
+/* The number of occurrences of `what` outside of strings, before `end` or the end of the text.
+ * It bounds the number of tensors or entries, and memory is allocated for no more. */
 static size_t count_outside(const char *s, char what, char end)
 {
     size_t count = 0;
@@ -184,7 +185,7 @@ static loci_status parse_value(struct parser *p, struct safetensor *t, int key, 
     return LOCI_OK;
 }
 
-/* One entry of the header; `room` is the size of the data part. */
+/* One entry of the header; `capacity` is the size of the data part. */
 static loci_status parse_tensor(struct parser *p, struct safetensor *t, const char *name,
                                 uint64_t capacity)
 {
@@ -227,7 +228,7 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     return LOCI_OK;
 }
 
-/* Strings only: other values of __metadata__ are none of the format's. */
+/* Strings only: the format has no other values in __metadata__. */
 static loci_status parse_meta(struct parser *p, struct safetensors *f)
 {
     IO_CHECK(p->e, !f->meta, "__metadata__ is there twice");
@@ -259,7 +260,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A name that is there twice, or NULL. */
+/* A duplicate name, or NULL. */
 static const char *find_twin(const char **name, int count)
 {
     qsort(name, (size_t)count, sizeof *name, by_name);
@@ -268,7 +269,7 @@ static const char *find_twin(const char **name, int count)
     return NULL;
 }
 
-/* Twins are found by sorting: comparing each with each would let a header take hours. */
+/* Duplicates are found by sorting: comparing all pairs would let a header run for hours. */
 static loci_status check_names(const struct safetensors *f, loci_error *e)
 {
     loci_status s = LOCI_OK;
@@ -284,7 +285,7 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
     return s;
 }
 
-/* End to end, in the order of the data: no byte belongs to two tensors, or to none. */
+/* Tensors are contiguous, in the order of the data: every byte belongs to exactly one. */
 static loci_status check_data(struct safetensors *f, uint64_t capacity, loci_error *e)
 {
     qsort(f->tensor, (size_t)f->count, sizeof *f->tensor, by_offset);
@@ -304,12 +305,12 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t c
 {
     struct parser p = { f->text, f->text, e };
     IO_CHECK(e, f->text[0] == '{', "the header does not start with '{'");
-    /* one object per tensor, and perhaps the metadata's, inside of the header's own */
+    /* one object per tensor, and perhaps that of the metadata, inside the header's own */
     const size_t count = count_outside(f->text, '{', 0) - 1;
     IO_CHECK(e, count <= ST_MAX_TENSORS, "the file has more than %d tensors", ST_MAX_TENSORS);
     f->tensor = malloc((count + 1) * sizeof *f->tensor);
     if (!f->tensor) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    accept(&p, '{');                       /* it is there */
+    accept(&p, '{');                       /* already tested */
     if (!accept(&p, '}')) {
         do {
             const char *name = read_string(&p);
@@ -323,7 +324,7 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t c
         if (!accept(&p, '}')) return expected(&p, "',' or '}'");
     }
     skip_space(&p);
-    /* a zero inside of the header ends the text, but not the header */
+    /* a zero inside the header ends the text, but not the header */
     if (p.at != f->text + length) return expected(&p, "the end");
     const loci_status s = check_names(f, e);
     return s ? s : check_data(f, capacity, e);
@@ -357,7 +358,7 @@ loci_status loci_safetensors_open(struct safetensors *f, const char *path, loci_
     *f = (struct safetensors){ .fd = -1 };
     loci_status s = loci_io_open(&from, path, e);
     if (s) return s;
-    f->fd = from.fd;                     /* stays open: tensors are read when they are asked for */
+    f->fd = from.fd;                     /* stays open: tensors are read on request */
     s = read_header(f, &from, e);
     if (s) loci_safetensors_close(f);
     return s;

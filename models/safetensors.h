@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* safetensors.h -- reading and writing .safetensors files, strictly.
  *
- * A file is a length (u64, little-endian), a JSON header of that many bytes, and the tensors' data.
- * The reader trusts nothing: the whole header is checked before anything that depends on it is
- * allocated or read, and a file is refused unless its tensors lie end to end from the header to the
- * end of the file.  Names and metadata are valid UTF-8 without NUL, but may hold control
- * characters: make them plain before printing. */
+ * A file is a length (u64, little-endian), a JSON header of that many bytes, and the tensors'
+ * data.  The reader trusts nothing: it checks the whole header before it allocates or reads
+ * anything that depends on it.  It rejects a file unless its tensors are contiguous from the
+ * header to the end of the file.  Names and metadata are valid UTF-8 without NUL, but may
+ * contain control characters: escape them before printing. */
 #ifndef LOCI_MODELS_SAFETENSORS_H
 #define LOCI_MODELS_SAFETENSORS_H
 
@@ -19,7 +19,7 @@ enum safetensors_type {
     ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_U16, ST_I16, ST_F16, ST_BF16,
     ST_U32, ST_I32, ST_F32, ST_U64, ST_I64, ST_F64
 };
-/* A header of 16 MiB is one of 100000 tensors.  Reading one takes less than four times its size. */
+/* A header of 16 MiB is one of 100000 tensors.  Reading one needs less than four times its size. */
 enum {
     ST_MAX_RANK = 8, ST_MAX_NAME = 1024, ST_MAX_HEADER = 16 << 20, ST_MAX_TENSORS = 1 << 20,
     ST_MAX_META = 1 << 16
@@ -41,14 +41,14 @@ struct safetensors {
     struct safetensors_meta *meta;
     int fd;
     uint64_t data;                       /* where the data part starts */
-    char *text;                          /* the header: holds the strings */
+    char *text;                          /* the header: contains the strings */
 };
 
-/* On failure nothing is left open.  Sentences do not name the file: the caller knows it. */
+/* After a failure nothing is open.  Error sentences do not name the file: the caller knows it. */
 loci_status loci_safetensors_open(struct safetensors *, const char *path, loci_error *);
 void        loci_safetensors_close(struct safetensors *);
 
-/* NULL: not there */
+/* NULL: absent */
 const char *loci_safetensors_meta(const struct safetensors *, const char *key);
 const char *loci_safetensors_type_name(enum safetensors_type);
 size_t      loci_safetensors_type_size(enum safetensors_type);
@@ -58,15 +58,15 @@ enum safetensors_type loci_safetensors_type_of(loci_dtype);
 loci_status loci_safetensors_read(const struct safetensors *, const struct safetensor *, void *data,
                                   loci_error *);
 
-/* Writes a file of `count` tensors (name, type, rank and shape matter; the rest is worked out) as
- * output.h says. */
+/* Writes a file of `count` tensors as output.h says.  Name, type, rank and shape are
+ * read; the rest is computed. */
 loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *,
                                    const void *const *data, int meta_count,
                                    const struct safetensors_meta *, loci_error *);
 
-/* The same for data that come in pieces: begin, put all bytes in the order of the tensors, end.  A
- * begin that fails needs no end.  end keeps the file if `so_far` is LOCI_OK, and leaves nothing
- * otherwise; it returns so_far, or its own failure. */
+/* The same for data in pieces: begin, put all bytes in the order of the tensors, end.  A begin
+ * that fails needs no end.  end keeps the file if `so_far` is LOCI_OK, and removes it otherwise;
+ * it returns so_far, or its own failure. */
 struct safetensors_writer { struct new_file out; uint64_t left; };
 loci_status loci_safetensors_begin(struct safetensors_writer *, const char *path, int count,
                                    const struct safetensor *, int meta_count,

@@ -11,7 +11,7 @@
 
 /* ---- The header's text ----------------------------------------------------------------------- */
 
-struct text { char *to; size_t length; };        /* no `to`: only measured */
+struct text { char *to; size_t length; };        /* `to` NULL: only measured */
 
 static void put_bytes(struct text *t, const char *bytes, size_t n)
 {
@@ -20,7 +20,7 @@ static void put_bytes(struct text *t, const char *bytes, size_t n)
 }
 static void put_text(struct text *t, const char *text) { put_bytes(t, text, strlen(text)); }
 
-/* JSON's escapes; all else is UTF-8 already (check_all). */
+/* JSON's escapes; everything else is UTF-8 already (check_all). */
 static void put_string(struct text *t, const char *string)
 {
     put_text(t, "\"");
@@ -45,7 +45,7 @@ static void put_numbers(struct text *t, int n, const uint64_t *x)
     }
 }
 
-/* The type and shape must be possible (check_tensor). */
+/* The type and shape must be valid (check_tensor). */
 static uint64_t data_bytes(const struct safetensor *t)
 {
     uint64_t bytes = loci_safetensors_type_size(t->type);
@@ -68,7 +68,7 @@ static void put_entry(struct text *to, const struct safetensor *t, uint64_t at)
     put_text(to, "]}");
 }
 
-/* Written twice, first without a place, so that size and text cannot disagree. */
+/* Written twice, first without a destination, so that size and text cannot disagree. */
 static void put_header(struct text *to, int count, const struct safetensor *t, int meta_count,
                        const struct safetensors_meta *meta)
 {
@@ -92,7 +92,7 @@ static void put_header(struct text *to, int count, const struct safetensor *t, i
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-/* What the reader refuses is not written. */
+/* Rejects what the reader would reject. */
 static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loci_error *e)
 {
     IO_CHECK(e, *t->name && strlen(t->name) <= ST_MAX_NAME && is_utf8(t->name),
@@ -126,7 +126,7 @@ static loci_status check_all(int count, const struct safetensor *t, int meta_cou
     return LOCI_OK;
 }
 
-/* The length, then the header; a failure takes the new file with it. */
+/* The length, then the header; a failure removes the new file too. */
 static loci_status begin(struct safetensors_writer *w, const char *path, const struct text *head,
                          loci_error *e)
 {
@@ -138,7 +138,7 @@ static loci_status begin(struct safetensors_writer *w, const char *path, const s
     return s ? loci_output_end(&w->out, s, e) : LOCI_OK;
 }
 
-/* Everything is checked, and the header made, before a file is touched. */
+/* Everything is checked, and the header built, before a file is created. */
 loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *path, int count,
                                    const struct safetensor *t, int meta_count,
                                    const struct safetensors_meta *meta, loci_error *e)
@@ -158,7 +158,7 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     return s;
 }
 
-/* More or fewer bytes than the shapes say would make a file that no reader takes. */
+/* More or fewer bytes than the shapes say would make a file that no reader accepts. */
 loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data, uint64_t bytes,
                                  loci_error *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* angle.h -- angles and frequencies with 113 bits where the compiler has them, so that those of
- * positions up to 2^40 are right to more than a double; else they are long double. */
+ * positions up to 2^40 are correct to more than a double; otherwise in long double. */
 #ifndef LOCI_REFERENCE_ANGLE_H
 #define LOCI_REFERENCE_ANGLE_H
 
@@ -32,7 +32,7 @@ static inline precise angle_ln2(void)
     return ln2;
 }
 
-/* phi less whole quarters of a turn, whose number goes to *quarters. */
+/* phi minus whole quarters of a turn, whose number goes to *quarters. */
 static inline long double angle_reduce(precise phi, int *quarters)
 {
     const long double whole = rintl((long double)(phi / angle_right()));
@@ -53,7 +53,7 @@ static inline double angle_rotated(precise phi, int quarters)
 static inline double angle_sin(precise phi) { return angle_rotated(phi, 0); }
 static inline double angle_cos(precise phi) { return angle_rotated(phi, 1); }
 
-/* e^x: the series after halving 8 times what whole powers of 2 leave. */
+/* e^x: the whole powers of 2 are split off, the rest is halved 8 times and summed as a series. */
 static inline precise angle_exp(precise x)
 {
     const int twos = (int)lrintl((long double)(x / angle_ln2()));
@@ -63,7 +63,7 @@ static inline precise angle_exp(precise x)
     for (int i = 0; i < 8; i++) y *= y;
     return y * (precise)ldexpl(1, twos);
 }
-/* One step of Newton's from 64 bits gives twice as many. */
+/* One step of Newton's method doubles the 64 correct bits. */
 static inline precise angle_log(precise x)
 {
     const precise y = (precise)logl((long double)x);
@@ -85,8 +85,8 @@ static inline precise angle_log(precise x) { return logl(x); }
 static inline precise angle_pow(precise base, precise exponent) { return powl(base, exponent); }
 #endif
 
-/* base^exponent, remembered, as rows and heads ask for the same few again and again, and no
- * function here takes longer. */
+/* base^exponent, cached, as rows and heads ask for the same few again and again, and no
+ * other function here is slower. */
 static inline precise power_of(precise base, precise exponent)
 {
     enum { SAVED = 509 };

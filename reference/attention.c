@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- attention with any encoding, row by row, and its whole gradient.
  *
- *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it, and
- *                                                 what encodings before it in the text add
- *     s_ij = a_ij + add_ij, or what a mix makes of the two; and what a mask adds
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it and
+ *                                                 the sums of encodings before it in the text
+ *     s_ij = a_ij + add_ij, or the mix of the two; then plus the mask
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
  *                                is 0; or another weight rule (sba)
  *     o_i  = sum_j w_ij v_j + what the encodings add,
  *     ae_i = sum_j w_ij (the state of key j), where keys have states
  *
- * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf, has
- * o 0 (and what the encodings add), lse -inf or sink, rem 1; one whose scores are all -inf as its
- * products overflowed is NaN, as is a row with a score that is. */
+ * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf,
+ * has o 0 (and what the encodings add), lse -inf or sink, rem 1.  A row is NaN if one of its
+ * scores is, or if all are -inf because its products overflowed. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
 
-/* ---- Room ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* n doubles more of `base`; with NULL they are only counted. */
+/* n more doubles of `base`; with NULL they are only counted. */
 static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 {
     double *x = base ? base + *used : NULL;
@@ -65,9 +65,9 @@ static void zero(double *x, ptrdiff_t n)
     for (ptrdiff_t i = 0; i < n; i++) x[i] = 0;
 }
 
-/* ---- Who sees whom --------------------------------------------------------------------------- */
+/* ---- Visible keys ---------------------------------------------------------------------------- */
 
-/* What a mask has for head h and key j: 0 or 1, or what is added. */
+/* The mask for head h and key j: 0 or 1, or the number that is added. */
 static double mask_number(const struct problem *p, int h, ptrdiff_t j)
 {
     const loci_call *c = p->call;
@@ -83,7 +83,7 @@ double loci_reference_added(const struct problem *p, int h, ptrdiff_t j)
 {
     return p->call->mask_kind == LOCI_MASK_ADDED ? mask_number(p, h, j) : 0;
 }
-/* Does the mask let row i of head h see key j, and do its first and last key? */
+/* True if the mask and the first and last key of row i let head h see key j. */
 static bool let_through(const struct problem *p, int h, ptrdiff_t j)
 {
     const loci_call *c = p->call;
@@ -99,18 +99,18 @@ static bool visible(const struct problem *p, ptrdiff_t j)
 {
     int64_t segment = q_segment(p, p->i), d = distance(p, j);
     if (segment < 0 || segment != k_segment(p, j)) return false;
-    /* strict is 1 where a row does not see its own key. */
+    /* strict is 1 if a row does not see its own key. */
     if (!p->plan->full && d < p->plan->strict) return false;
     return d <= p->plan->window_left && -d <= p->plan->window_right;
 }
 
-/* From here on it is about this head. */
+/* Selects the visible keys of this head. */
 static void look(struct problem *p, int h) { p->seen = p->sees + h * p->Lk; }
 
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------- */
 
-/* Reads rows of one batch entry as a dense array.  Each head of x comes `copies`
- * times, where query heads turn the keys of their group each their own way. */
+/* Reads rows of one batch entry as a dense array.  Each head of x comes `copies` times, as query
+ * heads may each rotate the keys of their group differently. */
 static void read_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows,
                       int width, double *y)
 {
@@ -133,8 +133,8 @@ static void write_rows(const struct problem *p, loci_view x, int heads, int copi
         }
 }
 
-/* Reads rows and turns them.  Keys that are turned already, as a
- * cache keeps them, get what is left to do (xpos: the fading). */
+/* Reads rows and rotates them.  Keys that are rotated already, as a cache stores them, get
+ * the rest (xpos: the fading). */
 static void read_rotated(const struct problem *p, loci_which which, loci_view x, int heads,
                         int copies, ptrdiff_t rows, double *y)
 {
@@ -148,13 +148,13 @@ static void read_rotated(const struct problem *p, loci_which which, loci_view x,
                 if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
                 continue;
             }
-            /* turn() wants x and y apart */
+            /* rotate() needs x and y to be distinct */
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->rotate(p, e, which, h, i, p->scratch[0], row);
         }
 }
 
-/* The adjoint, in place: dy holds the gradients by the turned rows, and on return those by x. */
+/* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x. */
 static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
                       ptrdiff_t rows, double *dy)
 {
@@ -176,7 +176,7 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
 
 /* ---- Scores of row i, all heads -------------------------------------------------------------- */
 
-/* A plan has one softcap at most; without one, a score is not bent. */
+/* The plan's softcap, or -1: it has one at most; without one, a score is not bent. */
 static int bending(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
@@ -190,7 +190,8 @@ double loci_reference_bend(const struct problem *p, double flat, double *slope)
     return e < 0 ? flat : p->def[e]->bend(p, e, flat, slope);
 }
 
-/* Every encoding adds first; then the scores of all heads are made, as a mix reads across heads. */
+/* Every encoding adds first.  Then the scores of all heads are computed, as
+ * a mix reads across heads. */
 static void score(struct problem *p)
 {
     double slope;
@@ -220,9 +221,9 @@ static void score(struct problem *p)
             if (p->sees[h * p->Lk + j]) p->s[h * p->Lk + j] += loci_reference_added(p, h, j);
 }
 
-/* ds becomes da and dadd, which a mix changes; then each factor of flat = mul
- * scale (q.k + raw) gets its derivative: d log mul is flat, d raw is mul
- * scale.  The encodings come last, as they read draw, dlog_mul and dadd. */
+/* ds becomes da and dadd, which a mix changes.  Then each factor of flat = mul scale (q.k + raw)
+ * gets its derivative: d log mul is flat, d raw is mul scale.  The encodings come last, as they
+ * read draw, dlog_mul and dadd. */
 static void score_backward(struct problem *p)
 {
     memcpy(p->da, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->da);
@@ -236,7 +237,7 @@ static void score_backward(struct problem *p)
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
             loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
-            /* raw and q.k enter flat alike, so draw is the gradient by q.k too. */
+            /* raw and q.k enter flat in the same way, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
@@ -256,7 +257,7 @@ static void score_backward(struct problem *p)
 
 /* ---- Weights of row i, head h ---------------------------------------------------------------- */
 
-/* The encoding that brings a sink, or -1. */
+/* The encoding with a sink, or -1. */
 int loci_reference_sinking(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
@@ -265,7 +266,7 @@ int loci_reference_sinking(const struct problem *p)
 }
 
 /* `top` is NaN if any score is, which makes the whole row NaN.  If all scores are -inf because
- * products overflowed and not because of the encodings, the row is NaN as well and not empty. */
+ * products overflowed, not because of the encodings, the row is NaN as well and not empty. */
 static void softmax(struct problem *p, int h)
 {
     const int e = loci_reference_sinking(p);
@@ -287,8 +288,8 @@ static void softmax(struct problem *p, int h)
     p->lse[h] = top + log((double)sum);
 }
 
-/* ds = w (dw - sum of w dw + dlse).  The sink is a key whose value is
- * 0, so its dw is 0; a row that is empty has no weights to change. */
+/* ds = w (dw - sum of w dw + dlse).  The sink is a key whose value is 0, so its dw is 0.  An
+ * empty row has no weights. */
 static void softmax_backward(struct problem *p, int h)
 {
     const double *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
@@ -301,7 +302,7 @@ static void softmax_backward(struct problem *p, int h)
                                  exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
 }
 
-/* The encoding that has a weight rule of its own, or -1. */
+/* The encoding with its own weight rule, or -1. */
 int loci_reference_weights(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
@@ -334,7 +335,7 @@ static void forward_row(struct problem *p)
     int rule = loci_reference_weights(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
-        p->rem[h] = 0;                                   /* a softmax leaves nothing */
+        p->rem[h] = 0;                                   /* a softmax has no remainder */
         if (rule >= 0) p->def[rule]->weights_of_row(p, rule, h);
         else softmax(p, h);
         double *o = p->o + h * p->Dv;
@@ -351,7 +352,7 @@ static void forward_row(struct problem *p)
     }
 }
 
-/* Reads the cotangents of the row: dout, dlse, drem, dae; 0 where they are not given. */
+/* Reads the cotangents of the row: dout, dlse, drem, dae; 0 if they are not given. */
 static void read_cotangents(struct problem *p, const loci_grad *g)
 {
     loci_view dout = dense(g->dout, p->H, p->Lq, p->Dv);
@@ -369,8 +370,8 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
     }
 }
 
-/* The forward row once more from its end: values, weights,
- * scores.  It uses what forward_row() left in the arrays. */
+/* The forward row in reverse: values, weights, scores.  It reads the arrays
+ * that forward_row() filled. */
 static void backward_row(struct problem *p, const loci_grad *grad)
 {
     ptrdiff_t n = p->H * p->Lk;
@@ -396,7 +397,7 @@ static void backward_row(struct problem *p, const loci_grad *grad)
     score_backward(p);
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- The call -------------------------------------------------------------------------------- */
 
 /* lse belongs to a softmax, rem to a weight rule, ae to encodings with states. */
 static void write_outputs(const struct problem *p)
@@ -415,8 +416,8 @@ static void write_outputs(const struct problem *p)
     }
 }
 
-/* Gradients are summed over the rows in double and
- * turned back at the end, since turning is linear. */
+/* Gradients are summed over the rows in double and rotated back at the end,
+ * since rotation is linear. */
 static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
@@ -428,8 +429,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
     if (p->budget) loci_budget_begin(p);
-    /* Backward goes row by row as well, right after the
-     * row's forward pass, whose arrays it needs. */
+    /* Backward goes row by row as well, right after the row's forward
+     * pass, whose arrays it needs. */
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
         write_outputs(p);
@@ -458,7 +459,7 @@ loci_status loci_reference_budget(const loci_plan *plan, const void *const *tens
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
     p->backward = grad != NULL || budget;
-    /* one double more, as calloc(0) may return NULL; zeros, as gradients are added */
+    /* one more double, as calloc(0) may return NULL; zeros, as gradients are added */
     double *scratch_size = calloc((size_t)lay_out(p, NULL) + 1, sizeof *scratch_size);
     CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
     lay_out(p, scratch_size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* bias.c -- encodings that add a number to the score, made of the distance and the head:
+/* bias.c -- encodings that add a number to the score, computed from the distance and the head:
  *
  *     add_ij += b_h(d_ij) */
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static double slope(int rule, int H, int h)
     return h < p ? pow(2, -8.0 * (h + 1) / p) : pow(2, -8.0 * (2 * (h - p) + 1) / (2 * p));
 }
 
-/* Keys ahead have slopes of their own only if these are learned. */
+/* Keys ahead have separate slopes only if these are learned. */
 static void alibi(struct problem *p, int e, int h)
 {
     int rule = (int)option(p, e, "slopes", OFFICIAL);
@@ -52,22 +52,22 @@ const struct definition loci_define_alibi = { .name = "alibi",
 
 /* ---- t5: one number per bucket of distance --------------------------------------------------- */
 
-/* Half of the buckets of a side hold one distance each, the rest widen logarithmically up to `max`;
- * the last holds all beyond.  Keys ahead share bucket 0, or in both directions have the upper half
- * of the table. */
+/* Half of the buckets of a side contain one distance each, the rest widen logarithmically up
+ * to `max`, and the last contains all beyond.  Keys ahead share bucket 0, or with `both` have
+ * the upper half of the table. */
 static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
 {
     int side = both ? buckets / 2 : buckets, exact = side / 2;
     int64_t n = both ? llabs(d) : d > 0 ? d : 0;
     ptrdiff_t first = both && d < 0 ? side : 0;
     if (n < exact) return first + n;
-    /* floor() of the logarithm between exact and max,
-     * in as many steps as there are buckets left. */
+    /* floor() of the logarithm between exact and max, in the number of steps
+     * of the remaining buckets. */
     double far = floor(log((double)n / exact) / log(max / exact) * (side - exact));
     return first + (ptrdiff_t)fmin(exact + far, side - 1);
 }
 
-/* Where the table has the number of head h for key j. */
+/* Where the number of head h for key j is in the table. */
 static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     return t5_bucket(distance(p, j), (int)option(p, e, "buckets", 32),
@@ -94,9 +94,9 @@ const struct definition loci_define_t5 = { .name = "t5",
                                            .score = t5,
                                            .score_backward = t5_backward };
 
-/* ---- clip: one number per distance, those from `max` on share one ---------------------------- */
+/* ---- clip: one number per distance; those from `max` on share one ---------------------------- */
 
-/* Where the table has the number of head h for key j: by |d|, or by d from -max on. */
+/* Where the number of head h for key j is in the table: by |d|, or by d from -max on. */
 static ptrdiff_t clip_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     double max = option(p, e, "max", 16), d = (double)distance(p, j);
@@ -131,7 +131,7 @@ enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 static double power(double d, double x) { return d == 0 ? 0 : pow(d, x); }
 static double power_slope(double d, double x) { return d == 0 ? 0 : pow(d, x) * log(d); }
 
-/* The weight is kept as a logarithm, so that several encodings could multiply. */
+/* The weight is stored as a logarithm, so that several encodings could multiply. */
 static void kerple(struct problem *p, int e, int h)
 {
     int kernel = (int)option(p, e, "kernel", KERPLE_LOG);
@@ -217,12 +217,12 @@ static double relu(double x) { return x > 0 ? x : 0; }
 static double sign(double x) { return (x > 0) - (x < 0); }
 
 struct fire {
-    bool finite;                         /* all that is learned: else the bias is no number */
+    bool finite;                         /* all learned numbers are finite: else the bias is NaN */
     int hidden;
     double c, limit, far, norm;          /* |c|; T; max(T, pos_i); N_i */
     const double *w1, *b1, *w2, *b2, *w3, *b3;   /* w2 NULL: one hidden layer */
 };
-/* What all pairs of row i have in common. */
+/* The numbers that all pairs of row i share. */
 static struct fire fire_of(const struct problem *p, int e)
 {
     struct fire f = {
@@ -231,7 +231,7 @@ static struct fire fire_of(const struct problem *p, int e)
         .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"),
         .b2 = tensor(p, e, "b2"), .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
     };
-    /* Any infinity makes every bias NaN, whether or not it would reach the output. */
+    /* Any infinity makes every bias NaN, even if it would not reach the output. */
     f.finite = true;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
         for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++)
@@ -260,8 +260,8 @@ static void fire(struct problem *p, int e, int h)
         of_head(p, p->add, h)[j] += fire_network(&f, x, h, p->scratch[0], p->scratch[1]);
     }
 }
-/* Adds the gradients of the network's tensors for one pair, whose bias has the
- * gradient g, and returns the gradient by x.  A unit at exactly 0 counts as closed. */
+/* Adds the gradients of the network's tensors for one pair, whose bias has the gradient g, and
+ * returns the gradient by x.  A unit at exactly 0 counts as closed. */
 static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x,
                                     int h, double g)
 {
@@ -273,7 +273,7 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
     add_scaled(dtensor(p, e, "w3") + h * f->hidden, g, y2, f->hidden);
     for (int n = 0; n < f->hidden; n++) dy1[n] = f->w2 ? 0 : g * f->w3[h * f->hidden + n];
     for (int n = 0; n < f->hidden && f->w2; n++) {
-        /* From the output to the second layer, through the units that are open. */
+        /* From the output to the second layer, through the open units. */
         if (y2[n] <= 0) continue;
         double dt = g * f->w3[h * f->hidden + n];
         db2[n] += dt;
@@ -288,11 +288,11 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
     }
     return dx;
 }
-/* c enters by x and by N_i, l by N_i alone. */
+/* c affects x and N_i, l affects N_i alone. */
 static void fire_backward(struct problem *p, int e, int h)
 {
     struct fire f = fire_of(p, e);
-    /* The share of T in the max: where both are equal, half, between the slopes of either side. */
+    /* The share of T in the max: if both are equal, half, between the slopes of either side. */
     double pos = (double)q_position(p, p->i), share = f.limit > pos ? 1 : f.limit == pos ? 0.5 : 0;
     double dc = 0, dfar = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {

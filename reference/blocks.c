@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.c -- encodings that turn blocks of channels by the exponential of a skew matrix:
+/* blocks.c -- encodings that rotate blocks of channels by the exponential of a skew matrix:
  *
  *     x[block j] <- exp(X) x[block j],     X = sum over axes a of coordinate[a] A[a][j]
  *
- * The exponential is a Taylor series after halving and before squaring, which loses the norm of X
- * times the unit round-off.  So X is formed in `precise`, and so is the exponential of a large one.
- * For the gradient, exp of [[X^T, G], [0, X^T]] has above its diagonal what dL/dexp(X) = G makes of
- * dL/dX. */
+ * The exponential is a Taylor series after halving and before squaring, which loses the norm
+ * of X times the unit round-off.  So X is computed in `precise`, and so is the exponential
+ * of a large one.  For the gradient, exp of [[X^T, G], [0, X^T]] has dL/dX above its
+ * diagonal, with G = dL/dexp(X). */
 #include "reference/problem.h"
 
-/* How an encoding makes its generators. */
+/* How an encoding defines its generators. */
 struct blocks_by {
     int block, count, axes;
-    /* A[axis][j] of a kv head, and what dL/dA adds to the tensors. */
+    /* A[axis][j] of a kv head, and the function that adds dL/dA to the tensors. */
     precise (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
                          int column);
     void (*give)(const struct problem *, int e, int kv, int axis, int j, int row,
@@ -33,7 +33,7 @@ static ptrdiff_t room_of(const struct blocks_by *b)
     const ptrdiff_t numbers = 4 * (ptrdiff_t)b->block * b->block;
     return numbers * (4 * (ptrdiff_t)(sizeof(precise) / sizeof(double)) + 1) + 1;
 }
-/* The matrix of so many numbers in p->room; *out: the one of double. */
+/* The matrix of that many numbers in the scratch; *out: the one of double. */
 static precise *matrix_of(const struct problem *p, ptrdiff_t numbers, double **out)
 {
     char *at = (char *)p->scratch_size;
@@ -61,7 +61,7 @@ static precise *matrix_of(const struct problem *p, ptrdiff_t numbers, double **o
 DEFINE_SERIES(series_wide, wide, WIDE_TERMS)
 DEFINE_SERIES(series_precise, precise, PRECISE_TERMS)
 
-/* out = exp(x), n x n; x is overwritten, and so are the three matrices behind it.
+/* out = exp(x), n x n; overwrites x and the three matrices after it.
  * exp(x) = exp(x / 2^k)^(2^k). */
 static void exponential(int n, precise *x, double *out)
 {
@@ -98,7 +98,7 @@ static precise exponent(const struct problem *p, int e, const struct blocks_by *
     return sum;
 }
 
-/* Channels after the last block stay as they are. */
+/* Channels after the last block are copied. */
 static void rotate_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
                         int head, ptrdiff_t row, const double *x, double *y)
 {
@@ -114,8 +114,8 @@ static void rotate_blocks(const struct problem *p, int e, const struct blocks_by
     }
 }
 
-/* y = exp(X) x: dx = exp(X)^T dy, and dL/dexp(X) = dy x^T goes into the upper right
- * of the doubled matrix, whose exponential has exp(X)^T as its first block. */
+/* y = exp(X) x: dx = exp(X)^T dy, and dL/dexp(X) = dy x^T goes into the upper right of the
+ * doubled matrix, whose exponential has exp(X)^T as its first block. */
 static void rotate_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
                                  loci_which which, int head, ptrdiff_t row, const double *x,
                                  const double *dy, double *dx)
@@ -126,7 +126,8 @@ static void rotate_blocks_backward(const struct problem *p, int e, const struct 
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int j = 0; j < b->count; j++) {
         const double *g = dy + j * n;
-        bool any = false;                                /* padding need not hold numbers */
+        /* padding may contain anything, even NaN */
+        bool any = false;
         for (int r = 0; r < n; r++) any |= g[r] != 0;
         if (!any) continue;
         for (int r = 0; r < n; r++)
@@ -148,7 +149,7 @@ static void rotate_blocks_backward(const struct problem *p, int e, const struct 
     }
 }
 
-/* An encoding by its blocks. */
+/* Defines the functions of an encoding from its blocks. */
 #define DEFINE_BLOCKS(name_)                                                                       \
     static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,   \
                       const double *x, double *y)                                                  \
@@ -176,7 +177,7 @@ static void rotate_blocks_backward(const struct problem *p, int e, const struct 
  *
  * A[a][j] = weight[a][j] (P[j] - P[j]^T); the weight is theta, or 1 on one axis per block. */
 
-/* Where the tensors have a number; a theta of one column serves all blocks. */
+/* Where a number is in the tensors; a theta of one column serves all blocks. */
 static int theta_number(const struct problem *p, int e, int axis, int j)
 {
     int columns = (int)form(p, e, "theta")->shape[1];
@@ -225,7 +226,7 @@ DEFINE_BLOCKS(comrope)
 
 /* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal -------------------- */
 
-/* Where raw has a number: one table for all heads, or one per kv head. */
+/* Where a number is in raw: one table for all heads, or one per kv head. */
 static int liere_number(const struct problem *p, int e, int kv, int axis, int j,
                         int row, int column)
 {
@@ -241,7 +242,7 @@ static precise liere_generator(const struct problem *p, int e, int kv, int axis,
     if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];
     return row == column ? 0 : -raw[liere_number(p, e, kv, axis, j, column, row)];
 }
-/* Entry and mirror image both lead to the one above the diagonal. */
+/* An entry and its mirror image both lead to the entry above the diagonal. */
 static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row,
                        int column, double d)
 {

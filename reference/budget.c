@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* budget.c -- the budget of rounding: its room, rows that turn, and the calls of attention.c. */
+/* budget.c -- the budget of rounding: its memory, rotated rows, and the calls from attention.c. */
 #include <stdlib.h>
 
 #include "reference/budget.h"
@@ -60,7 +60,7 @@ loci_status loci_budget_open(struct problem *p, const struct loci_budget *to)
         return LOCI_NO_MEMORY;
     }
     lay_out(p, z, z->scratch_size);
-    /* e^x ends at -60, and what breaks off a stick, or is left of it, at -34.5 */
+    /* e^x ends at -60, and shares and remainders of a stick at -34.5 */
     z->lost = exp(loci_reference_weights(p) < 0 ? -60 : -34.5) / to->unit;
     p->budget = z;
     return LOCI_OK;
@@ -77,7 +77,7 @@ void loci_budget_close(struct problem *p)
     p->budget = NULL;
 }
 
-/* ---- Rows that turn -------------------------------------------------------------------------- */
+/* ---- Rotated rows ---------------------------------------------------------------------------- */
 
 static bool learns(const struct problem *p, int e)
 {
@@ -107,7 +107,7 @@ static void find_groups(struct problem *p, int e)
     }
 }
 
-/* column[g] becomes what group g of a row is stretched by. */
+/* column[g] becomes the factor by which group g of a row is scaled. */
 static void stretch(struct problem *p, int e, loci_which which, int h, ptrdiff_t row)
 {
     struct sizes *z = p->budget;
@@ -124,7 +124,7 @@ static void stretch(struct problem *p, int e, loci_which which, int h, ptrdiff_t
     for (int c = 0; c < p->D; c++) z->column[c] = *widest;
 }
 
-/* y = sums of |x| over groups, stretched. */
+/* y = sums of |x| over groups, scaled. */
 static void spread(const struct problem *p, const double *x, double *y)
 {
     struct sizes *z = p->budget;
@@ -167,7 +167,7 @@ void loci_budget_begin(struct problem *p)
     zero(z->dv, p->Hkv * p->Lk * p->Dv);
 }
 
-/* ---- Gradients elsewhere --------------------------------------------------------------------- */
+/* ---- Gradients in other places --------------------------------------------------------------- */
 
 static struct places save_places(const struct problem *p)
 {
@@ -192,7 +192,7 @@ static void divert(struct problem *p)
     memcpy(p->dtensor, z->jt, sizeof p->dtensor);
 }
 
-/* ---- The calls of attention.c ---------------------------------------------------------------- */
+/* ---- The calls from attention.c -------------------------------------------------------------- */
 
 static void write_row(double *to, const struct problem *p, int h, int width, const double *from)
 {
@@ -235,7 +235,7 @@ void loci_budget_row(struct problem *p)
         memcpy(z->dadd, z->ds, (size_t)n * sizeof(double));
         for (int e = 0; e < p->plan->encs; e++)
             if (p->def[e]->mix) loci_mix_sizes(p, e, true);
-        /* where there are factors, gradients below 2^-60 are 0 (of doubles, 2^-500) */
+        /* with factors, gradients below 2^-60 are 0 (of doubles, 2^-500) */
         const double low = (z->to->unit > 1e-10 ? 0x1p-60 : 0x1p-500) / z->to->unit;
         for (ptrdiff_t hj = 0; hj < n && has_factors(p); hj++) z->da[hj] += low, z->dadd[hj] += low;
         for (int h = 0; h < p->H; h++) loci_score_back_sizes(p, h);
@@ -243,7 +243,8 @@ void loci_budget_row(struct problem *p)
     give_back(p, &real);
 }
 
-/* Numbers of a matrix that turns a block are learned together: all have the largest derivative. */
+/* Numbers of a matrix that rotates a block are learned together: all
+ * have the largest derivative. */
 static void even_out(struct problem *p, int e)
 {
     struct sizes *z = p->budget;
@@ -259,7 +260,7 @@ static void even_out(struct problem *p, int e)
     }
 }
 
-/* Gradients of rows turn back, and what turns them learns. */
+/* Rotates gradients of rows back, and adds to those of the rotation's parameters. */
 static void rotate_back(struct problem *p, loci_which which, loci_view x, int heads, int copies,
                       ptrdiff_t rows, double *d, double *to)
 {
@@ -274,7 +275,7 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
             if (e >= 0 && cached && p->def[e]->cached) p->def[e]->cached(p, e, i, row);
             if (e >= 0 && !cached) {
                 stretch(p, e, which, h, i);
-                /* all of a group have the same sum, over what it is stretched by */
+                /* all of a group have the same sum, over its scale */
                 zero(sum, p->D);
                 for (int c = 0; c < p->D; c++) sum[z->group[c]] += row[c];
                 for (int r = 0; r < p->D && learns(p, e); r++) {

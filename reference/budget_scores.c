@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* budget_scores.c -- the budget of scores: derivatives of what encodings add, one at a time. */
+/* budget_scores.c -- the budget of scores: derivatives of the numbers that
+ * encodings add, one at a time. */
 #include "reference/budget.h"
 
 /* ---- Derivatives, one at a time -------------------------------------------------------------- */
@@ -27,11 +28,11 @@ double loci_harvest_tensors(const struct problem *p, int e, double by)
     return sum;
 }
 
-/* What numbers that an encoding adds depend on. */
+/* Inputs of the numbers that an encoding adds. */
 enum { ON_NOTHING, ON_Q = 1, ON_K = 2, ON_V = 4, ON_TENSORS = 8 };
 
-/* The derivatives of one number that an encoding adds.  All but those that sum over a row are
- * shown its key alone, which is faster. */
+/* The derivatives of one number that an encoding adds.  Unless the number sums over a row, only
+ * its key is shown, which is faster. */
 static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kind, int on,
                      double by)
 {
@@ -46,7 +47,7 @@ static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kin
     p->def[e]->score_backward(p, e, h);
     p->seen = seen, z->alone[j] = false;
     of_head(p, z->hot, h)[j] = 0;
-    /* A sum's gradient is what its row gives to all keys less what it gives to newer ones. */
+    /* The gradient of a sum is the row's gradient for all keys minus that for newer ones. */
     if (by > 0 && !alone)
         for (ptrdiff_t l = 0; l < p->Lk; l++)
             if (p->seen[l]) z->jt[p->plan->first_tensor[e]][(p->b * p->H + h) * p->Lk + l] = 1;
@@ -132,8 +133,8 @@ void loci_score_sizes(struct problem *p, int h)
     }
 }
 
-/* What a mix makes of them: its derivatives by a and add, head by head, then those by what it
- * learns, pair by pair.  With `by` sizes of ds go back instead, into da and dadd. */
+/* Sizes after a mix: its derivatives by a and add, head by head, then those by its learned
+ * numbers, pair by pair.  With `back` sizes of ds go backwards, into da and dadd. */
 void loci_mix_sizes(struct problem *p, int e, bool back)
 {
     struct sizes *z = p->budget;
@@ -179,7 +180,7 @@ void loci_mix_sizes(struct problem *p, int e, bool back)
     p->sees = sees;
 }
 
-/* Through the score to rows and to what encodings have learned. */
+/* Through the score to rows and to the learned numbers of encodings. */
 void loci_score_back_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
@@ -193,7 +194,8 @@ void loci_score_back_sizes(struct problem *p, int h)
             by = exp(p->log_mul[hj]) * p->plan->scale;
         loci_reference_bend(p, x, &slope);
         loci_reference_bend(p, x + step, &up), loci_reference_bend(p, x - step, &down);
-        /* the slope of a cap is off by what its own slope makes of x's size, and by rounding */
+        /* the slope of a cap has an error from its own slope times the
+         * size of x, and from rounding */
         const double bent = fabs(up - down) / (2 * step) * (z->flat[hj] + z->before[hj])
                           + (slope != 1 || up != down ? 1 : 0);
         const double d = (fabs(slope) + bent) * of_head(p, z->da, h)[j];
@@ -220,7 +222,7 @@ void loci_score_back_sizes(struct problem *p, int h)
                 step = 1e-6 * (1 + fabs(x));
             loci_reference_bend(p, x, &slope);
             loci_reference_bend(p, x + step, &up), loci_reference_bend(p, x - step, &down);
-            /* added before the cap, it goes through the cap's slope, and that comes with a */
+            /* numbers added before the cap go through the slope of the cap, as in a */
             add[j] = of_head(p, z->da, h)[j]
                    * (fabs(slope) + 1 + fabs(up - down) / (2 * step)
                       * (of_head(p, z->flat, h)[j] + of_head(p, z->before, h)[j]));

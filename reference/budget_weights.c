@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* budget_weights.c -- the budget of outputs, weights and what leads back through them. */
+/* budget_weights.c -- the budget of outputs, weights and the gradients that pass through them. */
 #include "reference/budget.h"
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-/* How far a score lies from the greatest, or from the sink. */
+/* The greatest score of the head, or the sink if that is greater; 0 if it is not finite. */
 static double top_of(const struct problem *p, int h)
 {
     const int e = loci_reference_sinking(p);
@@ -14,8 +14,8 @@ static double top_of(const struct problem *p, int h)
     return isfinite(top) ? top : 0;
 }
 
-/* The size of one output, by whose cotangent 1 the problem is set up; what it has from values
- * apart. */
+/* The size of one output, for which the problem is set up with cotangent 1; the contribution
+ * of the values is separate. */
 static double output_size(struct problem *p, int h, double top)
 {
     struct sizes *z = p->budget;
@@ -33,7 +33,7 @@ static double output_size(struct problem *p, int h, double top)
                  * (of_head(p, z->s, h)[j] + 1 + fabs(of_head(p, p->s, h)[j] - top));
     const int s = loci_reference_sinking(p);
     for (int e = 0; e < p->plan->encs; e++) {
-        if (e == s)                      /* the logit is as far from the top as it is */
+        if (e == s)                      /* the logit is as far from the top as its own value */
             sum += fabs(z->jt[p->plan->first_tensor[e]][h])
                  * (1 + fabs(p->def[e]->sink(p, e, h) - top));
         if (p->def[e]->value || e == s) sum += loci_harvest_tensors(p, e, 0);
@@ -93,7 +93,7 @@ void loci_output_sizes(struct problem *p, int h, const struct places *real)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* j[0] becomes the size of each weight; rem's is returned. */
+/* j[0] becomes the size of each weight; returns that of rem. */
 static double weight_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
@@ -115,7 +115,7 @@ static double weight_sizes(struct problem *p, int h)
     return (p->rem[h] + z->lost) * (1 + newer);
 }
 
-/* Sizes of ds from those of weights, and what values and what weighs have learned. */
+/* Sizes of ds from those of weights, and of the learned numbers of values and weights. */
 void loci_weight_sizes(struct problem *p, int h, const struct places *real)
 {
     struct sizes *z = p->budget;
@@ -142,7 +142,7 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
             older += mine;
         }
     }
-    /* Values: their definitions on sizes. */
+    /* Values: their definitions applied to sizes. */
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         for (int c = 0; c < p->Dv && counts(p, h, j); c++)
             z->dv[v_row(p, h, j) + c] += size[j] * fabs(real->dout[h * p->Dv + c]) + z->to->least;

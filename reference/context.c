@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* context.c -- encodings that read the content: what lies between key and
- * query counts, not how far they are apart.  fox, cope and sba count the keys
- * that the row sees, in index order; `the last` is the last of these. */
+/* context.c -- encodings that read the content: they depend on the keys between key and query,
+ * not on the distance.  fox, cope and sba count the keys that the row sees, in index order; `the
+ * last` is the last of these. */
 #include "reference/budget.h"
 
 /* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
  *
- * From -10^4 on down a gate is shut, as with -inf; from 10^4 on upwards it is no number. */
+ * A log_f at or below -10^4, including -inf, means a shut gate.  One at or above 10^4 counts as
+ * NaN. */
 
 /* Where the gates of a head begin. */
 static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
@@ -27,7 +28,7 @@ static void fox(struct problem *p, int e, int h)
         after += fox_gate(log_f[j]);
     }
 }
-/* Gate j is in add of all seen keys before it, so it gets the sum of their dadd. */
+/* Gate j is part of add of all seen keys before it, so its gradient is the sum of their dadd. */
 static void fox_backward(struct problem *p, int e, int h)
 {
     double *dlog_f = dtensor(p, e, "log_f") + fox_gates(p, h), before = 0;
@@ -57,8 +58,8 @@ struct cope {
     const double *e, *g;                 /* [npos][D]; row j of g at j * D */
     double *de, *dg;
 };
-/* What head h of the batch entry reads and, backward, adds to.
- * Gates by k or v share their gradients with keys or values. */
+/* The inputs of head h of the batch entry and, backward, their gradients.  Gates by k or v share
+ * their gradients with keys or values. */
 static struct cope cope_of(const struct problem *p, int e, int h)
 {
     ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0),
@@ -85,12 +86,12 @@ static void cope_count(struct problem *p, const struct cope *c, int h)
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
         if (!p->seen[j]) continue;
         p->scratch[0][j] = sigmoid(c->gate_scale * dot(p->q + q_row(p, h), c->g + j * p->D, p->D));
-        /* From the newest key on, so sum holds the gates from j on. */
+        /* From the newest key on, so sum is over the gates from j on. */
         p->scratch[1][j] = sum += p->scratch[0][j];
     }
 }
 
-/* On the straight line between the rows of e at either side; a whole position has one row. */
+/* On the straight line between the rows of e on either side; a whole position has one row. */
 static void cope(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
@@ -105,9 +106,9 @@ static void cope(struct problem *p, int e, int h)
         of_head(p, p->add, h)[j] += c.pos_scale * z;
     }
 }
-/* A gate moves the positions of all keys up to its own, so its gradient
- * is summed from the oldest key on.  Where the position is cut off, low
- * and high are the same row and no gradient flows to gates. */
+/* A gate moves the positions of all keys up to its own, so its gradient is summed from
+ * the oldest key on.  Where the position is clipped, low and high are the same row and
+ * no gradient flows to gates. */
 static void cope_backward(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
@@ -133,9 +134,9 @@ static void cope_backward(struct problem *p, int e, int h)
         add_scaled(c.dg + j * p->D, dlogit, q, p->D);
     }
 }
-/* cope: what a position may be off by decides which rows of its table a key meets, and how far its
- * gates' derivatives are off; so it is written out.  Adds to sizes of scores, or, from sizes of the
- * gradients of what was added, to those of gradients. */
+/* cope: the error of a position decides which rows of its table a key may use, and the error of
+ * its gates' derivatives; so its sizes are computed explicitly.  Adds to sizes of scores, or,
+ * from sizes of the gradients of the added numbers, to those of gradients. */
 static void cope_sizes(struct problem *p, int e, int h, double *score, double *back)
 {
     struct sizes *z = p->budget;
@@ -169,7 +170,7 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
     }
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        /* the rows that p may lie between, with its error, and the sizes of their products */
+        /* the rows that p may be between, with its error, and the sizes of their products */
         const double scratch_size = 64 * z->to->unit * off[j];
         const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - scratch_size, npos - 1))),
             high = (ptrdiff_t)ceil(fmin(at[j] + scratch_size, npos - 1)),
@@ -198,7 +199,7 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
                 de[r * D + c] += dz * share * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
             }
         }
-        /* beside a whole position the slope of either side is right */
+        /* next to a whole position the slope of either side is correct */
         dgate += dz * (2 * most + (high - low > 1 || at[j] + scratch_size >= npos - 1
                                    ? 2 * steep / z->to->unit : 0));
         const double dlogit = gate_scale * dgate * slopes[j];
@@ -216,12 +217,12 @@ const struct definition loci_define_cope = { .name = "cope",
 
 /* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) ------------
  *
- * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds
+ * rem_i, the rest of the stick, is the product over all of them.  The option `remainder` adds
  * rem_i times the row's own value or a learned vector to o_i, but not in padding. */
 
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
-/* `left` is what is left of the stick; 1 - beta is sigmoid(-s), which keeps its digits. */
+/* `left` is the rest of the stick; 1 - beta is computed as sigmoid(-s), which is precise. */
 static void sba(struct problem *p, int e, int h)
 {
     const double *s = of_head(p, p->s, h);
@@ -248,8 +249,8 @@ static void sba_backward(struct problem *p, int e, int h)
     }
 }
 
-/* The row's own key: the first with its position, in its
- * segment.  -1: none.  Padding has none and needs none. */
+/* The row's own key: the first with its position, in its segment. -1: none.
+ * Padding has none and needs none. */
 static ptrdiff_t sba_own(const struct problem *p)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
@@ -257,7 +258,7 @@ static ptrdiff_t sba_own(const struct problem *p)
             return j;
     return -1;
 }
-/* Asked for all rows before any is written. */
+/* Tested for all rows before any is written. */
 static loci_status sba_check(const struct problem *p, int e, loci_error *error)
 {
     struct problem at = *p;
@@ -269,7 +270,7 @@ static loci_status sba_check(const struct problem *p, int e, loci_error *error)
                   (long long)q_position(&at, at.i), at.i);
     return LOCI_OK;
 }
-/* The remainder goes to the own value or to the vector of the head. */
+/* The remainder times the own value or the vector of the head. */
 static void sba_value(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE), *o = p->o + h * p->Dv;
@@ -279,7 +280,7 @@ static void sba_value(struct problem *p, int e, int h)
     if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0)
         add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
 }
-/* drem grows here, which sba_backward() reads: so values go first. */
+/* Adds to drem, which sba_backward() reads: so values go first. */
 static void sba_value_backward(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE);
@@ -301,9 +302,9 @@ const struct definition loci_define_sba = {
 
 /* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------- */
 
-/* What all pairs of a call have in common. */
+/* The numbers that all pairs of a call share. */
 struct cape {
-    int hidden, H, width;                /* width 2H, or H where no encoding adds anything */
+    int hidden, H, width;                /* width 2H, or H if no encoding adds anything */
     bool add_bias;
     double leak;
     const double *w1, *b1, *w2, *b2;
@@ -317,7 +318,7 @@ static struct cape cape_of(const struct problem *p, int e)
         .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
     };
 }
-/* Number x of what the network reads at key j. */
+/* Input x of the network at key j. */
 static double cape_input(const struct problem *p, int x, ptrdiff_t j)
 {
     return x < p->H ? of_head(p, p->a, x)[j] : of_head(p, p->add, x - p->H)[j];
@@ -345,8 +346,8 @@ static void cape(struct problem *p, int e)
         }
     }
 }
-/* da and dadd hold ds on entry, the part that does not go through the
- * network; without add_bias add enters through the network alone. */
+/* da and dadd equal ds on entry, the part that does not go through the network.  Without
+ * add_bias add enters through the network alone. */
 static void cape_backward(struct problem *p, int e)
 {
     struct cape c = cape_of(p, e);

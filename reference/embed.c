@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* embed.c -- encodings that are added to the embeddings, and the adding. */
+/* embed.c -- encodings that are added to the embeddings, and the addition. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
@@ -13,7 +13,7 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     int d = p->plan->model_dim;
     bool t2t = option(p, e, "freq", 0) == 1, halves = option(p, e, "layout", 0) == 1;
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
-    /* Waves: the last sine of an odd width has no cosine, and with t2t is not there either. */
+    /* Waves: the last sine of an odd width has no cosine, and with t2t does not exist either. */
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
         const precise exponent = t2t ? -t / (precise)steps : (precise)-2 * t / d;
@@ -55,7 +55,7 @@ const struct definition loci_define_learned = {
 
 /* ---- The position itself, as a part of the length, and in binary ----------------------------- */
 
-/* Refuses positions that have no row or code, before any row is written. */
+/* Rejects positions that have no row or code, before any row is written. */
 static loci_status below(const struct problem *p, const char *name, int64_t limit,
                          loci_error *error)
 {
@@ -78,7 +78,8 @@ static void add_everywhere(const struct problem *p, double x, double *y)
 static loci_status index_check(const struct problem *p, int e, loci_error *error)
 {
     (void)e;
-    return below(p, "index", (1 << 24) + 1, error);      /* all whole numbers that floats hold */
+    /* all whole numbers that floats represent */
+    return below(p, "index", (1 << 24) + 1, error);
 }
 static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
 {
@@ -117,9 +118,9 @@ const struct definition loci_define_binary = { .name = "binary",
                                                .check = binary_check,
                                                .embed = binary };
 
-/* ---- The adding ------------------------------------------------------------------------------ */
+/* ---- The addition ---------------------------------------------------------------------------- */
 
-/* y = x + what the encodings add, row by row; x and y may be the same rows. */
+/* y = x plus the encodings, row by row; x and y may be the same rows. */
 loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors,
                                  const loci_call *call, loci_view x, loci_view y, loci_view dy,
                                  void *const *dtensors)

@@ -4,8 +4,8 @@
  *     o_i = sum_j n_ij v_j / sum_j m_ij      n_ij = (R f(q_i)).(R f(k_j))   m_ij = f(q_i).f(k_j)
  *     f = elu + 1
  *
- * over the keys j that row i sees; 0 where it sees none.  With den_i = sum_j m_ij and the cotangent
- * g_i of o_i,
+ * over the keys j that row i sees; 0 if it sees none.  With den_i = sum_j m_ij and
+ * the cotangent g_i of o_i,
  *
  *     dn_ij = g_i.v_j / den_i      dm_ij = -(g_i.o_i) / den_i      dv_j += n_ij g_i / den_i */
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 static double feature(double x) { return x > 0 ? x + 1 : exp(x); }
 static double slope(double x) { return x > 0 ? 1 : exp(x); }
 
-/* Rows [heads][rows][D] of a view: f of them, and f turned.
- * The denominator has f as it is, the numerator f turned. */
+/* Rows [heads][rows][D] of a view: f of them, and f rotated.  The denominator uses
+ * f, the numerator f rotated. */
 static void features(const struct problem *p, loci_which which, loci_view x, int heads,
                      ptrdiff_t rows, double *f, double *rotated)
 {
@@ -29,7 +29,7 @@ static void features(const struct problem *p, loci_which which, loci_view x, int
             else memcpy(rotated, f, (size_t)p->D * sizeof *f);
         }
 }
-/* dx from the gradients of f (df) and of f turned (dturned), which turns back first. */
+/* dx from the gradients of f (df) and of f rotated (dturned), which is rotated back first. */
 static void features_backward(struct problem *p, loci_which which, loci_view x, int heads,
                               ptrdiff_t rows, const double *f, const double *dturned,
                               const double *df, loci_view dx)
@@ -37,8 +37,8 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
     x = dense(x, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
         for (ptrdiff_t i = 0; i < rows; i++, f += p->D, dturned += p->D, df += p->D) {
-            /* f reaches the loss twice, turned and as it is, and
-             * dx is the sum of both times the slope of f. */
+            /* f reaches the loss twice, rotated and unrotated, and dx is the sum of
+             * both times the slope of f. */
             double *back = p->scratch[0];
             if (p->def[0]->rotate) p->def[0]->rotate_backward(p, 0, which, h, i, f, dturned, back);
             else memcpy(back, dturned, (size_t)p->D * sizeof *back);
@@ -47,18 +47,19 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
         }
 }
 
-/* Windows have no meaning here: what a row sees must be a running sum. */
+/* Windows do not apply here: the sum over the keys that a row sees must be a running sum. */
 static bool sees(const struct problem *p, ptrdiff_t j)
 {
     return q_segment(p, p->i) >= 0 && q_segment(p, p->i) == k_segment(p, j)
         && (p->plan->full || distance(p, j) >= 0);
 }
 
-/* Room of one batch entry.  f, turned, and their gradients, of queries and keys; rows of dv. */
+/* Scratch of one batch entry: f, f rotated, and their gradients, of
+ * queries and keys; rows of dv. */
 struct scratch_size { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 
-/* Gives everything its place behind the gradients of tensors; with base NULL it only measures.
- * dq and dtq lie together, as do dk, dtk and dv: batch_entry() zeroes them at once. */
+/* Lays out everything after the gradients of tensors; with base NULL it only measures.  dq and
+ * dtq are adjacent, as are dk, dtk and dv: batch_entry() zeroes them at once. */
 static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
@@ -75,7 +76,7 @@ static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base
     return used;
 }
 
-/* Row p->i of head h: o; returns the denominator, 0 for a row that sees nothing. */
+/* Row p->i of head h: o; returns the denominator, 0 for a row that sees no key. */
 static double forward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
 {
     double den = 0;
@@ -86,11 +87,11 @@ static double forward_row(const struct problem *p, const struct scratch_size *r,
         add_scaled(r->o, dot(r->tq + q_row(p, h), r->tk + k_row(p, h, j), p->D),
                    view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
     }
-    /* A denominator of 0 is a row that sees nothing: o stays 0. */
+    /* A denominator of 0 means that a row sees no key: o stays 0. */
     for (int c = 0; c < p->Dv && den != 0; c++) r->o[c] /= den;
     return den;
 }
-/* g is the cotangent over the denominator; dn and dm as in the header. */
+/* g is the cotangent over the denominator; dn and dm as in the file comment. */
 static void backward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
 {
     const double dm = -dot(r->g, r->o, p->Dv);
@@ -98,7 +99,7 @@ static void backward_row(const struct problem *p, const struct scratch_size *r, 
         if (!sees(p, j)) continue;
         const ptrdiff_t q = q_row(p, h), k = k_row(p, h, j);
         const double dn = dot(r->g, view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
-        /* n through the turned features, m through those that are not */
+        /* n through the rotated features, m through the others */
         add_scaled(r->dtq + q, dn, r->tk + k, p->D);
         add_scaled(r->dtk + k, dn, r->tq + q, p->D);
         add_scaled(r->dq + q, dm, r->k + k, p->D);
@@ -120,10 +121,10 @@ static void batch_entry(struct problem *p, const struct scratch_size *r, const l
         for (p->i = 0; p->i < p->Lq; p->i++) {
             const double den = forward_row(p, r, h, v);
             if (o.data) memcpy(view_row(o, p->b, h, p->i), r->o, (size_t)p->Dv * sizeof(double));
-            /* A row that sees nothing has no gradient. */
+            /* A row that sees no key has no gradient. */
             if (!grad || den == 0 || !grad->dout.data) continue;
             const loci_view dout = dense(grad->dout, p->H, p->Lq, p->Dv);
-            /* Cotangent over the denominator, as both gradients have it. */
+            /* Cotangent over the denominator, as both gradients need it. */
             for (int x = 0; x < p->Dv; x++) r->g[x] = view_row(dout, p->b, h, p->i)[x] / den;
             backward_row(p, r, h, v);
         }

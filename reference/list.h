@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Every encoding that the reference defines. */
+/* list.h -- every encoding that the reference defines. */
 DEFINITION(nope)
 DEFINITION(sinusoidal)
 DEFINITION(learned)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* problem.c -- checks and room that the three functions of the reference share. */
+/* problem.c -- checks and memory that the three functions of the reference share. */
 #include "reference/problem.h"
 
 static const struct definition *const definitions[] = {
@@ -18,7 +18,7 @@ static const struct definition *find(const char *name)
     return NULL;
 }
 
-/* Beyond 2^40 every call refuses positions and coordinates: differences stay exact. */
+/* Beyond 2^40 every call rejects positions and coordinates: differences stay exact. */
 static loci_status near(const struct problem *p, const char *name, const int64_t *pos,
                         const double *coord, ptrdiff_t rows, loci_error *e)
 {
@@ -33,8 +33,8 @@ static loci_status near(const struct problem *p, const char *name, const int64_t
     return LOCI_OK;
 }
 
-/* The checks that every stage needs.  The plan has checked options and shapes; what
- * a caller of the library could get wrong beyond these is the engine's to refuse. */
+/* The checks that every stage needs.  The plan has checked options and shapes; the engine
+ * rejects all other errors of a caller. */
 loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
                                 const void *const *tensors, const loci_call *call)
 {

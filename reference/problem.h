@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* problem.h -- what the files of the reference share: the
- * problem, row by row, and how an encoding is defined. */
+/* problem.h -- declarations shared by the files of the reference: the problem, row by row, and
+ * how an encoding is defined. */
 #ifndef LOCI_REFERENCE_PROBLEM_H
 #define LOCI_REFERENCE_PROBLEM_H
 
@@ -10,16 +10,16 @@
 #include "reference/angle.h"
 #include "reference/reference.h"
 
-/* One call.  b and i say which batch entry and which of its query rows
- * the arrays hold at the moment.  Numbers of keys that the row does
- * not see are never read: every loop over keys asks seen[j] first. */
+/* One call.  b and i are the batch entry and the query row of the current contents of
+ * the arrays.  Numbers of keys that the row does not see are never read: every loop over
+ * keys tests seen[j] first. */
 struct problem {
     const loci_plan *plan;
     const loci_call *call;
     const void *const *tensors;
     const struct definition *def[MAX_ENCODINGS];
     ptrdiff_t B, Lq, Lk;
-    int H, Hkv, Hk, D, Dv;               /* Hk: heads of the turned keys */
+    int H, Hkv, Hk, D, Dv;               /* Hk: heads of the rotated keys */
     bool backward;
     double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
 
@@ -29,68 +29,69 @@ struct problem {
     double *dq, *dk, *dv;
 
     ptrdiff_t i;
-    bool *seen;                          /* [Lk], of the head that is worked on; a mix has the same
-                                            in all */
+    /* [Lk], of the current head; a mix has the same in all */
+    bool *seen;
     bool *sees;                          /* [H][Lk] */
-    /* [H][Lk], as are the next two lines: what score() adds to */
-    double *raw, *log_mul, *add, *before;      /* before: what was added before a softcap */
-    double *flat, *a, *s, *w;            /* flat = mul scale (q.k + raw); a, the same or bent; s,
-                                            the final score; w, the weight */
+    /* [H][Lk], as are the next two lines: score() adds to these */
+    double *raw, *log_mul, *add, *before;      /* before: the sum that is added before a softcap */
+    /* flat = mul scale (q.k + raw); a, the same or bent; s, the final score; w, the weight */
+    double *flat, *a, *s, *w;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem;     /* [H] */
     double *o, *dout;                    /* [H][Dv] */
     double *ae, *dae;                    /* [H][D] */
-    double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
-    double *scratch_size;                        /* what the encoding that turns asked for */
-    struct sizes *budget;                /* NULL: none is wanted */
+    /* as long as the largest of Lk, D, Dv and every extent of a tensor */
+    double *scratch[3];
+    double *scratch_size;                        /* memory that the rotation asked for */
+    struct sizes *budget;                /* NULL: not wanted */
 };
 
-/* An encoding, by the places where it enters attention; NULL where it
- * does not.  e is its number in the plan.  Each backward function
- * stands next to its forward and adds to dq, dk, dv and dtensor(). */
+/* An encoding, by the places where it enters attention; NULL elsewhere.  e is its number in the
+ * plan.  Each backward function follows its forward and adds to dq, dk, dv and dtensor(). */
 struct definition {
     const char *name;
-    /* What only a call can do wrong; before anything is written. */
+    /* Errors that only a call can have; tested before any output is written. */
     loci_status (*check)(const struct problem *, int e, loci_error *);
     /* One row of q or k: y from x; dx from dy. */
     void (*rotate)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                  const double *x, double *y);
     void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx);
-    ptrdiff_t (*scratch_size)(const struct problem *, int e);    /* doubles that turning a row takes */
-    /* What is left to do with a row of keys from a cache, in place; it is its own adjoint. */
+    ptrdiff_t (*scratch_size)(const struct problem *, int e);    /* doubles to rotate a row */
+    /* The rest of the rotation for a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
     void (*score)(struct problem *, int e, int h),
         (*score_backward)(struct problem *, int e, int h);
-    /* What becomes of mul scale (q.k + raw), and the slope there. */
+    /* mul scale (q.k + raw) after the softcap, and the slope there. */
     double (*bend)(const struct problem *, int e, double flat, double *slope);
     /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
     void (*weights_of_row)(struct problem *, int e, int h),
         (*weigh_backward)(struct problem *, int e, int h);
-    /* A logit that joins the sum of the softmax and has no value; dlogit is its gradient. */
+    /* A logit in the sum of the softmax, without a value; dlogit is its gradient. */
     double (*sink)(const struct problem *, int e, int h);
     void (*sink_backward)(const struct problem *, int e, int h, double dlogit);
     /* Adds to o and ae; backward adds to dw, drem. */
     void (*value)(struct problem *, int e, int h),
         (*value_backward)(struct problem *, int e, int h);
-    /* Adds the row of a position to y; backward where something is learned. */
+    /* Adds the row of a position to y; backward if something is learned. */
     void (*embed)(const struct problem *, int e, int64_t pos, double *y);
     void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
 
-    /* What its budget of rounding (budget.h) cannot find by derivatives; most have none of it.
-     * over_row: a score holds a sum over keys of the row.  matrices: what turns a block is learned
-     * together, all numbers of a matrix.  cancels: what a row is turned by may be smaller than what
-     * it is made of.  factors: are there factors of scores, of which small ones may be 0? */
+    /* Properties that its budget of rounding (budget.h) cannot find by derivatives; most
+     * encodings have none.  over_row: a score contains a sum over keys of the row.  matrices:
+     * all numbers of a matrix that rotates a block are learned together.  cancels: the factors
+     * that rotate a row may be smaller than their summands.  factors: true if there are factors
+     * of scores, of which small ones may be 0. */
     bool over_row, matrices, cancels;
     bool (*factors)(const struct problem *, int e);
-    /* Instead of derivatives of score(): adds to sizes of scores, or, from sizes of the gradients
-     * of what was added, to those of gradients. */
+    /* Instead of derivatives of score(): adds to sizes of scores, or, from sizes of the
+     * gradients of the added numbers, to those of gradients. */
     void (*score_sizes)(struct problem *, int e, int h, double *score, double *back);
-    /* What a learned number of turn() has beside its derivatives, of a row and the sizes of its
-     * gradients. */
+    /* Sizes of a learned number of rotate() besides its derivatives, of a row and
+     * the sizes of its gradients. */
     void (*turn_sizes)(struct problem *, int e, int kv, const double *x, const double *by);
 };
 
@@ -98,29 +99,28 @@ struct definition {
 #include "reference/list.h"
 #undef DEFINITION
 
-/* Checks what every call needs and finds the definitions. */
+/* Checks the conditions of every call and finds the definitions. */
 loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors,
                                 const loci_call *);
-/* Gives dtensor[] its room at `base`, or with NULL
- * only measures.  Returns the number of doubles. */
+/* Places dtensor[] at `base`, or with NULL only measures.  Returns the number of doubles. */
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
-/* The encoding that turns vectors, or -1; and how many doubles that takes. */
+/* The encoding that rotates vectors, or -1; and the number of doubles that it needs. */
 int loci_reference_rotation(const struct problem *);
 ptrdiff_t loci_reference_scratch(const struct problem *);
-/* Hands the sums out to the pointers that are not NULL. */
+/* Copies the sums to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);
 
 /* ---- For the budget -------------------------------------------------------------------------- */
 
-/* From attention.c: a, and its slope, from flat and what was added before; what a mask adds; the
- * encodings that bring a sink or weigh, or -1; ds of head h from dw, dlse and drem. */
+/* From attention.c: a, and its slope, from flat and the sum added before; the mask's addend; the
+ * encodings with a sink or weight rule, or -1; ds of head h from dw, dlse and drem. */
 double loci_reference_bend(const struct problem *, double flat, double *slope);
 double loci_reference_added(const struct problem *, int h, ptrdiff_t j);
 int loci_reference_sinking(const struct problem *), loci_reference_weights(const struct problem *);
 void loci_reference_weights_backward(struct problem *, int h);
 
-/* From budget.c: around a call, and in it when the rows of a batch entry are turned, when row i has
- * been worked on, and when all have. */
+/* From budget.c: called around a call, and in it after the rows of a batch entry are rotated,
+ * after row i, and after all rows. */
 loci_status loci_budget_open(struct problem *, const struct loci_budget *);
 void loci_budget_close(struct problem *);
 void loci_budget_begin(struct problem *), loci_budget_row(struct problem *),
@@ -128,8 +128,9 @@ void loci_budget_begin(struct problem *), loci_budget_row(struct problem *),
 
 /* ---- Options and tensors by name ------------------------------------------------------------- */
 
-/* The value of an option by its name; by_rule, if the plan left it to a rule or the encoding has
- * none of that name.  By name, so that the reference shares no enum with the encodings' files. */
+/* The value of an option by its name; by_rule, if the plan left it to a rule or the
+ * encoding has no option of that name.  By name, so that the reference shares no enum
+ * with the encodings' files. */
 static inline double option(const struct problem *p, int e, const char *name, double by_rule)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -161,8 +162,8 @@ static inline double *dtensor(const struct problem *p, int e, const char *name)
     int t = tensor_number(p, e, name);
     return t < 0 ? NULL : p->dtensor[t];
 }
-/* Where head h begins in a tensor that has one table for
- * all heads (rank 2), or a table per head (rank 3). */
+/* Where head h begins in a tensor that has one table for all heads (rank 2), or
+ * a table per head (rank 3). */
 static inline ptrdiff_t table_of_head(const loci_tensor *t, int h)
 {
     return t->rank == 3 ? h * t->shape[1] * t->shape[2] : 0;
@@ -177,8 +178,8 @@ static inline ptrdiff_t sequence_of(const struct problem *p, const int64_t *star
     while (s + 1 < p->call->sequences && starts[s + 1] <= i) s++;
     return s;
 }
-/* Positions as given, or counted: in each packed sequence,
- * or in the batch entry, rows are the last of the keys. */
+/* Positions as given, or counted: in each packed sequence, or in the batch entry, rows
+ * are the last of the keys. */
 static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
 {
     const loci_call *c = p->call;
@@ -206,7 +207,7 @@ static inline int64_t k_segment(const struct problem *p, ptrdiff_t j)
     if (p->call->k_starts) return sequence_of(p, p->call->k_starts, j);
     return p->call->k_seg ? p->call->k_seg[(p->call->per_batch ? p->b * p->Lk : 0) + j] : 0;
 }
-/* What turns a vector: its coordinate on an axis where coordinates are given, else its position. */
+/* The coordinate by which a vector is rotated: the one given for an axis, else its position. */
 static inline double coordinate(const struct problem *p, loci_which which, int axis, ptrdiff_t row)
 {
     const loci_call *c = p->call;
@@ -237,7 +238,7 @@ static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
     return (kv_head(p, h) * p->Lk + j) * p->Dv;
 }
 
-/* Sums have more digits than their numbers where that costs little: F64 plans are measured too. */
+/* Sums have more digits than their numbers where that is cheap: F64 plans are measured too. */
 #if LDBL_MANT_DIG == 64
 typedef long double wide;
 #else
@@ -263,7 +264,7 @@ static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
-/* The view with its strides spelled out. */
+/* The view with all strides filled in. */
 static inline loci_view dense(loci_view x, ptrdiff_t heads, ptrdiff_t rows, ptrdiff_t width)
 {
     if (x.batch || x.head || x.row) return x;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* rotate.c -- encodings that turn queries and keys, and the rotation alone.  Frequencies and angles
- * are wider than double, as at position 2^40 they would be off by 10^-4. */
+/* rotate.c -- encodings that rotate queries and keys, and the rotation alone.  Frequencies and
+ * angles are wider than double, as at position 2^40 they would otherwise have an error of 10^-4. */
 #include <stdlib.h>
 
 #include "reference/budget.h"
 
-/* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency -------- */
+/* ---- Pairs of channels: each rotates by the sum over axes of coordinate times frequency ------ */
 
-/* How an encoding turns its pairs. */
+/* How an encoding rotates its pairs. */
 struct pairs {
     int count, offset, axes;
     bool interleaved, single;            /* single: angles are products of floats, rounded */
     double factor;
-    const char *learned;                 /* the tensor of the frequencies; where the plan has none,
-                                            a formula tells them */
-    /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not
-     * turn the pair. */
+    /* the tensor of the frequencies; if the plan has none, they follow a formula */
+    const char *learned;
+    /* The number of the frequency of pair t of a kv head on an axis, and its formula. -1: the
+     * axis does not rotate the pair. */
     int (*number)(const struct problem *, int e, int kv, int axis, int t);
     precise (*formula)(const struct problem *, int e, int number);
 };
@@ -35,8 +35,8 @@ static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
-/* phi of pair t in a row.  With `single` frequency, coordinate and product are rounded
- * to float, as float32 code has them; the cos and sin of that are still exact. */
+/* phi of pair t in a row.  With `single`, frequency, coordinate and product are rounded to
+ * float, as in float32 code; cos and sin of the result are still exact. */
 static precise angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
                          int head, ptrdiff_t row, int t)
 {
@@ -52,7 +52,7 @@ static precise angle(const struct problem *p, int e, const struct pairs *r, loci
     return phi;
 }
 
-/* Channels that are in no pair stay as they are. */
+/* Channels that are in no pair are copied. */
 static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
                        int head, ptrdiff_t row, const double *x, double *y)
 {
@@ -65,7 +65,7 @@ static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, 
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
-/* The inverse turn, times the factor.  dphi sums over the axes by their coordinates. */
+/* The inverse rotation, times the factor.  dphi sums over the axes by their coordinates. */
 static void rotate_pairs_backward(const struct problem *p, int e, const struct pairs *r,
                                 loci_which which, int head, ptrdiff_t row, const double *x,
                                 const double *dy, double *dx)
@@ -78,7 +78,7 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
         int a = first_channel(r, t), b = second_channel(r, t);
         dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
         dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
-        /* dphi = x_a dx_b - x_b dx_a; padding, which need not hold numbers, has no gradient. */
+        /* dphi = x_a dx_b - x_b dx_a; padding, which may contain NaN, has no gradient. */
         if (!dlearned || (dx[a] == 0 && dx[b] == 0)) continue;
         for (int axis = 0; axis < r->axes; axis++) {
             int n = r->number(p, e, kv_of(p, which, head), axis, t);
@@ -88,7 +88,7 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
     }
 }
 
-/* An encoding by its pairs. */
+/* Defines the functions of an encoding from its pairs. */
 #define DEFINE_PAIRS(name_) \
     static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, \
                       const double *x, double *y) \
@@ -115,7 +115,7 @@ static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
     return t;
 }
 
-/* Number t of a list option, which has one per pair or per axis; 1 where it is absent. */
+/* Number t of a list option, which has one per pair or per axis; 1 if it is absent. */
 static double listed(const struct problem *p, int e, const char *name, int t)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -123,7 +123,7 @@ static double listed(const struct problem *p, int e, const char *name, int t)
         if (strcmp(cfg->pe->opts[i].name, name) == 0 && cfg->list[i]) return cfg->list[i][t];
     return 1;
 }
-/* Did the text give this option? */
+/* True if the text gives this option. */
 static bool is_given(const struct problem *p, int e, const char *name)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -135,8 +135,8 @@ static bool is_given(const struct problem *p, int e, const char *name)
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
 static const double full_circle = 6.283185307179586;     /* 2 pi */
 
-/* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast
- * and beta_slow turns in the trained length. */
+/* The unscaled share of the frequency of pair t, from 1 to 0 between the pairs that make
+ * beta_fast and beta_slow turns in the trained length. */
 static double yarn_share(const struct problem *p, int e, double base, double dim, int t)
 {
     double length = option(p, e, "original_length", 1), bounds[2];
@@ -149,18 +149,18 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     }
     if (bounds[0] < 0) bounds[0] = 0;
     if (bounds[1] > dim - 1) bounds[1] = dim - 1;
-    /* As the models' code does, to avoid a division by 0. */
+    /* As in the models' code, to avoid a division by 0. */
     if (bounds[0] == bounds[1]) bounds[1] += 0.001;
     return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
          * option(p, e, "extrapolation_factor", 1);
 }
-/* By wavelengths: long ones are stretched, short ones stay, and those between are blended. */
+/* By wavelengths: long ones are scaled, short ones stay, and those between are blended. */
 static precise llama3_frequency(const struct problem *p, int e, precise w)
 {
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
                  wavelength = full_circle / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
-    /* Fewer than low turns in the trained length: stretched; at least high turns: as it was. */
+    /* Fewer than low turns in the trained length: scaled; at least high turns: unchanged. */
     if (wavelength > length / low) return w / s;
     if (wavelength <= length / high) return w;
     double share = (length / wavelength - low) / (high - low);
@@ -230,9 +230,9 @@ static struct pairs pairs_of_rope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(rope)
 
-/* ---- mrope: rope, but each pair listens to one of three axes --------------------------------- */
+/* ---- mrope: rope, but each pair rotates by one of three axes --------------------------------- */
 
-/* -1 on the two axes that pair t does not listen to. */
+/* -1 on the two axes that do not rotate pair t. */
 static int mrope_number(const struct problem *p, int e, int kv, int axis, int t)
 {
     double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1),
@@ -267,7 +267,7 @@ static struct pairs pairs_of_xpos(const struct problem *p, int e)
 static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t row, double *x)
 {
     double dim = option(p, e, "dim", p->D), gamma = option(p, e, "gamma", 0.4);
-    /* Scores do not depend on where this counts from; what is rotated alone counts from 0. */
+    /* Scores do not depend on this origin; a rotation alone counts from 0. */
     int64_t from = p->plan->stage == LOCI_ATTENTION && p->Lk > 0 ? k_position(p, p->Lk - 1) : 0;
     double at = which == LOCI_QUERY ? (double)(q_position(p, row) - from)
                                     : (double)(from - k_position(p, row));
@@ -277,7 +277,7 @@ static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t
         x[2 * t + 1] *= z;
     }
 }
-/* Rows for a cache are turned but never faded. */
+/* Rows for a cache are rotated but never faded. */
 static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                  const double *x, double *y)
 {
@@ -306,7 +306,8 @@ const struct definition loci_define_xpos = {
 
 /* ---- rope2d ------------------------------------------------------------------------------------
  *
- * Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
+ * Half of the pairs rotate by x, half by y, each with frequencies base^(-4n/D),
+ * n = 0 .. D/4 - 1. */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -351,7 +352,7 @@ DEFINE_PAIRS(mixed)
  * Pair (t, t + D/2) as a complex number, times c + is:
  * sums of waves for t < sums, then 1 + i pad_sin. */
 
-/* One row's cos or sin: how many waves there are, and sums of them. */
+/* One row's cos or sin: the number of waves, and sums of them. */
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 
 /* Frequency l; 0 below the floor. */
@@ -362,7 +363,7 @@ static precise fope_frequency(const struct fope *f, int l)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
-/* Counts the waves that are left and the pairs that are sums of them. */
+/* Counts the remaining waves and the pairs that are sums of them. */
 static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
                            ptrdiff_t row)
 {
@@ -376,8 +377,8 @@ static struct fope fope_of(const struct problem *p, int e, loci_which which, int
     return f;
 }
 
-/* The coefficients of cos or sin of the head: which tensor has them, where those
- * of column t begin, and what the column adds up to where norm divides by that. */
+/* The coefficients of cos or sin of the head: their tensor, where those of column t begin, and
+ * the sum of the column, by which norm divides. */
 static const char *fope_tensor(const struct fope *f, bool cosine)
 {
     return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin";
@@ -400,7 +401,7 @@ static double fope_wave(const struct fope *f, bool cosine, int l)
     const precise phi = f->x * fope_frequency(f, l);
     return cosine ? angle_cos(phi) : angle_sin(phi);
 }
-/* cos or sin of pair t: a sum of waves, or what the pairs beyond have. */
+/* cos or sin of pair t: a sum of waves, or the constants of the pairs beyond. */
 static double fope_sum(const struct fope *f, bool cosine, int t)
 {
     if (t >= f->sums) return cosine ? 1 : option(f->p, f->e, "pad_sin", 1);
@@ -420,8 +421,8 @@ static void fope(const struct problem *p, int e, loci_which which, int head, ptr
         y[t + half] = x[t] * s + x[t + half] * c;
     }
 }
-/* d is the gradient by the cos or sin of pair t.  Under norm the sum is a
- * mean of the waves, so each coefficient counts by its distance from it. */
+/* d is the gradient by the cos or sin of pair t.  Under norm the sum is a mean of the waves, so
+ * each coefficient counts by its distance from the mean. */
 static void give_coefficients(const struct fope *f, bool cosine, int t, double d)
 {
     double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t),
@@ -439,14 +440,14 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
         double c = fope_sum(&f, true, t), s = fope_sum(&f, false, t), a = dy[t], b = dy[t + half];
         dx[t] = a * c + b * s;
         dx[t + half] = -a * s + b * c;
-        /* Padding, which need not hold numbers, has no gradient. */
+        /* Padding, which may contain NaN, has no gradient. */
         if (t >= f.sums || option(p, e, "learn", 0) == 0 || (a == 0 && b == 0)) continue;
         /* y = x (c + i s): dc and ds are the real and imaginary parts of dy conj(x). */
         give_coefficients(&f, true, t, a * x[t] + b * x[t + half]);
         give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
 }
-/* With norm, a coefficient of fope counts by its wave less the mean of all: they may be equal. */
+/* With norm, a coefficient of fope counts by its wave minus the mean of all: they may be equal. */
 static void fope_means(struct problem *p, int e, int kv, const double *x, const double *by)
 {
     struct sizes *z = p->budget;
@@ -472,7 +473,7 @@ const struct definition loci_define_fope = { .name = "fope",
                                              .turn_sizes = fope_means,
                                              .cancels = true };
 
-/* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j -------------------------- */
+/* ---- tape: rows rotate by states, by query head; ae = sum_j w_ij ek_j ------------------------ */
 
 /* Where the states of a row begin: they belong to query heads, for keys too. */
 static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
@@ -490,7 +491,7 @@ static void tape(const struct problem *p, int e, loci_which which, int head, ptr
         y[t + half] = state[1] * x[t] + state[0] * x[t + half];
     }
 }
-/* Rows without a gradient, such as padding, need not hold numbers. */
+/* Rows without a gradient, such as padding, may contain NaN. */
 static void tape_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx)
 {
@@ -502,7 +503,7 @@ static void tape_backward(const struct problem *p, int e, loci_which which, int 
         if (a == 0 && b == 0) continue;
         dx[t] = state[0] * a + state[1] * b;
         dx[t + half] = state[0] * b - state[1] * a;
-        /* The same for states: a turn by (c, s) is a complex product. */
+        /* The same for states: a rotation by (c, s) is a complex product. */
         dstate[0] += a * x[t] + b * x[t + half];
         dstate[1] += b * x[t] - a * x[t + half];
     }
@@ -533,7 +534,8 @@ const struct definition loci_define_tape = {
 
 /* ---- The rotation alone ---------------------------------------------------------------------- */
 
-/* One row.  dx NULL: the gradient goes to `unused`, as the tensors' gradients are made with it. */
+/* One row.  dx NULL: the gradient goes to `unused`, as the tensors'
+ * gradients are computed with it. */
 static void rotate_row(const struct problem *p, int e, loci_which which, int h, ptrdiff_t i,
                        const double *x, const double *dy, double *y, double *dx, double *unused)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* softmax.c -- what stands around the softmax and says nothing of positions. */
+/* softmax.c -- encodings of the softmax that do not depend on positions. */
 #include "reference/problem.h"
 
-/* ---- softcap: C tanh(a / C) in the place of a ------------------------------------------------ */
+/* ---- softcap: C tanh(a / C) instead of a ----------------------------------------------------- */
 
 /* The slope of C tanh(x / C) is 1 - tanh^2. */
 static double softcap(const struct problem *p, int e, double flat, double *slope)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.c -- encodings that give every distance a vector, which is
- * multiplied with the query or the key, or added up with the weights. */
+/* vectors.c -- encodings that have a vector for every distance, which is multiplied by the query
+ * or the key, or summed with the weights. */
 #include "reference/problem.h"
 
 /* ---- shaw: raw_ij = q_i.aK[r_ij], o_i += sum_j w_ij aV[r_ij] --------------------------------- */
@@ -125,26 +125,26 @@ const struct definition loci_define_xl = { .name = "xl",
                                            .score = xl,
                                            .score_backward = xl_backward };
 
-/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij]; p2c=ji takes delta_ji in the second  */
+/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij], or with p2c=ji k_j.Q[delta_ji] ----- */
 
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };
 
-/* The row of a signed distance.  v1: d itself.  v2: d up to span/2, then logarithmically
- * wider up to max_distance.  The first release of v2, and transformers, let it go on
- * beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
+/* The row of a signed distance.  v1: d itself.  v2: d up to span/2, then logarithmically wider
+ * up to max_distance.  The first release of v2, and transformers, do not clip it beyond
+ * (saturate=0), so that far keys ahead use row 0 instead of row 1. */
 static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
     int kind = (int)option(p, e, "kind", V2),
         span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
-    /* `middle` distances have a row of their own. */
+    /* `middle` distances have separate rows. */
     double max = option(p, e, "max_distance", 512), middle = span / 2, size = fabs(d);
     if (kind == V2 && option(p, e, "saturate", 1) == 1) size = fmin(size, max - 1);
     if (kind == V2 && size > middle)
         size = middle + ceil(log(size / middle) / log((max - 1) / middle) * (middle - 1));
     return (ptrdiff_t)clip((d < 0 ? -size : size) + span, 0, 2 * span - 1);
 }
-/* Where the row of head h for key j begins in K or Q; p2c=ji turns the distance around for Q. */
+/* Where the row of head h for key j begins in K or Q; p2c=ji reverses the distance for Q. */
 static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, int h, ptrdiff_t j)
 {
     double d = (double)distance(p, j);
@@ -152,7 +152,7 @@ static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, in
     return table_of_head(form(p, e, name), h) + deberta_row(p, e, d) * p->D;
 }
 
-/* A product is there if its tensor is. */
+/* A product is enabled if its tensor exists. */
 static void deberta(struct problem *p, int e, int h)
 {
     const double *k = tensor(p, e, "k"), *q = tensor(p, e, "q");

@@ -3,11 +3,12 @@
  *
  *     S_ij = scale q_i.k_j - m[h] |i - j|
  *
- * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  Else `official` does as the authors' code:
- * the slopes of the power of two below, then every other slope of twice that many heads;
- * `geometric` keeps the formula for any H.  The code adds +m j instead, which a causal softmax
- * cannot tell apart, but float32 can.  `given` slopes are learned.  The paper has no keys ahead of
- * the query; they use slopes_right when the caller holds it, else the same slopes. */
+ * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  For other H, `official` follows the
+ * authors' code: the slopes of the power of two below, then every other slope of twice that
+ * many heads.  `geometric` uses the formula for any H.  The code adds +m j instead, which a
+ * causal softmax cannot tell apart, but float32 can.  `given` slopes are learned.  The
+ * paper has no keys ahead of the query; they use slopes_right if the caller has that
+ * tensor, else the same slopes. */
 #include "math/trig.h"
 #include "contract/encoding.h"
 #include "layout/affine.h"
@@ -33,8 +34,8 @@ static double slope(const struct config *c, ptrdiff_t h)
 }
 
 enum { LEFT, RIGHT };
-/* Learned slopes start from the rule.  The second tensor
- * is there only if the caller says that he holds it. */
+/* Learned slopes start from the rule.  The second tensor is added only
+ * if the caller declares it. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     if (c->opt[SLOPES] != GIVEN) return;
@@ -51,7 +52,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_affine, GROUP_ADD);
 }
 
-/* Keys ahead without slopes of their own have those of keys behind. */
+/* Keys ahead without separate slopes have those of keys behind. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;

@@ -3,11 +3,11 @@
  *
  *     x[pos][c] += bit c of pos        c = 0 .. Dm - 1, the lowest bit first
  *
- * The numbers are bounded and every position has a code of its own: channel c is a square wave of
- * period 2^(c+1), and sinusoidal.c is what is left when the corners are rounded off.  But
- * neighbours may differ in one channel or in all (7 and 8), so distance in the code says nothing of
- * distance in the text.  Dm channels tell 2^Dm positions apart; others, and negative ones, have no
- * code and are errors.  Nothing is learned, so dx is dy. */
+ * The numbers are bounded and every position has its own code.  Channel c is a square wave of
+ * period 2^(c+1), and sinusoidal.c is the same with its corners rounded off.  But neighbours may
+ * differ in one channel or in all (7 and 8), so distance in the code does not reflect distance
+ * in the text.  Dm channels distinguish 2^Dm positions.  Others, and negative ones, have no code
+ * and are errors.  Nothing is learned, so dx is dy. */
 #include "contract/encoding.h"
 
 enum { MAX_BITS = 62 };                  /* 2^62 positions are still a ptrdiff_t */
@@ -17,7 +17,7 @@ static ptrdiff_t positions(const struct config *c)
     return (ptrdiff_t)1 << (c->model_dim < MAX_BITS ? c->model_dim : MAX_BITS);
 }
 
-/* Channels from bit 62 on are 0: shifting by more than a word has is undefined. */
+/* Channels from bit 62 on are 0: shifting by a word's width or more is undefined. */
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* cape.c -- a small network mixes the scores of all heads with their biases.  Zheng et al. (CAPE,
- * later DAPE), NeurIPS 2024.
+/* cape.c -- a small network mixes the scores of all heads with their biases.  Zheng et al.
+ * (CAPE, later DAPE), NeurIPS 2024.
  *
  *     S = a + add_bias add + W2 leaky(W1 [a; add] + b1) + b2
  *     a: scaled scores of the H heads, add: the other ADD terms
  *
- * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other
- * encoding adds anything.  The paper's formula has no separate add; all
- * official classes have it, and so have we unless add_bias=0. */
+ * for each pair (i, j).  W1 is [hidden][2H], or [hidden][H] if no other encoding adds
+ * anything.  The paper's formula has no separate add.  All official classes have it, and so
+ * does loci unless add_bias=0. */
 #include "layout/mix.h"
 
 static const loci_option opts[] = {
@@ -19,7 +19,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* The start is the usual one of a linear layer, uniform within 1/sqrt of its inputs. */
+/* The initial values are the usual ones of a linear layer, uniform within 1/sqrt of its inputs. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const struct mix m = mix_of(c);
@@ -38,7 +38,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 enum { W1, B1, W2, B2 };
 
-/* The column of W1 that row x of the table holds: the tensor has those of the scores first. */
+/* The column of W1 that row x of the table contains: the tensor has those of the scores first. */
 static int column(const struct mix *m, int x)
 {
     return m->in == m->H ? x : x < m->H ? m->H + x : x - m->H;
@@ -54,7 +54,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 static void prepare(const struct prep *p)
 {
     const struct mix m = mix_of(p->cfg);
-    for (ptrdiff_t i = 0; i < mix_reals(&m); i++) put(p, i, 0);      /* what is padding stays 0 */
+    for (ptrdiff_t i = 0; i < mix_reals(&m); i++) put(p, i, 0);      /* padding stays 0 */
     for (int h = 0; h < m.H; h++) put(p, mix_b2(&m) + h, param(p, B2, h));
     for (int g = 0; g < m.G; g++) {
         put(p, g, param(p, B1, g));
@@ -65,7 +65,8 @@ static void prepare(const struct prep *p)
     }
 }
 
-/* W2, b2 and the columns of W1 belong to one head each, so their sums are whole; b1 is shared. */
+/* W2, b2 and the columns of W1 belong to one head each, so their sums
+ * are complete; b1 is shared. */
 static void fold(const struct prep *p)
 {
     const struct mix m = mix_of(p->cfg);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* clip.c -- one learned bias per distance, distances from `max`
- * on share one: T5's bias without its logarithmic buckets.
+/* clip.c -- one learned bias per distance, where distances from `max` on share one: T5's bias
+ * without its logarithmic buckets.
  *
  *     S_ij = scale q_i.k_j + table[min(|i - j|, max)][h]               table is [max+1][H]
  *     S_ij = scale q_i.k_j + table[clip(i - j, -max, max) + max][h]
  *     sided=2; table is [2max+1][H]
  *
- * The plain form is given for keys behind the query only; ahead of it the distance is taken without
- * its sign, unless sided=2 gives each side numbers of its own.  Zeros at the start say nothing. */
+ * The plain form is defined for keys behind the query only.  Ahead of it the distance loses its
+ * sign, unless sided=2 gives each side separate numbers.  Initial zeros have no effect. */
 #include "layout/distance.h"
 
 enum { MAX, SIDED };
@@ -35,8 +35,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
-/* Distances from `max` on share a number, so a table
- * needs no more of them, however long the context. */
+/* Distances from `max` on share a number, so a table needs no more of
+ * them, for any context length. */
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX], hi = range < max ? range : max;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* comrope.c -- blocks of channels rotated by learned generators that commute.  Yu et al., ComRoPE,
- * CVPR 2025 (arXiv 2506.03737).
+/* comrope.c -- blocks of channels rotated by learned generators that commute.  Yu et al.,
+ * ComRoPE, CVPR 2025 (arXiv 2506.03737).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
  *     S[j] = P[j] - P[j]^T
  *
- * kind=ap gives each block one axis: A[a][j] = S[j] where j mod axes = a, else 0.  kind=ld scales
- * one generator for all:  A[a][j] = theta[a][j] S[j].  The paper writes one theta per axis, its
- * code has one per axis and block, shared by the heads; the code's shape is usual, and a caller who
- * holds theta as [axes][1] has the paper's.  P has a head axis: that of the kv heads, as a group of
- * query heads shares its keys.
+ * kind=ap gives each block one axis: A[a][j] = S[j] where j mod axes = a, else 0.  kind=ld
+ * scales one generator for all: A[a][j] = theta[a][j] S[j].  The paper writes one theta per
+ * axis; its code has one per axis and block, shared by the heads.  The code's form is the
+ * default; a theta of shape [axes][1] gives the paper's.  P has a head axis, that of the kv
+ * heads, as a group of query heads shares its keys.
  *
  * All generators of a block are multiples of S[j] = U N U^T, so a row needs one basis and plain
- * pairs in it: blocks.h.  For a block of 2, U is the identity. */
+ * pairs in it: layout/blocks.h.  For a block of 2, U is the identity. */
 #include "layout/blocks.h"
 
 enum { KIND, AXES, BLOCK };
@@ -26,7 +26,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* Shapes: blocks of a kv head, each with a generator of its own. */
+/* Sizes: blocks of a kv head, each with its own generator. */
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
 {
@@ -46,7 +46,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* theta has a column per block, or one for all, as the caller holds it. */
+/* theta has a column per block, or one for all, as in the caller's tensor. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const struct blocks b = blocks(c);
@@ -65,7 +65,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* Where the tensors have a number. */
+/* Where a number is in the tensors. */
 static ptrdiff_t p_at(const struct blocks *b, int head, int j, int row, int column)
 {
     return (((ptrdiff_t)head * b->count + j) * b->block + row) * b->block + column;
@@ -75,8 +75,8 @@ static ptrdiff_t theta_at(const struct prep *p, int axis, int j)
     const ptrdiff_t columns = p->tensor[THETA].shape[1];
     return axis * columns + (columns > 1 ? j : 0);
 }
-/* What a coordinate is multiplied by before it scales S:
- * theta, or with kind=ap 1 for the block's own axis. */
+/* The factor of a coordinate before it scales S: theta, or with kind=ap 1
+ * for the block's own axis. */
 static double weight(const struct prep *p, int axis, int j)
 {
     return p->cfg->opt[KIND] == LD ? param(p, THETA, theta_at(p, axis, j))
@@ -90,9 +90,9 @@ static double generator(const struct prep *p, int head, int j, int row, int colu
          - param(p, P, p_at(&b, head, j, column, row));
 }
 
-/* Blocks of 2 need no basis: S turns the pair by lambda = -S[0][1]
- * and the term `pairs` does it.  fold() has no tensors, so behind the
- * pairs the table has weight[axes][pairs] and lambda[H][pairs]. */
+/* Blocks of 2 need no basis: S rotates the pair by lambda = -S[0][1], and the term
+ * `pairs` does it.  fold() has no tensors, so after the pairs the table has
+ * weight[axes][pairs] and lambda[H][pairs]. */
 static double *weights_of(const struct prep *p)
 {
     return (double *)((char *)p->table
@@ -141,8 +141,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* With d = the gradient by the frequency w lambda: dlambda = d
- * w, dw = d lambda, and lambda = P[1][0] - P[0][1]. */
+/* With d = the gradient by the frequency w lambda: dlambda = d w, dw = d lambda, and
+ * lambda = P[1][0] - P[0][1]. */
 static void fold_pairs(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);

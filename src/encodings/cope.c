@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* cope.c -- contextual positions: a row counts the keys that
- * its gates open for.  Golovneva et al., arXiv 2405.18719.
+/* cope.c -- contextual positions: a row counts the keys for which its gates open.  Golovneva
+ * et al., arXiv 2405.18719.
  *
  *     g_ij = sigmoid(gate_scale q_i.gk_j)
  *     p_ij = min(sum of g_ik over visible k >= j, npos - 1)
  *     S_ij = scale q_i.k_j + pos_scale z_i(p_ij)       z_i(p) = q_i.e[p], linear between whole p
  *
- * gk is k, v, or a tensor of the call's (gates=given, [B][Hkv][Lk][D]).  e is
- * [npos][D], shared by the heads, or [H][npos][D], and starts at 0.  gate_scale
- * and pos_scale differ between the paper's text (1, 1), its listing (1/sqrt D, 1)
- * and the authors' repository (1/sqrt D, 1/sqrt D); ours are the listing's. */
+ * gk is k, v, or a tensor of the call (gates=given, [B][Hkv][Lk][D]).  e is [npos][D], shared by
+ * the heads, or [H][npos][D], and starts at 0.  gate_scale and pos_scale differ between the
+ * paper's text (1, 1), its listing (1/sqrt D, 1) and the authors' repository (1/sqrt D, 1/sqrt
+ * D).  The defaults are those of the listing. */
 #include "layout/scan.h"
 
 static const loci_option opts[] = {
@@ -24,7 +24,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* Values open gates by a product with q, so they need its width. */
+/* Values open gates by a product with q, so they must have its width. */
 static loci_status check(struct config *c, loci_error *e)
 {
     if (!c->given[SCAN_GATE_SCALE]) c->opt[SCAN_GATE_SCALE] = 1 / sqrt(c->dim);
@@ -33,7 +33,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* e has a head axis where the caller's has one.  gate_k comes with each call. */
+/* e has a head axis if the caller's tensor has one.  gate_k comes with each call. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const loci_tensor *e = loci_have(c, "e");
@@ -52,7 +52,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_scan, GROUP_ADD);
 }
 
-/* The table is e as it is, of one table or one per head. */
+/* The table is a copy of e, one or one per head. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const loci_tensor *e = loci_have(c, "e");
@@ -72,7 +72,7 @@ static const double *total_of(const struct call *c, int enc)
         if (c->plan->use[x].enc == enc) total = c->g.total[x];
     return total;
 }
-/* Adds what the total has by key to the keys of given gates. */
+/* Adds the gradients by key in the total to those of the keys of given gates. */
 static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -84,7 +84,7 @@ static void end_keys(struct call *c, int enc)
     const ptrdiff_t count = c->B * p->kv_heads * c->Lk * p->dim;
     for (ptrdiff_t i = 0; i < count; i++) dgate[i] += total[i];
 }
-/* Adds the places of the total to e: batch entries, and heads that share it. */
+/* Adds the parts of the total to e: batch entries, and heads that share it. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

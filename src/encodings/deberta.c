@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* deberta.c -- products of content with position, from both sides.
- * He et al., ICLR 2021 (v1) and 2023 (v2, v3).
+/* deberta.c -- products of content with position, from both sides.  He et al., ICLR
+ * 2021 (v1) and 2023 (v2, v3).
  *
  *     S_ij = scale (q_i.k_j + q_i.K[row(d)] + k_j.Q[row(d)])        d = i - j
  *     scale is 1/sqrt(D (1 + terms)) when alone
  *
  * K and Q are [H][2 span][D], the relative embeddings after the projections of keys and queries.
  *     v1    row(d) = clip(d + span, 0, 2 span - 1)
- *     v2    the same with sign(d) size(|d|) in the place of d.  With m = span/2 and
+ *     v2    the same with sign(d) size(|d|) instead of d.  With m = span/2 and
  *           x = max_distance - 1, size(a) is a up to m, and beyond
- *           m + ceil((m - 1) ln(a/m) / ln(x/m)); first |d| is cut to x, or with saturate=0 it is
- *           not.
+ *           m + ceil((m - 1) ln(a/m) / ln(x/m)); first |d| is clipped to x, but not with
+ *           saturate=0.
  *
- * The paper has row(j - i) in the last product (p2c=ji); all three revisions of the authors' code
- * have row(i - j), which checkpoints are trained with (p2c=ij).  Their later code cuts |d|
- * (saturate=1).  That of v2's first release and of transformers, which runs every checkpoint, does
- * not: keys far ahead use row 0 and not row 1 (saturate=0). */
+ * The paper has row(j - i) in the last product (p2c=ji).  All three revisions of the authors'
+ * code have row(i - j), which checkpoints are trained with (p2c=ij).  Their later code clips |d|
+ * (saturate=1).  That of v2's first release does not, nor does that of transformers, which runs
+ * every checkpoint: keys far ahead use row 0 and not row 1 (saturate=0). */
 #include "math/trig.h"
 #include "contract/encoding.h"
 #include "layout/band_k.h"
@@ -40,13 +40,13 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* Which of the two products there are: content to position (K), position to content (Q). */
+/* Which of the two products are enabled: content to position (K), position to content (Q). */
 static bool c2p(const struct config *c) { return c->opt[TERMS] != P2C_ALONE; }
 static bool p2c(const struct config *c) { return c->opt[TERMS] != C2P_ALONE; }
 
-/* v2: the largest distance of size m + n, which is floor(m (x/m)^(n/(m - 1))),
- * x = max_distance - 1.  The powers have 100 bits: where the exact value is a whole
- * number, a libm's rounding would put that distance into one row or the next. */
+/* v2: the largest distance of size m + n, which is floor(m (x/m)^(n/(m - 1))), x = max_distance
+ * - 1.  The powers have 100 bits.  If the exact value is a whole number, a libm's rounding would
+ * put that distance into one row or the next. */
 static double last(const double *opt, int n)
 {
     const int m = (int)opt[SPAN] / 2;
@@ -56,13 +56,13 @@ static double last(const double *opt, int n)
     loci_pow_dd(m, n - (m - 1), m - 1, &near, &near_rest);
     const double x = far * near, rest = fma(far, near, -x) + far * near_rest + far_rest * near,
                  whole = rint(x);
-    /* Within the error of the powers x is a whole number,
-     * and such a distance still has the size m + n. */
+    /* Within the error of the powers x is a whole number, and such a
+     * distance still has size m + n. */
     if (fabs(x - whole + rest) <= 1e-20 * x) return whole;
     return x - whole + rest < 0 ? whole - 1 : whole;
 }
 
-/* The distance from which on, on either side, rows do not change: the table ends there. */
+/* Rows do not change from this distance on, on either side: the table ends there. */
 static double reach(const double *opt)
 {
     const int span = (int)opt[SPAN], m = span / 2;
@@ -70,8 +70,7 @@ static double reach(const double *opt)
     return opt[SATURATE] ? opt[MAX_DISTANCE] - 1 : m == 1 ? 1 : last(opt, span - m - 1) + 1;
 }
 
-/* Options that the other kind has are refused where
- * they are given and left out of the plan's text. */
+/* Options of the other kind are rejected if given, and omitted from the plan's text. */
 static loci_status check(struct config *c, loci_error *e)
 {
     double *o = c->opt;
@@ -101,7 +100,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* The usual scale counts the products that are summed: q.k and each of the two. */
+/* The default scale counts the products that are summed: q.k and each of the two. */
 static double scale(const struct config *c)
 {
     return 1 / sqrt((double)c->dim * (1 + c2p(c) + p2c(c)));
@@ -117,13 +116,13 @@ static void tensors(const struct config *c, struct tensors *t)
         loci_add_tensor(t, c, "q", LOCI_LEARNED, INIT_NORMAL, 0.02, 0,
                         SHAPE(c->heads, rows, c->dim));
 }
-/* The number of tensor "q", and of the term that multiplies keys: behind K, if that is there. */
+/* The number of tensor "q", and of the term that multiplies keys: after K, if there is one. */
 static int key_tensor(const struct config *c) { return c2p(c); }
 
 /* ---- Tables: the row of each distance, K for band_q, Q for band_k ---------------------------- */
 
-/* One table per head.  With terms=p2c there is no K,
- * but the index by distance stays, as Q uses it. */
+/* One table per head.  With terms=p2c there is no K, but the index by
+ * distance remains, as Q uses it. */
 static struct vectors vectors(const struct config *c)
 {
     const int far = (int)reach(c->opt);
@@ -152,11 +151,11 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return v.at + (p2c(c) ? (size_t)c->heads * key_table(&v, c->dim) * real : 0);
 }
 
-/* Rows beyond either end are the last ones, as in the code. */
+/* Rows beyond either end are clipped to the last ones, as in the code. */
 static int32_t clip(int row, int rows) { return row < 0 ? 0 : row < rows ? row : rows - 1; }
-/* Fills the index: for each distance the row span + size, or span - size
- * for keys ahead.  `end` is the last distance that shares the current
- * size, so a size is computed once and not once per distance. */
+/* Fills the index: for each distance the row span + size, or span - size for keys
+ * ahead.  `end` is the last distance of the current size, so a size is computed once
+ * and not once per distance. */
 static void find_rows(const struct config *c, int32_t *row)
 {
     const struct vectors v = vectors(c);
@@ -179,8 +178,8 @@ static int32_t key_row(const struct config *c, const struct key_vectors *v, cons
     return row[(c->opt[P2C] ? -d : d) - v->lo];
 }
 
-/* K goes into the table once per row, as queries are multiplied with all rows
- * and scores choose one; Q once per distance, as keys read runs of distances. */
+/* K goes into the table once per row, as queries are multiplied with all rows and scores choose
+ * one.  Q goes in once per distance, as keys read runs of distances. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -215,8 +214,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* Columns that share a row of Q add up; `ends` are sums of pairs that
- * the term found to lie beyond an end without looking at each. */
+/* Columns that share a row of Q are added; `ends` are sums of pairs that the term found to be
+ * beyond an end without testing each. */
 static void fold_keys(const struct prep *p, int h, const double *ends, double *dq)
 {
     const struct config *c = p->cfg;
@@ -231,7 +230,7 @@ static void fold_keys(const struct prep *p, int h, const double *ends, double *d
         dq[(first + key_row(c, &v, p->table, columns - 1)) * c->dim + d] += ends[Dp + d];
     }
 }
-/* Both parts come padded to whole vectors. */
+/* Both parts are padded to whole vectors. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* fire.c -- a small network of the distance, relative to the length so far.  Li et al., ICLR 2024.
+/* fire.c -- a small network of the distance, relative to the length so
+ * far.  Li et al., ICLR 2024.
  *
  *     S_ij = scale q_i.k_j + f_h(x_ij)      x_ij = psi(|i - j|) / N_i      psi(d) = log(|c| d + 1)
  *     N_i = psi(max(T, i)) + 10^-6          T = |l| threshold
  *     f = w3 relu(w2 relu(w1 x + b1) + b2) + b3, or with layers=1 w3 relu(w1 x + b1) + b3
  *     the heads share all but w3 and b3
  *
- * i is the query's position itself, so this is not a matter of i - j alone beyond T.  The paper's
- * text has two hidden layers, the listing in its appendix one.  c starts at 0.1, l at 1; one set of
- * tensors may serve all layers of a model.
+ * i is the query's position itself, so beyond T the bias does not depend on i - j alone.  The
+ * paper's text has two hidden layers, the listing in its appendix one.  c starts at 0.1, l at 1.
+ * One set of tensors may serve all layers of a model.
  *
- * f is a network of one number, so it is linear between finitely many ends: roots of units, which
- * depend on the hidden layers alone.  prepare() walks from 0 upwards, and each piece becomes two
- * numbers per head.  Within a piece every unit is linear too, so sums of dS and of dS x by piece
- * are all that fold() needs for the gradients of the network. */
+ * f is a network of one number, so it is linear between finitely many ends: roots of units,
+ * which depend on the hidden layers alone.  prepare() walks from 0 upwards, and each piece
+ * becomes two numbers per head.  Within a piece every unit is linear too.  So fold() needs only
+ * sums of dS and of dS x by piece for the gradients of the network. */
 #include "contract/call.h"
 #include "layout/pieces.h"
 
-/* Bounds the pieces, whose number is about its square, and what walk() has on the stack. */
+/* Bounds the pieces, whose number is about its square, and the stack of walk(). */
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {
     [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "hidden layers" },
@@ -28,8 +29,8 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-enum { C, L, W1, B1, W2, B2, W3, B3 };   /* tensors; with one hidden layer there are no W2 and B2,
-                                            and the last two are */
+/* tensors; with one hidden layer there are no W2 and B2, and the last two are ONE_W3 and ONE_B3 */
+enum { C, L, W1, B1, W2, B2, W3, B3 };
 enum { ONE_W3 = W2, ONE_B3 };
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -55,11 +56,11 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- From one piece to the next -------------------------------------------------------------- */
 
-/* The network in double.  fold() has no tensors, so the
- * table has a copy.  w2 is NULL with one hidden layer. */
+/* The network in double.  fold() has no tensors, so the table has a copy.  w2 is
+ * NULL with one hidden layer. */
 struct network { int hidden, heads; const double *w1, *b1, *w2, *b2, *w3, *b3; };
 
-/* Units that are open, and the last hidden layer before relu: slope x + offset. */
+/* Open units, and the last hidden layer before relu: slope x + offset. */
 struct line_piece {
     int i;
     double from;
@@ -69,20 +70,20 @@ struct line_piece {
 /* Called for each piece, in ascending order. */
 typedef void visit(void *arg, const struct network *, const struct line_piece *);
 
-/* Less than any x but 0, and still a float: where x = 0
- * is a piece of its own, the next one starts here. */
+/* Less than any x but 0, and still a float: where x = 0 is a separate piece,
+ * the next one starts here. */
 static const double tiny = 1e-37;
 
-/* Is slope x + offset positive for from < x < to, where it has no root?  For
- * the single point x = from = to = 0: is offset?  The root decides and not the
- * value at a point between, which rounding could put on the wrong side. */
+/* True if slope x + offset is positive for from < x < to, where it has no root; for the single
+ * point x = from = to = 0, if offset is.  The root decides and not the value at a point between,
+ * which rounding could put on the wrong side. */
 static bool positive(double slope, double offset, double from, double to)
 {
     if (slope == 0 || to == 0) return offset > 0;
     const double root = -offset / slope;
     return slope > 0 ? root <= from : root >= to;
 }
-/* Finds the roots between from and to, ascending, by insertion: there are at most 256. */
+/* Finds the roots between from and to, in ascending order, by insertion: there are at most 256. */
 static int find_roots(int n, const double *slope, const double *offset, double from, double to,
                       double *roots)
 {
@@ -123,7 +124,7 @@ static void walk_second(const struct network *f, struct line_piece *p, double fr
 }
 
 /* Units that are exactly 0 at x = 0 are closed there, as relu's derivative is 0 at 0: then that
- * point is a piece of its own. */
+ * point is a separate piece. */
 static bool closed_at_0(const struct network *f)
 {
     bool any = false;
@@ -149,7 +150,7 @@ static void walk(const struct network *f, visit *seen, void *arg)
 
 /* ---- Table: that of the term, then the tensors from W1 on as doubles ------------------------- */
 
-/* Doubles behind the table of the term. */
+/* Doubles after the table of the term. */
 static ptrdiff_t weights(const struct config *c)
 {
     const ptrdiff_t n = (ptrdiff_t)c->opt[PIECES_HIDDEN];
@@ -161,7 +162,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
                          + (uint64_t)weights(c) * sizeof(double);
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
 }
-/* Where the copy has the tensors. */
+/* Where the copy has each tensor. */
 static struct network network_of(const struct config *c, const struct pieces *t)
 {
     const ptrdiff_t n = (ptrdiff_t)c->opt[PIECES_HIDDEN];
@@ -174,7 +175,7 @@ static struct network network_of(const struct config *c, const struct pieces *t)
     };
 }
 
-/* What write_piece() gets. */
+/* Arguments of write_piece(). */
 struct writing { const struct prep *p; struct pieces *t; };
 
 /* The output of each head in a piece: the sum over open units of w3 (slope x + offset), plus b3. */
@@ -207,16 +208,16 @@ static void prepare(const struct prep *p)
     double *to = pieces_at(w.t, w.t->bytes);
     for (int i = W1; i <= (c->opt[PIECES_LAYERS] == 2 ? B3 : ONE_B3); i++)
         for (ptrdiff_t n = 0; n < tensor_count(&p->tensor[i]); n++) *to++ = param(p, i, n);
-    /* inf - inf is NaN or never happens, depending on which units are open; by
-     * definition no bias is a number then.  A NaN in b3 brings that about in
-     * every piece.  0 times all numbers is 0 unless one of them is not finite. */
+    /* inf - inf is NaN or never happens, depending on which units are open; by definition every
+     * bias is NaN then.  A NaN in b3 makes it so in every piece.  0 times all numbers is 0
+     * unless one of them is not finite. */
     const double *first = pieces_at(w.t, w.t->bytes);
     double zero = (w.t->c + w.t->far) * 0;
     for (const double *x = first; x < to; x++) zero += *x * 0;
     for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN;        /* b3 is the last */
     const struct network f = network_of(c, w.t);
     walk(&f, write_piece, &w);
-    /* log1p(y) has its digits for small |c| d as well; its derivative by |c| is d / (y + 1). */
+    /* log1p(y) is precise for small |c| d as well; its derivative by |c| is d / (y + 1). */
     for (int64_t d = w.t->lo; d <= w.t->hi; d++) {
         const double a = fabs((double)d), y = fabs(w.t->c) * a;
         store_real(pieces_psi(w.t, false, real), p->f64, d - w.t->lo, log1p(y));
@@ -226,9 +227,9 @@ static void prepare(const struct prep *p)
 
 struct folding { const double *sums; int32_t capacity; double *const *to; };
 
-/* Leads the sums of dS (s0) and of dS x (s1) over a piece back through the
- * network.  In a piece f is linear in x, so a unit with output slope x + offset
- * gets s0 by its offset and s1 by its slope, and each weight the sum of both. */
+/* Passes the sums of dS (s0) and of dS x (s1) over a piece back through the network.  In a piece
+ * f is linear in x, so a unit with output slope x + offset gets s0 by its offset and s1 by its
+ * slope, and each weight the sum of both. */
 static void fold_piece(void *arg, const struct network *f, const struct line_piece *x)
 {
     const struct folding *w = arg;
@@ -269,7 +270,7 @@ static void fold_piece(void *arg, const struct network *f, const struct line_pie
 /* The derivative of |x|, 0 at 0. */
 static double sign(double x) { return (x > 0) - (x < 0); }
 
-/* The term has made dc and dT as if c and T were positive; |c| and |l| threshold give the signs. */
+/* The term computes dc and dT as if c and T were positive; |c| and |l| threshold give the signs. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -292,7 +293,7 @@ static size_t scratch(const struct call *c, int enc)
     (void)enc;
     return (size_t)(c->B * c->Lq) * sizeof(double);
 }
-/* In double, as are the positions, which may lie beyond all tables. */
+/* In double, as are the positions, which may be beyond all tables. */
 static void begin(struct call *c, int enc)
 {
     const struct pieces *t = c->table[enc];

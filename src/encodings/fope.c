@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* fope.c -- rope whose cos and sin are sums of several
- * frequencies.  Hua et al., ICML 2025 (arXiv 2412.17739).
+/* fope.c -- rope whose cos and sin are sums of several frequencies.  Hua et al.,
+ * ICML 2025 (arXiv 2412.17739).
  *
  *     c[h][t] = sum over l of cos(pos w[l]) C[h][l][t],
  *     s[h][t] = sum over l of sin(pos w[l]) S[h][l][t]
  *     (x[t], x[t + D/2]) <- (x[t] c[t] - x[t + D/2] s[t], x[t] s[t] + x[t + D/2] c[t])
  *
- * w[l] = base^(-2l/n), n = max(fourier_dim, D), l < n/2.  With clamp, frequencies below floor_ratio
- * 2 pi/train_length, which never made a full turn in training, are 0; ignore_zero drops them, and
- * then K are left and Dout = min(K, D/4) pairs are sums; else all n/2 are there and Dout = D/2.
- * Pairs from Dout on have c = 1 and s = pad_sin: the authors' code has 1 there, which doubles what
- * these pairs give to a score; other engines and the paper's zero frequency have 0.
+ * w[l] = base^(-2l/n), n = max(fourier_dim, D), l < n/2.  With clamp, frequencies below
+ * floor_ratio 2 pi/train_length, which never complete a turn in training, are 0.  ignore_zero
+ * drops them: K frequencies remain, and Dout = min(K, D/4) pairs are sums.  Otherwise all n/2
+ * remain and Dout = D/2.  Pairs from Dout on have c = 1 and s = pad_sin.  The authors' code has
+ * 1 there, which doubles the contribution of these pairs to a score; other engines and the
+ * paper's zero frequency have 0.
  *
- * C and S have a head axis, that of the kv heads, or none; without C it is S.  norm divides each
- * column of them by its sum.  They are fixed random numbers near a step matrix in the authors'
- * runs: data of the model.  learn=1 trains them. */
+ * C and S have a head axis, that of the kv heads, or none.  Without C, S serves for both.  norm
+ * divides each column of them by its sum.  In the authors' runs they are fixed random numbers
+ * near a step matrix: data of the model.  learn=1 trains them. */
 #include "math/random.h"
 #include "math/trig.h"
 #include "layout/fourier.h"
@@ -22,11 +23,11 @@
 enum {
     BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS
 };
-/* check() counts K and stores it behind the options, where every hook finds it. */
+/* check() counts K and stores it after the options, where every hook finds it. */
 enum { WAVES = OPTIONS };
 _Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
 enum { SIN, COS };                       /* tensors; in tables cos comes first */
-/* gain: the share of random numbers in the authors' start. */
+/* gain: the share of random numbers in the authors' initial values. */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
     [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
@@ -49,20 +50,20 @@ static const loci_option opts[] = {
 
 /* ---- Frequencies ----------------------------------------------------------------------------- */
 
-/* n/2 of the header. */
+/* n/2 of the file comment. */
 static int all_waves(const struct config *c)
 {
     const int dim = (int)c->opt[FOURIER_DIM] > c->dim ? (int)c->opt[FOURIER_DIM] : c->dim;
     return dim / 2;
 }
-/* w[l], or 0 below the floor: a wave that made no full
- * turn in training says nothing of longer texts. */
+/* w[l], or 0 below the floor: a wave that never completed a turn in training has
+ * learned nothing of longer texts. */
 static void wave(const struct config *c, int l, double *hi, double *lo)
 {
     loci_pow_dd(c->opt[BASE], 2.0 * l, 2.0 * all_waves(c), hi, lo);
     if (c->opt[CLAMP] && *hi < 2 * pi / c->opt[TRAIN_LENGTH] * c->opt[FLOOR_RATIO]) *hi = *lo = 0;
 }
-/* Frequencies fall, so those that are left are the first. */
+/* Frequencies fall, so those that remain are the first. */
 static int count_waves(const struct config *c)
 {
     int n = all_waves(c);
@@ -73,7 +74,7 @@ static int count_waves(const struct config *c)
     return n;
 }
 static int waves(const struct config *c) { return (int)c->opt[WAVES]; }
-/* Dout of the header. */
+/* Dout of the file comment. */
 static int sums(const struct config *c)
 {
     const int K = waves(c);
@@ -81,7 +82,7 @@ static int sums(const struct config *c)
     return K < c->dim / 4 ? K : c->dim / 4;
 }
 
-/* What is left of the waves decides the shapes of the tensors, so it is counted here, once. */
+/* The number of remaining waves decides the shapes of the tensors, so it is counted here, once. */
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs",
@@ -98,15 +99,15 @@ static loci_status check(struct config *c, loci_error *e)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-/* C is there unless the caller describes his tensors and has none; then S serves for both. */
+/* C exists unless the caller describes its tensors without it; then S serves for both. */
 static bool has_cos(const struct config *c) { return !c->have || loci_have(c, "cos"); }
-/* Does the caller hold one table for all heads? */
+/* True if the caller has one table for all heads. */
 static bool shared(const struct config *c, const char *name)
 {
     const loci_tensor *t = loci_have(c, name);
     return t && t->rank == 2;
 }
-/* As the authors start: pair t takes frequency t ceil(K/Dout), and a little of all. */
+/* The authors' initial values: pair t has frequency t ceil(K/Dout), and a little of all. */
 static double start(const struct config *c, uint64_t stream, ptrdiff_t i)
 {
     const int K = waves(c), n = sums(c), l = (int)(i / n % K), t = (int)(i % n),
@@ -145,7 +146,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, TERM_fourier, GROUP_ROTATE, &f, sizeof f);
 }
 
-/* The tensor that C (which = 0) or S (1) is, and where it has its numbers for a group. */
+/* The tensor of C (which = 0) or S (1), and where its numbers for a group are. */
 static int tensor_of(const struct prep *p, int which)
 {
     return which == 0 && has_cos(p->cfg) ? COS : SIN;
@@ -168,9 +169,9 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     wave(p->cfg, t, hi, lo);
 }
-/* The term multiplies rows of waves by these matrices, so they are
- * padded to whole lanes with zeros.  Under norm a column is divided
- * by its sum, in double, and the factor is remembered for fold(). */
+/* The term multiplies rows of waves by these matrices, so they are padded to whole
+ * lanes with zeros.  Under norm a column is divided by its sum, in double, and the
+ * factor is stored for fold(). */
 static void prepare(const struct prep *p)
 {
     const struct fourier f = fourier(p->cfg);
@@ -199,7 +200,7 @@ static void prepare(const struct prep *p)
 }
 
 /* With norm, C' = C/n and n = sum over l of C[l], so dC[l] = (dC'[l] - sum over m of dC'[m]
- * C'[m]) / n.  Without it n is 1 and the sum is left out. */
+ * C'[m]) / n.  Without it n is 1 and there is no sum. */
 static void fold(const struct prep *p)
 {
     const struct fourier f = fourier(p->cfg);
@@ -211,7 +212,7 @@ static void fold(const struct prep *p)
             const ptrdiff_t at = (2 * g + which) * fourier_table(&f);
             const double *part = p->dtable[0] + h * fourier_part(&f) + which * fourier_table(&f);
             double *to = p->dtensor[tensor_of(p, which)];
-            if (!to) continue;           /* without C, both go to S and add up */
+            if (!to) continue;           /* without C, both are added to S */
             to += first_of_group(p, &f, which, g);
             for (int t = 0; t < f.sums; t++) {
                 double all = 0;

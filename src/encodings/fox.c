@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* fox.c -- forgetting attention: gates in [0, 1] decide
- * how much of the past is left.  Lin et al., ICLR 2025.
+/* fox.c -- forgetting attention: gates in [0, 1] decide how much of the past
+ * remains.  Lin et al., ICLR 2025.
  *
  *     S_ij = scale q_i.k_j + sum of log_f[b][h][l] over the keys l after j, up to the last key
  *            that row i sees
  *
- * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk]
- * by query head.  The gate of the key itself does not count, that of the newest key
- * does.  Keys are counted in index order, so the mask is causal.  With a constant
- * gate this is alibi with slope -log f.  A gate that is shut
- * (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at all. */
+ * The layer computes log_f = log sigmoid(gate).  It comes with each call, [B][H][Lk] by
+ * query head.  The gate of the key itself does not count, that of the newest key does.
+ * Keys are counted in index order, so the mask is causal.  With a constant gate this is
+ * alibi with slope -log f.  If a gate is shut (log_f at or below -10^4, including -inf),
+ * the keys before it get weight 0. */
 #include "contract/cache.h"
 #include "contract/engine.h"
 #include "encodings/streams.h"
@@ -45,8 +45,8 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums
     to->top = carve_bytes(a, tiles, p->real);
     to->later = carve_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
 }
-/* The sums that a cache has made as keys were added, or
- * NULL.  They have no bounds for rows that end early. */
+/* The sums that a cache computed when keys were added, or NULL.  They have no
+ * bounds for rows that end early. */
 static void *made(const struct call *c, int enc)
 {
     return c->cache ? cache_made(c->cache, enc) : NULL;
@@ -74,8 +74,8 @@ static size_t scratch(const struct call *c, int enc)
     return a.full ? SIZE_MAX : a.used;
 }
 
-/* Writes `later` of a tile of n keys from key `at` on, newest
- * first, and returns the sum of all and the largest `later`. */
+/* Writes `later` of a tile of n keys from key `at` on, newest first, and returns the sum of
+ * all and the largest `later`. */
 static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at,
                      int n, double *sum, double *top)
 {
@@ -86,8 +86,7 @@ static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f6
         *sum += gate_value(load_real(log_f, f64, at + k));
     }
 }
-/* The sum of a tile with gates that are shut or no
- * numbers: those count in `marks` and not in the sum. */
+/* The sum of a tile with gates that are shut or NaN: those count in `marks` and not in the sum. */
 static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n, int64_t *marks)
 {
     double sum = 0;
@@ -100,8 +99,8 @@ static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n,
 }
 static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
 
-/* Makes the sums of one head in one sequence from tile J0 on, where a cache goes
- * on.  f64 is constant in each of the two calls, so that loads have one form. */
+/* Computes the sums of one head in one sequence from tile J0 on, where a cache continues.  f64
+ * is constant in each of the two calls, so that loads have one form. */
 static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
@@ -112,7 +111,7 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                     end = most_keys < q->nk ? (ptrdiff_t)most_keys : q->nk;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
-    /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
+    /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of their number. */
     int doublings = 6;
     for (ptrdiff_t J = J0, tiles; J * KT < end; J += tiles) {
         const ptrdiff_t left = end - J * KT, at = first + J * KT,
@@ -125,23 +124,23 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
             c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes,
                                        sum, top);
         for (int i = 0; i < tiles; i++) {
-            if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
-            /* inf - inf is NaN: only finite sums are added as they are. */
+            if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is NaN */
+            /* inf - inf is NaN: only finite sums are added directly. */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
             g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
             store_real(g->top, f64, slot + J + i, top[i]);
             if (!g->stops) continue;
             while (J + i + 1 > (ptrdiff_t)1 << (doublings - 6)) doublings++;
-            /* `rise` is relative to the last key of its tile:
-             * what older tiles rise falls by this tile's sum. */
+            /* `rise` is relative to the last key of its tile, so the rise of older tiles
+             * falls by this tile's sum. */
             rise = higher(top[i], sum[i] + rise);
             g->rise[slot + J + i] = rise + doublings * 0.69314718055994531;
         }
     }
 }
 
-/* The square of |k| of a key, whatever its dtype and stride, in 16 float
- * sums side by side, which vectorise.  Not finite if the key is not. */
+/* The square of |k| of a key, for any dtype and stride, in 16 parallel float sums, which
+ * vectorise.  Not finite if the key is not. */
 static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
 {
     double all = 0;
@@ -166,8 +165,8 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
-/* knorm: the largest |k| up to each tile's end, made a little larger than it is, as
- * the sums of norm_squared() are rounded; not finite from a key on that is not. */
+/* knorm: the largest |k| up to each tile's end, rounded up a little, as the sums of
+ * norm_squared() are rounded.  From a key that is not finite on, it is not finite. */
 static void measure_keys(const struct call *c, const struct gate_sums *g,
                          const struct sequence *q, int kh)
 {
@@ -199,8 +198,8 @@ static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *
     g->sum[slot + J - 1] = state->sum, g->marks[slot + J - 1] = state->marks;
     return J;
 }
-/* Heads are shared out among the host's threads where that
- * is worth it: job i has the heads i, i + jobs, ... */
+/* Heads are divided among the host's threads where that is worth it: job i has
+ * the heads i, i + jobs, ... */
 struct gate_job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
 /* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
@@ -209,9 +208,9 @@ static void head_job(void *arg, int index)
     const struct loci_plan *p = a->c->plan;
     for (ptrdiff_t s = 0; s < a->c->seqs.n; s++) {
         const struct sequence *q = &a->c->seqs.list[s];
-        /* elsewhere the term counts the gates of the keys that a row sees itself */
+        /* otherwise the term itself counts the gates of the keys that a row sees */
         if (!sees_intervals(a->c, q) || !q->nq) continue;
-        /* they are those of the keys, whichever sequence has them first */
+        /* they are those of the keys, for whichever sequence has them first */
         if (q->keys < s && sees_intervals(a->c, q - 1) && q[-1].nq) continue;
         for (int h = index; h < p->heads; h += a->jobs) {
             const ptrdiff_t J = restore(a->c, a->enc, a->g, q, h);
@@ -226,7 +225,8 @@ static void begin(struct call *c, int enc)
 {
     struct arena a = { .base = c->mem.scratch[enc] };
     const loci_host *host = c->in->host;
-    const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
+    /* gates; below this, summing is faster than waking threads */
+    const ptrdiff_t few = 1 << 15;
     struct gate_job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc,
                        .jobs = 1 };
     if (made(c, enc)) return;            /* a cache has the sums of these keys */
@@ -240,8 +240,8 @@ static void begin(struct call *c, int enc)
 
 /* ---- In a cache ------------------------------------------------------------------------------ */
 
-/* What a cache makes room for.  With `stop` that is
- * nothing, as the bounds are made anew for each call. */
+/* The memory that a cache needs.  With `stop` that is nothing, as the bounds
+ * are computed for each call. */
 static size_t cache_size(const struct call *c, int enc)
 {
     struct gate_sums g;
@@ -250,8 +250,8 @@ static size_t cache_size(const struct call *c, int enc)
     lay_out_sums(c, &a, &g);
     return a.full ? SIZE_MAX : a.used;
 }
-/* Goes on with the sums of every entry, from the tile
- * of key from[b] on, which may not have been full. */
+/* Continues the sums of every entry, from the tile of key from[b] on,
+ * which may not have been full. */
 static void cache_update(const struct call *c, int enc, const int64_t *from)
 {
     const struct loci_plan *p = c->plan;
@@ -270,7 +270,7 @@ static void cache_update(const struct call *c, int enc, const int64_t *from)
 
 /* ---- Gradient -------------------------------------------------------------------------------- */
 
-/* Keys that no row sees have none. */
+/* Keys that no row sees have no gradient. */
 static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* fox_stream.c -- sums of log_f over keys of many processes.  Forward, each process continues from
- * the sum and the marks of the keys before its own.  Backward, gradients of log_f are sums of dC
- * over older keys, which go from chunk to chunk. */
+/* fox_stream.c -- sums of log_f over keys of many ranks.  Forward, each rank continues from the
+ * sum and the marks of the keys before its own.  Backward, gradients of log_f are sums of dC
+ * over older keys, which pass from chunk to chunk. */
 #include "encodings/streams.h"
 #include "layout/gate.h"
 
@@ -40,7 +40,7 @@ static size_t key_state_size(const struct call *c, int enc)
     (void)enc;
     return (size_t)(c->B * c->plan->heads) * sizeof(double);
 }
-/* The process's own keys of a chunk. */
+/* The rank's own keys of a chunk. */
 static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* index.c -- the position itself, added to every channel
- * of the embedding.  The first idea of many textbooks.
+/* index.c -- the position itself, added to every channel of the embedding.  The
+ * first idea of many textbooks.
  *
  *     x[pos][c] += pos                 c = 0 .. Dm - 1
  *
- * It tells positions apart, and that is all: the numbers outgrow the embedding within a few tokens,
- * and lengths beyond those of training are numbers that no layer has seen.  Every channel gets the
- * same number, so what the model learns to read is one direction.  Floats hold whole numbers up to
- * 2^24 exactly; beyond, neighbours would share a value, so positions beyond are errors.  Nothing is
- * learned, so dx is dy. */
+ * It tells positions apart, and that is all.  The numbers outgrow the embedding within a few
+ * tokens, and no layer has seen those of lengths beyond training.  Every channel gets the same
+ * number, so the model learns to read one direction.  Floats represent whole numbers up to
+ * 2^24 exactly.  Beyond, neighbours would share a value, so such positions are errors.
+ * Nothing is learned, so dx is dy. */
 #include "contract/encoding.h"
 
 static ptrdiff_t positions(const struct config *c)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* kerple.c -- kernels of the distance that are conditionally positive definite, with two or three
- * numbers per head.  Chi et al., NeurIPS 2022.
+/* kerple.c -- kernels of the distance that are conditionally positive definite, with two or
+ * three numbers per head.  Chi et al., NeurIPS 2022.
  *
  *     S_ij = scale q_i.k_j + b(|i - j|)
  *     b(a) = -r1 log(1 + r2 a)                         kernel=log
@@ -8,9 +8,9 @@
  *          = -r1 log(1 + r2 a^r3)                      kernel=log3, a later form with one more
  *     S_ij = exp(-w1 a^w2) scale q_i.k_j + b(a)        weight=1, from the authors' code
  *
- * All numbers are positive, r2 of the power and w2 at most 2; the authors clamp them to at least
- * 0.01 after each step of training, which is the caller's to do.  A text in circulation has lost
- * the minus of b. */
+ * All numbers are positive, r2 of the power and w2 at most 2.  The authors clamp them to
+ * at least 0.01 after each step of training, which is up to the caller.  A text in
+ * circulation has lost the minus of b. */
 #include "layout/distance.h"
 
 enum { KERNEL, WEIGHT };
@@ -26,7 +26,7 @@ static const loci_option opts[] = {
 /* Numbers of b per head; those of the weight follow them. */
 static int numbers(const struct config *c) { return c->opt[KERNEL] == LOG3 ? 3 : 2; }
 
-/* As the authors start: uniform over the whole range that training keeps to. */
+/* The authors' initial values: uniform over the whole range that training is limited to. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const bool power = c->opt[KERNEL] == POWER;
@@ -53,8 +53,8 @@ static void power(double a, double r1, double r2, double *y)
     const double x = a == 0 ? 0 : pow(a, r2);
     y[0] = -r1 * x, y[1] = -x, y[2] = a == 0 ? 0 : -r1 * x * log(a);
 }
-/* y[0] = -r1 log(1 + r2 x), then its derivatives by r1 and r2; log1p keeps the digits of small
- * r2 x.  With x = a^r3 that by r3 follows. */
+/* y[0] = -r1 log(1 + r2 x), then its derivatives by r1 and r2; log1p is precise for small r2 x.
+ * With x = a^r3 the derivative by r3 follows. */
 static void logarithm(double x, double r1, double r2, double *y)
 {
     y[1] = -log1p(r2 * x), y[2] = -r1 / (1 + r2 * x) * x, y[0] = r1 * y[1];
@@ -65,8 +65,8 @@ static void logarithm3(double a, double r1, double r2, double r3, double *y)
     y[3] = a == 0 ? 0 : y[2] * r2 * log(a);
 }
 /* The bias at distance a and its slopes, and below the weight exp(-w1 a^w2) and its slopes.  A
- * score times 2^-40 changes no softmax of floats, and what is below would make subnormal products:
- * it is 0.  Doubles keep more. */
+ * score times 2^-40 changes no softmax of floats, and smaller numbers would make subnormal
+ * products: they are 0.  Doubles keep smaller ones. */
 static void bias(const struct prep *p, int h, double a, double *y)
 {
     const double r1 = param(p, 0, h), r2 = param(p, 1, h);
@@ -104,8 +104,8 @@ static void put_both(const struct prep *p, const struct distances *t, int h, int
     distances_put(p, t, h, d, y[0]);
     for (int i = 0; i < t->slopes; i++) distances_put_slope(p, t, i, h, d, y[1 + i]);
 }
-/* Fills a head of a table, the bias or the weight; both depend on
- * |d| alone, so the side ahead has the same numbers. */
+/* Fills a head of a table, the bias or the weight.  Both depend on |d| alone, so the side
+ * ahead has the same numbers. */
 struct kerple_work { const struct prep *p; struct distances *t; bool weights; };
 static void head_job(void *arg, int h)
 {
@@ -132,8 +132,8 @@ static void prepare(const struct prep *p)
     if (p->cfg->opt[WEIGHT]) fill(p, distances_at(t, t->bytes), true);
 }
 
-/* Numbers of the bias are in the sums of the first term, those of the
- * weight in the second; each term has a place for all numbers of a head. */
+/* Numbers of the bias are in the sums of the first term, those of the weight in the second; each
+ * term has a place for all numbers of a head. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* learned.c -- one learned vector per position, added
- * to the embedding.  Devlin et al., NAACL 2019; GPT-2.
+/* learned.c -- one learned vector per position, added to the embedding.  Devlin
+ * et al., NAACL 2019; GPT-2.
  *
  *     x[pos] += table[pos]             table is [Lmax][Dm]
  *
- * Lmax is that of the table the caller holds, else desc.max_len.  There is no row for other
- * positions, so they are errors.  Positions may repeat: their gradients add up. */
+ * Lmax is that of the caller's table, else desc.max_len.  There is no row for other positions,
+ * so they are errors.  Positions may repeat: their gradients are added. */
 #include "contract/encoding.h"
 
 enum { TABLE };
@@ -51,7 +51,7 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
         row[i] = load_real(table, f64, (ptrdiff_t)pos * c->model_dim + from + i);
 }
 
-/* The row of a position gets all gradients of its tokens. */
+/* The row of a position gets the gradients of all its tokens. */
 static void embed_bwd(const struct config *c, int64_t pos, const double *dy, double *const *dtensor)
 {
     double *drow = dtensor[TABLE] + (ptrdiff_t)pos * c->model_dim;

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* liere.c -- blocks of channels rotated by learned generators.
- * Ostmeier et al., ICML 2025 (arXiv 2406.10322).
+/* liere.c -- blocks of channels rotated by learned generators.  Ostmeier et al.,
+ * ICML 2025 (arXiv 2406.10322).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
  *     A = U - U^T, U the upper triangle of raw[a][j]
  *
- * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads; a caller who
- * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle are
- * not read.  Channels after the last block stay.
+ * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads.  With H
+ * after the axes, generators are per kv head.  Its diagonal and lower triangle are not read.
+ * Channels after the last block are unchanged.
  *
- * Generators of several axes do not commute, so scores depend on more than differences of
- * coordinates, the more the larger the block.  Blocks of 2 do, and turn as pairs; on one axis there
- * is nothing to commute with, and a block is pairs in the basis of its generator (blocks.h).  All
- * others take one exponential per distinct coordinate (matrices.h). */
+ * Generators of several axes do not commute, so scores depend on more than differences
+ * of coordinates, the more the larger the block.  Blocks of 2 commute, and rotate as
+ * pairs.  With one axis all generators commute, and a block is pairs in the basis of
+ * its generator (layout/blocks.h).  All others need one exponential per distinct
+ * coordinate (layout/matrices.h). */
 #include "math/expm.h"
 #include "contract/engine.h"
 #include "layout/blocks.h"
@@ -27,7 +28,8 @@ static const loci_option opts[] = {
     [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL, "channels that turn together" },
     { 0 }
 };
-static const double turn_around = 6.28318530717958623;     /* raw starts uniform in 0 .. 2 pi */
+/* raw starts uniformly distributed in 0 .. 2 pi */
+static const double turn_around = 6.28318530717958623;
 
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
@@ -45,7 +47,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* The caller's form decides whether generators have a head axis. */
+/* The shape of the caller's tensor decides if generators have a head axis. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const loci_tensor *raw = loci_have(c, "raw");
@@ -58,7 +60,7 @@ static void tensors(const struct config *c, struct tensors *t)
                         SHAPE(b.axes, b.count, b.block, b.block));
 }
 
-/* Which of the three ways a plan takes; see the header. */
+/* Which of the three ways a plan uses; see the file comment. */
 static enum term_id way(const struct config *c)
 {
     return c->opt[BLOCK] == 2 ? TERM_pairs : axes(c) == 1 ? TERM_blocks : TERM_matrices;
@@ -69,8 +71,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, way(c), GROUP_ROTATE, &b, sizeof b);
 }
 
-/* Numbers of a generator, and where that of an axis and a block of
- * a group begins: in raw and in the table of matrices alike. */
+/* Numbers of a generator, and where that of an axis and a block of a group begins: in raw and in
+ * the table of matrices alike. */
 static ptrdiff_t square(const struct blocks *b) { return (ptrdiff_t)b->block * b->block; }
 static ptrdiff_t raw_at(const struct blocks *b, int axis, int group, int j)
 {
@@ -90,7 +92,7 @@ static double weight(const struct prep *p, int axis, int j)
     (void)p, (void)axis, (void)j;
     return 1;
 }
-/* A[0][1] turns the pair backwards. */
+/* A[0][1] rotates the pair backwards. */
 static void frequency(const struct prep *p, int axis, int group, int j, double *hi, double *lo)
 {
     const struct blocks b = blocks(p->cfg);
@@ -98,8 +100,8 @@ static void frequency(const struct prep *p, int axis, int group, int j, double *
     *lo = 0;
 }
 
-/* The table of matrices: the generators in double, and behind them for each axis the largest
- * sum of absolute values in a row, which bounds how far rounding can turn; see accept(). */
+/* The table of matrices: the generators in double, followed for each axis by the largest sum of
+ * absolute values in a row.  This bounds the effect of rounding on a rotation; see accept(). */
 static ptrdiff_t generators(const struct blocks *b)
 {
     return b->axes * b->groups * b->count * square(b);
@@ -114,7 +116,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
-/* Makes A = U - U^T of each block, and the row sums that bound it. */
+/* Computes A = U - U^T of each block, and the row sums that bound it. */
 static void prepare_matrices(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -162,7 +164,7 @@ static void fold_pairs(const struct prep *p)
                 p->dtensor[0][raw_at(&b, a, b.groups > 1 ? h : 0, j) + 1] -=
                     p->dtable[0][h * pairs_part(p->cfg->dim, b.axes) + a * (p->cfg->dim / 2) + j];
 }
-/* A = U - U^T: an entry above the diagonal gets the skew gradient, the rest of raw has none. */
+/* A = U - U^T: an entry above the diagonal gets the skew gradient, the rest of raw gets none. */
 static void fold_blocks(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -175,7 +177,7 @@ static void fold_blocks(const struct prep *p)
                     p->dtensor[0][raw_at(&b, 0, g, j) + r * b.block + c] += row[c];
             }
 }
-/* Matrices have their gradient in end(), as they are made per call. */
+/* Matrices have their gradient in end(), as they are computed per call. */
 static void fold(const struct prep *p)
 {
     if (!p->dtensor[0] || !p->dtable[0]) return;
@@ -185,18 +187,18 @@ static void fold(const struct prep *p)
 
 /* ---- Matrices: the scratch of a call --------------------------------------------------------- */
 
-/* Slots whose gradients a thread sums before they are added to those of others.  It is
+/* Slots whose gradients a thread sums before they are added to those of others.  The number is
  * fixed, so that the order of additions does not depend on the number of threads. */
 enum { SLOTS_ABREAST = 32 };
 
-/* Rows of coordinates: those of one batch entry serve all, unless each has its own. */
+/* Rows of coordinates: all batch entries share those of one, unless each has its own. */
 static int64_t rows_of(const struct call *c, bool query)
 {
     return (c->in->per_batch ? c->B : 1) * (query ? c->Lq : c->Lk);
 }
-/* Lays out the scratch: the struct, then its arrays; with no base it only
- * measures.  There are at most as many slots as rows.  Twice as many places
- * in the hash, plus one, keep searches short and always leave one empty. */
+/* Lays out the scratch: the struct, then its arrays; with no base it only measures.  There are
+ * no more slots than rows.  The hash has twice as many places plus one: searches stay short, and
+ * one place is always empty. */
 static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct blocks b = blocks(&c->plan->enc[enc]);
@@ -238,7 +240,7 @@ static double coordinate(const struct call *c, int64_t row, int axis)
 {
     const bool query = row < rows_of(c, true);
     const ptrdiff_t at = query ? row : row - rows_of(c, true), length = query ? c->Lq : c->Lk;
-    /* Adding 0 makes 0 of -0, which would have other bits and so another slot. */
+    /* Adding 0 turns -0 into 0: -0 would have other bits and so another slot. */
     return (query ? coord_q(c, at / length, axis, at % length)
                   : coord_k(c, at / length, axis, at % length))
          + 0.0;
@@ -249,8 +251,8 @@ static bool same_place(const struct call *c, int64_t one, int64_t other)
         if (coordinate(c, one, a) != coordinate(c, other, a)) return false;
     return true;
 }
-/* Rounding the exponent X moves the turn by |X| 2^-53 or more: at 2^28
- * by half an ulp of a float.  NaN passes and shows in the result. */
+/* Rounding the exponent X changes the rotation by |X| 2^-53 or more: at 2^28 by half an ulp of a
+ * float.  NaN passes and shows in the result. */
 static loci_status accept(const struct call *c, int enc)
 {
     const double most = 0x1p28;
@@ -270,9 +272,9 @@ static loci_status accept(const struct call *c, int enc)
     }
     return LOCI_OK;
 }
-/* Gives a row its slot: that of earlier rows with the same coordinates, or a
- * new one.  A slot's rows are a list through `next`, which end() walks.  Open
- * addressing: the next place, until the coordinates agree or one is empty. */
+/* Gives a row its slot: that of earlier rows with the same coordinates, or a new one.  A slot's
+ * rows are a list through `next`, which end() walks.  Open addressing: tries the next place
+ * until the coordinates agree or one is empty. */
 static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
 {
     uint64_t key = 0x9e3779b97f4a7c15u;
@@ -283,7 +285,7 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
         key = (key ^ bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;
         key ^= key >> 32;
     }
-    /* Any hash would do: equal coordinates are told by themselves. */
+    /* Any hash would do: coordinates are compared directly. */
     int64_t at = (int64_t)(key % (uint64_t)w->hashes);
     while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row))
         at = (at + 1) % w->hashes;
@@ -308,7 +310,7 @@ static void add_generators(const struct call *c, int enc, const struct matrices 
     }
 }
 
-/* What the threads share; `next` is the next slot that nobody has taken. */
+/* State shared by all threads; `next` is the next free slot. */
 struct slot_job { struct call *c; int enc; struct matrices *w; int64_t from; atomic_llong next; };
 
 static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
@@ -319,8 +321,8 @@ static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
     else if (n == 1) work(job, 0);
 }
 
-/* Makes the matrices of slots as long as there are any.  `into` is transposed, as rows
- * are multiplied from the left; gradients go back through the matrix as it is. */
+/* Computes the matrices of slots until none remain.  `into` is transposed, as rows are
+ * multiplied from the left; gradients go back through the matrix as it is. */
 static void exponential_job(void *arg, int index)
 {
     struct slot_job *job = arg;
@@ -341,8 +343,8 @@ static void exponential_job(void *arg, int index)
         }
 }
 
-/* Finds the slots and makes their matrices.  Keys from a cache,
- * which are rotated already, need none where scores are made. */
+/* Finds the slots and computes their matrices.  Keys from a cache, which are rotated
+ * already, need none for scores. */
 void loci_liere_begin(struct call *c, int enc, bool keep_rows)
 {
     struct arena a = { .base = c->mem.scratch[enc] };
@@ -357,7 +359,7 @@ void loci_liere_begin(struct call *c, int enc, bool keep_rows)
     struct slot_job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
-    /* Rows that do not rotate, such as padding, leave their gradient 0. */
+    /* Rows that do not rotate, such as padding, keep gradient 0. */
     for (int k = keep_rows; k < 2 && c->backward; k++) {
         const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
                               * c->plan->dim;
@@ -377,7 +379,7 @@ static void add_row(const struct call *c, const struct matrices *w, bool query, 
     const ptrdiff_t at = matrices_at(c, query, b, h, i) + j * n;
     for (int r = 0; r < n; r++) {
         const double d = load_real(w->g[!query], c->plan->f64, at + r);
-        if (d == 0) continue;            /* padding may hold anything, even NaN */
+        if (d == 0) continue;            /* padding may contain anything, even NaN */
         for (int k = 0; k < n; k++)
             g[r * n + k] += d * load_real(w->x[!query], c->plan->f64, at + k);
     }
@@ -426,8 +428,8 @@ static void gradient_job(void *arg, int index)
             }
         }
 }
-/* Rounds of one job per thread: within a round jobs write sums of their own, which are
- * then added in the order of the slots, so the bits do not depend on the threads. */
+/* Rounds of one job per thread: within a round each job writes separate sums.  They are then
+ * added in the order of the slots, so the bits do not depend on the threads. */
 static void end(struct call *c, int enc)
 {
     double *draw = c->g.dtensor[c->plan->first_tensor[enc]];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* liere_stream.c -- gradients of generators over many processes.  Rows at one coordinate may be
- * anywhere, so the gradient needs each row and its gradient in one place. */
+/* liere_stream.c -- gradients of generators over many ranks.  Rows at one coordinate may be on
+ * any rank, so the gradient needs each row and its gradient in one place. */
 #include "encodings/streams.h"
 #include "layout/matrices.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Every encoding, in the order in which people read them. */
+/* list.h -- every encoding, in the order of lists and pages. */
 PE(nope)
 PE(sinusoidal)
 PE(learned)

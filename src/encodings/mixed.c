@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* mixed.c -- rope in several axes at once, with learned
- * frequencies.  Heo et al., ECCV 2024 (arXiv 2403.13298).
+/* mixed.c -- rope in several axes at once, with learned frequencies.  Heo et al.,
+ * ECCV 2024 (arXiv 2403.13298).
  *
  *     phi = sum over axes a of coordinate[a] freq[a][h][t]
  *
- * so that a pair can turn along any direction, where rope2d turns along x or y.  Pairs turn as in
- * rope.c.  freq has a head axis: that of the kv heads, as a group of query heads shares its keys.
+ * so that a pair can rotate along any direction, where rope2d rotates along x or y.
+ * Pairs rotate as in rope.c.  freq has a head axis: that of the kv heads, as a group of
+ * query heads shares its keys.
  *
- * It starts as in the paper's code: with base 10, a pair's frequency has length
- * 10^(-4n/D), n = t mod D/4, and each head draws an angle; the first half of
- * the pairs looks along it, the other half at a right angle to it.  The paper
- * has two axes; a third one starts as x does, with an angle of its own. */
+ * It starts as in the paper's code: with base 10, a pair's frequency has length 10^(-4n/D), n
+ * = t mod D/4, and each head draws an angle.  The first half of the pairs points along it,
+ * the other half at a right angle to it.  The paper has two axes; a third one starts as x
+ * does, with a separate angle. */
 #include "math/random.h"
 #include "layout/pairs.h"
 
@@ -32,16 +33,16 @@ static loci_status check(struct config *c, loci_error *e)
 }
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 
-/* Where the tensor has the frequency of a pair. */
+/* Where the frequency of a pair is in the tensor. */
 static ptrdiff_t at(const struct config *c, int axis, int head, int t)
 {
     return ((ptrdiff_t)axis * c->kv_heads + head) * (c->dim / 2) + t;
 }
-/* The start of element i: cos of the head's angle for even axes, sin for
- * odd ones, times the length.  One angle per head and per two axes. */
+/* The initial value of element i: cos of the head's angle for even axes, sin for odd ones, times
+ * the length.  One angle per head and per two axes. */
 static double start(const struct config *c, uint64_t stream, ptrdiff_t i)
 {
-    /* Half of the pairs, or with an odd number one more, look along the angle. */
+    /* Half of the pairs, or with an odd number one more, point along the angle. */
     const int P = c->dim / 2, half = (P + 1) / 2, t = (int)(i % P),
               head = (int)(i / P % c->kv_heads), axis = (int)(i / P / c->kv_heads);
     const double angle = 2 * pi * loci_uniform(stream, (uint64_t)(axis / 2 * c->kv_heads + head))
@@ -65,7 +66,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range, (void)real;
     return loci_pairs_size(c->dim / 2, axes(c), c->kv_heads);
 }
-/* Learned frequencies are exact as they are: there is no low part. */
+/* Learned frequencies are exact: there is no low part. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     *hi = param(p, 0, at(p->cfg, axis, group, t));

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* mrope.c -- rope for text with pictures and films in it: each pair turns by one of time, height
- * and width.  Wang et al., Qwen2-VL, 2024 (arXiv 2409.12191).
+/* mrope.c -- rope for text with images and video: each pair rotates by one of time, height and
+ * width.  Wang et al., Qwen2-VL, 2024 (arXiv 2409.12191).
  *
  *     phi = coordinate[axis of t] w[t]
  *
- * Frequencies, scalings and pairs are rope's; w[t] goes by the number of the pair in the head, not
- * in its section.  The sections t/h/w count pairs.  order=chunked (Qwen2-VL, 2.5-VL) lines them up.
- * order=interleaved (Qwen3-VL) spreads h over the pairs 1, 4, 7, ... and w over 2, 5, 8, ..., as
- * many as their sections say and the head has; all others turn by t, also where other code leaves
- * them still.  Text has the same t, h and w, and then this is rope. */
+ * Frequencies, scalings and pairs are those of rope; w[t] depends on the number of the pair in
+ * the head, not in its section.  The sections t/h/w count pairs.  order=chunked (Qwen2-VL,
+ * 2.5-VL) stores them one after the other.  order=interleaved (Qwen3-VL) spreads h over the
+ * pairs 1, 4, 7, ... and w over 2, 5, 8, ..., up to the size of their sections and of the head.
+ * All others rotate by t, even where other code does not rotate them.  Text has equal t, h and
+ * w, and then this is rope. */
 #include "encodings/rope_scaling.h"
 
 enum { SECTIONS = ROPE_OPTIONS, ORDER, OPTIONS };
@@ -36,7 +37,7 @@ static loci_status check(struct config *c, loci_error *e)
     for (int a = 0; a < AXES; a++)
         CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG,
               "mrope: sections count pairs, and %g is not whole", s[a]);
-    /* A section less or more would shift all pairs behind it. */
+    /* A section of another size would shift all pairs after it. */
     CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
           "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
           c->opt[ROPE_DIM] / 2);
@@ -47,8 +48,8 @@ static int axes(const struct config *c)
     (void)c;
     return AXES;
 }
-/* The axis that pair t turns by.  Interleaved, the pair asks the
- * section of its remainder by 3 whether it reaches so far. */
+/* The axis that pair t rotates by.  Interleaved, the remainder of t by 3 selects a section, and
+ * the pair is in it if the section reaches that far. */
 static int axis_of(const struct config *c, int t)
 {
     const double *s = c->list[SECTIONS];
@@ -66,7 +67,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range, (void)real;
     return loci_pairs_size((int)c->opt[ROPE_DIM] / 2, AXES, 1);
 }
-/* On all other axes the pair keeps frequency 0. */
+/* On all other axes the pair has frequency 0. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     (void)group;

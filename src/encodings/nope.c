@@ -3,8 +3,8 @@
  *
  *     S_ij = scale q_i.k_j
  *
- * Under a causal mask the order can still be learned;
- * without a mask the output permutes with its inputs. */
+ * Under a causal mask the order can still be learned.  Without a mask the output
+ * permutes with its inputs. */
 #include "contract/encoding.h"
 
 const struct loci_pe loci_pe_nope = {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* normalised.c -- the position as a part of the length, added
- * to every channel.  The second idea of many textbooks.
+/* normalised.c -- the position as a part of the length, added to every channel.  The
+ * second idea of many textbooks.
  *
  *     x[pos][c] += pos / (length - 1)  c = 0 .. Dm - 1
  *
- * The numbers stay within 0 .. 1, but a step of one token is 1 / (length - 1): the same two
- * neighbours look different in texts of different lengths, and nothing can be decoded before the
- * length is known.  Hence the length is one of the plan, never that of the call: the option
- * `length`, else desc.max_len.  A length of 1 has no steps, and positions beyond the length leave 0
- * .. 1; both are errors.  Nothing is learned, so dx is dy. */
+ * The numbers stay within 0 .. 1, but a step of one token is 1 / (length - 1).  So the same two
+ * neighbours look different in texts of different lengths, and decode cannot start before the
+ * length is known.  Hence the length belongs to the plan, never to the call: the option
+ * `length`, else desc.max_len.  A length of 1 has no steps, and positions beyond the length are
+ * outside 0 .. 1; both are errors.  Nothing is learned, so dx is dy. */
 #include "contract/encoding.h"
 
 enum { LENGTH };
@@ -30,7 +30,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* Positions beyond the length are refused: nothing was trained on numbers above 1. */
+/* Positions beyond the length are rejected: no model was trained on numbers above 1. */
 static ptrdiff_t positions(const struct config *c) { return (ptrdiff_t)c->opt[LENGTH]; }
 
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* rope.c -- queries and keys rotated by their positions.  Su
- * et al., RoFormer, Neurocomputing 2024 (arXiv 2104.09864).
+/* rope.c -- queries and keys rotated by their positions.  Su et al., RoFormer,
+ * Neurocomputing 2024 (arXiv 2104.09864).
  *
  *     (x[a], x[b]) <- m (x[a] cos phi - x[b] sin phi, x[a] sin phi + x[b] cos phi)
  *     phi = pos w[t], w[t] = base^(-2t/dim)
  *
- * so that q_i.k_j depends on i - j only.  Pair t of the `dim` channels from `offset`
- * on is (2t, 2t+1) when interleaved (RoFormer, GPT-J) and (t, t + dim/2) in half
- * style (GPT-NeoX, Llama as most files store it).  The two differ by a permutation of
- * the channels and fit different weights, hence no default.  m is attention_factor,
- * on q and on k.  Rules that change w for longer contexts are in rope_scaling.h.
- * Some code rounds an odd width up; we refuse it, as no pair is complete then. */
+ * so that q_i.k_j depends on i - j only.  Pair t of the `dim` channels from `offset` on is (2t,
+ * 2t+1) when interleaved (RoFormer, GPT-J) and (t, t + dim/2) in half style (GPT-NeoX, Llama as
+ * most files store it).  The two differ by a permutation of the channels and fit different
+ * weights, hence no default.  m is attention_factor, on q and on k.  Rules that change w for
+ * longer contexts are in rope_scaling.h.  Some code rounds an odd width up; loci rejects it, as
+ * one pair would be incomplete. */
 #include "encodings/rope_scaling.h"
 
 static const loci_option opts[] = {
@@ -27,7 +27,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_pairs, GROUP_ROTATE);
 }
 
-/* ---- Tables: the frequencies, and what pairs.h says about them ------------------------------- */
+/* ---- Tables: the frequencies, and the header of layout/pairs.h ------------------------------- */
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
@@ -39,9 +39,9 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     loci_rope_frequency(p, t, hi, lo);
 }
-/* One axis and one group: all heads turn alike. */
+/* One axis and one group: all heads rotate alike. */
 static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, frequency); }
-/* All heads share the frequencies, so gradients add up; only given ones have any. */
+/* All heads share the frequencies, so gradients are added; only given ones have any. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* rope2d.c -- rope for images: half of the pairs turn by
- * x, half by y.  Heo et al., ECCV 2024 (arXiv 2403.13298).
+/* rope2d.c -- rope for images: half of the pairs rotate by x, half by y.  Heo et al.,
+ * ECCV 2024 (arXiv 2403.13298).
  *
  *     phi = x w[n] or y w[n],   w[n] = base^(-4n/D), n = 0 .. D/4 - 1
  *
- * and pairs turn as in rope.c.  The paper alternates, pair 2n by x and 2n+1 by y; its code, whose
- * weights people have, gives the first half of the pairs to x and the rest to y: layout=concat.
- * Vision towers of the Qwen-VL kind are pairing=half,base=10000 with the row as x.  Coordinates are
- * any numbers, mostly whole: 0-based columns and rows. */
+ * and pairs rotate as in rope.c.  The paper alternates, pair 2n by x and 2n+1 by y.  Its code,
+ * which released weights follow, gives the first half of the pairs to x and the rest to y:
+ * layout=concat.  Vision towers of the Qwen-VL kind are pairing=half,base=10000 with the row as
+ * x.  Coordinates are any numbers, mostly whole: 0-based columns and rows. */
 #include "math/trig.h"
 #include "layout/pairs.h"
 
@@ -47,7 +47,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range, (void)real;
     return loci_pairs_size(c->dim / 2, 2, 1);
 }
-/* On the other axis the pair keeps frequency 0. */
+/* On the other axis the pair has frequency 0. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const struct config *c = p->cfg;

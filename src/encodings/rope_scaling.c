@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* rope_scaling.c -- see rope_scaling.h.  Frequencies are computed to 106 bits where their rule is
- * made of powers and quotients; what comes from a logarithm (yarn's ramp, llama3's blend) is a
- * double that counts as exact. */
+/* rope_scaling.c -- see rope_scaling.h.  Frequencies are computed to 106 bits if their rule
+ * consists of powers and quotients.  Results of a logarithm (yarn's ramp, llama3's blend) are
+ * doubles that count as exact. */
 #include "encodings/rope_scaling.h"
 
 #include "math/dd.h"
@@ -10,7 +10,7 @@
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
 static const double start_base = 10000, two_pi = 6.28318530717958648;
 
-/* Which options a rule has, and their usual values: MUST be given, or computed LATER. */
+/* The options of each rule, and their defaults: MUST be given, or computed LATER. */
 #define MUST NAN
 #define LATER (-1)
 static const struct rule {
@@ -44,8 +44,8 @@ static enum scaling scaling_of(const struct config *c)
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-/* An option that the rule does not have must not be given: ignoring it would hide a mistake in
- * a model's configuration.  Options that it has and that are left out get their usual value. */
+/* An option that the rule does not have must not be given: ignoring it would hide a mistake in a
+ * model's configuration.  Options of the rule that are missing get their default value. */
 static loci_status check_given(struct config *c, loci_error *e)
 {
     const struct rule *rule = &rules[scaling_of(c)];
@@ -63,7 +63,7 @@ static loci_status check_given(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* What ranges cannot say: whatever a rule divides by or takes the logarithm of must not be 0. */
+/* Checks that ranges cannot express: divisors and arguments of logarithms must not be 0. */
 static loci_status check_scaling(struct config *c, loci_error *e)
 {
     double *o = c->opt;
@@ -93,12 +93,12 @@ static loci_status check_scaling(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* f(c) = 1 + 0.1 c ln s, 1 where nothing is stretched. */
+/* f(c) = 1 + 0.1 c ln s, 1 without scaling. */
 static double yarn_mscale(double factor, double c)
 {
     return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
 }
-/* The factor on q and k that belongs to a rule. */
+/* The factor of a rule on q and k. */
 static double attention_factor(const struct config *c)
 {
     const double *o = c->opt, s = o[ROPE_FACTOR];
@@ -137,7 +137,7 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     const loci_status status = check_scaling(c, e);
     if (status) return status;
     if (!c->given[ROPE_ATTENTION_FACTOR]) o[ROPE_ATTENTION_FACTOR] = attention_factor(c);
-    /* Options without a meaning are left out of the plan's text. */
+    /* Options without effect are omitted from the plan's text. */
     if (given) o[ROPE_BASE] = o[ROPE_SCALING] = o[ROPE_ANGLES] = BY_RULE;
     return LOCI_OK;
 }
@@ -151,16 +151,16 @@ static struct dd power(double base, double num, double den)      /* base^(-num/d
     return w;
 }
 
-/* w (share + (1 - share)/s): a share of the frequency stays, the rest is stretched. */
+/* w (share + (1 - share)/s): a share of the frequency stays, the rest is divided by s. */
 static struct dd blend(struct dd w, double share, double s)
 {
     const struct dd stretched = dd_div(dd_norm(1, -share), s);
     return dd_mul(w, dd_add(stretched, (struct dd){ share, 0 }));
 }
 
-/* The share of pair t, from 1 to 0 between the pairs that make beta_fast and
- * beta_slow turns in the trained length.  The order of rounding, cutting and
- * the 0.001 that avoids a division by 0 is that of the models' code. */
+/* The share of pair t, from 1 to 0 between the pairs that make beta_fast and beta_slow turns in
+ * the trained length.  The order of rounding and clipping, and the 0.001 that avoids a division
+ * by 0, are those of the models' code. */
 static double yarn_share(const double *o, int t)
 {
     const double dim = o[ROPE_DIM], per_turn = dim / (2 * log(o[ROPE_BASE]));
@@ -171,7 +171,7 @@ static double yarn_share(const double *o, int t)
     if (low == high) high += 0.001;
     return o[ROPE_EXTRAPOLATION_FACTOR] * (1 - fmin(fmax((t - low) / (high - low), 0), 1));
 }
-/* By turns in the trained context instead of wavelengths: turns = original_length / wavelength. */
+/* In turns of the trained context instead of wavelengths: turns = original_length / wavelength. */
 static struct dd llama3(const double *o, struct dd w)
 {
     const double turns = o[ROPE_ORIGINAL_LENGTH] * w.hi / two_pi;
@@ -210,8 +210,7 @@ static struct dd scaled(const struct config *c, int t)
     }
 }
 
-/* A learned frequency is exact as it is.  With angles=f32
- * it is rounded to a float, which code in float does. */
+/* A learned frequency is exact.  With angles=f32 it is rounded to a float, as float code does. */
 void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
 {
     struct dd w = { 0, 0 };
@@ -223,7 +222,7 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
 
 /* ---- freq=given ------------------------------------------------------------------------------ */
 
-/* What learned frequencies start from: base 10000, rope's own. */
+/* The initial values of learned frequencies: base 10000, the default of rope. */
 static double usual_frequency(const struct config *c, ptrdiff_t t)
 {
     return power(start_base, 2.0 * (double)t, c->opt[ROPE_DIM]).hi;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* rope_scaling.h -- what rope and mrope share: options, and the frequency of a pair under each rule
- * that stretches a trained context.  With w = base^(-2t/dim), t = 0 .. dim/2 - 1, and s = factor:
+/* rope_scaling.h -- options shared by rope and mrope, and the frequency of a pair
+ * under each rule that scales to longer contexts.  With w = base^(-2t/dim), t = 0 ..
+ * dim/2 - 1, and s = factor:
  *
  *     linear        w / s
- *     ntk           with base s^(dim/(dim-2)): the first pair as it was, the last divided by s
+ *     ntk           with base s^(dim/(dim-2)): the first pair is unchanged, the last divided by s
  *     ntk_fixed     w s^(-2(t+1)/dim), with mixed_b w s^(-((t+1)/(dim/2))^mixed_b)
  *     dynamic       ntk with s' = 1 + s (length/original_length - 1), length at least
  *                   original_length
@@ -12,18 +13,19 @@
  *     llama3        w / s for wavelengths beyond original_length/low_freq_factor, w for those below
  *                   original_length/high_freq_factor, and in between a blend linear in
  *                   original_length / wavelength
- *     proportional  w / s for the first floor(partial dim/2) pairs; the others do not turn
+ *     proportional  w / s for the first floor(partial dim/2) pairs; the others do not rotate
  *
- * linear: Chen et al. 2023 (arXiv 2306.15595); yarn: Peng et al. 2024 (arXiv 2309.00071); longrope:
- * Ding et al. 2024 (arXiv 2402.13753).
+ * linear: Chen et al.  2023 (arXiv 2306.15595); yarn: Peng et al.  2024 (arXiv 2309.00071);
+ * longrope: Ding et al.  2024 (arXiv 2402.13753).
  *
  * yarn's ramp is linear in the pair, as in all code, not in the number of turns, as the paper
- * writes it: weights were trained with the code.  It runs from pair(beta_fast) to pair(beta_slow),
- * pair(r) = dim ln(original_length/(2 pi r)) / (2 ln base) being the pair that makes r turns,
- * rounded outwards when truncate=1 and cut to 0 .. dim - 1.
+ * writes it: weights were trained with the code.  It runs from pair(beta_fast) to
+ * pair(beta_slow), where pair(r) = dim ln(original_length/(2 pi r)) / (2 ln base) is the pair
+ * that makes r turns.  Both are rounded outwards with truncate=1 and clipped to 0 .. dim - 1.
  *
- * attention_factor by rule: yarn f(mscale)/f(mscale_all_dim) if both are there, else f(1), f(c) = 1
- * + 0.1 c ln s; longrope sqrt(1 + ln s / ln original_length); both 1 for s <= 1; 1 elsewhere. */
+ * attention_factor by rule: yarn f(mscale)/f(mscale_all_dim) if both are given, else
+ * f(1), f(c) = 1 + 0.1 c ln s; longrope sqrt(1 + ln s / ln original_length); both 1
+ * for s <= 1; all others 1. */
 #ifndef LOCI_ENCODINGS_ROPE_SCALING_H
 #define LOCI_ENCODINGS_ROPE_SCALING_H
 
@@ -38,8 +40,8 @@ enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
 enum { ROPE_FORMULA, ROPE_GIVEN };
 enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
 
-/* All but pairing.  What belongs to a scaling has its usual
- * value by rule, so that texts without it stay short. */
+/* All but pairing.  Options of a scaling have defaults by rule, so that
+ * texts without it stay short. */
 #define ROPE_ROWS                                                                                  \
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
@@ -91,12 +93,12 @@ enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
     [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
                                 "proportional: share of the pairs that turn; must be given" }
 
-/* Holds the options to all of these rules, and fills in what they leave out. */
+/* Checks the options against these rules, and fills in missing ones. */
 loci_status loci_rope_check(struct config *, loci_error *);
-/* Adds the tensor `freq` where freq=given. */
+/* Adds the tensor `freq` if freq=given. */
 void loci_rope_tensors(const struct config *, struct tensors *);
-/* Pair t turns by its coordinate times hi + lo, with angles=f32
- * a float; data is that of this encoding's tensors. */
+/* Pair t rotates by its coordinate times hi + lo, with angles=f32 a float; data is that
+ * of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
 /* Writes the table of the term `pairs`, the same for all heads. */
 void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);

@@ -4,10 +4,10 @@
  *     S_ij = scale q_i.k_j + (sum_t cos((i - j) base^(-2t/dim)) - dim/2) / (8 (h + 1) / H)
  *     t = first .. first + dim/2 - 1
  *
- * Nothing is learned.  The sum starts at t = 1, as in the text and in a port in wide use; first=0
- * is the product of two rows of the sinusoidal encoding, to the letter.  The constant dim/2 makes
- * the largest bias 0; softmax cannot tell, and centre=0 leaves it out.  Angles are double-double,
- * so that the sum is right at any distance. */
+ * Nothing is learned.  The sum starts at t = 1, as in the text and in a port in wide use;
+ * first=0 is exactly the product of two rows of the sinusoidal encoding.  The constant dim/2
+ * makes the largest bias 0.  It does not change the softmax, and centre=0 omits it.  Angles are
+ * double-double, so that the sum is correct at any distance. */
 #include "math/trig.h"
 #include "layout/distance.h"
 
@@ -39,8 +39,8 @@ static struct distances layout(const struct config *c, ptrdiff_t range, size_t r
     return distances_layout(c->heads, c->full ? -range : 0, range, false, 0, 0, real);
 }
 
-/* Behind the table are the frequencies, double-double, with
- * cos and sin of one step: prepare() has no other memory. */
+/* The table is followed by the frequencies, double-double, with cos and sin of one step:
+ * prepare() has no other memory. */
 struct wave { double hi, lo, c, s; };
 static int waves(const struct config *c) { return (int)c->opt[DIM] / 2; }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
@@ -56,8 +56,8 @@ static void make_waves(const struct config *c, struct wave *w)
     }
 }
 
-/* sum[i] += cos((d + i) w): the first from its angle, the next by turning.  Every
- * STEPS distances it starts anew from an exact angle, so rounding does not add up. */
+/* sum[i] += cos((d + i) w): the first from its angle, the next by rotation.  Every STEPS
+ * distances it restarts from an exact angle, so rounding does not accumulate. */
 enum { STEPS = 64 };
 static void add_wave(const struct wave *w, int64_t d, double *sum)
 {
@@ -70,7 +70,7 @@ static void add_wave(const struct wave *w, int64_t d, double *sum)
     }
 }
 
-/* cos is even, so keys ahead have the numbers of those behind. */
+/* cos is even, so keys ahead have the same numbers as those behind. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* sba.c -- stick-breaking attention: each key, newest first, takes its share of what is left.  Tan
- * et al., ICLR 2025.
+/* sba.c -- stick-breaking attention: each key, newest first, gets its share of the
+ * rest.  Tan et al., ICLR 2025.
  *
  *     A_ij = sigmoid(S_ij) prod over visible keys l after j of (1 - sigmoid(S_il))
  *     rem_i = 1 - sum_j A_ij
  *
- * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The
- * paper drops what is left of the stick; the authors' tests give it to the row's own value
+ * instead of the softmax.  As in the paper a row does not see its own key, unless current=1.
+ * The paper drops the remainder of the stick.  The authors' tests give it to the row's own value
  * (remainder=value), their trained models to a learned vector per head (remainder=vector, r
  * [H][Dv], 0 at the start). */
 #include "encodings/streams.h"
@@ -22,7 +22,7 @@ static const loci_option opts[] = {
 };
 enum { VECTOR };                         /* the tensor */
 
-/* Who gets the remainder. */
+/* The receiver of the remainder. */
 static bool to_vector(const struct config *c)
 {
     return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR;
@@ -38,7 +38,7 @@ static void tensors(const struct config *c, struct tensors *t)
         loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
 }
 
-/* Without its own key a row sees only those before it. */
+/* Without its own key a row sees only earlier ones. */
 static bool strict(const struct config *c) { return c->opt[STICK_CURRENT] == 0; }
 static void terms(const struct config *c, struct termlist *t)
 {
@@ -48,7 +48,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- The vector of each head ----------------------------------------------------------------- */
 
-/* Numbers of the learned vectors; the other remainders have no table. */
+/* Numbers of the learned vectors; the other kinds of remainder have no table. */
 static ptrdiff_t numbers(const struct config *c)
 {
     return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0;
@@ -70,7 +70,7 @@ static void fold(const struct prep *p)
 
 /* ---- The row's own key ----------------------------------------------------------------------- */
 
-/* Rising keys can be searched by halving; any others are looked at in turn. */
+/* Ascending keys can be searched by bisection; any others are tested one by one. */
 static bool rising_keys(const struct call *c, const struct sequence *q)
 {
     for (ptrdiff_t j = 1; j < q->nk; j++)
@@ -81,8 +81,8 @@ static bool rising_keys(const struct call *c, const struct sequence *q)
 static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool rising, ptrdiff_t row)
 {
     const int64_t pos = pos_q(c, q->b, row);
-    /* Halving leaves the last key at or before the
-     * position; other keys are looked at one by one. */
+    /* Bisection ends at the last key at or before the position; other
+     * keys are tested one by one. */
     ptrdiff_t low = q->k0, end = q->k0 + q->nk;
     while (rising && end - low > 1) {
         const ptrdiff_t middle = low + (end - low) / 2;
@@ -96,14 +96,14 @@ static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool ri
     return -1;
 }
 
-/* Rows before the first key of an entry are there only because others are longer.  If k_len is 0,
- * default positions count from 0, and yet every row is before the first key. */
+/* Rows before the first key of an entry exist only because other entries are longer.  If k_len
+ * is 0, default positions count from 0, but every row is before the first key. */
 static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     return c->where.lens && !c->in->q_pos && (!c->Lk || pos_q(c, b, i) < first_pos(c, b));
 }
-/* With remainder=value every row needs a key of its own, or its
- * remainder would go nowhere.  Padding has no output and needs none. */
+/* With remainder=value every row needs a key of its own, or its remainder would be lost.
+ * Padding has no output and needs none. */
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
@@ -125,7 +125,7 @@ static size_t scratch(const struct call *c, int enc)
 {
     return to_value(c, enc) ? (size_t)(c->B * c->Lq) * sizeof(ptrdiff_t) : 0;
 }
-/* The own key of each row, [B][Lq], which the term adds the remainder to. */
+/* The own key of each row, [B][Lq], to whose value the term gives the remainder. */
 static void begin(struct call *c, int enc)
 {
     if (!to_value(c, enc)) return;
@@ -141,8 +141,8 @@ static ptrdiff_t found_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t
 {
     return ((const ptrdiff_t *)c->mem.scratch[enc])[b * c->Lq + row];
 }
-/* dv of the own key += rem do, heads and rows ascending, so that sums
- * have one order.  It runs after the backward pass has written dv. */
+/* dv of the own key += rem do, heads and rows ascending, so that sums have one order.  It runs
+ * after the backward pass has written dv. */
 void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
 {
     const struct loci_plan *p = c->plan;

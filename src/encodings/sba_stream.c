@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* sba_stream.c -- remainder=value over many processes: each process owns its rows with their keys,
- * so a row's own key is the one at its position. */
+/* sba_stream.c -- remainder=value over many ranks: each rank owns its rows with their keys, so a
+ * row's own key is the one at its position. */
 #include "encodings/streams.h"
 #include "layout/stick.h"
 
@@ -20,7 +20,7 @@ static loci_status accept(const struct call *c, int enc)
 /* end_keys() finds own keys by their positions. */
 static void begin(struct call *c, int enc) { (void)c, (void)enc; }
 
-/* -1: the key is not among the present ones that the process owns. */
+/* -1: the key is not among the present ones that the rank owns. */
 static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)
 {
     (void)enc;

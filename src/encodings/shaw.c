@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* shaw.c -- learned vectors per clipped distance,
- * added to keys and values.  Shaw et al., NAACL 2018.
+/* shaw.c -- learned vectors per clipped distance, added to keys and
+ * values.  Shaw et al., NAACL 2018.
  *
  *     S_ij = scale q_i.(k_j + ak[r])       o_i = sum_j P_ij (v_j + av[r])
  *     r = clip(d, -left, right) + left
  *
  * with d = pos_k - pos_q as in the paper and in the authors' code (sign=ji), or pos_q - pos_k
- * (sign=ij).  ak is [left+right+1][D], av [left+right+1][Dv], shared by the heads; a caller who
- * holds them with H in front has them per query head.  values=0 leaves av out.  The authors leave
- * the start to their framework's default, uniform as below. */
+ * (sign=ij).  ak is [left+right+1][D], av [left+right+1][Dv], shared by the heads.  With a
+ * leading axis of H they are per query head.  values=0 omits av.  The authors leave the initial
+ * values to their framework's default, uniform as below. */
 #include "contract/encoding.h"
 #include "layout/band_q.h"
 
@@ -34,7 +34,7 @@ static void add_vectors(struct tensors *t, const struct config *c, const char *n
     else loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0, SHAPE(rows, width));
 }
 
-/* Keys and values have heads together, as the keys' tensor says. */
+/* Keys and values both have heads or neither, as the keys' tensor says. */
 static bool per_head(const struct config *c)
 {
     const loci_tensor *k = loci_have(c, "k");
@@ -72,8 +72,8 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return vectors_size(&v, c->dim, c->value_dim, real);
 }
 
-/* The index by distance, rising or falling with it; then query vectors transposed, as the term
- * multiplies queries with all rows at once, and value vectors as they are.  Padding is 0. */
+/* The index by distance, ascending or descending.  Then query vectors transposed, as the term
+ * multiplies queries with all rows at once, and value vectors unchanged.  Padding is 0. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -98,14 +98,14 @@ static void prepare(const struct prep *p)
     }
 }
 
-/* Parts have padded rows, tensors do not. */
+/* Parts have padded rows; tensors have not. */
 static void add_gradient(double *to, const double *from, ptrdiff_t rows, int width)
 {
     for (ptrdiff_t n = 0; to && n < rows; n++)
         for (int d = 0; d < width; d++)
             to[n * width + d] += from[n * (ptrdiff_t)vectors_padded(width) + d];
 }
-/* A part has the query vectors, then the value vectors, of one table. */
+/* A part consists of the query vectors, then the value vectors, of one table. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* sink.c -- a learned logit per head that takes part
- * in the softmax and has no value, as in gpt-oss.
+/* sink.c -- a learned logit per head that is part of the softmax and has no value, as in
+ * gpt-oss.
  *
  *     w_ij = e^S_ij / (e^logit[h] + sum_k e^S_ik)       lse_i = log(e^logit[h] + sum_k e^S_ik)
  *
- * So a row can give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
- * of -inf the plain softmax.  A row that sees no key has o 0 and the logit as its lse. */
+ * So the weights of a row may sum to less than 1.  A logit of 0 is the softmax with 1
+ * added to its sum, one of -inf the plain softmax.  A row that sees no key has o 0
+ * and the logit as its lse. */
 #include "contract/encoding.h"
 #include "layout/sink.h"
 

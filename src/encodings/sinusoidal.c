@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* sinusoidal.c -- sines and cosines of the position,
- * added to the embedding.  Vaswani et al., NeurIPS 2017.
+/* sinusoidal.c -- sines and cosines of the position, added to the embedding.
+ * Vaswani et al., NeurIPS 2017.
  *
  *     x[pos][2t] += sin(pos w[t])      x[pos][2t+1] += cos(pos w[t])      w[t] = base^(-2t/Dm),
  *     t = 0 .. ceil(Dm/2) - 1
  *
- * The paper's formula and the authors' code (tensor2tensor) differ.  Ours is the paper's;
- * `layout=halves` puts all sines before all cosines, and `freq=t2t` is w[t] = base^(-t/(n-1)) with
- * n = floor(Dm/2), whose last one is 1/base exactly.  An odd width ends with a lone sine (paper) or
- * a column of zeros (t2t).  Nothing is learned, so dx is dy. */
+ * The paper's formula and the authors' code (tensor2tensor) differ.  The default is the paper's.
+ * `layout=halves` puts all sines before all cosines, and `freq=t2t` is w[t] = base^(-t/(n-1))
+ * with n = floor(Dm/2), whose last one is 1/base exactly.  An odd width ends with a lone sine
+ * (paper) or a column of zeros (t2t).  Nothing is learned, so dx is dy. */
 #include "math/trig.h"
 #include "contract/encoding.h"
 
@@ -31,13 +31,13 @@ static int waves(const struct config *c)
     return c->opt[FREQ] == T2T ? c->model_dim / 2 : (c->model_dim + 1) / 2;
 }
 
-/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so
- * that angles are right at any position; then per digit, for its 64 values, a row of cosines
- * and one of sines of what it adds to the angle.  So a position takes one complex product per
- * digit instead of a cos and a sin; what is left of a position with more digits is computed. */
+/* Table: its number of digits to base 64; the frequencies, each the sum of two doubles, so that
+ * angles are correct at any position; then per digit, for its 64 values, a row of cosines and
+ * one of sines of the angle it adds.  So a position costs one complex product per digit instead
+ * of a cos and a sin.  The rest of a position with more digits is computed. */
 enum { STEPS = 64, MOST_DIGITS = 4 };
 
-/* Enough digits for the positions that are expected, at most 2^24 of them. */
+/* Enough digits for the expected positions, at most 2^24 of them. */
 static int digits(ptrdiff_t range)
 {
     int n = 1;
@@ -56,7 +56,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return (1 + (size_t)waves(c) * 2 * (1 + STEPS * (size_t)digits(range))) * sizeof(double);
 }
 
-/* ldexp() makes value 64^digit, the position that a row is for. */
+/* ldexp() gives value 64^digit, the position of a row. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -77,8 +77,8 @@ static void prepare(const struct prep *p)
         }
 }
 
-/* cos and sin of waves from .. from + count - 1 at a position: first by what
- * its table lacks, then by one digit after the other, largest first. */
+/* cos and sin of waves from .. from + count - 1 at a position: first by the part that the table
+ * lacks, then by one digit after the other, largest first. */
 static void rotate(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
                  double *sin_x)
 {
@@ -99,14 +99,14 @@ static void rotate(const double *table, int n, int64_t pos, int from, int count,
     }
 }
 
-/* Fills n columns from `from` on in blocks of waves.  t is the wave of the first
- * column, `some` how many follow until the columns, the block or the half ends. */
+/* Fills n columns from `from` on in blocks of waves.  t is the wave of the first column; `some`
+ * is the number of columns until the columns, the block or the half ends. */
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
     (void)f64;
     enum { BLOCK = 64 };
-    /* columns that a wave has side by side: its sine and cosine, or in halves one */
+    /* consecutive columns of a wave: its sine and cosine, or in halves one */
     const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;
     double cos_x[BLOCK], sin_x[BLOCK];
     for (int i = 0; i < n; ) {

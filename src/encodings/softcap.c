@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* softcap.c -- scores that stay below a cap.  Gemma
- * Team, Gemma 2, 2024; Grok and others have it too.
+/* softcap.c -- scores that stay below a cap.  Gemma Team, Gemma 2, 2024;
+ * Grok and others have it too.
  *
  *     S_ij = cap tanh(x / cap)
  *
- * x is scale q_i.k_j and the biases that stand before it in the text: `softcap:cap=50+alibi` caps
- * the product, as flash attention does, and `alibi+softcap:cap=50` their sum.  What multiplies the
- * score or adds to q.k (kerple's weight, shaw, xl, deberta) comes first wherever it stands, the
- * mask last. */
+ * x is scale q_i.k_j plus the biases that precede it in the text: `softcap:cap=50+alibi` caps
+ * the product, as flash attention does, and `alibi+softcap:cap=50` their sum.  Encodings that
+ * multiply the score or add to q.k (kerple's weight, shaw, xl, deberta) come first wherever they
+ * are in the text, the mask last. */
 #include "layout/softcap.h"
 #include "contract/encoding.h"
 
-/* The cap has no usual value: a model that has one says which. */
+/* The cap has no default: a model with a cap gives its value. */
 static const loci_option opts[] = {
     [SOFTCAP_CAP] = { "cap", LOCI_NUMBER, 1, NAN, 1e-3, 1e6, NULL,
                       "what scores stay below: 50 in Gemma 2, 30 in Grok" },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* streams.h -- what the *_stream.c files share with their encodings: how to continue over keys of
- * many processes. */
+/* streams.h -- functions that the *_stream.c files share with their encodings, to
+ * continue over keys of many ranks. */
 #ifndef LOCI_ENCODINGS_STREAMS_H
 #define LOCI_ENCODINGS_STREAMS_H
 
@@ -8,7 +8,7 @@
 
 extern const struct encoding_stream loci_fox_stream, loci_liere_stream, loci_sba_stream;
 
-/* liere: begin(); keep_rows: gradients of rows from before stay. */
+/* liere: begin(); keep_rows: gradients of earlier rows stay. */
 void loci_liere_begin(struct call *, int enc, bool keep_rows);
 
 /* sba: the number of a row's own key, or -1; and end_keys() with it. */

@@ -4,11 +4,12 @@
  *     S_ij = scale q_i.k_j + bias_scale table[bucket(i - j)][h]
  *     table is [N][H]; scale is 1 when t5 is alone
  *
- * The first buckets hold one distance each, the rest widen logarithmically up to max_distance, and
- * everything beyond shares the last.  (A description in circulation numbers that last bucket N, one
- * past the table; the official code clamps to N-1, and so do we.)  Keys ahead of the query, if the
- * mask shows them, fall into bucket 0, or with bidirectional=1 into the upper half of the table;
- * the text must say which.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
+ * The first buckets contain one distance each, the rest widen logarithmically up to
+ * max_distance, and everything beyond shares the last.  (A description in circulation numbers
+ * that last bucket N, one past the table.  The official code clamps to N-1, and so does loci.)
+ * Keys ahead of the query, if the mask shows them, are in bucket 0, or with bidirectional=1 in
+ * the upper half of the table; the text must say which.  Ports that divide the scores by sqrt(D)
+ * have bias_scale = sqrt(D). */
 #include "math/trig.h"
 #include "layout/distance.h"
 
@@ -42,7 +43,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* T5 does not divide scores by sqrt(D); its start of the projections makes up for that. */
+/* T5 does not divide scores by sqrt(D); its initial projections make up for that. */
 static double scale(const struct config *c)
 {
     (void)c;
@@ -50,7 +51,7 @@ static double scale(const struct config *c)
 }
 
 enum { TABLE };
-/* As T5 starts: N(0, 1/sqrt(model width)). */
+/* The initial values of T5: N(0, 1/sqrt(model width)). */
 static void tensors(const struct config *c, struct tensors *t)
 {
     double width = c->model_dim ? c->model_dim : (double)c->heads * c->dim;
@@ -64,25 +65,26 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
-/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))),
- * of n buckets a side, e of them exact.  The powers have 100 bits: where the
- * exact value is a whole number, rounding must not make it the next. */
+/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))), of n buckets a
+ * side, e of them exact.  The powers have 100 bits: if the exact value is a whole number,
+ * rounding must not turn it into the next one. */
 static double first(const double *opt, int b)
 {
     const int n = side(opt), e = n / 2;
-    /* The exact buckets, and the first one behind them. */
+    /* The exact buckets, and the first one after them. */
     if (b <= e) return b;
     double far, far_rest, exact, exact_rest;
     loci_pow_dd(opt[MAX_DISTANCE], -(b - e), n - e, &far, &far_rest);
     loci_pow_dd(e, -(n - b), n - e, &exact, &exact_rest);
     const double x = far * exact, rest = fma(far, exact, -x) + far * exact_rest + far_rest * exact,
                  whole = rint(x);
-    /* ceil(x), where x within the error of the powers of a whole number counts as that. */
+    /* ceil(x), where an x within the error of the powers of a whole
+     * number counts as that number. */
     return x - whole + rest > 1e-20 * x ? whole + 1 : whole;
 }
 
-/* Table: numbers by distance, up to the one from which on all share a bucket; keys ahead count only
- * in both directions. */
+/* Table: numbers by distance, up to the one from which on all share a bucket.  Keys ahead count
+ * only with bidirectional=1. */
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX_DISTANCE], hi = range < max ? range : max;
@@ -94,8 +96,8 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return distances_size(layout(c, range, real).bytes);
 }
 
-/* Bucket by distance once, rather than a logarithm per score: `next` is the first
- * distance of the next bucket.  Ahead, in both directions, bucket b is b + n. */
+/* Computes buckets by distance once, rather than a logarithm per score: `next` is the first
+ * distance of the next bucket.  Ahead, with bidirectional=1, bucket b is b + n. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;

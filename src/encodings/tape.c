@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- tokens carry a state that turns them, and attention averages the states too.  Zhu et
- * al., ICML 2025 (arXiv 2501.00712).
+/* tape.c -- tokens carry a state that rotates them, and attention averages the states too.  Zhu
+ * et al., ICML 2025 (arXiv 2501.00712).
  *
  *     q'_i = R(eq_i) q_i,  k'_j = R(ek_j) k_j
  *     R(c, s): (x[t], x[t + D/2]) <- (c x[t] - s x[t + D/2], s x[t] + c x[t + D/2])
  *     S_ij = scale q'_i.k'_j        o_i = sum over j of P_ij v_j
  *     ae_i = sum over j of P_ij ek_j
  *
- * A state is a pair (c, s) per head and pair of channels.  The first layer has (cos, sin) of rope's
- * angles, so there it is rope in half style; from layer to layer it becomes state + w ae and more,
- * of any length, and R turns and stretches.  The authors store c and s twice, for both halves of
- * the head, and make o and ae in three passes; the halves stay equal, and one pass with wider
- * values gives the same.
+ * A state is a pair (c, s) per head and pair of channels.  The first layer has (cos, sin) of
+ * rope's angles, so there it is rope in half style.  From layer to layer it becomes state + w ae
+ * and more, of any length, and R rotates and scales.  The authors store c and s twice, for both
+ * halves of the head, and compute o and ae in three passes.  The halves stay equal, and one pass
+ * with wider values gives the same.
  *
  * States belong to query heads, so the keys of a group are rotated for each of its heads. */
 #include "layout/states.h"
@@ -38,8 +38,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_states, GROUP_ROTATE);
 }
 
-/* The gradient of a key's state has two parts.  What turning gives is in
- * dtensor already; the total of the term has P^T dae, from the average. */
+/* The gradient of a key's state has two parts.  That of the rotation is in dtensor already; the
+ * total of the term is P^T dae, from the average. */
 static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* xl.c -- sinusoids of the distance, projected per head,
- * with two learned queries.  Dai et al., ACL 2019.
+/* xl.c -- sinusoids of the distance, projected per head, with two learned
+ * queries.  Dai et al., ACL 2019.
  *
  *     S_ij = scale (q_i.k_j + u.k_j + (q_i + v).(W R_d))        d = i - j
  *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]
  *     w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
  *
- * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors'
- * code has keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
- * negative here, in sine and cosine alike. */
+ * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The
+ * authors' code has keys behind the query only (its shift is undefined ahead).  For keys ahead d
+ * is negative here, in sine and cosine alike. */
 #include "util/arena.h"
 #include "math/trig.h"
 #include "contract/encoding.h"
@@ -25,7 +25,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* Dm: the model's width, unless the caller holds W with another. */
+/* Dm: the model's width, unless the caller's W has another. */
 static int waves(const struct config *c)
 {
     const loci_tensor *w = loci_have(c, "w");
@@ -53,7 +53,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
 }
 
-/* Where everything is in the table; false when it is larger than memory can be. */
+/* The layout of the table; false if it is larger than memory can be. */
 static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v,
                    size_t *bytes)
 {
@@ -77,12 +77,13 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
 }
 
-/* What the threads of prepare() share.  Jobs are by wave, or by head and so many distances. */
+/* State shared by the threads of prepare().  A job is one wave, or one head
+ * and a range of distances. */
 enum { COLUMNS = 32, STEPS = 64 };
 struct xl_work { const struct prep *p; struct roll v; };
 
-/* A wave at all distances.  d = 64 n + m turns by the angle of 64 n and by that of m: few cosines,
- * and two products in double for each distance.  An odd width has one cosine less. */
+/* A wave at all distances.  d = 64 n + m rotates by the angle of 64 n and by that of m: few
+ * cosines, and two products in double for each distance.  An odd width has one cosine less. */
 static void wave_job(void *arg, int t)
 {
     const struct xl_work *a = arg;
@@ -145,8 +146,8 @@ static void vectors_job(void *arg, int index)
     project(a, index % heads, first, count - first < COLUMNS ? (int)(count - first) : COLUMNS);
 }
 
-/* u goes into every column of its table, as band_k reads it;
- * the waves come before the vectors that are made of them. */
+/* u goes into every column of its table, as band_k reads it.  The waves come before the
+ * vectors computed from them. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;

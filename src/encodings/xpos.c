@@ -4,11 +4,12 @@
  *     q <- z[t]^(pos/scale_base) R(pos) q,   k <- z[t]^(-pos/scale_base) R(pos) k,
  *     z[t] = (2t/dim + gamma)/(1 + gamma)
  *
- * so that pair t of a score carries z[t]^((i - j)/scale_base): slow pairs last, fast ones fade.  R
- * is rope's, interleaved from channel 0.  Only differences of positions count, but z^pos itself
- * leaves the floats soon.  So both sides fade from the position of a nearby key: the first of
- * its block of tiles, as many tiles as keep z[0] within 10^6.  A cache keeps keys that are rotated,
- * never faded.  Alone, in stage ROTATE, positions count from 0. */
+ * so that pair t of a score has the factor z[t]^((i - j)/scale_base): slow pairs last, fast
+ * ones fade.  R is rope's, interleaved from channel 0.  Only differences of positions count,
+ * but z^pos itself soon leaves the range of float.  So both sides fade from the position of
+ * a nearby key: the first of its block of tiles, which has the number of tiles that keeps
+ * z[0] within 10^6.  A cache stores keys that are rotated, never faded.  Alone, in stage
+ * ROTATE, positions count from 0. */
 #include "math/trig.h"
 #include "contract/call.h"
 #include "layout/pairs.h"
@@ -37,7 +38,7 @@ static loci_status check(struct config *c, loci_error *e)
           "xpos: dim %g must be even, as channels turn in pairs", o[DIM]);
     CHECK(e, o[DIM] <= c->dim, LOCI_BAD_ARG, "xpos: dim %g must not exceed the head's %d channels",
           o[DIM], c->dim);
-    /* Within one tile both sides fade from one key: more would leave the floats. */
+    /* Within one tile both sides fade from one key: more would leave the range of float. */
     CHECK(e, -log(z0(c)) * KT / o[SCALE_BASE] <= log(1e15), LOCI_BAD_ARG,
           "xpos: with scale_base %g and gamma %g scores "
           "fade by more than 10^15 within %d positions",
@@ -70,8 +71,8 @@ static void fading(const struct prep *p, int axis, int group, int t, double *hi,
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
-    /* As many tiles as keep z[0] within 10^6: a power of two up to
-     * a chunk, so that no block crosses the border of a chunk. */
+    /* The number of tiles that keeps z[0] within 10^6: a power of two up to a chunk, so that no
+     * block crosses the border of a chunk. */
     int span = CHUNK / KT;
     while (span > 1 && -log(z0(c)) * KT * span / c->opt[SCALE_BASE] > log(1e6)) span /= 2;
     loci_fading_pairs_prepare(p,
@@ -83,8 +84,8 @@ static void prepare(const struct prep *p)
                               frequency, fading);
 }
 
-/* Keys of a block share a reference.  Positions with gaps can be so far apart within it that
- * one side would be 0 and the other infinite; on runs check() and the span rule that out. */
+/* Keys of a block share a reference.  Positions with gaps can be so far apart within it that one
+ * side would be 0 and the other infinite.  On runs check() and the span exclude that. */
 static loci_status accept(const struct call *c, int enc)
 {
     const struct config *cfg = &c->plan->enc[enc];

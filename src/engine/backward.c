@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* backward.c -- gradients: scores are computed again, five products per tile, no atomics.
+/* backward.c -- gradients: scores are recomputed, with five products per tile and no atomics.
  *
  *     P = e^(S - lse)    dP = dO V^T    dS = P (dP - delta),  delta = dO.o - dlse
  *     dV += P^T dO       dK += dS^T Q   dQ = dS K
  *
- * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It meets
- * the keys in chunks, oldest first, and in each sums dK, dV and gradients of parameters into parts
- * of its own; what its rows have by then waits for the next chunk.  Threads take items one after
- * the other, and parts are added to the totals in the order of the items (util/ordered_sum.h), so
- * sums do not depend on the number of threads, and each thread needs memory for one chunk only. */
+ * A work item is a kv head (or all heads, if a term mixes them) and 1024 query rows.  It walks
+ * over the chunks of keys, oldest first.  In each chunk it sums dK, dV and the gradients of
+ * parameters into its own parts, and saves the state of its rows for the next chunk.  Threads
+ * fetch items one after the other, and parts are added to the totals in the order of the items
+ * (util/ordered_sum.h).  So sums do not depend on the number of threads, and each thread needs
+ * memory for one chunk only. */
 #include "engine/backward.h"
 #include "util/ordered_sum.h"
 
@@ -16,8 +17,8 @@
 
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
-/* dO, delta and lse of the rows, and the terms begin.  delta = dO.o - dlse is what every dP
- * of the row is compared with: dS = P (dP - delta), since dlse reaches S by P as well. */
+/* Loads dO, delta and lse of the rows, and begins the terms.  Every dP of a row is compared with
+ * delta = dO.o - dlse: dS = P (dP - delta), since dlse reaches S through P as well. */
 static void open_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -26,7 +27,7 @@ static void open_gradient(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     const real *lse = c->in->lse, *dlse = c->grad->dlse;
 
-    /* without dO only dlse and what terms bring have a gradient */
+    /* without dO, only dlse and the terms contribute a gradient */
     if (c->g.dout.data) load_rows(c, &c->g.dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
     else zero(t->dout.rows, (ptrdiff_t)QT * Dvp);
     transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
@@ -42,8 +43,8 @@ static void open_gradient(struct tile *t)
         t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
         if (live && dlse) t->delta[r] -= dlse[at + r];
     }
-    /* outer() sums over all rows of the tile: one that is not finite must not reach keys
-     * that it does not see. */
+    /* outer() sums over all rows of the tile.  A row that is not finite must not reach
+     * keys that it does not see. */
     t->finite = finite_rows(t->q.rows, padded(p->dim), t->rows, p->dim)
              && finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
 
@@ -55,8 +56,8 @@ static void open_gradient(struct tile *t)
     }
 }
 
-/* p = e^(s - lse) and ds = p (dp - delta), a row's numbers in the lanes.  Two vectors of rows at a
- * time, over all keys, so that their lse and delta stay in registers. */
+/* p = e^(s - lse) and ds = p (dp - delta), with rows in the lanes.  Two vectors of rows are
+ * computed at a time, over all keys, so that their lse and delta stay in registers. */
 static void weights_again(int keys, const real *s, const real *lse, real *p)
 {
     for (int r = 0; r < QT; r += 2 * VL) {
@@ -77,8 +78,8 @@ static void dscore(int keys, const real *p, const real *dp, const real *delta, r
     }
 }
 
-/* p and ds of a tile whose scores are there.  The mask on ds sets pairs to 0 that nobody sees:
- * their p is 0, but dP may be inf or NaN. */
+/* p and ds of a tile whose scores are computed.  The mask sets ds of pairs that no row sees to
+ * 0: their p is 0, but dP may be inf or NaN. */
 static void weights_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -87,14 +88,14 @@ static void weights_gradient(struct tile *t)
     else weights_of(c)->tile_weights(t, p->weight), weights_of(c)->whole(t, p->weight);
     t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
-    t->next.first = NULL;                /* keys are asked for once */
+    t->next.first = NULL;                /* keys are prefetched once */
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0) dscore(t->keys, t->p, t->dp, t->delta, t->ds);
     else weights_of(c)->tile_weights_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }
 
-/* What a mask adds, it adds to the final scores. */
+/* The gradient of the mask equals that of the final scores. */
 static void store_mask_gradient(const struct tile *t)
 {
     const loci_view *v = &t->c->g.dmask;
@@ -112,20 +113,21 @@ static void score_gradient(struct tile *t)
             const struct term *term = term_of(c, x);
             if (p->use[x].group == g && term->score_bwd) term->score_bwd(t, x);
         }
-        /* mix_bwd() has left the gradient of the ADD terms in ds and that of the scores in da. */
+        /* mix_bwd() has stored the gradient of the ADD terms in ds and that of the scores in da. */
         if (g == GROUP_ADD && p->mix >= 0) {
             real *ds = t->ds;
             t->ds = t->da, t->da = ds;
         }
     }
-    /* What terms read of q.k is not part of any stage, so it comes after all of them. */
+    /* Contributions of terms to q.k belong to no stage, so their
+     * gradient comes after all stages. */
     for (int x = p->uses - 1; x >= 0; x--)
         if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
 }
 
 /* ---- Which rows meet which keys -------------------------------------------------------------- */
 
-/* A chunk's tiles of some keys: first .. last, none when last < first. */
+/* The tiles first .. last of a chunk for a range of keys; none if last < first. */
 struct tiles { ptrdiff_t first, last; };
 static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
 {
@@ -135,8 +137,8 @@ static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
                            keys.last / KT < high ? keys.last / KT : high };
 }
 
-/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that
- * those that run at the same time cost the same and seldom add to the same keys. */
+/* Items in order: the latest rows first, and all kv heads of a chunk of rows next to each other.
+ * Items that run at the same time then cost the same and seldom add to the same keys. */
 struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t i)
 {
     const int groups = groups_of(c);
@@ -165,7 +167,7 @@ struct item_rows {
     ptrdiff_t row;
     int n;
     struct keyrange keys;
-    /* Rows that see no key have gradients all the same: they meet the item's first chunk. */
+    /* Rows that see no key also have gradients: they are computed with the first chunk. */
     struct chunks chunks;
 };
 static struct item_rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
@@ -178,12 +180,12 @@ static struct item_rows rows_at(const struct call *c, const struct item *a, int 
                  : (struct chunks){ r.keys.first / CHUNK, r.keys.last / CHUNK };
     return r;
 }
-/* The last key that they may see and that is there. */
+/* The last existing key that these rows may see. */
 static ptrdiff_t last_here(const struct call *c, const struct item_rows *r)
 {
     return present_of(c, r->keys).last;
 }
-/* The slot of their head number i. */
+/* The slot of head number i of the rows. */
 static ptrdiff_t slot_of(const struct call *c, const struct item_rows *r, int i)
 {
     return (r->h + i) % item_heads(c->plan) * item_tiles(c) + (r->row - r->item->row) / QT;
@@ -191,7 +193,7 @@ static ptrdiff_t slot_of(const struct call *c, const struct item_rows *r, int i)
 
 /* ---- From chunk to chunk --------------------------------------------------------------------- */
 
-/* Copies n rows to what is kept, or back; returns what comes next there. */
+/* Saves n rows to chunk_state, or restores them; returns the end of their slot. */
 static real *copy_rows(real *rows, ptrdiff_t n, real *chunk_state, bool back)
 {
     const size_t bytes = sizeof(real) * (size_t)(n * QT);
@@ -199,8 +201,8 @@ static real *copy_rows(real *rows, ptrdiff_t n, real *chunk_state, bool back)
     else memcpy(chunk_state, rows, bytes);
     return chunk_state + n * QT;
 }
-/* Puts down what rows have summed when they leave a chunk of keys, or brings it back: dq and
- * gradients of terms, which have joined, and the state of terms. */
+/* Saves the sums of the rows at the end of a chunk of keys, or restores them: dq and gradients
+ * of terms, already joined, and the state of terms. */
 static void save_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
 {
     const struct call *c = t->c;
@@ -212,7 +214,7 @@ static void save_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool
         if (term->chunk_state) at = copy_rows(t->own[x].mem, term->chunk_state(c, x), at, back);
     }
 }
-/* The same for carries as they are before the newest key of a chunk. */
+/* The same for the carries just before the newest key of a chunk. */
 static void save_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, ptrdiff_t chunk,
                          bool back)
 {
@@ -224,7 +226,7 @@ static void save_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, p
     }
 }
 
-/* Will no scan move its carry any more?  Then the carries of older tiles are those of this one. */
+/* True if no scan changes its carry any more.  Older tiles then have the carries of this one. */
 static bool all_fixed(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++)
@@ -233,8 +235,8 @@ static bool all_fixed(const struct tile *t, int n)
     return true;
 }
 
-/* Newest to oldest through a chunk: the carries of all scans.  With w they are left there as
- * they are before each tile, for the walk that runs the other way. */
+/* Sweeps a chunk from newest to oldest for the carries of all scans.  With w, the carries before
+ * each tile are saved for the backward walk, which runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
                           ptrdiff_t last, struct tiles tiles)
 {
@@ -253,7 +255,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
                               w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
             }
         }
-        /* Tiles that move no carry need no scores, but their carries are stored all the same. */
+        /* Tiles that change no carry need no scores, but their carries are stored too. */
         if (!seen || all_exhausted(t, n) || all_fixed(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
@@ -265,8 +267,8 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
 
 /* ---- One query tile -------------------------------------------------------------------------- */
 
-/* One tile of keys, in all heads that go together: scores as in the forward pass, then weights and
- * their gradients, then the hooks in reverse order. */
+/* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
+ * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
                           ptrdiff_t last, ptrdiff_t j)
 {
@@ -282,11 +284,11 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                           w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
         }
     }
-    /* e^(s - lse) is an exact 0 for all pairs, and so is what it would add. */
+    /* e^(s - lse) is an exact 0 for all pairs, so the tile would add exact zeros. */
     if (skips(c) && negligible(t, t->lse)) return;
     if (all_exhausted(t, n)) return;
 
-    /* The sweep has left the scores where they are, or they are made again. */
+    /* The sweep has stored the scores, or they are recomputed. */
     if (w->scores) t->s = w->scores + at * KT * QT;
     for (int i = 0; i < n; i++) {
         find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
@@ -317,8 +319,8 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     }
 }
 
-/* Takes dq of the tiles up to j, which share a reference, out of their fading and adds it to dqs.
- * z^(pos - ref) multiplies each pair of channels, so its adjoint is itself. */
+/* Removes the fading from dq of the tiles up to j, which share a reference, and adds it to dqs.
+ * z^(pos - ref) multiplies each pair of channels, so it is its own adjoint. */
 static void unfade(struct tile *t, ptrdiff_t j)
 {
     const struct call *c = t->c;
@@ -331,9 +333,9 @@ static void unfade(struct tile *t, ptrdiff_t j)
     zero(t->dq, (ptrdiff_t)D * QT);
 }
 
-/* The rows are done: terms add to dq what they summed, and it goes back through
- * the rotation.  q.rows hold the scaled queries, rotated, and dqs is the gradient by these;
- * so parameters of the rotation get theirs before dq is multiplied by scale. */
+/* Finishes the rows: terms add their sums to dq, which goes back through the rotation.  q.rows
+ * hold the scaled, rotated queries, and dqs is the gradient by these.  So parameters of the
+ * rotation get their gradient before dq is multiplied by scale. */
 static void close_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -344,7 +346,7 @@ static void close_gradient(struct tile *t)
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
         real *part = t->own[p->rotate].part;
-        /* q.rows have rotated; as they came they are in the caller's view only. */
+        /* q.rows are rotated; the original rows are in the caller's view only. */
         if (wants_input(c, part)) {
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
             for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
@@ -368,12 +370,12 @@ static void open_backward(const struct call *c, struct tile *t, const struct ite
         open_rows(&t[i], r->item->q, r->h + i, r->row, r->n);
         if (skips(c)) measure_rows(&t[i]);
         open_gradient(&t[i]);
-        /* for products that fade what they add to: dq never does */
+        /* for products that fade what they add to; dq never fades */
         for (int k = 0; k < QT; k++) t[i].alpha[k] = 1;
     }
 }
-/* Before the oldest chunk is walked: the carries that every chunk but the newest one begins with.
- * Keeping those of all tiles would take as much memory as dK. */
+/* Before the oldest chunk is walked: sweeps for the carries at the start of every chunk but the
+ * newest.  Storing the carries of all tiles would need as much memory as dK. */
 static void sweep_chunk(const struct call *c, struct tile *t, const struct sums *w,
                         const struct item_rows *r, ptrdiff_t chunk)
 {
@@ -389,7 +391,7 @@ static void sweep_chunks(const struct call *c, struct tile *t, const struct sums
         sweep_chunk(c, t, w, r, chunk);
 }
 
-/* Parts of an item lie by head, from its first one on. */
+/* The parts of an item are stored by head, from its first head on. */
 static void open_parts(const struct call *c, struct tile *t, const struct sums *w,
                        const struct item_rows *r)
 {
@@ -414,9 +416,9 @@ static void add_fresh(struct tile *t)
     }
 }
 
-/* The rows of one query tile and the keys of a chunk that they see, oldest first: the scans run
- * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so float loses as
- * little. */
+/* One query tile against the keys of a chunk that it sees, oldest first: scans run
+ * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so
+ * that float loses as little. */
 static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
                           const struct item_rows *r, ptrdiff_t chunk)
 {
@@ -459,8 +461,8 @@ static struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
     return (struct keyrange){ a->keys.first > low ? a->keys.first : low,
                               a->keys.last < high ? a->keys.last : high };
 }
-/* Zeroes the rows of the tiles that hold the item's keys, in every head of [heads][keys][width].
- * An item touches no others, and with a window they are few. */
+/* Zeroes the rows of the tiles that contain the item's keys, in every head of
+ * [heads][keys][width].  An item writes no others, and with a window they are few. */
 static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
 {
     const ptrdiff_t first = keys.first / KT * KT;
@@ -477,8 +479,8 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
         if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term, c, x));
     }
 }
-/* Adds the parts of a chunk to those of the item's chunks before it; after the last one they go
- * with its block. */
+/* Adds the parts of a chunk to those of the item's earlier chunks.  After the last one they are
+ * added to the totals together with its block. */
 static void add_chunk(const struct call *c, const struct sums *w, bool first, bool last)
 {
     EACH_USE(c, x, term) {
@@ -499,7 +501,8 @@ bool N(sum_item)(const struct call *c, const struct workspace *d, const struct s
     const struct loci_plan *p = c->plan;
     const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !chained(c);
     zero_sums(c, w, keys_in_chunk(item, chunk));
-    /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
+    /* Head by head, and all rows within a head: the order in which dK and
+     * dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item->rows; row += QT) {
             const struct item_rows r = rows_at(c, item, h, row);
@@ -531,7 +534,7 @@ bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct
     return true;
 }
 
-/* ---- Sums in turn ---------------------------------------------------------------------------- */
+/* ---- Ordered sums ---------------------------------------------------------------------------- */
 
 /* The keys of a chunk that an item has sums for, [heads][keys][row] of each gradient by key. */
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
@@ -539,8 +542,8 @@ static const real *sums_at(const struct share *s, const real *from, int h, ptrdi
 {
     return from + (h * part_keys(s->c) + j % CHUNK) * row;
 }
-/* Adds the sums of some heads to a gradient of keys or values, or, in double, to the total of a
- * term. */
+/* Adds the sums of some heads to a gradient of keys or values, or, in
+ * double, to the total of a term. */
 static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
                         int heads, int width)
 {
@@ -595,11 +598,11 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
     }
 }
 
-/* What threads share. */
+/* State shared by all threads. */
 struct backward_pass { struct call *c; struct ordered_sum ordered_sum; };
 
-/* Gradients by key are a kv head's, in all sequences that share their keys; parts of all items may
- * go to the same total. */
+/* Gradients by key belong to a kv head, in all sequences that share its keys.  Parts of all
+ * items may be added to the same total. */
 static struct ordered_item find_item_of(void *arg, ptrdiff_t i)
 {
     const struct call *c = ((const struct backward_pass *)arg)->c;
@@ -621,7 +624,7 @@ static bool learns_parts(const struct call *c)
     return false;
 }
 
-/* Items one after the other, each through its chunks of keys, oldest first. */
+/* Runs items one after the other, each through its chunks of keys, oldest first. */
 static void item_job(void *arg, int index)
 {
     struct backward_pass *a = arg;

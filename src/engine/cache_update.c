@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* keep.c -- puts keys and values into a cache: rotated where the plan keeps them so,
- * keys channel by channel. */
+/* cache_update.c -- puts keys and values into a cache.  Keys are rotated if the plan stores them
+ * rotated, and stored channel by channel. */
 #include "engine/workspace.h"
 #include "contract/engine.h"
 
 #if QT > 1
 
-/* What threads share: the call, what is to be done, and the next item. */
+/* State shared by all threads: the call, the update, and the next item. */
 struct update {
     struct call *c;
     const struct cache_update *a;
@@ -15,7 +15,7 @@ struct update {
     atomic_bool stop;
 };
 
-/* What a thread has: keys of a tile, as padded rows and channel by channel. */
+/* Scratch of a thread: keys of a tile, as padded rows and channel by channel. */
 struct staging { struct angles *angles; real *rows, *across; };
 static size_t lay_out(const struct call *c, char *base, struct staging *s)
 {
@@ -30,8 +30,8 @@ size_t N(cache_workspace)(const struct call *c)
     return lay_out(c, NULL, &s);
 }
 
-/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, as far apart
- * as padded rows are, and turn by the positions of the call's keys j .. */
+/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the
+ * stride of padded rows, and are rotated by the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                      int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
@@ -40,7 +40,7 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     char *tile = cache_keys(a->to, b, h, at);
     if (a->rotate)
         rotation_of(c)->rotate(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
-    /* What turn() stretched a second time (engine.h). */
+    /* The channels that rotate() has stretched a second time (engine.h). */
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->rows[i * Dp + d] *= (real)a->undo;
@@ -49,15 +49,15 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     for (int d = 0; d < D && !in_place(c); d++)
         from_reals(c, across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
-/* Where the cache has value `at` of a sequence. */
+/* The address of value `at` of a sequence in the cache. */
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
 {
     return (char *)cache_values(to, b, h, at)
          + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
 }
 
-/* The new keys of one tile of the cache.  `tile` counts from the tile that holds the end of the old
- * keys; a thread owns whole tiles, so no two write the same line. */
+/* Appends the new keys of one tile of the cache.  `tile` counts from the tile that contains the
+ * end of the old keys.  A thread owns whole tiles, so no two threads write the same line. */
 static void append_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                         int h, ptrdiff_t tile)
 {
@@ -78,8 +78,8 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
                p->stored * (size_t)p->value_dim);
 }
-/* Moves the keys of a head up over those that go.  It starts with the oldest, as each goes
- * to a place before its own, and takes pieces that stay within one tile on both sides. */
+/* Moves the remaining keys of a head up over the removed ones.  It starts with the oldest, as
+ * each key moves to a place before its own.  Each piece stays within one tile on both sides. */
 static void remove_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                         int h)
 {
@@ -91,7 +91,7 @@ static void remove_item(struct call *c, const struct cache_update *a, struct sta
         ptrdiff_t n = KT - at % KT;
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
-        /* Dense rows become padded ones, the last first, so that none is written over. */
+        /* Dense rows become padded rows, the last one first, so that none is overwritten. */
         load_keys(c, KEYS, b, h, from, (int)n, t->rows);
         for (ptrdiff_t i = n - 1; i > 0; i--)
             memmove(t->rows + i * Dp, t->rows + i * D, sizeof(real) * (size_t)D);
@@ -112,7 +112,7 @@ static void update_job(void *arg, int index)
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
-        /* Half of a removal would leave no cache at all. */
+        /* A removal is never cancelled: half of one would destroy the cache. */
         if (!k->a->remove && cancelled(c)) {
             k->stop = true;
             return;
@@ -123,7 +123,7 @@ static void update_job(void *arg, int index)
 }
 loci_status N(update_cache)(struct call *c, const struct cache_update *a)
 {
-    /* New keys may begin and end inside a tile, hence two more. */
+    /* New keys may begin and end inside a tile, hence two more tiles. */
     struct update k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
     atomic_init(&k.next, 0), atomic_init(&k.stop, false);
     N(run)(c, c->threads, update_job, &k);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* chain.c -- the backward pass of one of many processes, step by step.  Items are summed as in one
- * process, but nothing is added in turn here: what an item has summed stays with it until the sums
- * of later rows, which other processes may have, are there. */
+/* chain.c -- the backward pass of one rank, step by step.  Items are summed as in a single
+ * process, but there is no ordered sum here: an item keeps its sums until those of later rows
+ * have arrived, which other ranks may own. */
 #include <stdatomic.h>
 
 #include "engine/backward.h"
@@ -9,7 +9,7 @@
 
 #if QT > 1
 
-/* ---- Which items there are: those of a run of rows, batch entry by batch entry --------------- */
+/* ---- Items: those of a run of rows, batch entry by batch entry ------------------------------- */
 
 static const struct sequence *sequence_of(const struct call *c, ptrdiff_t run, ptrdiff_t b)
 {
@@ -19,7 +19,7 @@ static ptrdiff_t items_each(const struct call *c, ptrdiff_t run)
 {
     return tiles_of_rows(sequence_of(c, run, 0)) * groups_of(c);
 }
-/* Items of all runs are numbered through. */
+/* Items of all runs share one numbering. */
 static ptrdiff_t items_before(const struct call *c, ptrdiff_t run)
 {
     ptrdiff_t n = 0;
@@ -76,9 +76,9 @@ static loci_status sweep(struct call *c, ptrdiff_t run, ptrdiff_t chunk)
     return run_step(&(struct step){ .c = c, .run = run, .chunk = chunk, .work = N(sweep_item) });
 }
 
-/* ---- Sums in their order --------------------------------------------------------------------- */
+/* ---- Ordered sums ---------------------------------------------------------------------------- */
 
-/* Items of different kv heads, or entries, add to different keys. */
+/* Items of different kv heads or entries add to different keys. */
 static void add_job(void *arg, int index)
 {
     struct step *a = arg;
@@ -112,10 +112,10 @@ static void add_parts(struct call *c, ptrdiff_t run, ptrdiff_t b)
     }
 }
 
-/* ---- Keys turn back -------------------------------------------------------------------------- */
+/* ---- Keys rotate back ------------------------------------------------------------------------ */
 
 struct back { struct call *c; ptrdiff_t tile, tiles, own; atomic_llong next; };
-/* Parts of the rotation lie by entry, own tile and key head. */
+/* Parts of the rotation are stored by entry, own tile and key head. */
 static real *tile_part(const struct call *c, ptrdiff_t b, ptrdiff_t own, int kh)
 {
     return (real *)c->stream.chain.tiles
@@ -153,7 +153,7 @@ static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tile
             N(add_tile_part)(c, b, kh, tile_part(c, b, t, kh));
 }
 
-/* ---- How much there is ----------------------------------------------------------------------- */
+/* ---- Sizes ----------------------------------------------------------------------------------- */
 
 static struct chain_sizes sizes(const struct call *c)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.c -- the fused pass in f32: forward.h with the products of dots.h. */
+/* forward.c -- the fused pass in f32: forward.h with the products of tile_gemm.h. */
 #include "engine/forward.h"
 
 #if QT > 1
 
-/* The products of scores ask for the keys of the next tile as they go, those
- * of sums for its values. */
+/* The products of scores prefetch the keys of the next tile, those of sums its values. */
 static void scores(struct tile *t, bool more)
 {
     find_keys(t);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.h -- the fused pass over tiles of 64 rows: the rows of a tile walk over the keys they
+/* forward.h -- the fused pass over tiles of 64 rows.  The rows of a tile walk over the keys they
  * see, newest first, in chunks of 4096 and tiles of 64.  The file that includes this one says
- * how a tile is multiplied, and what is made of it. */
+ * how a tile is multiplied, and what is done with the products. */
 #ifndef LOCI_ENGINE_FORWARD_H
 #define LOCI_ENGINE_FORWARD_H
 
 #include "engine/softmax.h"
 #include "engine/workspace.h"
 
-/* How a tile is multiplied: forward.c does it in f32, fast.c with bf16 dot products; weights.c has
- * no use for values. */
+/* How a tile is multiplied: forward.c does it in f32, gemm_bf16.c with bf16 dot products.
+ * weights.c does not use values. */
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
-    void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix;
-                                                        more: older tiles follow */
-    void (*sums)(struct tile *, bool more);          /* weighs, and adds up the values */
-    void (*close)(struct tile *);                    /* once per query tile, when all is summed */
+    /* finds the keys and computes s, all but mix; more: older tiles follow */
+    void (*scores)(struct tile *, bool more);
+    void (*sums)(struct tile *, bool more);          /* computes weights, and sums the values */
+    void (*close)(struct tile *);                    /* once per query tile, after all sums */
 };
 
-/* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it
- * as exact zeros? */
+/* True if every tile first .. end of a chunk is so far below the total that the chunk's sums
+ * would join it as exact zeros. */
 INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
 {
     for (ptrdiff_t j = end; j >= first; j--)
@@ -27,8 +27,8 @@ INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptr
     return true;
 }
 
-/* One work item: QT rows of one head, or of all heads when a term mixes them.  In a part their
- * state, of the first head, is at `state`. */
+/* One work item: QT rows of one head, or of all heads if a term mixes them.  In a part, `state`
+ * is the state of the first head. */
 INLINE void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h,
                          ptrdiff_t row, char *state, const struct products *by)
 {
@@ -48,8 +48,8 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         if (part && !part->opens) N(save_part)(&t[i], state + (size_t)i * part->slot, true);
     }
     const struct weights *weights = weights_of(c);
-    /* Borders of chunks and tiles are multiples of CHUNK and KT whatever the rows see, as the bits
-     * of a row depend on them.  Rows that see no key have no chunk. */
+    /* Borders of chunks and tiles are multiples of CHUNK and KT whichever keys the rows see, as
+     * the bits of a row depend on them.  Rows that see no key have no chunk. */
     for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1;
          chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
         const ptrdiff_t high = chunk * (CHUNK / KT) + CHUNK / KT - 1, low = chunk * (CHUNK / KT);
@@ -61,8 +61,8 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
             if (!seen) continue;
-            /* An older tile than one that is negligible may matter again,
-             * but what is spent stays so. */
+            /* A tile older than a negligible one may count again, but an
+             * exhausted row stays exhausted. */
             if (skip && negligible(t, t->chunk.m)) continue;
             if (all_exhausted(t, n)) break;
             const bool more = j > range.first / KT;
@@ -81,24 +81,25 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
     }
 }
 
-/* ---- All of them ----------------------------------------------------------------------------- */
+/* ---- All work items -------------------------------------------------------------------------- */
 
-/* What threads share. */
+/* State shared by all threads. */
 struct forward_pass {
     struct call *c;
-    ptrdiff_t items, groups;             /* groups of heads that go together */
-    int locked;                          /* heads of one */
+    ptrdiff_t items, groups;             /* groups of heads that are computed together */
+    int locked;                          /* heads of one group */
     atomic_llong next;
     atomic_bool stop;                    /* the host cancelled */
 };
 
-/* Items go from the rows that see most keys to those that see fewest, so that threads end at about
- * the same time.  The heads of a tile follow one another: those of a group read the same keys. */
+/* Items go from the rows that see most keys to those that see fewest, so that threads
+ * end at about the same time.  The heads of a tile follow one another: those of a
+ * group read the same keys. */
 INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct forward_pass *a = arg;
     struct call *c = a->c;
-    struct sums sums;                    /* weights.c has the tiles of a backward pass */
+    struct sums sums;                    /* weights.c uses the tiles of a backward pass */
     struct tile *t = N(workspace_of)(c, index, c->backward ? &sums : NULL).tile;
     for (;;) {
         const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
@@ -117,7 +118,7 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
     }
 }
 
-/* job is forward_job() with the products of the file that includes this. */
+/* `job` is forward_job() with the products of the including file. */
 INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
 {
     struct forward_pass a = { .c = c, .locked = locked(c->plan),

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* product.c -- the kernels of product.h.
+/* gemm.c -- the kernels of gemm.h.
  *
- * A block is some rows of C and some vectors of its columns.  Its sums stay in registers over all
- * k, enough of them to hide the latency of a multiply-add, and each number that is loaded serves
- * several.  A step of k is a load for every vector of columns, a number of A for every row, the
- * multiply-adds, and one addition or two that move pointers: the 6 x 4 vectors of AVX-512 are 35
- * instructions for 24 multiply-adds, few enough for a processor that issues four in a cycle and
- * multiplies in two of them. */
+ * A block is some rows of C and some vectors of its columns.  Its sums stay in registers over
+ * all k.  There are enough of them to hide the latency of a multiply-add, and each number that
+ * is loaded is used several times.  A step of k is a load for every vector of columns, a number
+ * of A for every row, the multiply-adds, and one or two additions that move pointers.  The 6 x 4
+ * vectors of AVX-512 are 35 instructions for 24 multiply-adds.  That is few enough for a
+ * processor that issues four per cycle and multiplies in two of them. */
 #include "engine/gemm.h"
 
 #include <assert.h>
 
 #if QT > 1
 
-/* A product, as kernels see it.  stride: between the rows of A, or between its columns. */
+/* The arguments of a product, as kernels use them.  stride: between the rows of
+ * A, or between its columns. */
 struct gemm_job {
     enum then then;
     int M, K;
@@ -27,13 +28,13 @@ struct gemm_job {
     const struct next *next;
 };
 
-/* Keeps a compiler from making a pointer of its own for each row and each step that it unrolls,
- * and from moving loads to another step: it would run out of registers. */
+/* Stops the compiler from making a pointer for each row and each unrolled step, and from moving
+ * loads to another step: it would run out of registers. */
 #define HIDE(p) __asm__("" : "+r"(p) : : "memory")
 
-enum { TALLEST = 16 };                   /* rows of a block, at most */
-/* Where a block is in A: pointers to its rows 0, 3, 6 and so on, between which the others are found
- * by the stride; or to its first number in a column. */
+enum { TALLEST = 16 };                   /* the largest number of rows of a block */
+/* Where a block is in A: pointers to its rows 0, 3, 6 and so on, from which the stride leads to
+ * the others; or to its first number in a column. */
 struct place { const real *at[(TALLEST + 2) / 3]; };
 
 INLINE void load_row(const int nb, const real **b, ptrdiff_t bk, vf x[NR])
@@ -42,7 +43,7 @@ INLINE void load_row(const int nb, const real **b, ptrdiff_t bk, vf x[NR])
     *b += bk;
     HIDE(*b);
 }
-/* KR steps where A lies in rows. */
+/* KR steps where A is stored by rows. */
 INLINE void rows_steps(const int mb, const int nb, struct place *a, ptrdiff_t stride,
                        const real **b, ptrdiff_t bk, vf (*acc)[NR])
 {
@@ -59,7 +60,7 @@ INLINE void rows_steps(const int mb, const int nb, struct place *a, ptrdiff_t st
         HIDE(a->at[m / 3]);
     }
 }
-/* And in columns; of a single row no four numbers follow one another. */
+/* The same where A is stored by columns.  The numbers of a single row are not consecutive there. */
 INLINE void columns_steps(const int mb, const int nb, struct place *a, ptrdiff_t stride,
                           const real **b, ptrdiff_t bk, vf (*acc)[NR])
 {
@@ -92,9 +93,9 @@ INLINE void last_step(const int mb, const int nb, const bool by_rows, struct pla
 
 enum { SPAN = 16 };                      /* steps of k between two calls of fetch() */
 
-/* Asks for the part of the next A that lies where a block is in its steps k .. k + n - 1: rows by
- * their lines; down columns each step is a line of its own, which the first block that shares it
- * asks for. */
+/* Prefetches the part of the next A that corresponds to the steps k .. k + n - 1 of a block.
+ * Rows are prefetched by their lines.  Down columns each step is a line of its own, which the
+ * first block that shares it prefetches. */
 INLINE void fetch(const struct next *next, const int mb, int m, int k, int n)
 {
     const int line = next->size == sizeof(real) ? 64 / (int)sizeof(real) : 32;
@@ -107,7 +108,7 @@ INLINE void fetch(const struct next *next, const int mb, int m, int k, int n)
     }
 }
 
-/* Asks for what the sums are going to be added to: gradients of keys are in no near cache. */
+/* Prefetches C, to which the sums will be added: gradients of keys are in no near cache. */
 INLINE void ask_for(const int mb, const int nb, const real *c, ptrdiff_t cm)
 {
     enum { LINE = 64 / sizeof(real) };
@@ -165,8 +166,8 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* Blocks of one shape, of rows m .. end - 1.  Each kernel is a function of its own and never
- * inlined: several in one share registers badly. */
+/* Blocks of one shape, of rows m .. end - 1.  Each kernel is a separate function and never
+ * inlined: several in one function share registers badly. */
 typedef void kernel(const struct gemm_job *, int m, int end, int v);
 #define KERNEL(name, mb, nb, by_rows, asks)                                                        \
     static __attribute__((noinline)) void name(const struct gemm_job *j, int m, int end, int v)         \
@@ -186,11 +187,11 @@ typedef void kernel(const struct gemm_job *, int m, int end, int v);
     { nb, tall, { { columns_##nb, columns_##nb##_asks, columns_##nb##_four, columns_##nb##_one },  \
                   { rows_##nb, rows_##nb##_asks, rows_##nb##_four, rows_##nb##_one } } }
 
-/* Blocks of nb vectors: tall ones, the same when they ask for the next A, of four rows, of one. */
+/* Blocks of nb vectors: tall ones, the same with prefetches of the next A, of four rows, of one. */
 enum { BLOCK, ASKING, FOUR, ONE };
 struct shape { int nb, tall; kernel *by[2][4]; };
 
-/* With fewer vectors a block has more rows, for as many sums. */
+/* With fewer vectors a block has more rows, for the same number of sums. */
 #if NR == 4
 KERNELS(4, MR)
 KERNELS(2, 8)
@@ -202,10 +203,10 @@ KERNELS(1, 8)
 static const struct shape shapes[] = { SHAPE(2, MR), SHAPE(1, 8) };
 #endif
 
-/* All rows of some vectors of columns.  What tall blocks leave over goes by four rows, and then one
- * by one: a single row has too few sums to be fast, so the last tall block of six makes way where
- * that leaves two blocks of four.  The few rows left over do not ask for the next A, and of several
- * columns of blocks only the first does. */
+/* All rows of some vectors of columns.  Rows that remain after the tall blocks go by four, and
+ * then one by one.  A single row has too few sums to be fast, so the last tall block of six is
+ * dropped where that makes two blocks of four.  The few remaining rows do not prefetch the next
+ * A.  Of several columns of blocks only the first does. */
 static void column(const struct shape *s, bool rows, const struct gemm_job *j, int v)
 {
     kernel *const *by = s->by[rows];
@@ -221,7 +222,7 @@ void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am
                 const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
                 const struct next *next)
 {
-    const bool rows = ak == 1 && am != 1;            /* both are 1 where A is one number wide */
+    const bool rows = ak == 1 && am != 1;            /* both are 1 if A is one number wide */
     const struct gemm_job j = { then, M, K, a, rows ? am : ak, b, bk, c, cm, factor, next };
     assert(rows || am == 1 || M == 1);
     int v = 0;

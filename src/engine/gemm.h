@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* product.h -- the one matrix product of loci:  C[m][n] = sum over k of A(m, k) B[k][n].
+/* gemm.h -- the one matrix product of loci:  C[m][n] = sum over k of A(m, k) B[k][n].
  *
- * Lanes run over n; every element is one fma chain over k = 0 .. K-1 that starts at 0, so its bits
- * do not depend on vector width or blocking.  A is read one number at a time and broadcast.  Number
- * (m, k) of it is a[m * am + k * ak], so the same code is
+ * Lanes run over n.  Every element is one fma chain over k = 0 .. K-1 that starts at 0, so its
+ * bits do not depend on vector width or blocking.  A is read one number at a time and broadcast.
+ * Number (m, k) of it is a[m * am + k * ak], so the same code computes
  *     dot    S^T = K Q^T      rows of K against the transposed queries
  *     mix    O^T += V^T P     columns of V against the weights
  *     outer  dK  += dS Q      rows of dS against the rows of Q
@@ -13,15 +13,15 @@
 
 #include "simd/num.h"
 
-/* What happens to C: C = sum;  C = C + sum;  C = C * factor[n] + sum. */
+/* How the sum is stored: C = sum;  C = C + sum;  C = C * factor[n] + sum. */
 enum then { SET, ADD, FADE };
 
-/* What a product prefetches as it goes: the A of the next product, as it is stored.  Number (m, k)
- * of it is at first + m * row + k * step bytes and has `size` bytes.  Without a first: nothing. */
+/* What a product prefetches as it runs: the A of the next product, as it is stored.  Number (m,
+ * k) of it is at first + m * row + k * step bytes and has `size` bytes.  first NULL: nothing. */
 struct next { const char *first; ptrdiff_t row, step; int size; };
 
-/* n counts columns and is a multiple of VL.  A lies in rows (ak 1) or in columns (am 1).  The lines
- * of `next`, if it is not NULL, are prefetched.  Tiles of any width share this function. */
+/* n counts columns and is a multiple of VL.  A is stored by rows (ak 1) or by columns (am 1).
+ * The lines of `next` are prefetched unless it is NULL.  Tiles of any width share this function. */
 void WIDE(product)(enum then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
                    const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
                    const struct next *next);

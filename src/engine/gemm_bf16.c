@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* fast.c -- the fused pass with bf16 dot products (AVX512-BF16), for numbers that are stored as
- * bf16.
+/* gemm_bf16.c -- the fused pass with bf16 dot products (AVX512-BF16), for
+ * numbers that are stored as bf16.
  *
  *     S^T[k][r] = factor * sum over pairs of channels   K[k][2c] Q[r][2c] + K[k][2c+1] Q[r][2c+1]
  *     O^T[d][r] =          sum over pairs of keys       V[2k][d] p[2k][r] + V[2k+1][d] p[2k+1][r]
  *
- * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a
- * word of K or V, which holds a pair, is broadcast and multiplied by a vector of pairs of 16 rows.
- * K is read in place, or packed from a cache, where it lies channel by channel.  V is packed by
- * pairs of keys, tile by tile, Q once, and weights as they are made.  Sums, scores, max and log of
- * the sum are f32, and so is all that terms see.  Weights are rounded to bf16, and so are queries
- * and keys that have rotated.
+ * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the
+ * lanes: a word of K or V, which contains a pair, is broadcast and multiplied by a vector of
+ * pairs of 16 rows.  K is read in place, or packed from a cache, which stores it channel by
+ * channel.  V is packed by pairs of keys, tile by tile; Q once; and weights as they are
+ * computed.  Sums, scores, max and log of the sum are f32, and terms see f32 only.  Weights are
+ * rounded to bf16, and so are rotated queries and keys.
  *
- * A skipped tile has weights of at most e^EXP_LOW of the largest, which the sums do not notice. */
+ * A skipped tile has weights of at most e^EXP_LOW of the largest, which do not change the sums. */
 #include <immintrin.h>
 
 #include "engine/forward.h"
@@ -30,8 +30,8 @@ INLINE uint32_t load_word(const char *p)
     memcpy(&word, p, sizeof word);
     return word;
 }
-/* Words (a, b) of two vectors, each number rounded to bf16, a in the lower half.
- * The conversion puts b's numbers behind a's; the permutation interleaves them. */
+/* Words (a, b) of two vectors, each number rounded to bf16, a in the lower half.  The conversion
+ * puts b's numbers behind a's; the permutation interleaves them. */
 INLINE __m512i round_pairs(vf a, vf b)
 {
     static const _Alignas(64)
@@ -42,7 +42,7 @@ INLINE __m512i round_pairs(vf a, vf b)
 
 /* ---- The product ----------------------------------------------------------------------------- */
 
-/* Unrolls a loop by two: leaving out every other branch is worth 3 % there. */
+/* Unrolls a loop by two: removing every other branch is worth 3 % there. */
 #if defined __clang__
 #define TWICE _Pragma("clang loop unroll_count(2)")
 #else
@@ -83,8 +83,8 @@ INLINE void pairs_columns(const int mb, const int nb, int M, int K, const char *
         pairs_block(mb, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
     for (; m < M; m++) pairs_block(1, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
 }
-/* In blocks of 15 or 16 vectors of sums, whatever the number of columns: so many chains hide
- * the latency of the instruction. */
+/* Blocks have 15 or 16 vectors of sums for any number of columns: that many chains hide the
+ * latency of the instruction. */
 INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am, ptrdiff_t ak,
                           const uint32_t *b, real *c, real factor, const real *fade)
 {
@@ -98,8 +98,9 @@ INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* What scores are multiplied by.  Queries that were not rotated would be exact in bf16 but for their
- * scale: unless that is a power of two, it is taken out again and multiplied into the scores. */
+/* The factor of the scores.  Queries that were not rotated are exact in bf16 except for
+ * their scale.  Unless the scale is a power of two, it is removed from the queries and
+ * multiplied into the scores. */
 static real factor_of(const struct loci_plan *p)
 {
     int exponent;
@@ -119,7 +120,7 @@ static void pack_queries(struct tile *t)
         }
 }
 
-/* Does a term read the tile's keys, or its weights? */
+/* True if a term reads the tile's keys or its weights. */
 static bool reads_rows(const struct call *c)
 {
     EACH_USE(c, x, term) if (term->reads_keys) return true;
@@ -131,16 +132,16 @@ static bool reads_weights(const struct call *c)
     return false;
 }
 
-/* Turned keys that nobody else reads become bf16 where they lie, each in the first half of its row.
- * That is done once per call, and not once per query tile. */
+/* If nothing else reads the rotated keys, they become bf16 in place, each in the first half of
+ * its row.  That is done once per call, and not once per query tile. */
 static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->mem.rotated && !others;
 }
-/* Writing follows reading, at half the pace, so `to` may be `from`.  Hence memcpy(): a compiler may
- * assume that numbers of two types are never in one place. */
+/* Writes follow reads at half the pace, so `to` may be `from`.  Hence memcpy(): a compiler may
+ * assume that numbers of two types never share an address. */
 static void pairs_to_bf16(const real *from, int n, uint16_t *to)
 {
     int d = 0;
@@ -162,8 +163,8 @@ static void pack_job(void *arg, int index)
     }
 }
 
-/* Two rows of 16-bit numbers become one of words, x in the lower halves; without y the upper halves
- * are 0.  Indices from 32 on are those of the second vector. */
+/* Two rows of 16-bit numbers become one row of words, x in the lower halves.  Without y the
+ * upper halves are 0.  Indices from 32 on are those of the second vector. */
 INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *to)
 {
     static const _Alignas(64)
@@ -182,11 +183,11 @@ INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *
     for (int d = whole; d < width; d++) to[d] = x[d] | (uint32_t)(y ? y[d] : 0) << 16;
 }
 
-/* Words of two channels: those of key k start at first + k * key bytes and
- * are `word` bytes apart. */
+/* Words of two channels: those of key k start at first + k * key bytes
+ * and are `word` bytes apart. */
 struct key_words { const char *first; ptrdiff_t key, word; };
-/* The keys of the tile: packed once for all, or from the channels of a cache, or in place,
- * or from the rows of reals that find_keys() makes.  `found`: it has. */
+/* The keys of the tile: packed once for all, or from the channels of a cache, or in place, or
+ * from the rows of reals that find_keys() makes.  `found`: it has been called. */
 static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
@@ -216,7 +217,7 @@ static struct key_words find_words(struct tile *t, bool found)
     }
     return (struct key_words){ (const char *)t->fast.k, width * size, word };
 }
-/* All scores of the tile before its terms; on the diagonal in strips, as in dots.h. */
+/* All scores of the tile before its terms; on the diagonal in strips, as in tile_gemm.h. */
 static void dot_pairs(struct tile *t, struct key_words k)
 {
     const struct loci_plan *p = t->c->plan;
@@ -274,8 +275,8 @@ INLINE void pow_below(vf x[4], const vf base[2])
         x[i] = vf_from(x[i], EXP_LOW, vf_scale2(y[i], t[i]), vf_max(vf_set1(0), x[i]));
 }
 
-/* The new max of each row, and alpha, what older sums are multiplied by.  base is the max too,
- * or 0 where nothing was seen. */
+/* The new max of each row, and alpha, the factor of older sums.  base is the max too,
+ * or 0 where no key was seen. */
 static void find_max(struct tile *t, real *base)
 {
     vf m[QT / VL];
@@ -290,13 +291,13 @@ static void find_max(struct tile *t, real *base)
         vf_store(base + n * VL, b);
     }
 }
-/* softmax() whose weights go to fast.p, two keys to a word, and also to p where somebody reads them
- * (`whole`).  l sums them before they are rounded. */
+/* softmax() that stores weights in fast.p, two keys to a word, and also in p if a term reads
+ * them (`whole`).  l sums them before they are rounded. */
 INLINE void softmax_pairs(struct tile *t, const bool whole)
 {
     real base[QT];
     find_max(t, base);
-    /* An odd last key gets a partner that nobody sees. */
+    /* An odd last key is paired with one that no row sees. */
     if (t->keys % 2) for (int r = 0; r < QT; r++) t->s[t->keys * QT + r] = -INFINITY;
     for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
@@ -321,7 +322,7 @@ INLINE void softmax_pairs(struct tile *t, const bool whole)
                                                      vf_load(t->alpha + r + i * VL), sum[i]));
     }
 }
-/* The same for weights that a term has made. */
+/* The same for weights that a term has computed. */
 static void pack_weights(struct tile *t)
 {
     for (int k = 0; k < t->keys; k += 2)
@@ -338,7 +339,7 @@ static const uint16_t *value_row(const struct tile *t, int k)
 {
     return stored_key(t->c, VALUES, t->seq->b, t->kvh, t->j0 + k);
 }
-/* Pairs of keys, channel by channel; a last key without a partner gets zeros. */
+/* Pairs of keys, channel by channel; a last key without a partner is paired with zeros. */
 static void pack_values(struct tile *t)
 {
     const struct call *c = t->c;
@@ -354,14 +355,14 @@ static void pack_values(struct tile *t)
     if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->fast.v + k / 2 * D);
 }
 
-/* Is one half of a word inf or NaN?  Then its exponent is all ones. */
+/* True if one half of a word is inf or NaN: its exponent is all ones. */
 static bool infinite(uint32_t word)
 {
     return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000;
 }
-/* Numbers that are not finite must not reach rows that do not see their key, for 0 * NaN is NaN.
- * unpack() sets them to 0, and put_back() adds them to the rows that do see it when all is summed
- * up.  True if there are any. */
+/* Numbers that are not finite must not reach rows that do not see their key, as 0 * NaN is
+ * NaN.  unpack() sets them to 0, and put_back() adds them to the rows that see them after all
+ * sums.  True if there are any. */
 static bool unpack(struct tile *t)
 {
     const ptrdiff_t n = (ptrdiff_t)((t->keys + 1) / 2) * t->c->plan->value_dim;
@@ -374,7 +375,7 @@ static bool unpack(struct tile *t)
     }
     return some;
 }
-/* Weights as the products have them: rounded to bf16. */
+/* Weights as the products use them: rounded to bf16. */
 static void put_back(struct tile *t)
 {
     for (int k = 0; k < t->keys; k++)
@@ -389,8 +390,8 @@ static void put_back(struct tile *t)
                              t->chunk.o[d * QT + r]);
         }
 }
-/* o = o alpha + sum over the keys, in one chain; on the diagonal in strips of rows, each up to the
- * newest key that it sees. */
+/* o = o alpha + sum over the keys, in one chain; on the diagonal in strips of rows, each up to
+ * the newest key that it sees. */
 static void mix_pairs(struct tile *t)
 {
     const int D = t->c->plan->value_dim, K = (t->keys + 1) / 2;
@@ -409,7 +410,7 @@ static void mix_pairs(struct tile *t)
     }
 }
 
-/* Weights, what terms make of them, and the sums of values.  Terms see
+/* Weights, the hooks on weights, and the sums of values.  Terms see
  * weights that are not rounded. */
 static void sums(struct tile *t, bool more)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* matmul.c -- to += x y for matrices in double, as exponentials and projections need them: each sum
- * runs from 0 over the rows of y in their order, with plain products, so that every instruction set
- * has the same bits. */
+/* gemm_f64.c -- to += x y for matrices in double, as exponentials and projections need them.
+ * Each sum runs from 0 over the rows of y in their order, with plain products, so that every
+ * instruction set has the same bits. */
 #include "engine/workspace.h"
 
 #if QT > 1
 enum { COLUMNS = 32 };
 
-/* to[i][j] += sum of x[i][l] y[l][j] for some of the n columns j.  Their number is a constant where
- * this is compiled, so that the sums stay in registers. */
+/* to[i][j] += sum of x[i][l] y[l][j] for some of the n columns j.  Their number is a constant
+ * where this is compiled, so that the sums stay in registers. */
 INLINE void add_columns(const int columns, int m, int k, int n, const double *restrict x,
                         const double *restrict y, double *restrict to)
 {

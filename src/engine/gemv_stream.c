@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* stream.c -- see stream.h. */
+/* gemv_stream.c -- see gemv_stream.h. */
 #include "engine/gemv_stream.h"
 
 #if QT == 1
 
-/* Keys and values are worked on in blocks of BLOCK keys, LINE bytes of one row after those
- * of another.  The prefetchers of a processor do not see a plain stream in that, so rows
- * are fetched AHEAD of the work in the order in which they lie in memory, some at each step.
- * With little work per row, and no other stream beside it, it is better (`light`) to load one
- * number of each line of the next block: that is a plain stream. */
+/* Keys and values are processed in blocks of BLOCK keys, LINE bytes of one row after those of
+ * another.  Hardware prefetchers do not recognise that as a stream, so rows are fetched AHEAD of
+ * the work in the order in which they are stored, some at each step.  With little work per row
+ * and no other stream besides it, it is better (`light`) to load one number of each line of the
+ * next block: that is a plain stream. */
 enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
 /* Number i from p on, in each form. */
 INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
@@ -30,7 +30,7 @@ INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
 }
 
 /* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which
- * saves half of the work: what was made of them, one by one, is put into line with line_up(). */
+ * saves half of the work.  line_up() then puts results that were computed in pairs into order. */
 INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
 INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
 {
@@ -50,9 +50,9 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
-/* A block of VL x VL numbers, transposed.  vf_load_columns() takes four times as many loads, which
- * stand in the way of those that ask memory for what comes next: it is for the last NEAR rows of a
- * single stream, and so for few keys, which lie in caches. */
+/* A transposed block of VL x VL numbers.  vf_load_columns() issues four times the number of
+ * loads, and these delay the loads that prefetch from memory.  So it serves only the last NEAR
+ * rows of a single stream, and hence few keys, which are cached. */
 enum { NEAR = 256 };
 INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, vf *x)
 {
@@ -64,7 +64,7 @@ INLINE void load_columns(const enum form f, const bool near, const void *p, ptrd
     vf_transpose(x);
 }
 
-/* Asks for a row by a load of one number per line, or by prefetches, which wait for nothing. */
+/* Fetches a row by a load of one number per line, or by prefetches, which do not wait. */
 INLINE void touch(const void *row, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
@@ -74,14 +74,14 @@ INLINE void fetch(const void *row, size_t bytes)
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
-/* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some
- * of a row.  But prefetchers stop at the end of a page, and where reading and multiplying take
- * the same time nothing makes up for that.  In that case (`hurried`) the next tile is fetched while
- * this one is worked on. */
+/* Rows read whole, and keys stored across, are a plain stream, unless a visit skips some of a
+ * row.  But hardware prefetchers stop at the end of a page.  Where reading and multiplying
+ * take the same time, nothing makes up for that.  In that case (`hurried`) the next tile is
+ * fetched during work on this one. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
 /* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.
- * `rest` rows may be read from a on: what is fetched lies among them. */
+ * `rest` rows may be read from a on, and fetches stay within them. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
                       const bool near, const void *a, ptrdiff_t as, int D, const real *const *q,
                       real *const *c, ptrdiff_t rest)
@@ -117,8 +117,8 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
 }
 
-/* n such vectors, and a block of keys from k on.  Fewer than four vectors take more keys at once:
- * four chains are the least that keeps an fma busy. */
+/* n such vectors, and a block of keys from k on.  Fewer than four vectors use more keys at once:
+ * four chains are the fewest that keep an fma busy. */
 INLINE void dots_block(const int n, const enum form form, const bool light, const bool near,
                        const struct dot *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
@@ -132,8 +132,8 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
                   key->stride, D, q, c, rest - k - b);
     }
 }
-/* All keys of a tile, as rows.  Only the first visit to a block asks for what comes next; a tile's
- * last keys, fewer than a block, go one by one. */
+/* All keys of a tile, as rows.  Only the first visit to a block fetches ahead.  The last keys of
+ * a tile, fewer than a block, go one by one. */
 INLINE void dots_rows(const enum form form, const struct dot *list, int n,
                       const struct source *key, int D, int keys, ptrdiff_t rest)
 {
@@ -158,8 +158,9 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
             list[i].to[k] = sum;
         }
 }
-/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers right
- * behind the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
+/* Keys that are stored across, in the lanes already: n vectors against nv vectors of
+ * keys.  Numbers just past the last key are computed too, as the whole tile is in
+ * memory; they are never read. */
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const void *keys, int D, int k)
 {
@@ -186,7 +187,7 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
 INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at,
                         int D, int keys)
 {
-    /* vectors of keys at a time: fewer where more rows share them, as registers have room */
+    /* vectors of keys at a time: fewer if more rows share them, by the number of registers */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
@@ -224,8 +225,8 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     }
 }
 
-/* What is fetched next of rows that are read in strips: strips of the same width,
- * in the order in which they lie in memory. */
+/* What is fetched next of rows that are read in strips: strips of the same width, in the order
+ * in which they are stored. */
 struct ahead { const void *row; int d; };
 
 INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
@@ -235,9 +236,9 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
     if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
 }
 
-/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.
- * Until the `last` block C is in the order in which vectors are loaded.  Between blocks the sum
- * waits in memory, and its chain goes on from there. */
+/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with
+ * `first`.  Until the `last` block C is in the order in which vectors are loaded.  Between
+ * blocks the sum is in memory, and its chain continues from there. */
 INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last,
                       int keys, const void *v, ptrdiff_t vs, int D, const real *const *p,
                       real *const *c, int d, struct ahead *ahead)
@@ -287,7 +288,8 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
 }
 INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
 {
-    /* If all rows go in one visit, a tile is one block; else later visits should find it cached. */
+    /* If all rows fit in one visit, a tile is one block.  Otherwise later
+     * visits should find it cached. */
     const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
     for (int k = 0; k < a->keys; k += block)
         for (int i = 0, m; i < n; i += m) {

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* stream.h -- products of decode.  Reading the keys and the values is what costs, so several rows
- * share one reading, in the form in which these are stored. */
+/* gemv_stream.h -- products of decode.  Their cost is reading the keys and values, so several
+ * rows share one read, in the stored form. */
 #ifndef LOCI_ENGINE_GEMV_STREAM_H
 #define LOCI_ENGINE_GEMV_STREAM_H
 
 #include "engine/tile.h"
 
-/* Rows that share one reading of a block: as many as have their sums in registers. */
+/* The largest number of rows that share one read of a block: all of them
+ * have their sums in registers. */
 enum { MOST = VL == 16 ? 8 : 4 };
 
-/* A vector whose dot product with every key of a tile is wanted, and where the numbers go. */
+/* A vector to multiply with every key of a tile, and where the dot products go. */
 struct dot { const real *with; real *to; };
-/* The dot products of n vectors with the keys of a tile.  first: nobody has read these keys yet, so
- * that what comes next is worth asking for. */
+/* The dot products of n vectors with the keys of a tile.  first: these keys have not been read
+ * yet, so fetching ahead is worthwhile. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
-/* Rows that sum the same values of a tile: their weights are `weights` numbers apart, their sums
- * `apart`. */
+/* Rows that sum the same values of a tile: their weights are `weights` numbers
+ * apart, their sums `apart`. */
 struct summing {
     const struct source *value;
     int D, keys;

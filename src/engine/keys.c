@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* keys.c -- before the pass: keys are rotated and staged, and measured,
- * where the plan asks for it. */
+/* keys.c -- before the pass: rotates and stages keys, and measures their norms,
+ * where the plan requires it. */
 #include "engine/workspace.h"
 
 struct keys { struct call *c; atomic_llong next; };
@@ -19,7 +19,8 @@ static double square(const real *x, int n)
     return all;
 }
 
-/* The largest |x|^2 of the keys of a tile in a cache, which lie across; NaN if any is NaN. */
+/* The largest |x|^2 of the keys of a tile in a cache, which are stored
+ * across; NaN if any is NaN. */
 static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n)
 {
     ptrdiff_t step;
@@ -35,8 +36,8 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     return most;
 }
 
-/* One tile of keys of one key head: it is rotated and faded into c->mem.rotated, once for all query tiles
- * and all heads that share it, and its largest norm goes to c->mem.knorm. */
+/* One tile of keys of one key head.  It is rotated and faded into c->mem.rotated, once for all
+ * query tiles and all heads that share it.  Its largest norm goes to c->mem.knorm. */
 static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
                       ptrdiff_t tile, int kh)
 {
@@ -47,7 +48,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     if (n <= 0 || !is_present(c, j)) return;
     real *rotated = c->mem.rotated ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
                              : NULL;
-    /* With keys_rotated they have rotated already, and only fading is left to do. */
+    /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated);
         const struct rotation *rotation = rotation_of(c);
@@ -72,15 +73,15 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
             finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, buffer), p->value_dim, 1,
                                   p->value_dim);
         }
-        /* A skipped tile adds nothing, but a tile with inf or NaN must make NaN.  A norm of NaN
-         * fails every comparison, so such a tile is never skipped.  The factor covers what sums
-         * and root were rounded by. */
+        /* A skipped tile adds nothing, but a tile with inf or NaN must give NaN.  A norm of NaN
+         * fails every comparison, so such a tile is never skipped.  The factor covers the
+         * rounding of sums and root. */
         if (!finite || !(most < INFINITY)) most = NAN;
         c->mem.knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }
-/* Threads take tiles one after the other; the heads of a tile follow each other, so that they find
- * cos and sin of its positions made. */
+/* Threads fetch tiles one after the other.  The heads of a tile follow each other, so that they
+ * reuse cos and sin of its positions. */
 static void keys_job(void *arg, int index)
 {
     struct keys *a = arg;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* keys.h -- keys and values of a tile, wherever they are: in views, pages or a cache, stored in 16
- * bits, or rotated beforehand. */
+/* keys.h -- the keys and values of a tile, wherever they are: in views, pages or a cache, stored
+ * in 16 bits, or rotated beforehand. */
 #ifndef LOCI_ENGINE_KEYS_H
 #define LOCI_ENGINE_KEYS_H
 
 #include "engine/stored.h"
 #include "contract/cache.h"
 
-/* Which of the two a function works on. */
+/* Which of the two a function reads. */
 enum side { KEYS, VALUES };
 INLINE int side_width(const struct call *c, enum side side)
 {
@@ -18,8 +18,8 @@ INLINE const loci_view *side_view(const struct call *c, enum side side)
     return side == KEYS ? &c->k : &c->v;
 }
 
-/* Row j of entry b: of a view, in pages or not, or a value in a cache;
- * j is counted in the call's keys. */
+/* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
+ * counted in the call's keys. */
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
 {
     const loci_pages *p = c->in->pages;
@@ -38,7 +38,7 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
     const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
     const int D = c->plan->dim;
     const char *tile = cache_keys(c->cache, b, h, at);
-    /* Channels lie in lines there: VL of them are transposed at once. */
+    /* Channels are stored in lines there: VL of them are transposed at once. */
     real lines[VL * KT];
     for (int d = 0; d < D; d += VL) {
         const int m = D - d < VL ? D - d : VL;
@@ -60,19 +60,20 @@ INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, 
     for (int k = 0; k < n; k++)
         to_reals(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
 }
-/* Are rows j .. j + n - 1 of a tile a constant stride apart?  Without pages always; with pages,
- * if one page has them all. */
+/* True if rows j .. j + n - 1 of a tile have a constant stride.  Without pages they always have;
+ * with pages, if one page contains them all. */
 INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
 {
     const loci_pages *p = c->in->pages;
     return !p || j / p->length == (j + n - 1) / p->length;
 }
-/* Are they reals, too?  A cache has keys by channel, so its rows of keys have to be made. */
+/* True if they are also reals.  A cache stores keys by channel, so its
+ * rows of keys must be built. */
 INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
 {
     return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
 }
-/* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
+/* Rows j .. j + n - 1 of a tile as reals: in place, or in `buffer`. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
                              int n, real *buffer, ptrdiff_t *stride)
 {
@@ -92,7 +93,8 @@ INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, i
     return find_rows(c, side, b, h, j, 1, buffer, &stride);
 }
 
-/* The keys and the values of the tile: in place, or rotated and staged, or in its room. */
+/* The keys and the values of the tile: in place, or rotated and staged,
+ * or in the tile's buffers. */
 INLINE void find_keys(struct tile *t)
 {
     const struct call *c = t->c;
@@ -106,8 +108,8 @@ INLINE void find_keys(struct tile *t)
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
         t->k.row = 1;
-        /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the cache,
-         * and whole: numbers past the last key may be converted, and nobody looks at them. */
+        /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the
+         * cache, and whole.  Numbers past the last key may be converted; they are never read. */
         if (in_place(c)) return;
         to_reals(c, t->k.at, p->dim * KT, t->k.buffer);
         t->k.at = t->k.buffer;
@@ -120,8 +122,8 @@ INLINE void find_values(struct tile *t)
     t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.buffer, &t->v.row);
 }
 
-/* What the next tile reads, if `more`: no processor's prefetcher sees a stream in tiles that come
- * newest first, or between products of two. */
+/* What to prefetch for the next tile, if `more`.  Hardware prefetchers do not recognise a stream
+ * in tiles that come newest first, or between products of two. */
 INLINE struct next to_next(const struct tile *t, enum side side, bool more)
 {
     if (!more) return (struct next){ 0 };
@@ -140,7 +142,7 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
         const char *first = key_at(c, b, t->kvh, j, &step);
         return (struct next){ first, stored, step * stored, (int)stored };
     }
-    /* Rows of several pages have no common stride to ask by. */
+    /* Rows of several pages have no common stride to prefetch by. */
     if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
     return (struct next){ stored_key(c, side, b, t->kvh, j),
                           (c->cache ? width : side_view(c, side)->row) * stored, stored,

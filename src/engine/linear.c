@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* linear.c -- linear attention: a row meets the keys of its own tile pair by pair, and all keys
- * before as one sum.
+/* linear.c -- linear attention: a row sees the keys of its own tile pair by pair, and
+ * all earlier keys as one sum.
  *
  *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / den_i      den_i = sum_j f(q_i).f(k_j)
  *     f = elu + 1
  *
- * Keys come in tiles of KT, counted from the first key of the sequence, also where a state holds
- * the earlier ones.  The tile of a row is that of the last key it sees.  With S = sum of (R f(k_j))
- * v_j^T and z = sum of f(k_j) over the tiles before it, and p_ik = (R f(q_i)).(R f(k_k)) in it,
+ * Keys come in tiles of KT, counted from the first key of the sequence, even if a state
+ * contains the earlier ones.  The tile of a row is that of the last key it sees.  With S =
+ * sum of (R f(k_j)) v_j^T and z = sum of f(k_j) over the tiles before it, and p_ik = (R
+ * f(q_i)).(R f(k_k)) in it,
  *
  *     o_i den_i = S^T R f(q_i) + sum_k p_ik v_k          den_i = (z + sum_k f(k_k)).f(q_i)
  *
- * so the bits of a row depend on its query and the keys it sees, however the keys were handed in.
- * Sums have two parts, since the last multiple of SPAN keys and before, so that those of long texts
- * lose little in float.
+ * so the bits of a row depend on its query and the keys it sees, however the keys are split into
+ * calls.  Sums have two parts, the keys since the last multiple of SPAN and those before, so
+ * that sums over long texts lose little in float.
  *
- * Backward, with g = dO / den, h = -(dO.o) / den, and G = sum of (R f(q_i)) g_i^T over the rows
- * behind a tile:
+ * Backward, with g = dO / den, h = -(dO.o) / den, and G = sum of (R f(q_i)) g_i^T
+ * over the rows behind a tile:
  *
  *     d R f(q_i) = S g_i + ...    d f(q_i) = h_i z + ...    d R f(k_k) = G v_k + ...
  *     dv_k = G^T R f(k_k) + ...
  *
- * dq is made on a walk from the first tile to the last, dk and dv on another one back. */
+ * dq is computed on a walk from the first tile to the last, dk and dv on a second walk back. */
 #include "engine/workspace.h"
 
 #if QT > 1
@@ -32,8 +33,7 @@ enum { SPAN = 1024 };                    /* keys after which a sum is no longer 
  * of SPAN keys, and before. */
 struct running { real *recent, *older, *zrecent, *zolder; };
 
-/* All that later rows have to know of the keys so far; in a state it lies
- * in this order, without gaps. */
+/* All that later rows need of the keys so far.  A state stores it in this order, without gaps. */
 struct memory {
     struct running sum;                  /* of all tiles but the last */
     real *f, *rotated, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
@@ -52,15 +52,16 @@ struct linear {
     real *keys_t;                        /* [D][KT]: rotated keys, transposed */
     bool finite;                         /* all of the tile's keys and values */
 
-    int rows, seen[QT];                  /* rows in hand, and how many keys of the tile each sees */
-    real *q, *rotated;                    /* [QT][Dp]: f of the rows, and rotated */
+    /* the current rows, and how many keys of the tile each sees */
+    int rows, seen[QT];
+    real *q, *rotated;                    /* [QT][Dp]: f of the rows, and the same rotated */
     real *p, *o;                         /* [QT][KT], [QT][Dvp] */
 
     real *S_t, *v_t;                     /* backward: [Dv][Dp], [Dv][KT] */
     real *g, *h, *dp, *dq;               /* [QT][Dvp], [QT], [QT][KT], [QT][Dp] */
     bool finite_rows;
     struct running behind;               /* G, and sums of h f(q) */
-    real *G, *G_t, *y;                   /* [D][Dvp], [Dv][Dp], [Dp]: both parts together */
+    real *G, *G_t, *y;                   /* [D][Dvp], [Dv][Dp], [Dp]: both parts added */
     real *dk, *df, *dv;                  /* [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
@@ -83,7 +84,7 @@ static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
     m.v = carve_reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
-/* Bytes of the state of a kv head: the memory as it is. */
+/* Bytes of the state of a kv head: an image of the memory. */
 size_t N(linear_state)(const struct loci_plan *p)
 {
     struct arena a = { 0 };
@@ -91,8 +92,8 @@ size_t N(linear_state)(const struct loci_plan *p)
     return a.used;
 }
 
-/* Lays out what a thread has; with base NULL it only measures.  Where the caller wants a state,
- * open_memory() puts the memory there. */
+/* Lays out the scratch of a thread; with base NULL it only measures.  If the caller wants a
+ * state, open_memory() puts the memory there. */
 static size_t lay_out_all(const struct call *c, char *base, bool backward, struct linear *d)
 {
     const struct loci_plan *p = c->plan;
@@ -140,8 +141,8 @@ static struct linear open_workspace(const struct call *c, int index)
 INLINE real feature(real x) { return x > 0 ? x + 1 : exp_(x); }
 INLINE real slope(real f) { return f < 1 ? f : 1; }
 
-/* One sum in PAD lanes, so that its bits are the same for every width of
- * vectors; n counts whole lanes. */
+/* A sum in PAD lanes, so that its bits are the same for every width of
+ * vectors.  n counts whole lanes. */
 static real dot_row(const real *a, const real *b, int n)
 {
     real lane[PAD] = { 0 };
@@ -181,8 +182,8 @@ static void load_features(const struct call *c, struct linear *d, bool query, pt
     if (p->rotate >= 0)
         rotation_of(c)->rotate(c, p->rotate, d->angles, b, h, query, i, n, rotated, Dp);
 }
-/* g, the gradient by n rotated rows, becomes that by the rows, and the part gets
- * what is the rotation's. */
+/* Turns g from the gradient by n rotated rows into that by the rows, and adds the
+ * rotation's gradient to its part. */
 static void rotate_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
                       ptrdiff_t i, int n, const real *f, const real *rotated, real *g)
 {
@@ -193,8 +194,8 @@ static void rotate_back(const struct call *c, struct linear *d, bool query, ptrd
                        padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
 }
 
-/* Brings n rows of a query head into hand, from `row` on, with `last` keys of their sequence
- * in memory.  A row sees the first keys of the tile, seen[r] of them, and all tiles before it. */
+/* Loads n rows of a query head, from `row` on, with `last` keys of their sequence in memory.  A
+ * row sees the first seen[r] keys of the tile, and all tiles before it. */
 static void open_rows_of(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -215,8 +216,8 @@ static void clear_sums(const struct loci_plan *p, const struct running *s)
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
     zero(s->recent, n), zero(s->older, n), zero(s->zrecent, m), zero(s->zolder, m);
 }
-/* The recent part joins the older one.  Each sum then has few addends of one size, and what a long
- * text has summed up does not swallow a single key. */
+/* Adds the recent part to the older one.  Each sum then has few addends of one size, and the sum
+ * over a long text does not absorb a single key. */
 static void age(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
@@ -230,9 +231,8 @@ static void both(const struct loci_plan *p, const struct running *s, real *S, re
     for (int i = 0; i < padded(p->dim); i++) z[i] = s->zolder[i] + s->zrecent[i];
 }
 
-/* The last tile, which is full, goes into the sums: first it is summed by itself,
- * from 0 over ascending keys, then added once.  So the bits do not depend on how many
- * keys came with each call. */
+/* Adds the last tile, which is full, to the sums.  It is first summed by itself, from 0 over
+ * ascending keys, then added once.  So the bits do not depend on how many keys each call has. */
 static void add_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -244,7 +244,7 @@ static void add_tile(const struct loci_plan *p, struct linear *d)
     if (d->count % SPAN == 0) age(p, &m->sum);
     d->keys = 0;
 }
-/* Keys j .. of the sequence, as many as the tile has room for.  Returns how many. */
+/* Adds keys j .. of the sequence, up to the capacity of the tile.  Returns their number. */
 static int add_keys(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
                     ptrdiff_t j)
 {
@@ -258,7 +258,7 @@ static int add_keys(const struct call *c, struct linear *d, const struct sequenc
     d->keys += n, d->count += n;
     return n;
 }
-/* Makes what rows want of the tile and of all before it: S and z, z for every number of keys
+/* Computes what rows need of the tile and of all before it: S and z, z for every number of keys
  * of the tile that a row may see, and the rotated keys across. */
 static void open_tile(const struct loci_plan *p, struct linear *d)
 {
@@ -274,13 +274,13 @@ static void open_tile(const struct loci_plan *p, struct linear *d)
              && finite_rows(m->v, Dvp, d->keys, p->value_dim);
 }
 
-/* Weights of pairs that a row does not see become an exact 0. */
+/* Sets weights of pairs that a row does not see to an exact 0. */
 static void hide(const struct linear *d, real *w)
 {
     for (int r = 0; r < d->rows; r++) zero(w + r * KT + d->seen[r], KT - d->seen[r]);
 }
-/* C[r] += sum over the keys k that row r sees of w[r][k] B[k].  Where all is finite, hidden keys
- * have weight 0 and one product does for all rows. */
+/* C[r] += sum over the keys k that row r sees of w[r][k] B[k].  Where all numbers are finite,
+ * hidden keys have weight 0 and one product serves all rows. */
 static void add_seen_keys(const struct linear *d, const real *w, const real *b, int width,
                           real *c)
 {
@@ -290,8 +290,8 @@ static void add_seen_keys(const struct linear *d, const real *w, const real *b, 
             product(ADD, 1, width, d->seen[r], w + r * KT, KT, 1, b, width, c + r * width, width,
                     NULL);
 }
-/* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less
- * than the row before them. */
+/* C[k] += sum over the rows r that see key k of w[r][k] B[r].  No row sees fewer
+ * keys than the row before it. */
 static void add_seeing_rows(const struct linear *d, const real *w, const real *b, int width,
                             real *c)
 {
@@ -312,8 +312,8 @@ static void score(const struct loci_plan *p, const struct linear *d)
     product(SET, d->rows, KT, p->dim, d->rotated, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
     hide(d, d->p);
 }
-/* f(q).z over the keys that row r sees.  It is 0 for a row that sees no key, and where f vanishes
- * in all channels of the row or of all its keys. */
+/* f(q).z over the keys that row r sees.  It is 0 for a row that sees no key, and where f
+ * vanishes in all channels of the row or of all its keys. */
 static real denominator(const struct loci_plan *p, const struct linear *d, int r)
 {
     const int Dp = padded(p->dim);
@@ -322,7 +322,8 @@ static real denominator(const struct loci_plan *p, const struct linear *d, int r
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Rows in hand: S^T R f(q) from the tiles before, then the keys of the tile, then the division. */
+/* The current rows: S^T R f(q) from the tiles before, then the keys of
+ * the tile, then the division. */
 static void forward_rows(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -339,9 +340,9 @@ static void forward_rows(const struct call *c, struct linear *d, const struct se
     store(c, &c->o, q->b, h, q->q0 + row, n, p->value_dim, d->o);
 }
 
-/* Memory number i of the call stands in the state that the call leaves, if one is wanted,
- * else in the workspace.  It begins with the state that the call was given, or with
- * nothing; the two may be one. */
+/* Memory number i of the call is stored in the state that the call returns, if one is wanted,
+ * else in the workspace.  It starts as a copy of the state that the call was given, or empty.
+ * The two states may be the same memory. */
 static void open_memory(const struct call *c, struct linear *d, size_t i)
 {
     const size_t bytes = N(linear_state)(c->plan);
@@ -363,7 +364,7 @@ static const struct sequence *open_item(const struct call *c, struct linear *d, 
     *kvh = (int)(item % p->kv_heads);
     if (d->angles) *d->angles = (struct angles){ .buffer = d->buffer };
     d->count = c->where.from;
-    /* a tile that is full has not been added yet: 1 .. KT keys, unless there are none */
+    /* a full tile has not been added yet: 1 .. KT keys, unless there are none */
     d->keys = d->count ? (int)((d->count - 1) % KT) + 1 : 0;
     open_memory(c, d, (size_t)(q->b * p->kv_heads + *kvh));
     return q;
@@ -376,24 +377,25 @@ static ptrdiff_t rows_within(const struct call *c, const struct sequence *q, ptr
     while (row < q->nq && seen[row] <= keys) row++;
     return row;
 }
-/* Rows in hand from `row` on. */
+/* The number of rows to process from `row` on. */
 static int rows_from(ptrdiff_t row, ptrdiff_t end)
 {
     return end - row < QT ? (int)(end - row) : QT;
 }
 
-/* What walk_forward() does with rows and their tile: forward_rows() or dq_rows(). */
+/* The action of walk_forward() on rows and their tile: forward_rows() or dq_rows(). */
 typedef void rows_job(const struct call *, struct linear *, const struct sequence *, int h,
                       ptrdiff_t row, int n, ptrdiff_t last);
 
-/* Walks over the keys, tile by tile, and hands over the rows whose last key is in the tile,
- * of all heads that share it.  False: cancelled. */
+/* Walks over the keys, tile by tile, and passes on the rows whose last key is in the tile, of
+ * all heads that share it.  False: cancelled. */
 INLINE bool walk_forward(const struct call *c, struct linear *d, const struct sequence *q,
                          int kvh, rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    /* i rows are done, j keys are in memory.  Rows that see no key come first, with none. */
+    /* i rows are done, j keys are in memory.  Rows that see no key come
+     * first, with no keys in memory. */
     for (ptrdiff_t i = 0, j = 0;; j += add_keys(c, d, q, kvh, j)) {
         if (cancelled(c)) return false;
         const ptrdiff_t end = rows_within(c, q, i, j);
@@ -408,7 +410,7 @@ INLINE bool walk_forward(const struct call *c, struct linear *d, const struct se
                     job(c, d, q, h, row, rows_from(row, end), j);
         }
         i = end;
-        /* Keys behind the last row matter to a state only. */
+        /* Keys after the last row matter to a state only. */
         if (j == q->nk || (i == q->nq && !c->linear.after)) return true;
     }
 }
@@ -421,7 +423,7 @@ static bool forward_item(const struct call *c, struct linear *d, ptrdiff_t item)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* g, h and dp of the rows; den is that of `denominator`. */
+/* g, h and dp of the rows; den is the result of denominator(). */
 static void open_cotangents(const struct call *c, struct linear *d, const struct sequence *q,
                             int h, ptrdiff_t row, const real *den)
 {
@@ -430,7 +432,7 @@ static void open_cotangents(const struct call *c, struct linear *d, const struct
     if (c->g.dout.data) load(c, &c->g.dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
     else zero(d->g, (ptrdiff_t)d->rows * Dvp);
     load(c, &c->o, q->b, h, q->q0 + row, d->rows, Dv, d->o);
-    /* g = dO / den and h = -(dO.o) / den = -g.o: both 0 where the row had no denominator. */
+    /* g = dO / den and h = -(dO.o) / den = -g.o: both are 0 if the denominator is 0. */
     for (int r = 0; r < d->rows; r++) {
         const real over = den[r];
         d->h[r] = over == 0 ? 0 : -dot_row(d->g + r * Dvp, d->o + r * Dvp, Dvp) / over;
@@ -447,8 +449,8 @@ static void through_feature(int D, const real *restrict f, real h, const real *r
     for (int x = 0; x < D; x++) g[x] = fma_(h, df[x], g[x]) * slope(f[x]);
 }
 
-/* dq of the rows in hand: d R f(q) = S g + sum of dp R f(k), back through the rotation, then with
- * h z through f.  Denominators are stored for the walk back, which has no z. */
+/* dq of the current rows: d R f(q) = S g + sum of dp R f(k), back through the rotation, then
+ * with h z through f.  Denominators are stored for the walk back, which has no z. */
 static void dq_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -471,7 +473,7 @@ static void dq_rows(const struct call *c, struct linear *d, const struct sequenc
 }
 
 /* Rows on the walk back.  They add to dk and dv of their tile; to df at the last key that each
- * sees, from where it will be summed to the keys before; and to G, for the tiles before. */
+ * sees, from where it is later summed to the keys before; and to G, for the tiles before. */
 static void dk_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -488,17 +490,17 @@ static void dk_rows(const struct call *c, struct linear *d, const struct sequenc
         real *df = d->df + (d->seen[r] - 1) * Dp;
         for (int x = 0; x < Dp; x++) df[x] = fma_(d->h[r], d->q[r * Dp + x], df[x]);
     }
-    /* G is used for a tile before its rows are added, and so holds later rows only */
+    /* G is used for a tile before its rows are added, so it contains later rows only */
     product(ADD, D, Dvp, n, d->rotated, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
 }
 /* Gradients of the keys first .. last - 1, a tile, from the rows row .. end - 1 whose last key
- * is in it and the sums over all later rows. */
+ * is in it and from the sums over all later rows. */
 static void dk_tile(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
                     ptrdiff_t first, ptrdiff_t last, ptrdiff_t row, ptrdiff_t end)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
-    /* The tile as it was for its rows: read again, and no key behind `last`. */
+    /* The tile as its rows saw it: read again, without keys from `last` on. */
     const struct sequence tile = { .b = q->b, .k0 = q->k0, .nk = last };
     d->keys = 0;
     add_keys(c, d, &tile, kvh, first);
@@ -537,7 +539,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
 
     ptrdiff_t end = q->nq;
     clear_sums(p, &d->behind);
-    /* Keys behind the last row's last one have no gradient; the caller's dk was cleared. */
+    /* Keys after the last row's last key have no gradient; the caller's dk was cleared. */
     for (ptrdiff_t last = q->nq ? seen[q->nq - 1] : 0, first; last > 0; last = first) {
         if (cancelled(c)) return false;
         first = (last - 1) / KT * KT;
@@ -551,7 +553,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
 
 /* ---- Work items ------------------------------------------------------------------------------ */
 
-/* Items that threads take one after the other. */
+/* Items that threads fetch one after the other. */
 struct line {
     struct call *c;
     /* false: cancelled */
@@ -596,7 +598,8 @@ loci_status N(linear_backward)(struct call *c)
     struct line a = { .c = c, .item = backward_item };
     clear(&c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, p->stored);
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored);
-    /* Without parameters to learn, items share nothing; else they run in waves as in backward.c. */
+    /* Without learned parameters items share nothing.  Otherwise they run
+     * in waves as in backward.c. */
     if (x < 0 || !c->g.total[x]) return run_line(&a, 0, items);
     const struct term *term = term_of(c, x);
     for (; a.first < items; a.first += c->threads) {

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* overflow.c -- rows whose weights are all 0 though they see keys: is that because
- * products left the reals? */
+/* overflow.c -- decides why all weights of a row that sees keys are 0: by their scores, or
+ * because products overflowed the range of the reals. */
 #include "engine/workspace.h"
 
-/* Number d of key k of the tile; fast.c has rotated keys as bf16, each in the
- * first half of its row. */
+/* Number d of key k of the tile.  gemm_bf16.c stores rotated keys as bf16, each in
+ * the first half of its row. */
 static double key_number(const struct tile *t, int k, int d)
 {
     if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k.at + k * t->k.row))[d]);
     return (double)t->k.at[k * t->k.row + d * t->k.step];
 }
-/* From here on a sum of products may be infinite, in whatever order it is made;
- * fast.c multiplies by the scale only afterwards. */
+/* At this size a sum of products may be infinite, in any order of adding.  gemm_bf16.c
+ * multiplies by the scale only afterwards. */
 static double limit(const struct call *c)
 {
     const double most = sizeof(real) == sizeof(double) ? DBL_MAX : FLT_MAX;
     return c->fast && fabs(c->plan->scale) < 1 ? most * fabs(c->plan->scale) : most;
 }
 
-/* Such a row has scores of -inf only.  If biases make them so, its output is 0;
- * if an overflow does, the row must become NaN.  The sum of |q k|, in double, bounds every partial
- * sum of the products.  This takes time, but only rows whose sum is 0 come here. */
+/* Such a row has scores of -inf only.  If biases cause them, its output is 0.  If an overflow
+ * causes them, the row must become NaN.  The sum of |q k|, in double, bounds every partial sum
+ * of the products.  This is slow, but it is called only for rows whose sum is 0. */
 bool N(overflows)(struct tile *t, int r)
 {
     const struct call *c = t->c;

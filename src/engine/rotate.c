@@ -3,21 +3,21 @@
 #include "engine/workspace.h"
 
 #if QT > 1
-/* What threads share: which rows, and the next item. */
+/* State shared by all threads: which rows, and the next item. */
 struct rotated_rows {
     struct call *c;
     /* forward: x to y; back: y is the gradient that becomes dx */
     const loci_view *x, *y, *dx;
     bool query, back;
-    bool fades;                          /* a cache has keys that have rotated, but not faded */
+    bool fades;                          /* a cache stores keys that are rotated but not faded */
     ptrdiff_t items, tiles, len, first;  /* first: of the items of a wave */
     int heads;
     atomic_llong next;
     atomic_bool stop;                    /* the host cancelled */
 };
 
-/* An item is a few heads of a tile of rows, for one thread all of them: they follow each other,
- * so that they share cos and sin. */
+/* An item is a few heads of a tile of rows, or all heads with one thread.  They follow each
+ * other, so that they share cos and sin. */
 enum { TOGETHER = 8 };
 static int together(const struct rotated_rows *a)
 {
@@ -39,8 +39,8 @@ static ptrdiff_t items(const struct rotated_rows *a, int heads)
     return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
 }
 
-/* One head's rows, where they are.  Fading is diagonal and its own adjoint, so it comes last on the
- * way there and first on the way back. */
+/* One head's rows, in place.  Fading is diagonal and its own adjoint, so it comes last in the
+ * forward direction and first on the way back. */
 static void rotate_rows(const struct rotated_rows *a, const struct row_block at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
@@ -52,8 +52,8 @@ static void rotate_rows(const struct rotated_rows *a, const struct row_block at,
     if (a->back)
         rotation->rotate_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
-/* Turns the rows of a block on their way from one view to the other, or where they are.
- * What is stored in 16 bits is rotated in the rows of t. */
+/* Rotates the rows of a block on their way from one view to the other, or in place.  Rows that
+ * are stored in 16 bits are rotated in the scratch of t. */
 static void rotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
                          struct tile *t)
 {
@@ -83,9 +83,9 @@ static void rotate_block(const struct rotated_rows *a, const struct row_block at
         rotate_rows(a, at, h, angles, rows, to->row);
     }
 }
-/* The way back of one head where it needs the rows themselves: for its part of the parameters'
- * gradient, or as rotate_bwd() wants to see them.  Where the hook wants what turn()
- * gave, they turn once more. */
+/* Rotates one head back where that needs the rows themselves: for its part of the
+ * parameters' gradient, or as input of rotate_bwd().  If the hook needs the results of
+ * rotate(), the rows are rotated once more. */
 static void unrotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
                          struct tile *t, real *part)
 {
@@ -100,7 +100,7 @@ static void unrotate_block(const struct rotated_rows *a, const struct row_block 
     rotation->rotate_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
     if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
-/* Threads take items one after the other; no item writes what another reads or writes. */
+/* Threads fetch items one after the other.  No item writes what another reads or writes. */
 static void rotate_job(void *arg, int index)
 {
     struct rotated_rows *a = arg;
@@ -133,7 +133,7 @@ static void wave_job(void *arg, int index)
     unrotate_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
-/* All rows of a call: keys are rotated by kv head, whatever the heads. */
+/* All rows of a call.  Keys always rotate by kv head. */
 static struct rotated_rows all_rows(struct call *c, loci_which which, const loci_view *x,
                             const loci_view *y, const loci_view *dx)
 {
@@ -164,13 +164,14 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
     const int u = c->plan->rotate;
     const struct term *term = term_of(c, u);
     double *total = c->g.total[u];
-    /* Without parameters to learn, rows do not depend on each other.  Else items run in waves, and
-     * parts are added in the order of the items: the sums do not depend on the threads. */
+    /* Without learned parameters rows do not depend on each other.  Otherwise
+     * items run in waves, and parts are added in the order of the items: the sums
+     * do not depend on the threads. */
     if (!total || !term->part) {
         N(run)(c, c->threads, rotate_job, &a);
         return a.stop ? LOCI_CANCELLED : LOCI_OK;
     }
-    /* One head per item here: a part is that of a kv head. */
+    /* An item has one head here: a part is that of a kv head. */
     for (; a.first < a.items; a.first += c->threads) {
         if (cancelled(c)) return LOCI_CANCELLED;
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* unturn.c -- the last steps of a backward pass: dK, which was summed as scores read keys, goes
- * back through the rotation, and what was summed apart from where it goes is stored there. */
+/* rotate_dk.c -- the last steps of a backward pass.  dK, summed by keys as scores read them, is
+ * rotated back.  Sums in a separate buffer are then stored at their destination. */
 #include "engine/backward.h"
 
 #if QT > 1
@@ -17,7 +17,7 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
-    /* x: the keys as rotate_bwd() wants them, as they came or rotated */
+    /* x: the keys as rotate_bwd() reads them, original or rotated */
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
@@ -39,7 +39,7 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
 {
     const struct loci_plan *p = c->plan;
     const struct term *term = term_of(c, p->rotate);
-    /* home() goes by query heads: that of a key head is that of its first one */
+    /* part_at() counts query heads: a key head has the place of its first one */
     double *to = c->g.total[p->rotate]
                + term->part_at(c, p->rotate, b, kh * (p->heads / p->key_heads));
     for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
@@ -60,7 +60,7 @@ static void unrotate_job(void *arg, int index)
     N(unrotate_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
                    learns ? sums.part[p->rotate] : NULL);
 }
-/* In waves of as many tiles as there are threads. */
+/* Runs in waves of one tile per thread. */
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -78,11 +78,12 @@ void N(unrotate_keys)(struct call *c)
     }
 }
 
-/* ---- Where they go --------------------------------------------------------------------------- */
+/* ---- Destinations ---------------------------------------------------------------------------- */
 
-/* Stores gradients that were summed apart from where they go, of keys first .. end - 1, which are
- * others there, by `shift`.  Where each head of a group has keys of its own, rotated by its own
- * states, the group's gradients are added up here, once each has rotated back. */
+/* Stores gradients that were summed in a separate buffer, of keys first .. end - 1.
+ * The destination numbers them differently, by `shift`.  If each head of a group has
+ * keys of its own, rotated by its own states, the group's gradients are added up here,
+ * once each is rotated back. */
 static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
                        int each, int width, ptrdiff_t first, ptrdiff_t end, ptrdiff_t shift)
 {

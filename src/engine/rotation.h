@@ -1,44 +1,45 @@
 /* SPDX-License-Identifier: MIT */
-/* rotation.h -- what a rotation is: it turns rows of queries and keys by their positions before
- * their dot products are taken, and turns gradients back.  It knows rows only, and no tile. */
+/* rotation.h -- the hooks of a rotation: it rotates rows of queries and keys by their positions
+ * before their dot products, and rotates gradients back.  It works on rows only, not on tiles. */
 #ifndef LOCI_ENGINE_ROTATION_H
 #define LOCI_ENGINE_ROTATION_H
 
 #include "simd/num.h"
 #include "contract/call.h"
 
-/* Cos and sin of the rows that a thread rotated last, so that heads that turn alike share them. */
+/* Cos and sin of the rows that a thread rotated last, so that heads with
+ * the same angles share them. */
 struct angles {
     bool set, query;
     int group, rows;
     ptrdiff_t b, i0;
-    real *buffer;                          /* what the rotation asked for */
+    real *buffer;                          /* scratch of the size that the rotation asked for */
 };
 
-/* Rows of several heads, and how far apart rows and heads are. */
+/* Rows of several heads, and the strides of rows and heads. */
 struct rows_at { real *first; ptrdiff_t row, head; };
 
-/* Its hooks see rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head for
- * keys, and work in place. */
+/* The hooks get rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head
+ * for keys, and work in place. */
 struct rotation {
     ptrdiff_t (*buffer)(const struct call *, int x);       /* reals of its angles; NULL: none */
     void (*rotate)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* The same for `heads` heads from h on, on the way from one place to another, which is apart
-     * from it or is the same; `back` is what rotate_bwd() does to gradients.  NULL, as in all that
-     * fade: rows are copied first. */
+    /* The same for `heads` heads from h on, from one place to another, which is disjoint from
+     * the first or equal to it.  `back`: the rotation of gradients by rotate_bwd().  NULL, as in
+     * all rotations that fade: rows are copied first. */
     void (*move)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, int heads,
                  bool query, bool back, ptrdiff_t i0, int n, struct rows_at from,
                  struct rows_at to);
-    /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term
-     * has parts), d the gradient of what it gave: d becomes the gradient of what it took. */
+    /* rows: the output of rotate(), or with of_input its input (read only for a part, if the
+     * term has parts).  d: the gradient by the output, which becomes the gradient by the input. */
     bool of_input;
     void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                      ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
-    /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and
-     * so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.  run: the
-     * keys of these tiles have consecutive positions from ref on, so that a power may become 0 if
-     * no product with any of them is worth adding. */
+    /* A rotation may also fade: queries are multiplied by z^(pos - ref), keys by z^(ref - pos),
+     * and so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.
+     * run: the keys of these tiles have consecutive positions from ref on, so a power may become
+     * 0 if no product with any of them is worth adding. */
     int  (*span)(const struct call *, int x);
     void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, bool run, int64_t ref,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* scores.h -- what forward, backward and decode share: how a query tile begins, how the scores
- * of a tile of keys are made, and which tiles need not be looked at. */
+/* scores.h -- code that forward, backward and decode share: how a query tile begins, how the
+ * scores of a tile of keys are computed, and which tiles can be skipped. */
 #ifndef LOCI_ENGINE_SCORES_H
 #define LOCI_ENGINE_SCORES_H
 
@@ -9,8 +9,8 @@
 
 /* ---- Queries --------------------------------------------------------------------------------- */
 
-/* Begins a query tile: positions, Q rotated, scaled and transposed.  Dead rows are 0.
- * All columns are live until open_columns() says otherwise. */
+/* Begins a query tile: positions, and Q rotated, scaled and transposed.  Dead rows are 0.  All
+ * columns are live until open_columns() says otherwise. */
 INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
 {
     const struct call *c = t->c;
@@ -20,7 +20,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
     t->qg = NULL, t->kg = NULL, t->q.block = -1, t->next = (struct next){ 0 };
     t->listed = !sees_intervals(c, q);
-    /* On a run t->d says it all; with segments set_keys() still looks at positions. */
+    /* On a run t->d gives all distances.  With segments set_keys() still reads positions. */
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -42,9 +42,9 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
 }
 
-/* Fades the queries from the reference of the tile's keys.  Tiles share references in blocks,
- * so it is done anew only when the block changes, and always from the rows as they were:
- * what a row is like does not depend on the tiles before. */
+/* Fades the queries from the reference of the tile's keys.  Tiles share references in blocks, so
+ * this is repeated only when the block changes.  It always starts from the original rows: faded
+ * rows do not depend on the tiles before. */
 INLINE void fade_queries(struct tile *t)
 {
     const struct call *c = t->c;
@@ -74,7 +74,7 @@ INLINE void add_terms(struct tile *t)
     bool mul = false;
     for (enum group g = GROUP_RAW; g <= GROUP_ADD; g++) {
         if (g == GROUP_ADD && p->mix >= 0) {
-            /* From here on terms add to a tile of its own. */
+            /* From here on terms add to a separate tile. */
             real *a = t->a;
             t->a = t->s, t->s = a;
             memset(t->s, 0, sizeof(real) * KT * QT);
@@ -86,11 +86,11 @@ INLINE void add_terms(struct tile *t)
             mul |= g == GROUP_MUL;
             term->score(t, x);
         }
-        /* A factor of 0 or less has made NaN or +inf of -inf. */
+        /* A factor of 0 or less has turned -inf into NaN or +inf. */
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
     }
 }
-/* What a mask adds comes last.  Columns of dead rows hold zeros. */
+/* A mask is added last.  Columns of dead rows are 0. */
 INLINE void add_mask(struct tile *t)
 {
     if (!t->added) return;
@@ -103,7 +103,8 @@ INLINE void add_mask(struct tile *t)
     for (int k = 0; k < t->keys; k++) t->s[k] += added[k];
 #endif
 }
-/* The final scores of n tiles, of the heads that go together, from what add_terms() has left. */
+/* The final scores of n tiles, of the heads that are computed together, from
+ * the results of add_terms(). */
 INLINE void finish_scores(struct tile *t, int n)
 {
     const struct loci_plan *p = t->c->plan;
@@ -122,7 +123,7 @@ INLINE void score_tile(struct tile *t)
 }
 #endif
 
-/* Sum of the ceilings of all terms for this tile; +inf when one of them promises nothing. */
+/* Sum of the ceilings of all terms for this tile; +inf if a term has none. */
 INLINE real ceilings(const struct tile *t)
 {
     real sum = 0;
@@ -135,9 +136,9 @@ INLINE real ceilings(const struct tile *t)
     return sum;
 }
 
-/* Is it worth asking for ceilings at all?  Not in decode, which scores whole chunks; nor where
- * a bound on |q.k| plus what terms add says nothing: heads that mix, weights without a softmax,
- * queries that fade, factors, what a mask adds. */
+/* True if ceilings are worth computing.  Decode does not, as it scores whole chunks.  Ceilings
+ * bound nothing for some plans: heads that mix, weights without a softmax, queries that fade,
+ * factors, an additive mask. */
 INLINE bool skips(const struct call *c)
 {
     if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)
@@ -151,8 +152,8 @@ INLINE bool skips(const struct call *c)
     }
     return fades;
 }
-/* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are
- * exact zeros, and skipping it changes no bit.  |q.k| is at most |q| max |k|. */
+/* True if no score of the tile can be within EXP_LOW of `floor` of its row.  All its weights are
+ * then exact zeros, and skipping it changes no bit. |q.k| is at most |q| max |k|. */
 INLINE bool negligible(const struct tile *t, const real *floor)
 {
     const struct sequence *q = t->seq;
@@ -162,14 +163,14 @@ INLINE bool negligible(const struct tile *t, const real *floor)
         t->c->mem.knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->q.norm[r] * knorm + most;
-        /* more than scores and terms are rounded by; NaN skips nothing */
+        /* more than the rounding of scores and terms; NaN skips nothing */
         bound += abs_(bound) * (real)1e-5 + (real)1e-3;
         if (!(bound - floor[r] < EXP_LOW)) return false;
     }
     return true;
 }
-/* Has some term of every head used up all weight, so that this tile and the older ones
- * of the chunk would only get zeros? */
+/* True if every head has a term that is exhausted, so that this tile and the older ones of the
+ * chunk would only get zeros. */
 INLINE bool all_exhausted(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -179,7 +180,7 @@ INLINE bool all_exhausted(const struct tile *t, int n)
     }
     return true;
 }
-/* |q| of every row (scaled already), a little larger than it is. */
+/* |q| of every row (already scaled), rounded up a little. */
 INLINE void measure_rows(struct tile *t)
 {
     const int D = t->c->plan->dim;

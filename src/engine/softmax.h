@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's sums, and how chunks
- * join.
+/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's
+ * sums, and how chunks join.
  *
  *     chunk:  m' = max(m, s)   p = e^(s - m')   l = l e^(m - m') + sum p
  *     o = o e^(m - m') + sum p v
- *     total:  the same with the chunk's m, l, o in the place of s, p and p v
+ *     total:  the same with the chunk's m, l, o instead of s, p and p v
  *
- * Every chunk starts from nothing: that makes skipping exact and lets decode split its keys. */
+ * Every chunk starts empty: that makes skipping exact and lets decode split its keys. */
 #ifndef LOCI_ENGINE_SOFTMAX_H
 #define LOCI_ENGINE_SOFTMAX_H
 
 #include "engine/scores.h"
 
 #if QT > 1
-/* Both passes over a tile take n vectors of rows side by side, as a max and a sum wait for the one
- * before.  First the largest score, of the chunk so far and the tile. */
+/* Both passes over a tile process n vectors of rows together, as each max and each sum waits for
+ * the one before.  The first pass finds the largest score, of the chunk so far and the tile. */
 INLINE void find_largest(const int n, const struct tile *t, int r, real *largest)
 {
     const real *s = t->s + r, *end = s + t->keys * QT;
@@ -24,8 +24,8 @@ INLINE void find_largest(const int n, const struct tile *t, int r, real *largest
         UNROLL for (int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
     UNROLL for (int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
 }
-/* Then the weights.  A row that has seen no key yet has -inf for its largest score, and is compared
- * with 0: -inf - -inf would be NaN. */
+/* The second pass computes the weights.  A row that has seen no key yet has -inf for its largest
+ * score, and is compared with 0: -inf - -inf would be NaN. */
 INLINE void column_weights(const int n, struct tile *t, int r, const real *largest)
 {
     const real *s = t->s + r, *end = s + t->keys * QT;
@@ -48,9 +48,9 @@ INLINE void column_weights(const int n, struct tile *t, int r, const real *large
         vf_store(l, vf_fma(vf_load(l), vf_load(t->alpha + r + i * VL), sum[i]));
     }
 }
-/* Softmax of one tile against the chunk's running max: p, the new m and l, and in alpha what sums
- * under the old max are worth.  A NaN score may get lost in the max, but its weight is NaN, and so
- * is the sum. */
+/* Softmax of one tile against the chunk's running max: p, the new m and l, and alpha, the
+ * factor of sums under the old max.  A NaN score may get lost in the max, but its weight
+ * is NaN, and so is the sum. */
 INLINE void softmax(struct tile *t)
 {
     real largest[QT];
@@ -62,8 +62,8 @@ INLINE void softmax(struct tile *t)
 }
 #endif
 
-/* Rows x[n][QT] that were summed under an older max.  Most tiles leave the max as it is;
- * times 1 is exact, so leaving that out keeps the bits. */
+/* Scales rows x[n][QT] that were summed under an older max.  Most tiles do not change the max.
+ * Times 1 is exact, so skipping that keeps the bits. */
 INLINE void fade_rows(real *x, int n, const real *alpha)
 {
     bool same = true;
@@ -80,7 +80,7 @@ INLINE void join_rows(real *total, const real *chunk, int n, const real *a, cons
         for (int r = 0; r < QT; r++)
             total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
 }
-/* The chunk joins the total.  The factor of the larger max is exactly 1, and a chunk that lies
+/* Joins the chunk to the total.  The factor of the larger max is exactly 1, and a chunk that is
  * further below the total than EXP_LOW joins with an exact 0: that is why chunks may be skipped. */
 INLINE void softmax_join(struct tile *t)
 {
@@ -99,14 +99,15 @@ INLINE void fill(real *x, ptrdiff_t n, real with)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
 }
-/* Leaves the columns that no live row needs out of a forward pass.  Their weights are 0,
+/* Excludes the columns that no live row needs from a forward pass.  Their weights are set to 0
  * once for all tiles, as sums of terms run over all columns. */
 INLINE void open_columns(struct tile *t)
 {
     t->live = padded(t->rows);
     if (t->live < QT) fill(t->p, KT * QT, 0);
 }
-/* Nothing seen yet, by the row and by a chunk; terms begin with the row, weights with the chunk. */
+/* Empties the sums of the row and of the chunk.  Terms begin with the
+ * row, weights with the chunk. */
 INLINE void open_total(struct tile *t)
 {
     fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0), fill(t->lost, QT, 0);
@@ -126,7 +127,7 @@ INLINE void open_chunk(struct tile *t)
     }
 }
 
-/* What terms make of the weights of the tile.  Their sums so far fade before they add to them. */
+/* Hooks of terms on the weights of the tile.  Their sums so far fade before the tile is added. */
 INLINE void value_tile(struct tile *t)
 {
     EACH_USE(t->c, x, term) {
@@ -135,7 +136,8 @@ INLINE void value_tile(struct tile *t)
     }
 }
 
-/* Rows whose sum is still 0: do their scores say so, or have their products left the reals? */
+/* Finds rows whose sum is still 0 because their products overflowed the reals,
+ * not because of their scores. */
 bool N(overflows)(struct tile *, int r);
 INLINE void find_lost(struct tile *t)
 {
@@ -143,8 +145,8 @@ INLINE void find_lost(struct tile *t)
         if (t->total.l[r] == 0 && t->lost[r] == 0 && N(overflows)(t, r)) t->lost[r] = 1;
 }
 
-/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum
- * 0 and gives 0; but one that is lost is NaN. */
+/* o, lse and rem of the finished rows.  A row that sees no key, or only keys of score -inf, has
+ * sum 0 and output 0.  A lost row is NaN. */
 INLINE void close_rows(struct tile *t)
 {
     const struct call *c = t->c;
@@ -153,7 +155,7 @@ INLINE void close_rows(struct tile *t)
     find_lost(t);
     for (int r = 0; r < t->rows && p->weight < 0; r++)
         if (t->total.l[r] == 0 && t->lost[r] != 0) t->total.l[r] = NAN;
-    /* What terms add to o is summed under the same max, so it comes before the division. */
+    /* Terms that add to o have summed under the same max, so they come before the division. */
     EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);

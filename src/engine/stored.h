@@ -5,14 +5,15 @@
 
 #include "engine/term.h"
 
-/* Are q, k, v, o and their gradients reals already? */
+/* True if q, k, v, o and their gradients are reals already. */
 INLINE bool in_place(const struct call *c) { return c->plan->stored == sizeof(real); }
 INLINE void *stored_row(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
 {
     return (char *)v->data + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)c->plan->stored;
 }
 
-/* n numbers of 16 bits, and back.  The last ones go one by one, with the same rounding. */
+/* n numbers of 16 bits to reals, and back.  The last ones are converted one by
+ * one, with the same rounding. */
 INLINE void reals_of_16(const bool bf16, const uint16_t *from, int n, real *to)
 {
     int i = 0;
@@ -59,14 +60,14 @@ INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int
         to_reals(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
     pad_rows(n, width, rows);
 }
-/* The way back: n rows of reals, each rounded once. */
+/* The reverse: n rows of reals, each number rounded once. */
 INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v,
                        ptrdiff_t b, int h, ptrdiff_t i, int n, int width)
 {
     for (int r = 0; r < n; r++)
         from_reals(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
 }
-/* Zeroes a view row by row: what lies between rows and heads belongs to the caller. */
+/* Zeroes a view row by row: gaps between rows and heads belong to the caller. */
 INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, size_t size)
 {
     if (!v->data) return;

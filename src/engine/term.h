@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* term.h -- what a term is: hooks on the tile (tile.h) at the places where position enters.  Those
- * that are NULL do nothing; x is the term's use in the plan.
+/* term.h -- the interface of a term: hooks on the tile (tile.h) at the places where position
+ * enters.  A hook that is NULL does nothing.  x is the index of the term's use in the plan.
  *
- * Forward, per query tile: open; per key tile, newest first: read, score, mix, weigh, value; then
- * close.  Backward, per query tile: open, open_bwd; per key tile, oldest first: the hooks above
- * once more, as scores are computed again, then their _bwd in reverse order; then close_bwd. */
+ * Forward, per query tile: open; per key tile, newest first: read, score, mix,
+ * tile_weights, value; then close.  Backward, per query tile: open, open_bwd; per key tile,
+ * oldest first: the hooks above once more, as scores are recomputed, then their _bwd in
+ * reverse order; then close_bwd. */
 #ifndef LOCI_ENGINE_TERM_H
 #define LOCI_ENGINE_TERM_H
 
@@ -13,10 +14,10 @@
 /* A weight term: hooks that the engine calls instead of its own softmax. */
 struct weights {
     void (*chunk)(struct tile *, int x);             /* begins a chunk */
-    void (*tile_weights)(struct tile *, int x);             /* s -> p, and what the chunk has in sum */
+    void (*tile_weights)(struct tile *, int x);             /* s -> p, and the sums of the chunk */
     void (*join)(struct tile *, int x);              /* the chunk joins the total */
-    void (*whole)(struct tile *, int x);             /* backward, after weigh: p becomes the final
-                                                        weights (chunk x total) */
+    /* backward, after tile_weights: p becomes the final weights (chunk x total) */
+    void (*whole)(struct tile *, int x);
     void (*tile_weights_bwd)(struct tile *, int x);
 };
 
@@ -28,70 +29,72 @@ struct term {
     ptrdiff_t (*out)(const struct call *, int x);    /* sums of weights */
     ptrdiff_t (*grad)(const struct call *, int x);   /* sums of gradients */
     int (*carry)(const struct call *, int x);        /* state of a scan */
-    /* Backward: how many of the first rows of mem are state that rows carry on from one chunk of
-     * keys to the next.  What open() and open_bwd() make anew need not be kept. */
+    /* Backward: how many of the first rows of mem are state that is saved from one chunk of keys
+     * to the next.  Rows that open() and open_bwd() compute again need not be saved. */
     ptrdiff_t (*chunk_state)(const struct call *, int x);
-    /* Forward, in parts: how many rows of mem, from row `first` on, are state that rows carry on
-     * from one part to the next, beside sums and carries. */
+    /* Forward, in parts: how many rows of mem, from row `first` on, are state that is saved from
+     * one part to the next, besides sums and carries. */
     ptrdiff_t (*part_state)(const struct call *, int x, ptrdiff_t *first);
-    void (*resume)(struct tile *, int x);            /* it has been brought back */
+    void (*resume)(struct tile *, int x);            /* the state has been restored */
 
-    /* Gradient of tables: each work item sums a part per head and chunk of keys; an item's parts
-     * are added up, and then added to the total in the order of the items. */
+    /* Gradient of tables: each work item sums a part per head and chunk of keys.  An item's
+     * parts are added up, and then added to the total in the order of the items. */
     ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
-    /* How many of them, the first ones, each query tile sums from 0 in own.fresh; the engine adds
-     * these to the part when the rows leave a chunk.  NULL: none, as what is added to the part
-     * are sums over the rows of a tile already. */
+    /* How many of them, the first ones, each query tile sums from 0 in own.fresh.  The engine
+     * adds these to the part when the rows leave a chunk.  NULL: none, as only sums over the
+     * rows of a tile are added to the part. */
     ptrdiff_t (*fresh)(const struct call *, int x);
-    /* Where a head's part goes in the total: parts that are shared have one home. */
+    /* Where a head's part is added in the total: heads that share a part have one place. */
     ptrdiff_t (*part_at)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
-    /* A part may begin with what is added to the total and have something else behind it.  added()
-     * says how much is added (NULL: all).  finish() makes the one from the other, when all rows of
-     * a work item, from `row` on, are done with chunk number `chunk`. */
+    /* A part may begin with numbers that are added to the total, followed by others.  added()
+     * returns the number that are added (NULL: all).  finish() computes the first from the
+     * second when all rows of a work item, from `row` on, are done with chunk number `chunk`. */
     ptrdiff_t (*added)(const struct call *, int x);
     void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row,
                    ptrdiff_t chunk, real *part);
-    /* Numbers per key and head of a gradient that is summed in own.keys, 0 if there is none; and
-     * where those of a head's first key go in the total, which has them key by key. */
+    /* Numbers per key and head of a gradient that is summed in own.keys, 0 if there is none.
+     * keys_at: where those of a head's first key are in the total, which stores them key by key. */
     int (*keyed)(const struct call *, int x);
-    bool keyed_alone;                    /* keyed() is 1, and the number is summed without padding;
-                                            else the sums are products, whose rows are padded() */
+    /* keyed() is 1, and the number is summed without padding; else the sums are
+     * products, whose rows are padded() */
+    bool keyed_alone;
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
-    /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */
+    /* Once per query tile, after Q is loaded, and in _bwd dO, delta and lse. */
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
-    /* Sees scale q.k alone, before any term adds to it; adds its gradient to ds, last of all. */
+    /* Sees scale q.k alone, before any term adds to it.  The _bwd adds its
+     * gradient to ds, last of all. */
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x);
     /* s += or s *= , in the order of the groups; reads ds, the gradient of its own stage. */
     void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);
     /* Once for all heads of the item; t is the tile of the first. */
     void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);
-    /* Adds up what it wants of p in out; adds to dp. */
+    /* Sums what it needs of p in out; the _bwd adds to dp. */
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);
-    /* Adds to O from outs; adds to dqs and to the part from grads. */
+    /* Adds to O from outs; the _bwd adds to dqs and to the part from grads. */
     void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);
 
-    /* Decode asks, while it reads the keys of a tile, for a vector to multiply them by beside
-     * the query, and where the numbers go.  NULL: none, and then the term's hooks may read k.
-     * If `keys` is set, its rows are multiplied instead of the tile's keys. */
+    /* While decode reads the keys of a tile, it asks for another vector to multiply them by,
+     * besides the query, and where the numbers go.  NULL: none, and then the term's hooks may
+     * read k.  If `keys` is set, its rows are multiplied instead of the tile's keys. */
     const real *(*extra_query)(struct tile *, int x, struct source *keys, real **numbers);
     bool reads_keys;                     /* its hooks read k */
 
-    /* What need not be computed. */
-    /* The most it adds to any score of this tile; NULL: no promise.  fades: that falls with the
-     * distance, so asking is worth the time. */
+    /* Work that can be skipped. */
+    /* The most it adds to any score of this tile; NULL: no bound.  fades: the bound falls with
+     * the distance, so asking is worth the time. */
     real (*ceiling)(const struct tile *, int x);
     bool fades;
-    /* No older tile moves the carry any more, so the backward pass need not sweep on. */
+    /* True if no older tile changes the carry, so that the backward sweep can stop. */
     bool (*fixed)(const struct tile *, int x);
-    /* Every weight from this tile on in this chunk is an exact 0.  ends: can that happen in this
-     * call?  NULL: yes, if there is a spent hook. */
+    /* True if every weight from this tile on in this chunk is an exact 0.  ends: true if that
+     * can happen in this call.  NULL: yes, if there is an exhausted hook. */
     bool (*exhausted)(const struct tile *, int x);
     bool (*ends)(const struct call *, int x);
 
     const struct weights *weights;       /* of a weight term */
-    const struct rotation *rotation;     /* of a term that turns rows */
+    const struct rotation *rotation;     /* of a term that rotates rows */
 };
 
 #define TERM(name, traits) extern const struct term N(term_##name);
@@ -105,7 +108,8 @@ INLINE const struct term *term_of(const struct call *c, int x)
     extern const struct term *const N(terms)[TERM_COUNT];
     return N(terms)[c->plan->use[x].term];
 }
-/* The body for every use x of a term, in the order of the plan; `break` leaves one use only. */
+/* Runs the body for every use x of a term, in the order of the plan;
+ * `break` leaves one use only. */
 #define EACH_USE(c, x, term) \
     for (int x = 0; x < (c)->plan->uses; x++) \
         for (const struct term *term = term_of(c, x); term; term = NULL)
@@ -126,7 +130,7 @@ INLINE ptrdiff_t rotation_part(const struct call *c)
     const struct term *term = term_of(c, c->plan->rotate);
     return term->part ? term->part(c, c->plan->rotate) : 0;
 }
-/* Does rotate_bwd(), with this part, want to see the rows before they rotated? */
+/* True if rotate_bwd(), with this part, needs the rows as they were before rotation. */
 INLINE bool wants_input(const struct call *c, const real *part)
 {
     return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);
@@ -137,7 +141,7 @@ INLINE const struct rotation *fading(const struct call *c)
     const struct rotation *r = rotation_of(c);
     return r && r->fade ? r : NULL;
 }
-/* The position that key tile number `tile` of a sequence fades from, and so do queries
+/* The position from which key tile number `tile` of a sequence fades, and the queries
  * that it is multiplied by. */
 INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
 {

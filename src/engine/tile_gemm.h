@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* dots.h -- products of a tile: queries with keys, weights with values, gradients with either.
- * They leave out what no row of the tile sees. */
+/* tile_gemm.h -- products of a tile: queries with keys, weights with values, gradients with
+ * either.  They skip the pairs that no row of the tile sees. */
 #ifndef LOCI_ENGINE_TILE_GEMM_H
 #define LOCI_ENGINE_TILE_GEMM_H
 
 #include "engine/visible.h"
 
-/* One vector q: C[k] = sum over d of a[d][k] q[d], rows of A being `ad` apart, lanes over keys.
- * Four vectors at a time, as an fma waits for the one before it in its chain; the last keys go one
- * by one, in the same chain and so with the same bits. */
+/* One vector q: C[k] = sum over d of a[d][k] q[d], with rows of A `ad` apart and lanes over
+ * keys.  Four vectors at a time, as an fma waits for the one before it in its chain.  The last
+ * keys go one by one, in the same chain and so with the same bits. */
 INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real *q, real *c)
 {
     int k = 0;
@@ -32,7 +32,7 @@ INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real 
     }
 }
 /* The same with a[k][d]: VL x VL blocks are transposed in registers, so that the lanes are keys
- * here, too, and every sum is one chain over the channels. */
+ * here too, and every sum is one chain over the channels. */
 INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q, real *c)
 {
     int k = 0;
@@ -61,8 +61,8 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows
- * of the next tile, or nothing if none follows. */
+/* What to prefetch of an array of reals with a row per key, whose row a belongs to the tile's
+ * first key: the rows of the next tile, or nothing if none follows. */
 INLINE struct next next_rows(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
@@ -70,8 +70,8 @@ INLINE struct next next_rows(const struct tile *t, const real *a, ptrdiff_t as)
                           sizeof(real), sizeof(real) };
 }
 
-/* Queries with keys, and weights with values.  next: what the product asks for as it goes, the rows
- * of the next tile.  With one row per tile it asks for nothing: decode has loops of its own. */
+/* Queries with keys, and weights with values.  next: what the product prefetches as it runs, the
+ * rows of the next tile.  With one row per tile it prefetches nothing: decode has its own loops. */
 #if QT == 1
 INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c,
                 const struct next next)
@@ -108,8 +108,8 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
     }
 }
 #else
-/* Keys or rows that leave out the same part of a tile on the diagonal: small enough to leave out
- * most of what is masked, large enough for the blocks of a product. */
+/* Keys or rows that skip the same part of a tile on the diagonal: small enough to skip most of
+ * what is masked, large enough for the blocks of a product. */
 enum { STRIP = 16 };
 
 /* The same from a later key on. */
@@ -118,8 +118,8 @@ INLINE struct next from_row(struct next next, int row)
     if (next.first) next.first += row * next.row;
     return next;
 }
-/* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C + it.  In a tile that the diagonal
- * crosses, rows before the first that sees any key of a strip are left as they are:
+/* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C plus that sum.  In a tile that
+ * the diagonal crosses, rows before the first that sees any key of a strip are not written:
  * the mask overwrites them. */
 INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as,
                    ptrdiff_t ad, struct next next, int D, const real *b, real *c)
@@ -142,12 +142,12 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 {
     dot_as(SET, t, a, as, 1, next, D, b, c);
 }
-/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of
- * rows sees have p = 0 and are left out. */
+/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r].  Keys after the last that a strip
+ * of rows sees have p = 0 and are skipped. */
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                      real *c, const real *fade, const struct next rows)
 {
-    /* A is read down its columns, so its steps and rows change places. */
+    /* A is read down its columns, so its steps and rows are exchanged. */
     const struct next next = { rows.first, rows.step, rows.row, rows.size };
     if (!t->partial || t->listed) {
         product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
@@ -163,9 +163,9 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 }
 #endif
 
-/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do
- * not see the key.  A finite number times 0 is 0 and any other NaN, so one sum tells for
- * all, without a branch. */
+/* True if every number of these rows is finite.  If not, 0 * NaN must not reach rows that
+ * do not see the key.  A finite number times 0 is 0 and any other NaN, so one sum decides
+ * for all, without a branch. */
 INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
 {
     vf zeros[4] = { vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0) };
@@ -181,8 +181,8 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
     for (int v = 0; v < VL; v++) bad += lanes[v];
     return bad == 0;
 }
-/* mix_tile() over visible keys only.  Where all is finite the sums are the same,
- * as a masked key has the weight 0. */
+/* mix_tile() over visible keys only.  If all numbers are finite the sums are the same, as
+ * a masked key has weight 0. */
 INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                         real *c, const real *fade)
 {
@@ -194,7 +194,7 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
             c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
         }
 }
-/* Chooses: rows that hold no numbers only matter where some row must not see them. */
+/* Chooses: rows that are not finite matter only if some row must not see them. */
 INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                      real *c, const real *fade, const struct next next)
 {
@@ -204,7 +204,7 @@ INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 
 #if QT > 1
 /* C[k][n] += sum over r of w[k][r] rows[r][n], as in dV += P^T dO and dK += dS^T Q.  Rows before
- * the first that sees a key of the strip have w = 0 and are left out. */
+ * the first that sees a key of the strip have w = 0 and are skipped. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || t->listed) {
@@ -218,7 +218,7 @@ INLINE void outer(const struct tile *t, const real *w, const real *rows, int wid
                 c + k * width, width, NULL);
     }
 }
-/* The same; where a query, its dO or its lse is not finite, over visible pairs only. */
+/* The same; if a query, its dO or its lse is not finite, over visible pairs only. */
 INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || t->finite) {
@@ -233,8 +233,8 @@ INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, in
             c[k * width + n] += sum;
         }
 }
-/* The same for n rows of weights that are not by key, for instance by distance.
- * Rows that are not finite are left out where w is 0. */
+/* The same for n rows of weights that are not by key, for instance by distance.  Rows that are
+ * not finite are skipped where w is 0. */
 INLINE void add_outer(const struct tile *t, int n, const real *w, const real *rows, int width,
                       real *c)
 {

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* visible.h -- which keys the rows of a tile may see, and what masked scores become. */
+/* visible.h -- which keys the rows of a tile may see, and the values of masked scores. */
 #ifndef LOCI_ENGINE_VISIBLE_H
 #define LOCI_ENGINE_VISIBLE_H
 
 #include "engine/term.h"
 
-/* Distances that are visible: lo <= d <= hi.  Positions lie within 2^40, so with 2^60 for an open
- * end sums with distances do not overflow; hi is INT64_MAX then, and is only compared. */
+/* Distances that are visible: lo <= d <= hi.  Positions are within 2^40, so with 2^60 for an
+ * open end sums with distances do not overflow.  An open hi is INT64_MAX and is only compared. */
 struct band { int64_t lo, hi; };
 INLINE struct band band(const struct loci_plan *p)
 {
-    /* strict is 1 where a row does not see its own key */
+    /* strict is 1 if a row does not see its own key */
     int64_t lo = p->full ? -((int64_t)1 << 60) : p->strict;
     if (p->window_right < -lo) lo = -p->window_right;
     return (struct band){ lo, p->window_left };
 }
 
-/* Keys of the sequence that some row of the tile may see: first .. last
- * (none when last < first). */
+/* Keys of the sequence that some row of the tile may see: first .. last (none if last < first). */
 struct keyrange { ptrdiff_t first, last; };
-/* The keys of a row of the sequence, where the caller says which. */
+/* The first and last key of a row of the sequence, where the caller gives them. */
 INLINE ptrdiff_t first_key(const struct call *c, const struct sequence *q, ptrdiff_t row)
 {
     const ptrdiff_t at = (c->in->per_batch ? q->b * c->Lq : 0) + q->q0 + row;
@@ -45,7 +44,7 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
         }
         a = most;
     }
-    /* Positions in any order: only a look at each tile can tell. */
+    /* Positions may have any order, so each tile must be tested. */
     if (!q->run || q->segments) return a;
     struct band w = band(c->plan);
     int64_t d = q->d0 + row;             /* distance of the tile's first row to key 0 */
@@ -55,7 +54,7 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
     return a;
 }
 
-/* Those of them that are present. */
+/* The present keys of a range. */
 INLINE struct keyrange present_of(const struct call *c, struct keyrange a)
 {
     const struct key_span k = present_keys(c);
@@ -65,7 +64,7 @@ INLINE struct keyrange present_of(const struct call *c, struct keyrange a)
 
 /* ---- Pair by pair ---------------------------------------------------------------------------- */
 
-/* Where the mask has the numbers of a row, from the tile's first key on. */
+/* The numbers of a row in the mask, from the tile's first key on. */
 INLINE const void *mask_row(const struct tile *t, int r)
 {
     const struct call *c = t->c;
@@ -94,13 +93,13 @@ INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
     return (struct rowrange){ (int)first, (int)end };
 }
 
-/* Do order and window hide some pair of a tile? */
+/* True if order and window hide some pair of a tile. */
 INLINE bool band_cuts(const struct tile *t, struct band w)
 {
     /* The smallest distance of a run is that of the last key and the first row. */
     return !t->run || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
 }
-/* Are all rows and keys of one segment that is no padding? */
+/* True if all rows and keys belong to one segment that is not padding. */
 INLINE bool one_segment(const struct tile *t)
 {
     bool same = t->qg[0] >= 0;
@@ -108,7 +107,7 @@ INLINE bool one_segment(const struct tile *t)
     for (int k = 0; k < t->keys; k++) same &= t->kg[k] == t->qg[0];
     return same;
 }
-/* Do some rows begin after the tile's first key, or end before its last one? */
+/* True if some rows begin after the tile's first key, or end before its last one. */
 INLINE bool ranges_cut(const struct tile *t, int64_t j)
 {
     bool cut = false;
@@ -116,7 +115,7 @@ INLINE bool ranges_cut(const struct tile *t, int64_t j)
     return cut;
 }
 
-/* hidden[] of the tile: what order and window, segments, ranges and a mask leave out. */
+/* hidden[] of the tile: what order and window, segments, ranges and a mask hide. */
 INLINE void list_hidden(struct tile *t, struct band w)
 {
     const uint64_t rows = rows_bits(0, t->rows), one = 1;
@@ -158,7 +157,7 @@ INLINE void list_hidden(struct tile *t, struct band w)
             hidden[k] |= (uint64_t)(added[k] == -INFINITY) * (one << r);
     }
 }
-/* Lists what rows do not see.  Does any of them see a key of the tile? */
+/* Lists what rows do not see.  True if any of them sees a key of the tile. */
 INLINE bool list_tile(struct tile *t, struct band w)
 {
     const uint64_t rows = rows_bits(0, t->rows);
@@ -169,8 +168,8 @@ INLINE bool list_tile(struct tile *t, struct band w)
     return all != rows;
 }
 
-/* Puts the tile on the keys j .. of its sequence, at most to `last`.  False when
- * no row sees any of them. */
+/* Puts the tile on the keys j .. of its sequence, at most to `last`.  False
+ * if no row sees any of them. */
 INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = t->c;
@@ -180,7 +179,7 @@ INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
     t->keys = last - j + 1 < KT ? (int)(last - j + 1) : KT;
     if (t->run) t->d = q->d0 + (t->i0 - q->q0) - j;
     if (!t->listed) {
-        /* Some row sees some of them, as keys_of() has left out the others. */
+        /* Some row sees some of them, as keys_of() has excluded the others. */
         t->partial = t->rows < t->live || band_cuts(t, w);
         return true;
     }
@@ -196,7 +195,7 @@ INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
  * weights.  It selects and never multiplies, as 0 * NaN is NaN. */
 INLINE void mask(const struct tile *t, real *s, real with)
 {
-    /* Products leave out the columns from `live` on, so these hold old memory. */
+    /* Products skip the columns from `live` on, so these are stale. */
     if (t->live < QT)
         for (int k = 0; k < t->keys; k++)
             for (int r = t->live; r < QT; r += VL) vf_store(s + k * QT + r, vf_set1(with));

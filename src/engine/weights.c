@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weights.c -- what rows give to keys, from the lse or rem of a forward pass: its walk, with
- * weights that are stored instead of sums of values. */
+/* weights.c -- the weight of each row for each key, from the lse or rem of a forward pass.  It
+ * walks as that pass does, and stores weights instead of summing values. */
 #include "engine/forward.h"
 
 #if QT > 1

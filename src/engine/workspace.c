@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* thread.c -- lays out the workspace.  One function measures and lays out, so that size and
- * layout cannot disagree. */
+/* workspace.c -- lays out the workspace.  One function measures and lays out, so that size
+ * and layout cannot disagree. */
 #include "engine/workspace.h"
 
-/* What a hook says, 0 if there is none. */
+/* The result of a hook, 0 if there is none. */
 static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
 {
     return size ? size(c, x) : 0;
@@ -18,7 +18,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     bool mul = false;
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
-    /* What a term has for itself comes last, and only that of terms in use is set. */
+    /* The terms' own memory comes last, and only that of terms in use is set. */
     memset(t, 0, offsetof(struct tile, own));
     t->c = c;
     t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp), t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
@@ -38,7 +38,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->total.l = carve_reals(a, QT);
     t->alpha = carve_reals(a, QT), t->q.norm = carve_reals(a, QT), t->lost = carve_reals(a, QT);
     t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT), t->total.o = carve_reals(a, (ptrdiff_t)Dv * QT);
-    /* positions, and segments behind them */
+    /* positions, followed by segments */
     t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
     t->hidden = carve_bytes(a, KT, sizeof *t->hidden);
     if (c->in->k_first)
@@ -71,7 +71,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     }
 }
 
-/* Angles stand first, so that engines of both widths, and a rotation alone, find them. */
+/* Angles come first, so that engines of both widths, and a rotation alone, find them. */
 static struct angles *lay_out_angles(const struct call *c, struct arena *a)
 {
     const int x = c->plan->rotate;
@@ -90,7 +90,8 @@ static void lay_out_all(const struct call *c, struct arena *a, double **all)
             all[x] = carve_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
                                 sizeof(double));
 }
-/* What a backward item sums, for the longest sequence: which item a block gets is not known. */
+/* The sums of a backward item, sized for the longest sequence: it is not
+ * known which item a block gets. */
 static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
@@ -113,7 +114,7 @@ static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
     if (most_chunks(c) > 1) lay_out_all(c, &a, w->all);
     return a.full ? SIZE_MAX : a.used;
 }
-/* What rows keep from chunk to chunk. */
+/* The state that rows save from chunk to chunk. */
 static void lay_out_saved(const struct call *c, struct arena *a, struct sums *w)
 {
     const size_t chunks = (size_t)most_chunks(c),
@@ -127,7 +128,7 @@ static void lay_out_saved(const struct call *c, struct arena *a, struct sums *w)
     }
     w->chunk_state = carve_bytes(a, slots, chunk_state * QT * sizeof(real));
 }
-/* What a thread needs beside these. */
+/* The rest of a thread's memory. */
 static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
@@ -144,7 +145,7 @@ static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w
     lay_out_saved(c, a, w);
 }
 
-/* Lays out all that one thread has but its block of sums. */
+/* Lays out all memory of one thread except its block of sums. */
 size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct sums *sums)
 {
     const struct loci_plan *p = c->plan;
@@ -210,7 +211,7 @@ struct item_bytes N(item_bytes)(const struct call *c)
     return lay_out_item(c, NULL, NULL, &w);
 }
 
-/* Copies rows of QT reals to what is held, or back, and steps on. */
+/* Saves rows of QT reals or restores them, and steps on. */
 static void copy_state(real *rows, ptrdiff_t n, real **at, bool back)
 {
     const size_t bytes = sizeof(real) * (size_t)(n * QT);
@@ -256,7 +257,7 @@ struct angles *N(angles_of)(const struct call *c, int index)
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
 {
-    /* One job needs no other thread to be woken. */
+    /* One job does not wake another thread. */
     if (c->in->host && c->in->host->run && n > 1) {
         c->in->host->run(c->in->host->user, n, job, arg);
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* thread.h -- the memory a thread works on, and how work is handed to threads. */
+/* workspace.h -- the memory of a thread, and how work is passed to threads. */
 #ifndef LOCI_ENGINE_WORKSPACE_H
 #define LOCI_ENGINE_WORKSPACE_H
 
@@ -7,34 +7,34 @@
 
 #include "engine/scores.h"
 
-/* What a thread has for the backward pass beside its tiles. */
+/* The memory of a thread for the backward pass, besides its tiles. */
 struct sums {
     /* A block: sums of a work item and one chunk of keys, of part_keys() keys at most.  Threads
      * change blocks, as one may have to wait until its sums are added. */
     real *dk, *dv;                       /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
     real *keys[MAX_USES];                /* [heads of an item][keys][key_row() of the term] */
-    double *all[MAX_USES];               /* [heads of an item][added of the term]: of all chunks of
-                                            the item, where sequences have several, else NULL; in a
-                                            chain always, and apart from the block */
+    /* [heads of an item][added of the term]: of all chunks of the item, if sequences have
+     * several, else NULL; in a chain always, and apart from the block */
+    double *all[MAX_USES];
 
     /* the thread's own */
-    real *fresh[MAX_USES];               /* parts of one query tile, per head of an item when they
-                                            mix */
+    /* parts of one query tile, per head of an item when they mix */
+    real *fresh[MAX_USES];
     /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *carry[MAX_USES];
-    /* [key tiles][KT][QT], left by the sweep of carries; NULL: made twice */
+    /* [key tiles][KT][QT], from the sweep of carries; NULL: computed twice */
     real *scores;
 
-    /* Where sequences have several chunks, else NULL; the thread's, or in a chain the item's.  A
-     * slot is a query tile of one head. */
-    double *so_far[MAX_USES];            /* [heads of an item][added of the term]: of the chunks so
-                                            far */
-    real *chunk_state;                          /* [slots][kept rows][QT]: state of rows */
-    real *border[MAX_USES];              /* [slots][chunks][carry rows][QT]: carries as a chunk
-                                            finds them */
+    /* Only if sequences have several chunks, else NULL.  It belongs to the thread, or in a chain
+     * to the item.  A slot is a query tile of one head. */
+    /* [heads of an item][added of the term]: of the chunks so far */
+    double *so_far[MAX_USES];
+    real *chunk_state;                          /* [slots][saved rows][QT]: state of rows */
+    /* [slots][chunks][carry rows][QT]: carries at the start of each chunk */
+    real *border[MAX_USES];
 };
-/* What it has in decode: scores, weights and sums of a whole chunk. */
+/* The memory of a thread in decode: scores, weights and sums of a whole chunk. */
 struct chunk { real *s, *p, *alpha, *sums; };
 struct workspace { struct tile *tile; struct chunk chunk; };
 
@@ -43,9 +43,9 @@ INLINE real *carve_reals(struct arena *a, ptrdiff_t n)
     return carve_bytes(a, (size_t)n, sizeof(real));
 }
 
-/* Heads that an item handles in lockstep; heads and kv heads that a backward item owns.
- * A mix ties all heads together; otherwise a backward item has all heads of one kv head,
- * as they add to the same dK and dV. */
+/* Heads that an item computes in lockstep; heads and kv heads that a backward item owns.  A
+ * mix ties all heads together.  Otherwise a backward item has all heads of one kv head, as
+ * they add to the same dK and dV. */
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
 INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
 INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
@@ -53,15 +53,15 @@ INLINE int item_key_heads(const struct loci_plan *p)
 {
     return item_kv_heads(p) * (p->key_heads / p->kv_heads);
 }
-/* Keys of a chunk, or of the longest sequence if it has fewer, and their tiles; chunks of that
- * one. */
+/* Keys of a chunk, or of the longest sequence if it has fewer, and their
+ * tiles; chunks of that sequence. */
 INLINE ptrdiff_t part_keys(const struct call *c)
 {
     return c->seqs.longest < CHUNK ? c->seqs.longest : CHUNK;
 }
 INLINE ptrdiff_t part_tiles(const struct call *c) { return (part_keys(c) + KT - 1) / KT; }
 INLINE ptrdiff_t most_chunks(const struct call *c) { return (c->seqs.longest + CHUNK - 1) / CHUNK; }
-/* Chunks of keys that are there. */
+/* The number of chunks of present keys. */
 INLINE ptrdiff_t chunks_there(const struct call *c)
 {
     const ptrdiff_t keys = streamed(c) ? c->Lk : c->seqs.longest;
@@ -83,9 +83,9 @@ INLINE ptrdiff_t added_part(const struct call *c, int x)
     const struct term *term = term_of(c, x);
     return term->added ? term->added(c, x) : term->part(c, x);
 }
-/* Can the scores that the sweep of carries made serve again?  Not when score() may leave something
- * behind for score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the
- * final scores and no further. */
+/* True if the scores that the sweep of carries computed can be reused.  Not if score() may
+ * store something for score_bwd(), which needs memory of its own.  Only a weight term's sweep
+ * ends at the final scores. */
 INLINE bool reuses_scores(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -97,47 +97,47 @@ INLINE bool reuses_scores(const struct call *c)
     return term_of(c, p->weight)->carry != NULL;
 }
 
-/* Rows that a thread works on at once in decode. */
+/* Rows that a thread processes together in decode. */
 INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
-/* Tiles of a chunk that it has room for there: soften() works on VL of them at once. */
+/* Tiles of a chunk that decode has memory for: softmax_tile() processes VL of them at once. */
 INLINE ptrdiff_t decode_tiles(const struct call *c) { return (part_tiles(c) + VL - 1) / VL * VL; }
 
-/* Lays out what a thread has at `base`, and returns its bytes; NULL: only measures.  sums: what it
- * has in a backward pass beside its block of sums, or NULL. */
+/* Lays out the memory of a thread at `base`, and returns its bytes; NULL: only measures.  sums:
+ * its memory in a backward pass besides its block of sums, or NULL. */
 size_t N(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
-/* With sums, the thread's first block is among them. */
+/* With sums, these include the thread's first block. */
 struct workspace N(workspace_of)(const struct call *, int index, struct sums *);
-/* Block number `index`, and nothing else; and its bytes.  The first blocks are those of the
- * threads. */
+/* Block number `index`, and nothing else; and its bytes.  The first blocks
+ * are those of the threads. */
 struct sums N(sums_of)(const struct call *, int index);
 size_t N(sums_bytes)(const struct call *);
-/* In a chain: all that item number `item` of the run at hand has, its gradients of tables being
- * number `part` of those of all runs; and bytes of the two. */
+/* In a chain: all memory of item number `item` of the current run, whose gradients of tables are
+ * number `part` of those of all runs; and the bytes of both. */
 void N(use_item)(const struct call *, ptrdiff_t item, ptrdiff_t part, struct sums *);
 struct item_bytes { size_t item, part; } N(item_bytes)(const struct call *);
-/* The thread goes on with this block. */
+/* Makes this the thread's block. */
 void N(use_block)(const struct call *, int index, struct sums *);
 /* Its angles, which come first in workspaces of every tile width. */
 struct angles *N(angles_of)(const struct call *, int index);
-size_t N(angles_bytes)(const struct call *);    /* its bytes */
+size_t N(angles_bytes)(const struct call *);
 
-/* Has the host cancelled?  It is asked at least once for the rows of a tile
- * and the keys they see. */
+/* True if the host has cancelled.  It is called at least once for the rows of a
+ * tile and the keys they see. */
 INLINE bool cancelled(const struct call *c)
 {
     const loci_host *host = c->in->host;
     return host && host->cancelled && host->cancelled(host->user);
 }
-/* What rows have of the keys so far is put down in a slot of that many bytes, or brought back. */
+/* Saves the state of rows over the keys so far in a slot of that many bytes, or restores it. */
 void N(save_part)(struct tile *, char *slot, bool back);
 size_t N(part_slot_bytes)(const struct call *);
-/* What engine.h says of sum_later. */
+/* See sum_later in engine.h. */
 void N(sum_later)(const void *x, void *later, double *sum, double *top);
-/* What engine.h says of add_product. */
+/* See add_product in engine.h. */
 void N(add_product)(int m, int k, int n, const double *x, const double *y, double *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
 void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
-/* Turns and stages the keys, and measures them, where the plan asks for it. */
+/* Rotates, stages and measures the keys, where the plan requires it. */
 void N(prepare_keys)(struct call *);
 
 #endif

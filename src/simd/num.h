@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* num.h -- the arithmetic of engine and terms on top of the ISA's vec.h.  Everything here gives the
- * same bits for every ISA: lanes run across outputs, and each scalar function is the vector one
- * with one lane. */
+/* num.h -- the arithmetic of engine and terms on top of the ISA's vec.h.  It gives the
+ * same bits for every ISA: lanes run across outputs, and each scalar function is the
+ * vector one with one lane. */
 #ifndef LOCI_SIMD_NUM_H
 #define LOCI_SIMD_NUM_H
 
@@ -12,21 +12,21 @@
 #include <stdint.h>
 #include <string.h>
 
-#include LOCI_VEC                        /* isa/NAME/vec.h, the words of the instruction set that
-                                            this is compiled for */
+/* src/simd/NAME/vec.h, the words of the instruction set that this is compiled for */
+#include LOCI_VEC
 
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
-/* Every global of an engine is called by its instruction set and tile width, as the
- * same sources are linked once for each of them: N(walk) is loci_walk_avx2_64. */
+/* Every global of an engine is named by its instruction set and tile width, as the same sources
+ * are linked once for each of them: N(forward) is loci_forward_avx2_64. */
 #define N(name) PASTE(name, LOCI_ISA, QT)
-/* that of the wide tiles, whatever this file is compiled for */
+/* the name of the wide tiles, in files of either width */
 #define WIDE(name) PASTE(name, LOCI_ISA, 64)
 
-/* INLINE: for functions that are written once and compiled for each constant they are given.
- * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the
- * array is registers.  Sanitizers do without (LOCI_ROLLED), as their checks in all these copies
- * take minutes to compile. */
+/* INLINE: for functions that are written once and compiled for each constant argument.  UNROLL:
+ * before a loop of constant length whose body indexes an array of vectors; unrolled, the array
+ * is registers.  Sanitizer builds disable both (LOCI_ROLLED), as their checks in all these
+ * copies take minutes to compile. */
 #if defined LOCI_ROLLED
 #define INLINE static inline
 #define UNROLL
@@ -61,12 +61,12 @@ INLINE real abs_(real a) { return a < 0 ? -a : a; }
 #endif
 
 /* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
- * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).
- * Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining chunks
- * rely on both.  NaN stays NaN: not by scaling, which adds whatever bits a NaN has.
+ * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one
+ * float).  Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining
+ * chunks rely on both.  NaN stays NaN, but not by scaling, which adds to any bits of a NaN.
  *
- * e^-60 is 2^-86: 2^20 such weights are less than half a last place of the largest one, in double
- * too; and what they are multiplied by, values and gradients, has 2^40 left before products become
+ * e^-60 is 2^-86: 2^20 such weights are less than half a last place of the largest one, in
+ * double too.  Their factors, values and gradients, have 2^40 left before products become
  * subnormal, which some processors compute a hundred times as slowly. */
 #define EXP_LOW ((real)-60)
 #if LOCI_DOUBLE
@@ -75,8 +75,8 @@ INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
 INLINE vf vf_exp_from(real low, vf x) { return x < low ? 0 : exp(x); }
 #else
 #define EXP_LOG2E 1.44269504f
-#define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
-                                                      the low bits */
+/* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+#define EXP_MAGIC 12582912.0f
 #define EXP_LN2 0.693147182f
 /* Fitted for the smallest error over |r| <= ln 2 / 2, hence
  * near the inverse factorials but not equal to them. */
@@ -130,9 +130,9 @@ INLINE vf vf_exp_from(real low, vf x)
 #endif
 INLINE vf vf_exp(vf x) { return vf_exp_from(EXP_LOW, x); }
 
-/* tanh x = -e / (e + 2), e = e^(-2|x|) - 1, with the sign of x.  As in exp_(), -2|x| = n ln 2 + r,
- * and e = 2^n (e^r - 1) + (2^n - 1), where neither cancels: e^r - 1 is a polynomial of degree 6
- * that is exact at 0.  Worst error 2.5 ulp, near 0 too; NaN stays NaN. */
+/* tanh x = -e / (e + 2), e = e^(-2|x|) - 1, with the sign of x.  As in exp_(), -2|x| = n ln 2 +
+ * r, and e = 2^n (e^r - 1) + (2^n - 1), where neither cancels: e^r - 1 is a polynomial of degree
+ * 6 that is exact at 0.  Worst error 2.5 ulp, near 0 too; NaN stays NaN. */
 #if LOCI_DOUBLE
 INLINE vf vf_tanh(vf x) { return tanh(x); }
 #else
@@ -150,8 +150,8 @@ INLINE vf vf_tanh(vf x)
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
     const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
              power = vf_scale2(one, t);
-    /* e^r - 1 = r + r^2 (...): what is left of the series
-     * after r is added last, so small x keep their digits. */
+    /* e^r - 1 = r + r^2 (...): the rest of the series after r is added
+     * last, so small x stay precise. */
     vf e = vf_fma(r, vf_set1(EXPM1_C6), vf_set1(EXPM1_C5));
     e = vf_fma(r, e, vf_set1(EXPM1_C4));
     e = vf_fma(r, e, vf_set1(EXPM1_C3));
@@ -163,9 +163,9 @@ INLINE vf vf_tanh(vf x)
 }
 #endif
 
-/* Natural logarithm of a positive finite x, in double and plain
- * operations only, so that its bits depend on no libm: x = m 2^e with m
- * in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2 ulp. */
+/* Natural logarithm of a positive finite x, in double and plain operations only, so that
+ * its bits do not depend on libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1)
+ * / (m + 1)).  Within 2 ulp. */
 INLINE double log_(double x)
 {
     int e;
@@ -206,9 +206,9 @@ INLINE void vf_transpose(vf *x)
     }
 }
 
-/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.
- * Blocks of VL x VL go through registers, the edges one by one.
- * A row whose columns have one number each, or the other way round, is as it was. */
+/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.  Blocks of VL x VL go
+ * through registers, the edges one by one.  A row whose columns have one number each, or a
+ * column whose rows have, stays as it is. */
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
     int r = 0;

@@ -8,20 +8,21 @@
 #include "engine/visible.h"
 #include "layout/affine.h"
 
-/* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
+/* Up to here, distances of a run's tile are exact reals, and so are the
+ * steps from one to the next. */
 static bool near(const struct tile *t)
 {
     return t->run && t->d < (1 << 24) - QT && t->d > -(1 << 24) + KT;
 }
 
-/* d of row r at key 0; key k has k less. */
+/* d of row r at key 0; that of key k is k less. */
 static void ramp(const struct tile *t, real *d)
 {
     const real first = (real)t->d;
     for (int r = 0; r < QT; r++) d[r] = first + (real)r;
 }
 
-/* A slope that rewards distance, or is no number, may add an infinity to pairs that a row does not
+/* A slope that rewards distance, or is NaN, may add an infinity to pairs that a row does not
  * see. */
 static bool falls(real slope) { return slope >= 0 && slope < INFINITY; }
 
@@ -68,7 +69,7 @@ static struct band span(const struct tile *t)
     return (struct band){ qlow - khigh, qhigh - klow };
 }
 
-/* Linear on both sides of distance 0, so the largest is at an end, or there. */
+/* Linear on both sides of distance 0, so the largest value is at an end or at 0. */
 static real ceiling(const struct tile *t, int x)
 {
     const real behind = -slope_of(t, x, AFFINE_BEHIND), ahead = slope_of(t, x, AFFINE_AHEAD);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* angles.h -- cos and sin of the coordinates of rows times frequencies; the table is described in
- * pairs.h.
+/* angles.h -- cos and sin of the coordinates of rows times frequencies; the table is
+ * described in layout/pairs.h.
  *
- * With x = 64 n + k, the angle of a whole coordinate x is that of the anchor 64 n, reduced exactly,
- * plus that of the step k, from the table.  They are joined in double by plain products, so cos and
- * sin depend on x alone and have the same bits for every instruction set; they are rounded to real
- * once, with an absolute error near 2^-52 before that.  Coordinates that are not whole go the
- * direct way.  struct angles has them as [rows][cos, sin][width]. */
+ * With x = 64 n + k, the angle of a whole coordinate x is that of the anchor 64 n,
+ * reduced exactly, plus that of the step k, from the table.  They are joined in double by
+ * plain products, so cos and sin depend on x alone and have the same bits for every
+ * instruction set.  They are rounded to real once, with an absolute error near 2^-52
+ * before that.  Coordinates that are not whole are computed directly.  struct angles
+ * stores them as [rows][cos, sin][width]. */
 #ifndef LOCI_TERMS_ANGLES_H
 #define LOCI_TERMS_ANGLES_H
 
@@ -15,14 +16,14 @@
 #include "math/trig.h"
 #include "layout/pairs.h"
 
-/* Pairs that are worked on at once: their anchors stay in the first cache for all rows. */
+/* Pairs that are computed at once: their anchors stay in the L1 cache for all rows. */
 enum { SLICE = 64 };
 
 /* The pairs t0 .. t0 + n - 1 of a group; n counts whole lanes. */
 struct slice {
     const struct pairs *p;
     int group, t0, n;
-    double anchor[MAX_AXES];             /* where anchor_cos and anchor_sin are of; NaN: nowhere */
+    double anchor[MAX_AXES];             /* coordinates of anchor_cos and anchor_sin; NaN: none */
     _Alignas(64) double anchor_cos[MAX_AXES][SLICE];
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
@@ -40,7 +41,7 @@ static inline void direct(const struct slice *k, int axis, double x, double *res
     for (int t = 0; t < k->n; t++) trig_quarter(x * hi[t], turns[t], &cos[t], &sin[t]);
 }
 
-/* A coordinate as an anchor and, when it is whole, a step from there; else step is -1. */
+/* A coordinate as an anchor and, if it is whole, a step from there; otherwise step is -1. */
 struct split { double anchor; int step; };
 INLINE struct split split_at(double x)
 {
@@ -48,7 +49,7 @@ INLINE struct split split_at(double x)
     const int step = rest > 0 && rest < PAIR_STEPS ? (int)rest : 0;
     return (struct split){ anchor, rest == step ? step : -1 };
 }
-/* Neighbouring rows mostly share an anchor, so the last one is held. */
+/* Neighbouring rows mostly share an anchor, so the last one is reused. */
 INLINE void set_anchor(struct slice *k, int axis, double anchor)
 {
     if (k->anchor[axis] == anchor) return;
@@ -61,8 +62,8 @@ INLINE const double *step_of(const struct slice *k, int axis, int step)
     return pairs_rows(k->p, k->group, axis) + (2 + 2 * step) * k->p->width + k->t0;
 }
 
-/* cos and sin of x w on one axis, on the first times m: the table's steps have m in them,
- * the direct way multiplies by it. */
+/* cos and sin of x w on one axis, on the first axis times m: the table's steps contain m, the
+ * direct computation multiplies by it. */
 static inline void angles_on_axis(struct slice *k, int axis, double x, double *restrict cos,
                             double *restrict sin)
 {
@@ -99,8 +100,8 @@ static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos
     for (int t = 0; t < k->n; t++) to_cos[t] = (real)cos[t], to_sin[t] = (real)sin[t];
 }
 
-/* Angles as code in float has them: coordinate and frequency, their product, cos and sin, and m are
- * rounded each.  A pair listens to one axis. */
+/* Angles as float code computes them: coordinate and frequency, their product, cos and sin, and
+ * m are each rounded.  A pair reads one axis. */
 static inline void angles_in_float(const struct slice *k, const double *x, real *restrict to_cos,
                              real *restrict to_sin)
 {
@@ -131,7 +132,7 @@ INLINE real *cos_of(const struct angles *at, const struct pairs *p, int r)
     return at->buffer + (ptrdiff_t)2 * r * p->width;
 }
 
-/* Rows at steps from one anchor: m is in the steps, and each number is rounded once. */
+/* Rows at steps from one anchor: the steps contain m, and each number is rounded once. */
 INLINE void join(const struct slice *k, int rows, const struct split *split, real *to)
 {
     const int W = k->p->width;
@@ -145,8 +146,8 @@ INLINE void join(const struct slice *k, int rows, const struct split *split, rea
         }
     }
 }
-/* Rows at coordinates x of one axis.  All steps are found first, so that no row waits until it is
- * known where its own is. */
+/* Rows at coordinates x of one axis.  All steps are found first, so that no
+ * row waits for its own step. */
 static inline void angles_on_line(struct slice *k, int rows, const double *x, real *to)
 {
     const int W = k->p->width;
@@ -154,7 +155,7 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
     for (int r = 0; r < rows; r++) split[r] = split_at(x[r]);
     for (int r = 0, n; r < rows; r += n, to += (ptrdiff_t)2 * n * W) {
         n = 1;
-        /* no whole coordinate */
+        /* not a whole coordinate */
         if (split[r].step < 0) {
             angles_on_axes(k, &x[r], to, to + W);
             continue;
@@ -166,8 +167,8 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
     }
 }
 
-/* Makes the angles of n rows, unless they are there: heads that turn alike ask one after the other,
- * and only the first finds work. */
+/* Computes the angles of n rows, unless they are there already: heads with the same angles ask
+ * one after the other, and only the first computes them. */
 static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at,
                                ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
@@ -197,14 +198,14 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
     }
 }
 
-/* One rounding of a product and one of the sum, in this order: every way to turn a pair must have
- * the same bits, whether it goes by rows, by vectors or past the caches. */
+/* One rounding of a product and one of the sum, in this order.  Every way to rotate a pair must
+ * have the same bits: by rows, by vectors or past the caches. */
 INLINE void rotate_pair(const real x, const real y, const real cos, const real sin, real *a, real *b)
 {
     *a = fma_(x, cos, -(y * sin));
     *b = fma_(x, sin, y * cos);
 }
-/* n pairs (a[t], b[t]) or (x[2t], x[2t + 1]), in place; sign -1 turns back. */
+/* n pairs (a[t], b[t]) or (x[2t], x[2t + 1]), in place; sign -1 rotates back. */
 INLINE void rotate_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
                       real *restrict a, real *restrict b)
 {
@@ -217,7 +218,7 @@ INLINE void rotate_interleaved(const real *restrict cos, const real *restrict si
         rotate_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
 }
 
-/* Reals that the angles of so many pairs take. */
+/* Reals that the angles of that many pairs need. */
 INLINE ptrdiff_t angles_size(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
 
 #endif

@@ -4,24 +4,24 @@
  *     s[k][r] += scale K[k] . V[d + r - k]
  *
  * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors.
- * One product makes a line per key, with its number for each of these vectors, and key k
- * takes from its line the QT numbers that are its own: 80 columns serve 16 keys and 64 rows.
- * Where all distances of these keys are beyond lo or hi, each key has one number.
+ * One product makes a line per key, with its number for each of these vectors.  Key k reads its
+ * own QT numbers from its line: 80 columns serve 16 keys and 64 rows.  Where all distances of
+ * these keys are beyond lo or hi, each key has one number.
  *
- * Backward, dS of a key goes to its place in such a line.  The product of the lines with
- * the vectors is then a gradient of keys, and the one with the keys a gradient of vectors. */
+ * Backward, dS of a key is stored at its place in such a line.  The product of the lines with
+ * the vectors is then a gradient of keys, and that with the keys a gradient of vectors. */
 #include "engine/tile_gemm.h"
 #include "layout/band_k.h"
 
-enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
+enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances of a line */
 _Static_assert((int)LINE <= (int)KEY_MARGIN,
                "a product reaches beyond the ends by less than a line");
 
-/* What the hooks of a query tile know: their memory. */
+/* State of the hooks of a query tile, in their memory. */
 struct key_reach {
     struct key_vectors of;
     ptrdiff_t columns, width;
-    /* the table of the head: transposed, and as rows; of distance 0 */
+    /* the table of the head: transposed, and as rows; both point to distance 0 */
     const real *across, *rows;
 };
 enum { REACH_ROWS = (sizeof(struct key_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
@@ -29,7 +29,8 @@ static struct key_vectors vectors_of(const struct call *c, int x)
 {
     return *(const struct key_vectors *)shape_of(c->plan, x);
 }
-/* Behind it, decode has a number per key of a chunk, and the backward pass a line of a part. */
+/* This is followed in decode by a number per key of a chunk, and in the backward
+ * pass by a line of a part. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const struct key_vectors v = vectors_of(c, x);
@@ -41,7 +42,7 @@ static const struct key_reach *reach_of(const struct tile *t, int x)
     return (const void *)t->own[x].mem;
 }
 
-/* Vectors of distance 0 are where across and rows point: those of negative distances lie before. */
+/* across and rows point to the vectors of distance 0; those of negative distances come before. */
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
@@ -56,7 +57,7 @@ static void open(struct tile *t, int x)
 
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
-/* Do n keys from k on have all their distances at one end?  Returns its vector, or NULL. */
+/* Returns the end's vector if n keys from k on have all their distances at one end, else NULL. */
 static const real *end_of(const struct tile *t, const struct key_reach *b, int k, int n)
 {
     if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi)
@@ -77,8 +78,8 @@ INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
     if (t->k.step == 1) vf_transpose(y);
 }
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
- * which are a stream, and are transposed, so that keys lie in the lanes.  The vectors of the next
- * keys lie before these, and are asked for. */
+ * which are a stream, and are transposed, so that keys are in the lanes.  The vectors of the
+ * next keys come before these, and are prefetched. */
 static void score_band(const struct tile *t, const struct key_reach *b, int k, int n, real scale,
                        real *s)
 {
@@ -99,7 +100,7 @@ static void score_band(const struct tile *t, const struct key_reach *b, int k, i
             load_channels(t, k + i, d, y);
             UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
         }
-        /* the channels that are no whole vector, in the same chain */
+        /* the channels that do not fill a vector, in the same chain */
         real number[VL];
         vf_store(number, sum);
         for (int j = 0; j < VL; j++) {
@@ -117,13 +118,13 @@ static void score_band(const struct tile *t, const struct key_reach *b, int k, i
     }
 }
 
-/* Numbers of keys whose tile is beyond an end as a whole, for all tiles of a chunk. */
+/* Numbers of keys whose tile is entirely beyond an end, for all tiles of a chunk. */
 static real *numbers_of(const struct tile *t, int x)
 {
     return t->own[x].mem + REACH_ROWS + (t->j0 - t->seq->k0) % CHUNK;
 }
-/* In a tile beyond an end all keys are multiplied by one vector, as they are by the query: so that
- * happens while they are read. */
+/* In a tile beyond an end all keys are multiplied by one vector, as they are by the query: so
+ * that happens during the read of the keys. */
 static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
     (void)keys;
@@ -131,8 +132,8 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
     return t->run ? end_of(t, reach_of(t, x), 0, t->keys) : NULL;
 }
 #else
-/* Line i has the numbers of key k + i by distance, from that of key
- * k + BAND - 1 to the first row on. */
+/* Line i has the numbers of key k + i by distance, starting with that of key k +
+ * BAND - 1 to the first row. */
 static void score_band(const struct tile *t, const struct key_reach *b, int k, int n, real scale,
                        real *restrict s)
 {
@@ -146,7 +147,7 @@ static void score_band(const struct tile *t, const struct key_reach *b, int k, i
 }
 #endif
 
-/* n keys from k on, whose rows all have the vector of one end: one number per key. */
+/* n keys from k on, for which all rows have the vector of one end: one number per key. */
 static void score_end(const struct tile *t, int k, int n, const real *end, real scale,
                       real *restrict s)
 {
@@ -157,8 +158,8 @@ static void score_end(const struct tile *t, int k, int n, const real *end, real 
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
 }
-/* Blocks of keys, oldest first, until all that are left lie beyond an end.  Which way a block goes
- * does not show in the bits: a number is one chain over the channels in each. */
+/* Blocks of keys, oldest first, until all remaining keys are beyond an end.  Both ways to
+ * compute a block give the same bits: a number is one chain over the channels in each. */
 static void score_run(const struct tile *t, const struct key_reach *b)
 {
     const real scale = (real)t->c->plan->scale;
@@ -171,7 +172,7 @@ static void score_run(const struct tile *t, const struct key_reach *b)
     }
 }
 
-/* Positions that do not run: pair by pair. */
+/* Positions that are not a run: pair by pair. */
 static void score_pairs(const struct tile *t, const struct key_reach *b)
 {
     const real scale = (real)t->c->plan->scale;
@@ -221,9 +222,9 @@ static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Sums of n <= BAND lines, by halves: lane r and lane QT/2 + r first, so that every width of
- * vectors has the same order.  Lines are read in whole vectors: the last one stands in for those
- * that are not there. */
+/* Sums of n <= BAND lines, by halves: lane r and lane QT/2 + r first, so that every
+ * width of vectors has the same order.  Lines are read in whole vectors: the last one
+ * replaces those that do not exist. */
 static void sum_lines(const real *x, int n, real *sums)
 {
     for (int k = 0; k < n; k += VL) {
@@ -253,7 +254,7 @@ INLINE void add_times(int n, real g, const real *x, real *y)
         vf_store(y + i, vf_fma(vf_set1(g), vf_load(x + i), vf_load(y + i)));
     for (; i < n; i++) y[i] = fma_(g, x[i], y[i]);
 }
-/* The same for some rows, one after the other, those with g = 0 left out. */
+/* The same for some rows, one after the other; rows with g = 0 are skipped. */
 INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t stride, real *y)
 {
     enum { WIDE = 4 * VL };
@@ -272,8 +273,8 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
         if (g[r] != 0) add_times(n - i, g[r], x + r * stride + i, y + i);
 }
 
-/* Gradients of n keys at an end, and of the end's vector, which has a sum of its own: one number g
- * per key.  Keys that nobody sees may hold inf or NaN; there g is 0, and they are left out. */
+/* Gradients of n keys at an end, and of the end's vector, which has a separate sum: one number g
+ * per key.  Keys that no row sees may contain inf or NaN; there g is 0, and they are skipped. */
 static void give_end(const struct tile *t, const struct key_reach *b, int k, int n, const real *end,
                      real *ends)
 {
@@ -290,8 +291,8 @@ static void give_end(const struct tile *t, const struct key_reach *b, int k, int
                  ends + (end == b->rows + b->of.hi * b->width ? Dp : 0));
 }
 
-/* Gradients of n keys whose rows have different vectors, from lines as in score_band(); `table` is
- * that of the vectors. */
+/* Gradients of n keys whose rows have different vectors, from lines as in score_band(); `table`
+ * is the gradient of the vectors. */
 static void give_band(const struct tile *t, const struct key_reach *b, int k, int n, real *table)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
@@ -305,8 +306,8 @@ static void give_band(const struct tile *t, const struct key_reach *b, int k, in
         product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width,
                 t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
     if (!table) return;
-    /* Keys that nobody sees have dS = 0.  If they hold inf or NaN a product would make NaN of that,
-     * so then only pairs with a gradient are summed. */
+    /* Keys that no row sees have dS = 0.  If they contain inf or NaN a product would turn that
+     * into NaN, so then only pairs with a gradient are summed. */
     real *to = table + (from + KEY_MARGIN - b->of.lo);
     if (!t->partial || finite_rows(keys, t->k.row, n, D)) {
         product(ADD, D, LINE, n, keys, 1, t->k.row, lines, LINE, to, b->columns, NULL);
@@ -322,7 +323,8 @@ static void give_band(const struct tile *t, const struct key_reach *b, int k, in
         }
 }
 
-/* The same pair by pair: what the tile gives to a channel of the vectors is summed in `line`. */
+/* The same pair by pair: the tile's contribution to a channel of the
+ * vectors is summed in `line`. */
 static void give_pairs(const struct tile *t, const struct key_reach *b, real *table, real *line)
 {
     const int D = t->c->plan->dim, Dp = padded(D);

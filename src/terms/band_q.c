@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* band_q.c -- vectors by distance: one that is multiplied by the query, and one that is summed up
- * beside the values.
+/* band_q.c -- vectors by distance: one is multiplied by the query, and one is
+ * summed besides the values.
  *
  *     s[k][r] += scale q_r . K[n]        o_r += sum over k of p[k][r] V[n]
  *     n the row of the distance d + r - k
  *
- * K is a second, imaginary set of keys.  One product per query tile makes every row's number for
- * every distance, and a skew makes lines of them that keys add as they are.  The first and the last
- * line serve all keys further on.
+ * K is a second, virtual set of keys.  One product per query tile makes every row's number for
+ * every distance.  A skew turns them into lines that keys add as they are.  The first and the
+ * last line serve all keys further on.
  *
- * The other way round, weights (and in the backward pass dS) are collected by distance, and one
- * product each ends that.  On a run a row has one key at each distance between lo and hi, so the
- * keys' rows are copied to their lines.  Weights of a softmax need not even fade when a later max
- * comes: lines hold the scores, and become weights at the end.  At lo and hi are the sums over all
- * keys further on. */
+ * In the other direction, weights (and in the backward pass dS) are collected by distance, and
+ * one product each ends that.  On a run a row has one key at each distance between lo and hi,
+ * so the keys' rows are copied to their lines.  Weights of a softmax need not even fade at a
+ * later max: lines store the scores, and become weights at the end.  At lo and hi are the sums
+ * over all keys further on. */
 #include "engine/tile_gemm.h"
 #include "layout/band_q.h"
 #include "terms/bands.h"
 
-/* What the hooks of a query tile know; it stands at the start of their memory. */
+/* State of the hooks of a query tile, at the start of their memory. */
 struct query_reach {
     struct vectors of;
-    int lo, hi;                          /* what distances of visible pairs are clipped to */
+    int lo, hi;                          /* distances of visible pairs are clipped to these */
     int from, to;                        /* of these, those of this query tile; none: to < from */
-    int m, lines;                        /* lines m .. m + lines - 1 have all that the tile needs */
+    int m, lines;                        /* lines m .. m + lines - 1 are all that the tile needs */
     int first, rows;                     /* rows of the table, likewise */
     const int32_t *index;                /* row of each distance from `from` on */
     const real *k, *v;                   /* the table: K^T [D][columns], V [rows][width] */
-    /* lines of q.K; room for as many; lines of dO.V (backward) */
+    /* lines of q.K; scratch for the same number; lines of dO.V (backward) */
     real *scores, *spare, *values;
 };
 
@@ -37,7 +37,7 @@ static struct vectors vectors_of(const struct call *c, int x)
 }
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
-/* The table's range, cut to distances that the mask lets through. */
+/* The table's range, cut to distances that the mask allows. */
 struct ends { int lo, hi; };
 static struct ends ends_of(const struct call *c, const struct vectors *v)
 {
@@ -48,7 +48,7 @@ static struct ends ends_of(const struct call *c, const struct vectors *v)
 }
 
 /* Most lines of a query tile: one per distance, and QT - 1 more for the slope of a tile.
- * Positions that nobody gave are 0, 1, 2 ..., so then the keys bound the distances. */
+ * Default positions are 0, 1, 2 ..., so then the keys bound the distances. */
 static ptrdiff_t most_lines(const struct call *c, int x)
 {
     const struct vectors v = vectors_of(c, x);
@@ -59,7 +59,7 @@ static ptrdiff_t most_lines(const struct call *c, int x)
     return span + QT;
 }
 enum { REACH_ROWS = (sizeof(struct query_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
-/* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
+/* Rows of `spare` and similar arrays: with QT = 1 a product's last vector reaches further. */
 static ptrdiff_t line_rows(const struct call *c, int x)
 {
     return most_lines(c, x) + (QT == 1 ? PAD : 0);
@@ -71,7 +71,7 @@ static ptrdiff_t mem(const struct call *c, int x)
     return REACH_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
 }
 
-/* The lines of scores, where they become weights at the end. */
+/* The lines of scores, if they become weights at the end. */
 static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
 {
     const bool lines = vectors_of(c, x).values && c->plan->weight < 0;
@@ -84,7 +84,7 @@ static const struct query_reach *reach_of(const struct tile *t, int x)
     return (const void *)t->own[x].mem;
 }
 
-/* What of the table the rows of this query tile can reach, and where their lines are. */
+/* The part of the table that the rows of this query tile can reach, and where their lines are. */
 static struct query_reach find_reach(const struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -130,9 +130,9 @@ static struct by_distance by_distance(const struct query_reach *b, real *rows)
 
 /* ---- From distances to keys ------------------------------------------------------------------ */
 
-/* Every key adds its line to x.  On a run keys before `near` are at least as far away as the last
- * line, those from `far` on no further than the first; between them each key has the line before
- * that of its older neighbour. */
+/* Every key adds its line to x.  On a run keys before `near` are at least as far away as the
+ * last line, those from `far` on no further than the first.  Between them each key has the line
+ * before that of its older neighbour. */
 static void add_lines(const struct tile *t, const struct query_reach *b, const real *restrict lines,
                       real *restrict x)
 {
@@ -167,8 +167,8 @@ static void dot_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real
 }
 #endif
 
-/* Makes the lines of q.K.  `spare` is used up then, and becomes the lines of scores, -inf where no
- * key comes by. */
+/* Computes the lines of q.K.  This uses `spare`, which then becomes the lines of scores,
+ * -inf where there is no key. */
 static void open(struct tile *t, int x)
 {
     const struct query_reach b = find_reach(t, x);
@@ -228,13 +228,13 @@ static void sum_keys(const real *x, int first, int end, real *sum)
 #endif
 }
 
-/* Adds to rows 0 and 1 of `ends` the sums of x over the keys up to lo and from hi on.
- * Keys that all rows have at an end are summed as vectors, the few on the slope row by row;
- * a row's sum starts at 0 and runs over ascending keys either way. */
+/* Adds to rows 0 and 1 of `ends` the sums of x over the keys up to lo and from hi on.  Keys that
+ * all rows have at an end are summed as vectors, the few on the slope row by row.  Either way a
+ * row's sum starts at 0 and runs over ascending keys. */
 static void add_ends(const struct tile *t, const struct query_reach *b, const real *restrict x,
                      real *restrict ends)
 {
-    /* where both ends are one, all keys go to hi */
+    /* if both ends are equal, all keys go to hi */
     const int lo = b->lo < b->hi ? b->lo : b->hi - 1, hi = b->hi, keys = t->keys;
     real sum[2][QT] = { { 0 } };
     if (!t->run) {
@@ -259,14 +259,14 @@ static void add_ends(const struct tile *t, const struct query_reach *b, const re
     for (int r = 0; r < QT; r++) ends[r] += sum[0][r], ends[QT + r] += sum[1][r];
 }
 
-/* The score of one key that has the weight of two: log(e^a + e^b), by the larger. */
+/* The score of one key with the weight of two: log(e^a + e^b), computed from the larger. */
 static real join(real a, real b)
 {
     const real most = max_(a, b), least = min_(a, b);
     return least == -INFINITY ? most : most + (real)log_(1 + (double)exp_(least - most));
 }
-/* Keys put their rows of x on their lines.  Where positions repeat, two keys of a row share a line:
- * weights are added, scores are joined. */
+/* Keys store their rows of x on their lines.  If positions repeat, two keys of a row share a
+ * line: weights are added, scores are joined. */
 static void put_lines(const struct tile *t, const struct query_reach *b, const bool scores,
                       const real *restrict x, real *restrict lines)
 {
@@ -306,15 +306,15 @@ static void gather(const struct query_reach *b, const real *ends, const real *li
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* Sums of weights: the two ends, and lines where the weights are no softmax. */
+/* Sums of weights: the two ends, and lines if the weights are not a softmax. */
 static ptrdiff_t out(const struct call *c, int x)
 {
     if (!vectors_of(c, x).values) return 0;
     return c->plan->weight >= 0 ? 2 + most_lines(c, x) : 2;
 }
 
-/* Weights go to the ends, and to lines: the weights of a stick as they are, and those
- * of a softmax as scores. */
+/* Weights go to the ends and to lines: the weights of a stick as they are, and
+ * those of a softmax as scores. */
 static void value(struct tile *t, int x)
 {
     const struct query_reach *b = reach_of(t, x);
@@ -325,7 +325,7 @@ static void value(struct tile *t, int x)
     else put_lines(t, b, true, t->s, b->spare);
 }
 
-/* o += V^T w, w being the weights by row of the table, under the max of all chunks. */
+/* o += V^T w, with w the weights by row of the table, under the max of all chunks. */
 static void close(struct tile *t, int x)
 {
     const struct query_reach *b = reach_of(t, x);
@@ -402,8 +402,8 @@ static void value_bwd(struct tile *t, int x)
     if (t->own[x].part) collect(t, b, t->p, t->own[x].grad + kind(t->c, x) * QT);
 }
 
-/* With w the sums of dS by row of the table: dq += K^T w, dK += w q^T; and with those of weights
- * dV += w dO^T.  q.rows have the scale in them, dqs gets it later. */
+/* With w the sums of dS by row of the table: dq += K^T w, dK += w q^T.  With those of weights:
+ * dV += w dO^T.  q.rows are scaled; dqs is scaled later. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct query_reach *b = reach_of(t, x);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /* bands.h -- numbers by distance, lined up with tiles.
  *
- * Numbers of QT query rows are in rows of lanes, by distance: x[d][r].  Row r is at the distance
- * d0 + r - k from key k, if d0 is that of the tile's first pair, so what key k needs
- * is the diagonal x[d0 - k + r][r].  Line m of a skewed array is the diagonal that starts at m,
- * and key k takes line d0 - k as it is.
+ * Numbers of QT query rows are stored in rows of lanes, by distance: x[d][r].  Row r is at the
+ * distance d0 + r - k from key k, if d0 is that of the tile's first pair.  So key k needs the
+ * diagonal x[d0 - k + r][r].  Line m of a skewed array is the diagonal that starts at m, and key
+ * k reads line d0 - k as it is.
  *
- * Lane r of a line comes from r rows further on.  With one blend per bit of the lane's number every
- * row is read once. */
+ * Lane r of a line comes from r rows further on.  With one blend per bit of the lane's
+ * number every row is read once. */
 #ifndef LOCI_TERMS_BANDS_H
 #define LOCI_TERMS_BANDS_H
 
 #include "simd/num.h"
 #include "contract/plan.h"
 
-/* Rows of QT by distance: distances beyond from .. to have those of the ends.
- * Several distances may share a row. */
+/* Rows of QT by distance: distances beyond from .. to use those of the ends.  Several
+ * distances may share a row. */
 struct by_distance {
     real *rows;
-    const int32_t *index;                /* of the distances from .. to; row number `first` is the
-                                            first in memory */
+    /* of the distances from .. to; row number `first` is the first in memory */
+    const int32_t *index;
     int from, to, first;
 };
 INLINE real *row_at(const struct by_distance *x, int d)
@@ -29,7 +29,7 @@ INLINE real *row_at(const struct by_distance *x, int d)
 }
 
 #if QT == 1
-/* With one row a line is one number, and there is nothing to skew. */
+/* With one row a line is one number, and no skew is needed. */
 INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int i = 0; i < n; i++) lines[i] = *row_at(x, m + i);
@@ -42,9 +42,9 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
         *row_at(x, d) += base ? exp_(lines[d - m] - *base) : lines[d - m];
 }
 #else
-/* Takes one vector after the other and returns one whose lane n is that of the vector n steps
- * before; i counts steps.  Bit by bit: lanes whose number has this bit wait 1 << bit steps more, in
- * a ring of so many vectors. */
+/* Gets one vector after the other and returns one whose lane n is that of the vector n steps
+ * before; i counts steps.  Bit by bit: lanes whose number has this bit wait 1 << bit steps more,
+ * in a ring of that many vectors. */
 struct cascade { vf held[VL]; };
 INLINE vf push(struct cascade *c, const int i, vf x)
 {
@@ -62,8 +62,8 @@ INLINE vf push(struct cascade *c, const int i, vf x)
     return x;
 }
 
-/* lines[i][r] = x[m + i + r][r], i = 0 .. n - 1.  From the top down, so that a line's lane 0 comes
- * last; the first VL - 1 lines fill the cascade, and none of them is stored. */
+/* lines[i][r] = x[m + i + r][r], i = 0 .. n - 1.  From the top down, so that a line's lane 0
+ * comes last.  The first VL - 1 lines fill the cascade and are not stored. */
 INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int v = 0; v < QT; v += VL) {
@@ -79,9 +79,9 @@ INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
     }
 }
 
-/* The way back: x[d][r] += lines[d - r - m][r], d = first .. last; with a base,
- * e^(the line's - base[r]).  There are n lines, and all that are needed are among them.
- * Lines outside are not needed: one that is there is read in their place. */
+/* The adjoint: x[d][r] += lines[d - r - m][r], d = first .. last; with a base, e^(the line's -
+ * base[r]).  There are n lines, among them all that are needed.  Lines outside are not needed:
+ * an existing one is read instead. */
 INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x,
                    int first, int last)
 {
@@ -121,7 +121,7 @@ INLINE void spread_tile(const real *const *blocks, int n, real *s)
         }
     }
 }
-/* The adjoint: x[r + KT - 1 - k][r] += s[k][r].  Keys that are not there give zeros. */
+/* The adjoint: x[r + KT - 1 - k][r] += s[k][r].  Keys that do not exist give zeros. */
 INLINE void gather_tile(const real *s, int n, real *const *blocks)
 {
     for (int v = 0; v < QT; v += VL) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and
- * back; see blocks.h.  Behind cos and sin, struct angles has two lots of rows in the basis and one
- * panel of rows on their way back. */
+/* blocks.c -- rotates blocks of channels: into the basis of their generator, where pairs rotate,
+ * and back; see layout/blocks.h.  After cos and sin, struct angles has two sets of rows in the
+ * basis and one panel of rows on their way back. */
 #include "terms/angles.h"
 
 #include "layout/blocks.h"
@@ -22,7 +22,7 @@ static ptrdiff_t buffer(const struct call *c, int x)
     return angles_size(blocks_pairs(&b))
          + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
 }
-/* Where rows stand in the basis: 0 the rows, 1 their gradients, 2 the panel on its way back. */
+/* Memory of the rows in the basis: 0 the rows, 1 their gradients, 2 the panel on its way back. */
 static real *in_basis(const struct blocks *b, const struct angles *at, int which)
 {
     return at->buffer + angles_size(blocks_pairs(b)) + which * KT * basis_stride(b);
@@ -30,7 +30,7 @@ static real *in_basis(const struct blocks *b, const struct angles *at, int which
 
 /* ---- The basis ------------------------------------------------------------------------------- */
 
-/* The matrix into the basis, and behind it the one back. */
+/* The matrix into the basis, followed by the one back. */
 static const real *panel_of(const struct blocks *b, const struct pairs *p, int group, int panel)
 {
     const real *reals = (const real *)((const char *)p + blocks_at(b));
@@ -42,7 +42,7 @@ static int channels_of(const struct blocks *b, int panel)        /* the last pan
     return all - panel * each < each ? all - panel * each : each;
 }
 /* n rows into the basis, panel by panel, and back.  The way back writes whole lanes, so it goes
- * through `way`: a row's channels are not to be written beyond. */
+ * through `way`: a row must not be written beyond its channels. */
 static void enter(const struct blocks *b, const struct pairs *p, int group, int n, const real *rows,
                   ptrdiff_t stride, real *to)
 {
@@ -82,14 +82,14 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t bat
 
 /* ---- Gradients ----------------------------------------------------------------------------------
  *
- * With X = x S, y the turned row and g its gradient, dL = <K, dX> for K = integral over s in 0 .. 1
- * of e^(-sX) (g y^T - y g^T) e^(sX), skew.  In the basis e^(sX) turns pair k by s theta_k, so what
- * K does from pair l to pair k, z -> A z + B conj(z), is that of g y^T - y g^T times the means of
- * e^(-is (theta_k - theta_l)) and e^(-is (theta_k + theta_l)): no eigenvector is differentiated,
- * and equal angles are no special case. */
+ * With X = x S, y the rotated row and g its gradient, dL = <K, dX>.  K is the skew integral over s
+ * in 0 .. 1 of e^(-sX) (g y^T - y g^T) e^(sX).  In the basis e^(sX) rotates pair k by s theta_k.
+ * So the action of K from pair l to pair k, z -> A z + B conj(z), is that of g y^T - y g^T times
+ * the means of e^(-is (theta_k - theta_l)) and e^(-is (theta_k + theta_l)).  No eigenvector is
+ * differentiated, and equal angles need no special case. */
 
-/* The mean of e^(-is theta) over s in 0 .. 1, F - iG, from theta and its cos and sin.  Near 0 the
- * quotients would lose their digits; the terms that the series there leave out are below 1e-13. */
+/* The mean of e^(-is theta) over s in 0 .. 1, F - iG, from theta and its cos and sin.  Near 0
+ * the quotients would lose their digits; the terms that the series there omits are below 1e-13. */
 INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G)
 {
     const double z = theta * theta;
@@ -101,7 +101,7 @@ INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G
     *G = small ? g : (1 - cos) / theta;
 }
 
-/* Rows of a tile in the basis, beside their gradients. */
+/* Rows of a tile in the basis, with their gradients. */
 struct rotated {
     const struct pairs *p;
     const struct angles *at;
@@ -111,7 +111,7 @@ struct rotated {
     double coordinate[KT][MAX_AXES];
 };
 
-/* Has block j of row r a gradient?  Where not, y may hold anything. */
+/* True if block j of row r has a gradient.  If not, y may contain anything. */
 static bool speaks(const struct rotated *a, const struct blocks *b, int j, int r)
 {
     const real *g = a->g + r * a->stride + 2 * blocks_pair(b, j, 0);
@@ -120,8 +120,8 @@ static bool speaks(const struct rotated *a, const struct blocks *b, int j, int r
     return any;
 }
 
-/* What row r adds to pairs k and l > k of block j: to[4][l], the real and imaginary parts of A
- * and of B. a and b are those of g y^T - y g^T; times the means they become those of K. */
+/* Adds row r to pairs k and l > k of block j: to[4][l], the real and imaginary parts of A and of
+ * B.  a and b are those of g y^T - y g^T; times the means they become those of K. */
 INLINE void add_twos(const struct rotated *a, const struct blocks *b, const double *lambda, double x,
                      int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
 {
@@ -149,8 +149,8 @@ INLINE void add_twos(const struct rotated *a, const struct blocks *b, const doub
     }
 }
 
-/* Adds a tile of rows to the part of block j, in double until the end: the angles' gradients, which
- * are the diagonal of K, then two pairs at a time. */
+/* Adds a tile of rows to the part of block j, in double until the end: the angles' gradients,
+ * which are the diagonal of K, then two pairs at a time. */
 static void gather(const struct rotated *a, const struct blocks *b, int group, int j, real *part)
 {
     const int half = blocks_half(b), t0 = blocks_pair(b, j, 0);
@@ -166,7 +166,7 @@ static void gather(const struct rotated *a, const struct blocks *b, int group, i
             if (!speaking[r]) continue;
             const real *y = a->y + r * a->stride + 2 * (t0 + k),
                        *g = a->g + r * a->stride + 2 * (t0 + k);
-            /* by the angle of pair k, and x, the block's coordinate */
+            /* the gradient by the angle of pair k; x is the block's coordinate */
             const double dphi = (double)y[0] * (double)g[1] - (double)y[1] * (double)g[0];
             double x = 0;
             for (int axis = 0; axis < b->axes; axis++) {
@@ -191,7 +191,7 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     real *y = in_basis(&b, at, 0), *g = in_basis(&b, at, 1);
     make_angles(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, d, stride, g);
-    /* rows hold what turn() gave, so both sides of dL = <K, dX> are read in the same basis */
+    /* rows are the output of rotate(), so both sides of dL = <K, dX> are read in the same basis */
     if (part) {
         struct rotated a;                 /* no braces: they would clear all coordinates */
         a.p = p, a.at = at, a.y = y, a.g = g, a.stride = basis_stride(&b), a.n = n;

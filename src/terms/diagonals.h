@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* diagonals.h -- sums of a tile along its diagonals, where the distance is the same: the adjoint of
- * a table by distance.
+/* diagonals.h -- sums of a tile along its diagonals, where the distance is the same: the
+ * adjoint of a table by distance.
  *
- * Adding each key's row to one array at an offset that slides by one makes every load span two
- * earlier stores, which is many times slower.  So key k goes into buffer k mod 16, where all its
- * offsets differ by 16, and the buffers are added once a tile.  The order of every sum is fixed:
- * keys of a buffer ascending, then buffers ascending. */
+ * Adding each key's row to one array at an offset that moves by one makes every load span two
+ * earlier stores, which is many times slower.  So key k is added to buffer k mod 16, where all
+ * its offsets differ by 16, and the buffers are added once a tile.  The order of every sum is
+ * fixed: keys of a buffer ascending, then buffers ascending. */
 #ifndef LOCI_TERMS_DIAGONALS_H
 #define LOCI_TERMS_DIAGONALS_H
 
@@ -13,16 +13,16 @@
 #include "contract/plan.h"
 
 #if QT > 1
-/* DEEP keys share a buffer; a row of the tile is WIDE blocks, and all slides within
+/* DEEP keys share a buffer.  A row of the tile is WIDE blocks, and all offsets within
  * a buffer are whole blocks. */
 enum { BUFFERS = 16, BLOCK = 16, DIAGONALS = KT + QT, DEEP = KT / BUFFERS, WIDE = QT / BLOCK };
 
-/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.
- * Rows of x from `keys` on become 0. */
+/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.  Rows of
+ * x from `keys` on become 0. */
 INLINE void diagonals(int keys, real *x, real *sums)
 {
-    /* Buffer j holds the sum over m of row j + 16 m, shifted left by 16 m, between zeros
-     * that catch the slide. */
+    /* Buffer j is the sum over m of row j + 16 m, shifted left by 16 m, between
+     * zeros that absorb the shift. */
     enum { BLOCKS = WIDE + DEEP - 1, ROOM = BLOCK + BLOCKS * BLOCK + BLOCK };
     real buffer[BUFFERS][ROOM];
     memset(x + keys * QT, 0, sizeof(real) * (size_t)((KT - keys) * QT));
@@ -39,7 +39,7 @@ INLINE void diagonals(int keys, real *x, real *sums)
                 vf_store(&buffer[j][BLOCK + q * BLOCK + v], sum);
             }
     }
-    /* The 16 offsets that are left, each read once. */
+    /* The 16 remaining offsets, each read once. */
     for (int n = 0; n < DIAGONALS; n += VL) {
         vf sum = vf_set1(0);
         UNROLL for (int j = 0; j < BUFFERS; j++)
@@ -48,8 +48,8 @@ INLINE void diagonals(int keys, real *x, real *sums)
     }
 }
 
-/* Sum of n numbers, n a power of two and at most 128, halves added to halves:
- * an order that vectors of any width can have. */
+/* Sum of n numbers, n a power of two and at most 128, halves added to halves: an order that
+ * vectors of any width can use. */
 INLINE real fold_halves(real *x, int n)
 {
     for (n /= 2; n; n /= 2)

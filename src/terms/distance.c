@@ -28,8 +28,8 @@ static int64_t clamp(const struct distances *b, int64_t d)
     return d < b->lo ? b->lo : d > b->hi ? b->hi : d;
 }
 
-/* The numbers at the distances d - (keys - 1) .. d + QT - 1 of a run's tile: in place, or,
- * where the table ends, copied, so that the loop over pairs has no clamp in it. */
+/* The numbers at the distances d - (keys - 1) .. d + QT - 1 of a run's tile: in place, or copied
+ * if the table ends there, so that the loop over pairs has no clamp. */
 enum { WINDOW = KT + QT - 1 };
 static const real *window(const struct distances *b, const real *row, int64_t d, int keys,
                           real *copy)
@@ -40,7 +40,7 @@ static const real *window(const struct distances *b, const real *row, int64_t d,
     return copy;
 }
 
-/* Do all pairs of a run's tile have the number of one end?  Then *d is that distance. */
+/* True if all pairs of a run's tile have the number of one end.  Then *d is that distance. */
 static bool beyond(const struct distances *b, const struct tile *t, int64_t *d)
 {
     *d = t->d - (t->keys - 1) >= b->hi ? b->hi : b->lo;
@@ -74,9 +74,9 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     }
 }
 
-/* A table may hold inf or NaN for pairs that a row does not see.  Such a head is masked
- * again after the sum: masked scores must stay -inf, and a mix wants a number there.
- * Groups that multiply are masked by the engine. */
+/* A table may contain inf or NaN for pairs that a row does not see.  Such a head is masked again
+ * after the sum: masked scores must stay -inf, and a mix needs a number there.  Groups that
+ * multiply are masked by the engine. */
 static real largest_of(const struct tile *t, int x)
 {
     const struct distances *b = table_of(t, x);
@@ -111,7 +111,7 @@ static ptrdiff_t part(const struct call *c, int x)
         n += tensor_count(&p->tensors.list[i]);
     return n / p->heads;
 }
-/* Batch entries share what a head learns. */
+/* Batch entries share the learned numbers of a head. */
 static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
@@ -120,9 +120,9 @@ static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Adds the sum of dS at distance d, one that the table has, to its class,
- * and times each slope to what the slopes belong to.  Where no pair is visible the sum is 0,
- * and the slope may be anything. */
+/* Adds the sum of dS at distance d, which the table contains, to its class, and times each
+ * slope to the numbers that the slope multiplies.  If no pair is visible the sum is 0, and
+ * the slope may be anything. */
 static void give(const struct distances *b, const struct tile *t, real *to, int64_t d, real sum)
 {
     const int32_t *class_of = distances_classes(b);
@@ -147,13 +147,13 @@ static void give_diagonals(const struct distances *b, const struct tile *t, real
         const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)),
                                    t->d, KT, copy);
         for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
-        product[WINDOW] = 0;             /* fold_halves() wants a power of two */
+        product[WINDOW] = 0;             /* fold_halves() needs a power of two */
         to[b->first + i] += fold_halves(product, DIAGONALS);
     }
 }
 
-/* Gives a tile's ds, in the way that the scores were made.  Rows of ds from `keys`
- * on may be overwritten. */
+/* Adds a tile's ds to the part, the same way in which the scores were computed.  Rows of ds from
+ * `keys` on may be overwritten. */
 static void give_tile(const struct distances *b, const struct tile *t, real *to, real *ds)
 {
     real sums[DIAGONALS];
@@ -170,7 +170,7 @@ static void give_tile(const struct distances *b, const struct tile *t, real *to,
     }
 }
 
-/* Gradients so small that their products would be subnormal: 0. */
+/* Sets to 0 gradients so small that their products would be subnormal. */
 static void drop_small(struct tile *t)
 {
     const real low = sizeof(real) == sizeof(float) ? (real)-0x1p-60 : (real)-0x1p-500;
@@ -180,7 +180,7 @@ static void drop_small(struct tile *t)
         vf_store(t->ds + n, vf_from(vf_minus_abs(ds), low, zero, ds));
     }
 }
-/* A sum passes ds on as it is.  A product s b gives ds s to b, from the scores
+/* A sum passes ds on unchanged.  A product s b adds ds s to b, from the scores
  * before it, and ds b to s. */
 static void score_bwd(struct tile *t, int x)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.c -- the engine of this instruction set: the passes of attn with the terms of this room.
- * Of each tile width, the list of terms. */
+/* engine.c -- the engine of this instruction set: the passes of src/engine with the terms of
+ * this folder.  For each tile width, the list of terms. */
 #include "engine/workspace.h"
 #include "contract/engine.h"
 
@@ -11,15 +11,15 @@ const struct term *const N(terms)[TERM_COUNT] = {
 };
 
 #if QT > 1
-/* The wide build has the table; decode is the same sources with tiles one row wide, and its globals
- * go by that width. */
+/* The wide build defines the table.  Decode is the same sources with tiles one row wide, and its
+ * globals are named by that width. */
 #define NARROW(name) PASTE(name, LOCI_ISA, 1)
 #define ENGINE2(isa) loci_engine_##isa
 #define ENGINE(isa) ENGINE2(isa)
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 
-/* What the other files of this build give to the table and to nobody else. */
+/* Functions of the other files of this build that only the table uses. */
 size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
     N(weights)(struct call *), N(fast)(struct call *);
@@ -44,7 +44,7 @@ static size_t workspace(const struct call *c, bool backward)
 }
 ptrdiff_t NARROW(chunk_reals)(const struct call *);
 bool NARROW(decode_in_turn)(const struct call *);
-/* Reals for what chunks leave until they join; none where one item walks all chunks of its rows. */
+/* Reals for the sums of chunks until they join; none if one item walks all chunks of its rows. */
 static size_t chunk_sums(const struct call *c)
 {
     if (!c->decode || NARROW(decode_in_turn)(c)) return 0;
@@ -67,7 +67,7 @@ static size_t part_slot(const struct call *c)
 }
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
-/* What the rest of the library sees of this build, and all of it. */
+/* The only symbol of this build that the rest of the library sees. */
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA),
     .workspace = workspace,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.
- * Behind cos and sin of the waves its angles hold c and s of the rows and their
+/* fourier.c -- rotates and scales pairs of channels by sums of waves; see layout/fourier.h.
+ * After cos and sin of the waves, its angles contain c and s of the rows and their
  * gradients: [2][KT][lanes] each. */
 #include "terms/angles.h"
 
@@ -24,7 +24,7 @@ static real *sums_of(const struct call *c, const struct fourier *f, const struct
 }
 
 /* c and s of n rows: one small product each, of the waves' cos or sin and the coefficients.
- * They are made per tile, as for all rows of all heads they would be larger than the keys. */
+ * They are computed per tile: for all rows of all heads they would be larger than the keys. */
 static void sum(const struct call *c, const struct fourier *f, const struct pairs *p,
                 struct angles *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
@@ -39,13 +39,13 @@ static void sum(const struct call *c, const struct fourier *f, const struct pair
         product(SET, n, lanes, f->waves, cos_of(at, p, 0) + which * p->width, 2 * p->width, 1,
                 coefficients + which * fourier_table(f), lanes, to, stride, NULL);
         for (int r = 0; r < n; r++)
-            /* the product has written whole lanes, so this comes after it */
+            /* after the product, as it writes whole lanes */
             for (int t = f->sums; t < c->plan->dim / 2; t++) to[r * stride + t] = rest;
     }
 }
 
-/* Multiplies pairs by c + is.  With sign -1 it is the adjoint, which multiplies by c - is;
- * as the length of c + is is not 1, that is no inverse. */
+/* Multiplies pairs by c + is.  With sign -1 it is the adjoint, which multiplies by c - is.  The
+ * length of c + is is not 1, so that is not an inverse. */
 INLINE void apply(const struct call *c, const struct fourier *f, const struct angles *at, int n,
                   const real sign, real *rows, ptrdiff_t stride)
 {
@@ -63,8 +63,8 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
     apply(c, &f, at, n, 1, rows, stride);
 }
 
-/* dc = x . g, ds = x x g of every pair that is a sum.  Rows without
- * a gradient may hold anything. */
+/* dc = x . g, ds = x x g of every pair that is a sum.  Rows without a
+ * gradient may contain anything. */
 INLINE void pair_gradients(int sums, int half, const real *restrict x, const real *restrict g,
                            real *restrict dc, real *restrict ds)
 {
@@ -84,8 +84,8 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     const struct fourier f = fourier_of(c, x);
     const struct pairs *p = c->table[c->plan->use[x].enc];
     sum(c, &f, p, at, b, h, query, i0, n);
-    /* dC += cos^T dc and dS += sin^T ds, over the rows; lanes beyond the sums are zeroed, as they
-     * are added with the others. */
+    /* dC += cos^T dc and dS += sin^T ds, over the rows.  Lanes beyond the sums are zeroed, as
+     * they are added with the others. */
     if (part) {
         const ptrdiff_t to = sums_stride(c);
         const int lanes = fourier_lanes(f.sums);

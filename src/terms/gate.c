@@ -1,50 +1,51 @@
 /* SPDX-License-Identifier: MIT */
-/* gate.c -- forget gates: s += D_ij, the sum of log_f over the keys after j up to the newest key n
- * that row i sees.
+/* gate.c -- forget gates: s += D_ij, the sum of log_f over the keys after j up to the
+ * newest key n that row i sees.
  *
  *     C(k) = sum of log_f up to key k, in double; per tile from the oldest key on
  *     j in an older tile than n:    D = c + later[j]
  *     c = C(n) - C(end of the tile of j), rounded once
  *     j in the tile of n:           D = C(n) - C(j), rounded once
  *
- * Neither loses anything to gates that lie before both keys.  Where the keys that a row sees are no
- * interval of the index, C counts visible keys only, per row, and so does the rest: the same sums,
- * key by key.
+ * Gates before both keys cost neither form any precision.  If the keys that a row sees are
+ * not an interval of the index, C counts visible keys only, per row, and so does the rest:
+ * the same sums, key by key.
  *
- * Backward, on a run: dC(j) = -sum over rows of dS_ij, dC(n) += sum over keys of dS_ij, which is 0
- * but for dlse, a mix or a stick; fox.c turns dC into dlog_f.  Elsewhere dlog_f(l) = sum over rows
- * that see l of the sum of dS over the visible keys before l.
+ * Backward, on a run: dC(j) = -sum over rows of dS_ij, dC(n) += sum over keys of dS_ij, which is
+ * 0 except with dlse, a mix or a stick; fox.c turns dC into dlog_f.  Otherwise dlog_f(l) = sum
+ * over rows that see l of the sum of dS over the visible keys before l.
  *
- * stop: row i ends at the first tile border where all older keys together can have at most that
- * share of its weight,
+ * stop: row i ends at the first tile border where all older keys together can have at most
+ * that share of its weight,
  *
  *     |q_i| max |k_j| + max D_ij + log(number of these keys) - s_in <= log stop
  *
- * with s_in the score of its newest key, where D = 0.  A function of the row alone,
- * the same in every pass. */
+ * with s_in the score of its newest key, where D = 0.  This is a function of the row
+ * alone, the same in every pass. */
 #include "engine/scores.h"
 #include "layout/gate.h"
 
-enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
+enum { LANES = 16 };                     /* lanes that sum a key's gradient over the rows */
 
-/* Do rows see intervals of the keys? */
+/* True if rows see intervals of the keys. */
 static bool whole(const struct tile *t) { return !t->listed; }
 static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
 
-/* What a query tile knows per row; behind it, where rows see no intervals,
- * sums and marks of every key tile. */
+/* State of a query tile per row.  If rows do not see intervals, it is followed by sums
+ * and marks of every key tile. */
 struct gate {
-    /* Backward, not whole: sum of dS of the older keys; kept from chunk to chunk. */
+    /* Backward, not whole: sum of dS of the older keys; saved from chunk to chunk. */
     double before[QT];
     double C[QT];                        /* of the newest key */
     double most_C;                       /* of all live rows */
-    int64_t mark[QT];                    /* how many gates up to there are shut or none (gate.h) */
+    /* how many gates up to there are shut or NaN (layout/gate.h) */
+    int64_t mark[QT];
     int64_t first_mark, last_mark;       /* smallest and largest of the live rows */
     ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
     ptrdiff_t end[QT];                   /* first tile that counts */
     ptrdiff_t first_end, last_end;       /* smallest and largest of the live rows */
 };
-/* May rows see no intervals?  Memory is laid out before anyone knows whether they do. */
+/* True if rows may see keys that are not intervals.  Memory is laid out before that is known. */
 static bool can_scatter(const struct call *c)
 {
     return c->in->q_pos || c->in->q_seg || c->in->mask_kind || c->in->k_first;
@@ -70,7 +71,7 @@ static int64_t *row_marks(const struct tile *t, int x)
 }
 
 static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
-/* Where the call's sums have tile J of this head, and where its log_f has the head's keys. */
+/* Where the call's sums store tile J of this head, and where log_f stores the head's keys. */
 static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
 {
     return t->h * t->c->seqs.ktiles + t->seq->first_ktile + J;
@@ -94,9 +95,9 @@ static struct point end_of(const struct tile *t, int x, ptrdiff_t J, int r)
     return (struct point){ row_sums(t, x)[J * QT + r], row_marks(t, x)[J * QT + r] };
 }
 
-/* C and marks of keys 0 .. n - 1 of tile J, on a run: one sum from the tile's border on,
- * so that each key's C has the same bits whoever asks.  Gates that are shut, or none,
- * are not summed, but marked. */
+/* C and marks of keys 0 .. n - 1 of tile J, on a run.  It is one sum from the tile's border
+ * on, so that each key's C has the same bits for every caller.  Gates that are shut or NaN
+ * are not summed but marked. */
 static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, int64_t *marks)
 {
     const real *f = log_f(t, x) + t->seq->k0 + J * KT;
@@ -110,19 +111,19 @@ static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, in
         C[k] = start.C + sum, marks[k] = mark;
     }
 }
-/* D over marks that differ: a gate in between is shut, or no number; a negative number of marks is
- * that of masked pairs. */
+/* D over marks that differ: a gate in between is shut or NaN.  A negative number of
+ * marks belongs to masked pairs. */
 static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NAN; }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* Where keys are linked, a row whose newest key is another process's brings its C along. */
+/* Where keys are linked, a row whose newest key belongs to another rank comes with its C. */
 static bool is_here(const struct call *c, ptrdiff_t key)
 {
     return key >= input_keys(c).first && key < input_keys(c).end;
 }
-/* C and mark of every row's newest key.  Neighbouring rows mostly share a tile,
- * which is counted once. */
+/* C and mark of every row's newest key.  Neighbouring rows mostly share a
+ * tile, which is counted once. */
 static void open_whole(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -140,7 +141,7 @@ static void open_whole(struct tile *t, int x)
         g->C[r] = C[g->newest[r] % KT], g->mark[r] = marks[g->newest[r] % KT];
     }
 }
-/* The same for rows that see no intervals, key by key, with the sums up to every tile's end.
+/* The same for rows that do not see intervals, key by key, with the sums up to every tile's end.
  * The order is that of a run: up to the newest key oldest first, whole tiles newest first. */
 static void open_scattered(struct tile *t, int x)
 {
@@ -167,8 +168,8 @@ static void open_scattered(struct tile *t, int x)
     }
 }
 
-/* The first tile of row r whose keys count: the first that breaks the rule above.
- * The left side never falls from older to newer tiles, so halving finds it. */
+/* The first tile of row r whose keys count: the first that breaks the rule above.  The left side
+ * never falls from older to newer tiles, so bisection finds it. */
 static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
 {
     const struct call *c = t->c;
@@ -183,7 +184,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
                         ? (const real *)c->mem.rotated
                               + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
                         : find_row(c, KEYS, q->b, t->kvh, j, buffer);
-    /* s_in, as the products of the tile make it */
+    /* s_in, as the products of the tile compute it */
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->seqs.ktiles + q->first_ktile;
@@ -217,7 +218,8 @@ static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
     *first = 0;
     return partial_inputs(c) ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
 }
-/* What a row brought along is in mem; its C is made here if its newest key is here. */
+/* mem already contains the C that came with a row; it is computed here if
+ * its newest key is present. */
 static void resume(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -263,8 +265,8 @@ static int near_rows(const struct tile *t)
     return rows < 0 ? 0 : rows < QT ? (int)rows : QT;
 }
 
-/* c of every row, for the keys of this tile, if the row's newest key is in a newer one.
- * Where marks differ, a gate in between is shut or none. */
+/* c of every row, for the keys of this tile, if the row's newest key is in a newer one.  Where
+ * marks differ, a gate in between is shut or NaN. */
 static void gaps(const struct tile *t, int x, real *c)
 {
     const struct gate *g = gate_of(t, x);
@@ -275,8 +277,8 @@ static void gaps(const struct tile *t, int x, real *c)
         if (g->mark[r] != end.mark) c[r] = (real)across(g->mark[r] - end.mark);
 }
 
-/* D of a run's tile without marks.  Only the first `near` rows have their newest key in it or in an
- * older one: in an older one all these keys are masked. */
+/* D of a run's tile without marks.  Only the first `near` rows have their newest key in it or in
+ * an older one; in an older one all these keys are masked. */
 static void add_run(struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
@@ -298,9 +300,9 @@ static void add_run(struct tile *t, int x)
     }
 }
 
-/* The same for one row, pair by pair: where rows see no intervals, and in tiles with
- * a gate that is shut or none.  The sums are those of add_run(), from the tile's border
- * up or from its end down. */
+/* The same for one row, pair by pair: where rows do not see intervals, and in tiles
+ * with a gate that is shut or NaN.  The sums are those of add_run(), from the tile's
+ * border up or from its end down. */
 static void add_row(struct tile *t, int x, int r)
 {
     const struct gate *g = gate_of(t, x);
@@ -311,7 +313,7 @@ static void add_row(struct tile *t, int x, int r)
     double sum = 0;
     if (newest < 0) return;
     if (newest < KT) {
-        /* the tile of the newest key, or one that holds no key after it */
+        /* the tile of the newest key, or one that contains no key after it */
         int64_t mark = start.mark;
         for (int k = 0; k <= newest; k++) {
             const bool sees = visible(t, k, r);
@@ -345,8 +347,8 @@ static void add_gates(struct tile *t, int x)
         for (int k = 0; J < g->end[r] && k < t->keys; k++) S(t, k, r) = -INFINITY;
 }
 
-/* The most that D can be in this tile: the largest c and the largest sum of later keys.
- * Where rows forget all it is low but finite, so that sums of ceilings stay numbers. */
+/* The most that D can be in this tile: the largest c and the largest sum of later keys.  Where
+ * rows forget all keys it is low but finite, so that sums of ceilings stay numbers. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
@@ -361,7 +363,8 @@ static real ceiling(const struct tile *t, int x)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* By key: dC or, where rows see no intervals, dlog_f.  A row of gradient is the sum of its dS. */
+/* By key: dC or, where rows do not see intervals, dlog_f.  A row of
+ * gradient is the sum of its dS. */
 static int keyed(const struct call *c, int x)
 {
     (void)c, (void)x;
@@ -384,8 +387,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 #if QT > 1
-/* Sums of dS over the keys, and over the rows of a key: rows n, 16 + n, 32 + n, 48 + n in lane n,
- * then halves of the lanes.  Lanes are transposed for that, as sums across a vector are slow. */
+/* Sums of dS over the keys, and over the rows of a key: rows n, 16 + n, 32 + n, 48 + n in lane
+ * n, then halves of the lanes.  Lanes are transposed for that, as sums across a vector are slow. */
 static void sums_run(const struct tile *t, real *keys, real *rows)
 {
     enum { ALL = QT / VL, STEP = LANES / VL };
@@ -422,8 +425,8 @@ static void give_rows(const struct tile *t, int x)
         if (key >= 0 && key < t->keys) t->own[x].keys[key] += sum;
     }
 }
-/* Keys come oldest first, so before[r] is the sum over the older keys that the row sees: each key's
- * gate moves all of them. */
+/* Keys come oldest first, so before[r] is the sum over the older keys that the row sees: each
+ * key's gate affects all of them. */
 static void score_bwd(struct tile *t, int x)
 {
     real *keys = t->own[x].keys;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Every term, with what others must know of it (enum trait in contract/encoding.h). */
+/* list.h -- every term, with the traits that other code needs (enum
+ * trait in contract/encoding.h). */
 TERM(affine, 0)
 TERM(distance, 0)
 TERM(pieces, 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* matrices.c -- turns blocks of channels by the matrices of their coordinates; see matrices.h. */
+/* matrices.c -- rotates blocks of channels by the matrices of their
+ * coordinates; see layout/matrices.h. */
 #include "engine/term.h"
 
 #include "layout/blocks.h"
@@ -20,7 +21,7 @@ INLINE void apply(int n, const real *restrict m, real *restrict row)
         for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
     memcpy(row, to, sizeof(real) * (size_t)n);
 }
-/* Turns all blocks of a row by the matrices of its slot: rows at one coordinate share a slot. */
+/* Rotates all blocks of a row by the matrices of its slot: rows at one coordinate share a slot. */
 static void apply_all(const struct call *c, const struct matrices *w, const void *table,
                       ptrdiff_t b, int h, bool query, ptrdiff_t i, real *row)
 {
@@ -38,8 +39,8 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
     (void)at;
     for (int r = 0; r < n; r++) apply_all(c, w, w->into, b, h, query, i0 + r, rows + r * stride);
 }
-/* Gradients turn by the transposed matrices.  For the learned generators, rows and gradients are
- * put down in the scratch, where end() sums them up by coordinate. */
+/* Gradients rotate by the transposed matrices.  For the learned generators, rows and gradients
+ * are stored in the scratch, where end() sums them by coordinate. */
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
@@ -57,7 +58,7 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     }
 }
 
-/* The gradient is made by end(); the part only tells rotate_bwd() that somebody wants it. */
+/* end() computes the gradient; the part only tells rotate_bwd() that it is wanted. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     (void)c, (void)x;

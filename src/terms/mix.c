@@ -3,14 +3,15 @@
  *
  *     t = b1 + W1b b + W1a a      g = t > 0 ? t : leak t      y = (a + add b) + (b2 + W2 g)
  *
- * a holds the H scores of a pair before the ADD terms, b what those add; without ADD terms there is
- * no b.  Each of the two products is one chain per number that starts at the bias and runs over the
- * heads of b, then those of a, or over the units.  Lanes run over a line of 64 pairs: the queries
- * of one key, or with QT = 1 the keys of one query.
+ * a is the H scores of a pair before the ADD terms, b the sum of those terms; without ADD terms
+ * there is no b.  Each of the two products is one chain per number that starts at the bias and
+ * runs over the heads of b, then those of a, or over the units.  Lanes run over a line of 64
+ * pairs: the queries of one key, or with QT = 1 the keys of one query.
  *
- * Where b depends on the distance alone, b1 + W1b b does, too: it is made once for the 127
- * distances of a tile and the chains go on from there, to the same bits.  Backward, the gradient of
- * b is then summed by distance first, and each sum is put on one pair of that distance. */
+ * If b depends on the distance alone, so does b1 + W1b b: it is computed once for the
+ * 127 distances of a tile, and the chains continue from there, to the same bits.
+ * Backward, the gradient of b is then summed by distance first, and each sum is stored
+ * on one pair of that distance. */
 #include "engine/visible.h"
 #include "layout/mix.h"
 
@@ -33,13 +34,13 @@ static struct net net_of(const struct call *c, int x)
     const real *table = c->table[c->plan->use[x].enc];
     struct net n = { .H = m.H, .in = m.in, .G = m.G, .Gp = m.Gp, .own = m.in - m.H,
                      .leak = (real)m.leak, .add = (real)m.add };
-    if (table)                           /* else only sizes are asked for */
+    if (table)                           /* without a table only sizes are needed */
         n.b1 = table, n.b2 = table + mix_b2(&m), n.w1 = table + mix_w1(&m, 0),
         n.w2 = table + mix_w2(&m, 0);
     return n;
 }
 
-/* Working memory of a work item, in the first tile's mem. */
+/* Scratch of a work item, in the first tile's mem. */
 struct net_scratch {
     const real **in, **unit;             /* lines of the inputs, of the units */
     real **out;
@@ -47,11 +48,11 @@ struct net_scratch {
 #if QT > 1
     const real **near, **span;           /* lines of b by distance, and of `flat` */
     const real **dy;
-    real *b, *db;                        /* [H][SPAN]: by distance, that of (key k, row r) is keys -
-                                            1 - k + r */
+    /* [H][SPAN]: by distance, that of (key k, row r) is keys - 1 - k + r */
+    real *b, *db;
     real *flat;                          /* [Gp][SPAN]: b1 + W1b b */
-    real *flat_rows, *dflat_rows;        /* [SPAN][Gp]: the same with the units in the lanes, and
-                                            its gradient */
+    /* [SPAN][Gp]: the same with the units in the lanes, and its gradient */
+    real *flat_rows, *dflat_rows;
     real *g, *dt;                        /* [LINE][Gp]: g is t at first */
     real *dw;                            /* [H + in][Gp]: gradients of W2 and W1 */
     real *sum;                           /* [H][LINE]: of dy over the keys */
@@ -96,9 +97,10 @@ static struct net_scratch net_scratch_of(const struct tile *t, int x, const stru
 
 /* ---- Products with the pairs in the lanes ---------------------------------------------------- */
 
-enum { FEW = 4 };                        /* units or heads side by side; units are padded to them */
+/* units or heads processed together; units are padded to a multiple */
+enum { FEW = 4 };
 
-/* acc[m][..] goes on with sum over k of w[m * wm + k * wk] row[k][at ..]. */
+/* Continues acc[m][..] with the sum over k of w[m * wm + k * wk] row[k][at ..]. */
 INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk,
                   const real *const *row, ptrdiff_t at, vf acc[FEW][NR])
 {
@@ -112,8 +114,8 @@ INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk
     }
 }
 
-/* A line of all units, to[g][..]: chains over the inputs first .. end - 1 that start at b1, or at
- * u[g][..] where given. bend: nothing follows, so they are bent below 0. */
+/* A line of all units, to[g][..]: chains over the inputs first .. end - 1 that start at b1, or
+ * at u[g][..] if given.  bend: these are the last inputs, so the units are bent below 0. */
 INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at,
                   const real *u, const bool bend, real *to, ptrdiff_t ts)
 {
@@ -164,7 +166,7 @@ static void heads(const struct net *n, const struct net_scratch *w, ptrdiff_t at
 }
 
 #if QT > 1
-/* Do the additions depend on the distance alone? */
+/* True if the additions depend on the distance alone. */
 static bool by_distance(const struct tile *t, const struct net *n)
 {
     const struct loci_plan *p = t->c->plan;
@@ -213,7 +215,7 @@ static void mix_scores(struct tile *t, int x)
     }
 #endif
     for (int h = 0; h < n.H; h++) {
-        /* backward keeps b: it waits where its gradient's place will be */
+        /* the backward pass needs b: it is stored where its gradient will be */
         if (t[h].da) {
             real *b = t[h].s;
             t[h].s = t[h].da, t[h].da = b;
@@ -321,7 +323,7 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
     }
 }
 
-/* The line of key k: t and g again, dt, then the gradients of parameters and inputs. */
+/* The line of key k: recomputes t and g, then dt, then the gradients of parameters and inputs. */
 static void line_gradient(const struct tile *t, const struct net *n, const struct net_scratch *w, int k,
                           bool flat, bool learns)
 {
@@ -348,7 +350,7 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
         for (int h = 0; h < n->H; h++)
             for (int l = 0; l < LINE; l++) w->sum[h * LINE + l] += w->dy[h][at + l];
     }
-    /* over b, which nobody needs any more */
+    /* overwrites b, which is not needed any more */
     inputs(n, n->own, w->unit, 0, 1, w->dy, w->out, at);
     if (!n->own) return;
     if (!flat) inputs(n, 0, w->unit, 0, n->add, w->dy, (real *const *)w->dy, at);
@@ -356,7 +358,7 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
         for (int h = 0; h < n->H; h++) memset((real *)w->dy[h] + at, 0, sizeof(real) * LINE);
 }
 
-/* What was summed by distance: gradient of W1b, and of b on the pairs of row 0 and of key 0. */
+/* Gradients summed by distance: of W1b, and of b on the pairs of row 0 and of key 0. */
 static void distance_gradient(struct tile *t, const struct net *n, struct net_scratch *w, bool learns)
 {
     const int keys = t->keys, count = keys - 1 + QT;

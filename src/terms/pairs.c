@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* pairs.c -- turns pairs of channels by their coordinates; the table is described in pairs.h. */
+/* pairs.c -- rotates pairs of channels by their coordinates; the table is
+ * described in layout/pairs.h. */
 #include "terms/angles.h"
 
-/* Turns the pairs of one row where they are; sign -1 turns back. */
+/* Rotates the pairs of one row in place; sign -1 rotates back. */
 INLINE void turn_row(const struct angles *at, const struct pairs *p, int r, const real sign,
                      real *row)
 {
@@ -25,15 +26,15 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
-/* ---- From one place to another, or where they are -------------------------------------------- */
+/* ---- From one place to another, or in place -------------------------------------------------- */
 
-/* ABREAST heads turn side by side, unless rows are few: each vector of cos and sin is loaded
- * once for them.  Rows are asked for AHEAD of the work.  From PAST_CACHES bytes on,
- * rows are written past the caches. */
+/* ABREAST heads rotate together, unless rows are few: each vector of cos and sin is loaded
+ * once for them.  Rows are prefetched AHEAD of the work.  From PAST_CACHES bytes on, rows
+ * are written past the caches. */
 enum { ABREAST = 8, AHEAD = 4, PAST_CACHES = 4 << 20 };
 
-/* n rows that turn alike, in as many heads, and how far behind each of them the row begins
- * that is asked for.  Numbers are read before they are written: the two places may be one. */
+/* n rows with the same angles, in the same number of heads, and how far behind each of them the
+ * row to prefetch begins.  Numbers are read before they are written: the two places may be one. */
 struct alike { int n; const real *from; ptrdiff_t from_step; real *to; ptrdiff_t to_step, ahead; };
 
 INLINE void put_down(const bool past, real *to, vf x)
@@ -41,8 +42,8 @@ INLINE void put_down(const bool past, real *to, vf x)
     if (past) vf_stream(to, x);
     else vf_store(to, x);
 }
-/* Asks for n vectors, once per line, but only where stores pass the caches too:
- * rows that fit into them need no help. */
+/* Prefetches n vectors, once per line, but only if stores pass the caches too: rows that fit
+ * into them need no prefetch. */
 INLINE void ask_for(const bool past, const int n, const real *row)
 {
     enum { LINE = 64 / sizeof(real) };
@@ -53,7 +54,7 @@ INLINE void ask_for(const bool past, const int n, const real *row)
 INLINE void move_half(const int n, const bool past, const struct alike a, const real *cos,
                       const real *sin, const real sign, int t, int count)
 {
-    /* the sign is exact, so turning back has the same roundings */
+    /* the sign is exact, so rotating back has the same roundings */
     vf c[NR], s[NR], x[NR], y[NR];
     UNROLL for (int i = 0; i < n; i++)
         c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
@@ -70,8 +71,9 @@ INLINE void move_half(const int n, const bool past, const struct alike a, const 
     }
 }
 #if VL > 1
-/* Even lanes become x cos - y sin, odd ones x sin + y cos: x and y are doubled into both lanes of a
- * pair, and multiplied by (cos, sin) and (-sin, cos).  The roundings are those of rotate_pair(). */
+/* Even lanes become x cos - y sin, odd ones x sin + y cos: x and y are doubled into
+ * both lanes of a pair, and multiplied by (cos, sin) and (-sin, cos).  The roundings
+ * are those of rotate_pair(). */
 INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos,
                              const real *sin, const real sign, int t)
 {
@@ -106,7 +108,8 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
     }
 }
 #endif
-/* All pairs: as many vectors as registers hold, then single ones, then pair by pair. */
+/* All pairs: the number of vectors at once that registers allow, then
+ * single ones, then pair by pair. */
 INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a,
                        const real *cos, const real *sin, const real sign)
 {
@@ -133,7 +136,7 @@ INLINE void copy(const bool past, int n, const real *from, real *to)
     if (!past) memcpy(to, from, sizeof(real) * (size_t)n);
     for (int t = 0; past && t < n; t += VL) vf_stream(to + t, vf_load(from + t));
 }
-/* The same for whole rows: channels that do not turn are copied, unless they are there. */
+/* The same for whole rows: channels that do not rotate are copied, unless they are in place. */
 INLINE void move_all(const bool interleaved, const bool past, const struct pairs *p, int D,
                      struct alike a, const real *cos, const real sign)
 {
@@ -148,8 +151,8 @@ INLINE void move_all(const bool interleaved, const bool past, const struct pairs
     move_pairs(interleaved, past, p->count, a, cos, cos + p->width, sign);
 }
 
-/* What moves: n rows of each of `heads` heads that turn alike.  next: the row of the first of them
- * that comes after these n, or NULL. */
+/* The rows to move: n rows of each of `heads` heads with the same angles.  next: the row of the
+ * first head that comes after these n, or NULL. */
 struct moving {
     const struct pairs *p;
     const real *cos;
@@ -159,7 +162,7 @@ struct moving {
     const real *next;
 };
 
-/* Row r of all heads.  What is asked for may lie among the rows that come next. */
+/* Row r of all heads.  The row to prefetch may be among the rows that come next. */
 INLINE struct alike row_of(const struct moving *m, int r)
 {
     const real *from = m->from.first + r * m->from.row;
@@ -169,8 +172,8 @@ INLINE struct alike row_of(const struct moving *m, int r)
     return (struct alike){ m->heads, from, m->from.head,
                            m->to.first + r * m->to.row, m->to.head, ahead };
 }
-/* Past the caches: a store that misses them reads its line first, and a copy of many rows would be
- * half as fast. */
+/* Past the caches: a store that misses them reads its line first, and a copy of many
+ * rows would be half as fast. */
 INLINE void move_rows(const bool interleaved, const bool past, const struct moving m)
 {
     const struct pairs p = *m.p;
@@ -179,8 +182,8 @@ INLINE void move_rows(const bool interleaved, const bool past, const struct movi
                  m.sign);
     if (past) vf_streamed();
 }
-/* Likewise for rows whose pairs are not whole vectors: a store past the caches must be whole and on
- * its border, so each row is put together in `hand` first. */
+/* Likewise for rows whose pairs do not fill whole vectors.  A store past the caches must be
+ * whole and aligned, so each row is assembled in `hand` first. */
 INLINE void move_in_hand(const bool interleaved, const struct moving m)
 {
     real hand[2 * MAX_PAIRS];
@@ -195,7 +198,7 @@ INLINE void move_in_hand(const bool interleaved, const struct moving m)
         }
     vf_streamed();
 }
-/* Each way is a function of its own, compiled for its constants. */
+/* Each path is a separate function, compiled for its constants. */
 enum path { NEAR, PAST, IN_HAND };
 static void half_near(const struct moving *m) { move_rows(false, false, *m); }
 static void half_past(const struct moving *m) { move_rows(false, true, *m); }
@@ -204,8 +207,8 @@ static void interleaved_near(const struct moving *m) { move_rows(true, false, *m
 static void interleaved_past(const struct moving *m) { move_rows(true, true, *m); }
 static void interleaved_in_hand(const struct moving *m) { move_in_hand(true, *m); }
 
-/* Past the caches goes what is larger than they are, moves to another place, and there begins on
- * whole vectors in every row and head. */
+/* Rows go past the caches if they are larger than the caches, move to another place, and begin
+ * there on whole vectors in every row and head. */
 static enum path path_of(const struct call *c, bool query, const struct moving *m)
 {
     const struct loci_plan *p = c->plan;
@@ -228,12 +231,12 @@ static void move(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
                         .D = c->plan->dim, .n = n, .from = from, .to = to };
     const enum path path = path_of(c, query, &m);
     const int all = query ? c->plan->heads : c->plan->kv_heads;
-    /* One thread goes on with the next heads of this tile, then with the next tile.
-     * With several nobody knows who takes what comes next. */
+    /* A single thread continues with the next heads of this tile, then with the next tile.  With
+     * several threads it is not known which fetches the next item. */
     const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk)
                          ? from.first - h * from.head + n * from.row
                          : NULL;
-    /* Heads that turn by rates of their own go one by one, with angles of their own. */
+    /* Heads with rates of their own go one by one, with angles of their own. */
     for (int i = 0; i < heads;
          i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
         m.heads = p->groups > 1 ? 1 : heads - i < ABREAST || n < AHEAD ? heads - i : ABREAST;
@@ -247,8 +250,8 @@ static void move(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
 
 /* ---- Back ------------------------------------------------------------------------------------ */
 
-/* dw[axis][t] += x[axis] dphi, dphi = row[a] d[b] - row[b] d[a] from what turn() gave and its
- * gradient.  Rows without a gradient may hold anything. */
+/* dw[axis][t] += x[axis] dphi, dphi = row[a] d[b] - row[b] d[a] from the output of rotate() and
+ * its gradient.  Rows without a gradient may contain anything. */
 static void gather(const struct pairs *p, const double *x, const real *row, const real *d,
                    double (*dw)[MAX_PAIRS])
 {
@@ -283,7 +286,8 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
 }
 
-/* For as many pairs as there can be: tables are not known when the workspace is measured. */
+/* Sized for the largest possible number of pairs: tables are not known when
+ * the workspace is measured. */
 static ptrdiff_t buffer(const struct call *c, int x)
 {
     (void)x;
@@ -292,7 +296,7 @@ static ptrdiff_t buffer(const struct call *c, int x)
 
 /* ---- Parts of learned frequencies ------------------------------------------------------------ */
 
-/* None where nothing is learned: rotations then need no waves. */
+/* None if nothing is learned: rotations then need no waves. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
@@ -326,9 +330,9 @@ const struct term N(term_pairs) = {
 
 static int span(const struct call *c, int x) { return table_of(c, x)->span; }
 
-/* z^power from its digits to base 64, each a row of the table: a few products in double
- * and no pow().  The engine's references are so near that z^power stays in the floats, or is
- * nothing to keys of a run; loci_rotate() counts from position 0. */
+/* z^power from its digits to base 64, each a row of the table: a few products in double and no
+ * pow().  The engine's references are so near that z^power stays in the range of float, or is
+ * negligible for keys of a run; loci_rotate() counts from position 0. */
 static void fade(const struct call *c, int x, ptrdiff_t b, bool query, bool run, int64_t ref,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {

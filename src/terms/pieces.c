@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* pieces.c -- adds a number that is piecewise linear in x = psi(|d|) / N_i; pieces.h has the table.
+/* pieces.c -- adds a number that is piecewise linear in x = psi(|d|) / N_i;
+ * layout/pieces.h describes the table.
  *
  *     s[k][r] += a[p] x + b[p]       p = the last piece whose end is at most x
  *
- * psi rises with the distance, so the pairs of a block lie in a few neighbouring pieces: the first
- * of them, and two selects per end that the block may cross.  Which ends are tried depends on the
- * block, which piece a pair is in does not.
+ * psi rises with the distance, so the pairs of a block are in a few neighbouring pieces.  Their
+ * values are those of the first piece, with two selects per end that the block may cross.  Which
+ * ends are tried depends on the block; which piece a pair is in does not.
  *
- * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c
- * and T are made. */
+ * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', from
+ * which the gradients of c and T are computed. */
 #include "engine/term.h"
 #include "layout/pieces.h"
 #include "terms/diagonals.h"
 
-/* Rows of own.mem: 1 / N; and of own.grad: u and w of above. */
+/* Rows of own.mem: 1 / N; and of own.grad: u and w as above. */
 enum { INVERSE, MEM };
 enum { U, W, GRAD };
 
@@ -27,16 +28,17 @@ static const double *inverses(const struct tile *t, int x)
 {
     return (const double *)t->own[x].scratch + t->seq->b * t->c->Lq + t->i0;
 }
-/* Dead rows are like the last, so that ranges over all rows of a tile stay those of live ones. */
+/* Dead rows are like the last live row, so that ranges over all rows of a
+ * tile stay those of live ones. */
 static void open(struct tile *t, int x)
 {
     real *inverse = t->own[x].mem + INVERSE * QT;
     for (int r = 0; r < QT; r++) inverse[r] = (real)inverses(t, x)[r < t->rows ? r : t->rows - 1];
 }
 
-/* ---- Where pairs lie ------------------------------------------------------------------------- */
+/* ---- Pieces of pairs ------------------------------------------------------------------------- */
 
-/* A head's pieces: all of them, or those first .. last that some pair of a block may lie in. */
+/* A head's pieces: all of them, or those first .. last that contain some pair of a block. */
 struct lines { const real *ends, *a, *b; int first, last; };
 
 static struct lines lines_of(const struct tile *t, int x)
@@ -48,7 +50,7 @@ static struct lines lines_of(const struct tile *t, int x)
                            .first = 0,
                            .last = p->count - 1 };
 }
-/* The piece of x, one of first .. last, by halving.  There is no branch in it that depends on x. */
+/* The piece of x, one of first .. last, by bisection.  It has no branch that depends on x. */
 static int find_piece(const struct lines *g, real x)
 {
     int low = g->first, count = g->last - low + 1;
@@ -72,7 +74,7 @@ struct piece_block { int k0, kn, r0, rn; };
 
 /* Bounds for x of the block's pairs, or of those behind the query if nothing else is visible.
  * False if there is none.  psi falls, then rises with the distance, and 1 / N changes in one
- * direction along the rows, so the corners bound them, and distance 0. */
+ * direction along the rows, so the corners and distance 0 bound them. */
 static bool x_range(const struct tile *t, int x, struct piece_block b, real *low, real *high)
 {
     const real *psi = psi_of(t, x, false), *inverse = t->own[x].mem + INVERSE * QT;
@@ -85,8 +87,8 @@ static bool x_range(const struct tile *t, int x, struct piece_block b, real *low
     return true;
 }
 
-/* Cuts the pieces down to those of a block; false if it has no pair that is visible.
- * More pieces than needed would cost time and change no bit. */
+/* Cuts the pieces down to those of a block; false if it has no visible pair.  More pieces than
+ * needed would cost time and change no bit. */
 static bool few_pieces(const struct tile *t, int x, struct piece_block b, struct lines *g)
 {
     real low, high;
@@ -96,8 +98,8 @@ static bool few_pieces(const struct tile *t, int x, struct piece_block b, struct
     return true;
 }
 
-/* x of a pair at any distance, and that distance in *at: masked pairs may be further away than
- * the table goes, and are cut to what it has. */
+/* x of a pair at any distance, and that distance in *at.  Masked pairs may be further away than
+ * the table reaches, and are clipped to its range. */
 static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
 {
     const struct pieces *p = t->own[x].table;
@@ -108,7 +110,7 @@ static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-enum { PAIR = 2 };                       /* vectors in hand: their selects overlap */
+enum { PAIR = 2 };                       /* vectors processed together: their selects overlap */
 
 /* s += a x + b for n <= PAIR vectors: a and b are those of the first piece,
  * and of a later one from its end on. */
@@ -128,7 +130,7 @@ INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
         vf_store(s + i * VL, vf_add(vf_load(s + i * VL), vf_fma(a[i], x[i], b[i])));
 }
 
-/* Positions that do not run: pair by pair. */
+/* Positions that are not a run: pair by pair. */
 static void score_apart(struct tile *t, int x)
 {
     const struct lines g = lines_of(t, x);
@@ -152,7 +154,7 @@ static void score(struct tile *t, int x)
     if (!few_pieces(t, x, (struct piece_block){ 0, t->keys, 0, 1 }, &g)) return;
     const real *psi = psi_of(t, x, false) + t->d, inverse = t->own[x].mem[INVERSE];
     real y[KT];
-    /* psi's margin allows for keys that a tile lacks; nobody looks at their scores */
+    /* psi's margin covers keys that a tile lacks; their scores are never read */
     for (int k = 0; k < KT; k++) y[k] = psi[-k] * inverse;
     for (int k = 0; k < t->keys; k += VL) {
         const vf one = vf_load(y + k);
@@ -160,7 +162,7 @@ static void score(struct tile *t, int x)
     }
 }
 #else
-enum { SIDE = 32 };                      /* of a block, where a tile has more than one piece */
+enum { SIDE = 32 };                      /* side of a block, if a tile has more than one piece */
 
 /* Rows in the lanes, and one contiguous load of psi per key. */
 static void add_block(struct tile *t, int x, const struct lines *g, struct piece_block b)
@@ -176,8 +178,8 @@ static void add_block(struct tile *t, int x, const struct lines *g, struct piece
     }
 }
 
-/* Hands over the whole of a run's tile if it lies in one piece, else block
- * by block what can be visible. */
+/* Passes on a run's tile as a whole if it is in one piece, else block by
+ * block what can be visible. */
 INLINE void each_block(struct tile *t, int x,
                        void (*work)(struct tile *, int x, const struct lines *, struct piece_block))
 {
@@ -203,8 +205,8 @@ static void score(struct tile *t, int x)
 }
 #endif
 
-/* The largest value at the ends of the pieces that the tile's pairs may lie in:
- * what is linear is largest at an end.  NaN stays, and forbids to skip. */
+/* The largest value at the ends of the pieces that the tile's pairs may be in: a linear piece is
+ * largest at an end.  NaN stays, and prevents skipping. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -246,8 +248,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 /* Sums over the keys of a block, by row: of dS in a piece, and of these times x and times psi'. */
 struct piece_sums { real s[QT], x[QT], slope[QT]; };
 
-/* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side, the
- * upper, both or none. */
+/* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side,
+ * the upper, both or neither. */
 INLINE void sum_keys(const struct tile *t, int x, struct piece_block b, int r, const bool lower,
                      const bool upper, real from, real to, struct piece_sums *sums)
 {
@@ -277,8 +279,8 @@ INLINE void sum_keys(const struct tile *t, int x, struct piece_block b, int r, c
     }
 }
 
-/* Each piece is summed on its own, as a pass over a block's keys with one or two selects: sums stay
- * in registers, and there are few pieces per block. */
+/* Each piece is summed separately, as a pass over a block's keys with one or two selects: sums
+ * stay in registers, and there are few pieces per block. */
 static void give_block(struct tile *t, int x, const struct lines *g, struct piece_block b)
 {
     const struct pieces *table = t->own[x].table;
@@ -301,7 +303,7 @@ static void give_block(struct tile *t, int x, const struct lines *g, struct piec
     }
 }
 
-/* The same pair by pair, for positions that do not run. */
+/* The same pair by pair, for positions that are not a run. */
 static void give_apart(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -309,7 +311,7 @@ static void give_apart(struct tile *t, int x)
     real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].fresh;
     for (int r = 0; r < t->rows; r++) {
         int p = g.first;
-        real s = 0, sx = 0;              /* of keys next to each other that lie in piece p */
+        real s = 0, sx = 0;              /* of consecutive keys in piece p */
         for (int k = 0; k < t->keys; k++) {
             int64_t at;
             const real y = x_at(t, x, k, r, &at), ds = t->ds[k * QT + r];
@@ -331,9 +333,9 @@ static void score_bwd(struct tile *t, int x)
     else give_apart(t, x);
 }
 
-/* dc and dT, from the rows.  With N = log(c m + 1) and m = max(T, pos),
- * x = psi / N has dx/dc = psi' / N - x m / (N (c m + 1)) and dx/dm = -x c / (N (c m + 1)).
- * Where T and pos are equal, each has half of dm. */
+/* dc and dT, from the rows.  With N = log(c m + 1) and m = max(T, pos), x = psi / N has dx/dc
+ * = psi' / N - x m / (N (c m + 1)) and dx/dm = -x c / (N (c m + 1)).  Where T and pos are
+ * equal, each has half of dm. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;

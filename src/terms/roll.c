@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-/* roll.c -- a vector for every distance, multiplied by the query, where the distances are as many
- * as the keys.
+/* roll.c -- a vector for every distance, multiplied by the query, with the same
+ * number of distances as keys.
  *
  *     s[k][r] += scale (q_r + v) . (W R_n)        n = d + r - k
  *
- * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks
- * roll, and each is one product per query tile.  A skew lines them up with the keys.  In decode the
- * vectors are read as keys are.
+ * A tile needs two blocks of 64 distances, and the next tile shares one of them.  So the blocks
+ * roll, and each is one product per query tile.  A skew lines them up with the keys.  In decode
+ * the vectors are read as keys are.
  *
- * Backward, dS is collected by distance in two blocks that roll likewise.  A block that is complete
- * makes a gradient of queries and one of its vectors.  The latter wait by distance until all rows
- * of the work item are done: only then one product with the waves R makes them a gradient of W. */
+ * Backward, dS is collected by distance in two blocks that roll likewise.  A complete block
+ * makes a gradient of queries and one of its vectors.  The gradients of vectors are summed by
+ * distance until all rows of the work item are done: only then one product with the waves R
+ * turns them into a gradient of W. */
 #include "engine/tile_gemm.h"
 #include "layout/roll.h"
 #include "terms/bands.h"
 
 enum { BLOCK = KT };
 
-/* Blocks of dS by distance (backward), behind what stands at the start of a tile's memory: which of
- * them are there, and their first distances.  Rows keep both from chunk to chunk. */
+/* Blocks of dS by distance (backward), after the reach at the start of a tile's memory: which of
+ * them are filled, and their first distances.  Rows save both from chunk to chunk. */
 struct grads { bool filled[2]; int64_t first[2]; };
-/* What the hooks of a query tile know. */
+/* State of the hooks of a query tile. */
 struct roll_reach {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
     real *q, *qrows;
     real *sums[2];                       /* blocks of (q + v).(W R_n) */
-    bool full[2];                        /* is there such a block? */
+    bool full[2];                        /* true: the block is computed */
     int64_t sum_of[2];                   /* first distances of the blocks */
 };
 enum {
@@ -45,8 +46,8 @@ static struct roll_reach *reach_of(const struct tile *t, int x)
 }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 static int64_t clipped(const struct roll_reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
-/* The vector of a distance.  That of the next larger one lies before it: distances fall from key
- * to key, so a walk over keys reads forwards. */
+/* The vector of a distance.  That of the next larger distance comes before it: distances fall
+ * from key to key, so a walk over keys reads forwards. */
 static const real *row_of(const struct roll_reach *b, int64_t d)
 {
     return b->rows - (ptrdiff_t)d * b->of.width;
@@ -82,8 +83,8 @@ static void open(struct tile *t, int x)
 
 #if QT > 1
 /* Of the 64 distances from `first` on, those with vectors of their own: rows i .. i + n - 1 of a
- * block, the distance of row i; the rows before and after have the same vectors as the first and
- * the last of these. */
+ * block, and the distance of row i.  The rows before and after have the same vectors as the
+ * first and the last of these. */
 struct own_rows { int i, n; int64_t d; };
 static struct own_rows own_rows(const struct roll_reach *b, int64_t first)
 {
@@ -93,9 +94,9 @@ static struct own_rows own_rows(const struct roll_reach *b, int64_t first)
                               .d = low };
 }
 
-/* Returns the number of the block from `first` on.  It is made anew unless it is there,
- * in the place of the one that does not begin at `other`.  Distances beyond the table
- * copy the row of its end. */
+/* Returns the number of the block from `first` on.  If it is not there, it is
+ * computed, and replaces the block that does not begin at `other`.  Distances beyond
+ * the table copy the row of its end. */
 static int block_of(const struct tile *t, struct roll_reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
@@ -112,8 +113,8 @@ static int block_of(const struct tile *t, struct roll_reach *b, int64_t first, i
     return i;
 }
 
-/* The tile's distances are `first` .. first + 2 BLOCK - 2.  The tile before, which is newer,
- * has made the block from `first` on. */
+/* The tile's distances are `first` .. first + 2 BLOCK - 2.  The tile before, which is newer, has
+ * computed the block from `first` on. */
 static void score_run(struct tile *t, struct roll_reach *b)
 {
     const int64_t first = t->d - (BLOCK - 1);
@@ -122,8 +123,8 @@ static void score_run(struct tile *t, struct roll_reach *b)
     spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
-/* Where every key has a distance of its own, the vectors are rows like keys,
- * one after the other in memory. */
+/* True if every key has a distance of its own: the vectors are rows like keys, one
+ * after the other in memory. */
 static bool apart(const struct tile *t, const struct roll_reach *b)
 {
     return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi;
@@ -133,7 +134,7 @@ static real *numbers_of(const struct tile *t, const struct roll_reach *b)
 {
     return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK;
 }
-/* Decode multiplies (q + v) by the vectors in the place of keys, as it streams keys. */
+/* Decode multiplies (q + v) by the vectors instead of keys, as it streams keys. */
 static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
     const struct roll_reach *b = reach_of(t, x);
@@ -161,7 +162,7 @@ static void score_run(struct tile *t, struct roll_reach *b)
 }
 #endif
 
-/* Positions that do not run: pair by pair. */
+/* Positions that are not a run: pair by pair. */
 static void score_pairs(struct tile *t, const struct roll_reach *b)
 {
     for (int k = 0; k < t->keys; k++)
@@ -183,15 +184,15 @@ static void score(struct tile *t, int x)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance,
+/* dW [D][waves_width] and dv [width], followed by the gradients of vectors by distance,
  * from first_distance() on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
     const struct waves *w = shape_of(c->plan, x);
     return (ptrdiff_t)c->plan->dim * padded(w->numbers) + padded(c->plan->dim);
 }
-/* The rows of a work item are at most ROW_CHUNK, and its keys those of a chunk: so many distances,
- * and what tiles and blocks reach beyond on both sides. */
+/* A work item has at most ROW_CHUNK rows, and the keys of one chunk.  That gives the number of
+ * distances, plus what tiles and blocks reach beyond on both sides. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     return added(c, x)
@@ -241,9 +242,9 @@ static void open_bwd(struct tile *t, int x)
         for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
 }
 
-/* Block i of dS by distance becomes gradients.  Rows beyond the table are first added to that of
- * its end, whose vector they had.  It may have begun in the chunk before, and then reaches further
- * than this one's distances by less than a block. */
+/* Turns block i of dS by distance into gradients.  Rows beyond the table are first added to that
+ * of its end, whose vector they used.  The block may have begun in the chunk before, and then
+ * reaches beyond this chunk's distances by less than a block. */
 static void give(const struct tile *t, int x, const struct roll_reach *b, int i, real *dq)
 {
     struct grads *all = grads_of(t, x);
@@ -266,8 +267,8 @@ static void give(const struct tile *t, int x, const struct roll_reach *b, int i,
     all->filled[i] = false;
 }
 
-/* Returns the number of the block of dS from `first` on.  If it is not there, the one that does not
- * begin at `other` is complete: its gradients are given, and it begins anew. */
+/* Returns the number of the block of dS from `first` on.  If it is not there, the block that
+ * does not begin at `other` is complete: its gradients are added, and it begins again. */
 static int fold_block(const struct tile *t, int x, const struct roll_reach *b, int64_t first, int64_t other)
 {
     struct grads *all = grads_of(t, x);
@@ -280,7 +281,7 @@ static int fold_block(const struct tile *t, int x, const struct roll_reach *b, i
     return i;
 }
 
-/* Pair by pair: the vector's gradient goes through its wave at once. */
+/* Pair by pair: the vector's gradient goes through its wave immediately. */
 static void score_pairs_bwd(const struct tile *t, int x, const struct roll_reach *b)
 {
     const int D = t->c->plan->dim;
@@ -301,8 +302,8 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct roll_reach
         }
 }
 
-/* Tiles come oldest first, so the block of larger distances is complete first: it leaves when the
- * newer one is taken. */
+/* Tiles come oldest first, so the block of larger distances is complete first: it is replaced
+ * when the newer one begins. */
 static void score_bwd(struct tile *t, int x)
 {
     const struct roll_reach *b = reach_of(t, x);

@@ -2,21 +2,21 @@
 /* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j;
  * encodings/cope.c has the formula.
  *
- * Rows carry p as a whole number and a fraction, so that positions stay exact however many
- * keys there are, and floor(p) comes free.  A gate is at most 1, so from key to key floor(p)
- * stays or moves by one: then the value at the next position becomes the value at this one,
- * and one number is looked up.  At npos - 1 a row stays, with fraction 0: its carry moves no more,
- * and a tile whose rows are all there needs no gates.
+ * Rows carry p as a whole number and a fraction.  So positions stay exact for any number of
+ * keys, and floor(p) costs nothing.  A gate is at most 1, so from key to key floor(p) stays or
+ * moves by one.  Then the value at the next position becomes the value at this one, and one
+ * number is looked up.  At npos - 1 a row stays, with fraction 0: its carry changes no more, and
+ * a tile whose rows are all there needs no gates.
  *
- * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its
- * gradient is the running sum of theirs. */
+ * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so
+ * its gradient is the running sum of theirs. */
 #include "engine/tile_gemm.h"
 #include "engine/keys.h"
 
 #include "layout/scan.h"
 
-/* Rows of own.mem.  SUM, of the gradient by p over older keys, is kept from chunk to chunk.  Z has
- * npos + 1 of them, the last twice, so that every position has a next one. */
+/* Rows of own.mem.  SUM, of the gradient by p over older keys, is saved from chunk to chunk.  Z
+ * has npos + 1 rows, the last one twice, so that every position has a next one. */
 #if QT > 1
 enum {
     SUM, GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, STILL = SLOPE + KT,
@@ -27,7 +27,7 @@ enum { KEPT = SUM + 1 };
 enum { GATE, STILL = GATE + KT, Z };
 #endif
 
-/* Rows whose next value is looked up together, if one of them moved. */
+/* Rows whose next values are looked up together, if one of them moved. */
 enum { LANES = QT < 16 ? QT : 16 };
 
 static real *rows_at(const struct tile *t, int x, int row)
@@ -69,7 +69,7 @@ static void open(struct tile *t, int x)
     memset(t->own[x].carry, 0, sizeof(real) * 2 * QT);
 }
 
-/* Are all rows at npos - 1? */
+/* True if all rows are at npos - 1. */
 static bool fixed(const struct tile *t, int x)
 {
     const int last = scan_at(t, x).npos - 1;
@@ -78,8 +78,8 @@ static bool fixed(const struct tile *t, int x)
     return all;
 }
 
-/* What the queries are multiplied by for the gates, where that is not the keys: values,
- * or keys that come with the call. */
+/* The vectors that gates multiply the queries by, if these are not the keys: values, or
+ * keys that come with the call. */
 static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrdiff_t *stride)
 {
     const struct call *c = t->c;
@@ -95,8 +95,8 @@ static struct next next_gate_keys(const struct tile *t, const real *k, enum gate
                             : next_rows(t, k, t->c->plan->dim);
 }
 
-/* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which
- * nobody needs yet. */
+/* Gates of the tile; of masked pairs, 0.  Logits other than those of q.k use p as
+ * scratch, which is not needed yet. */
 static void read(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -111,7 +111,7 @@ static void read(struct tile *t, int x)
     const real *s = t->s, *logit = a.gates == GATES_K ? t->s : t->p;
     const vf factor = vf_set1((real)a.gate), one = vf_set1(1);
     real *gate = rows_at(t, x, GATE);
-    /* The sigmoid by e^-|y|, which cannot overflow.  A tile has room for whole vectors. */
+    /* The sigmoid from e^-|y|, which cannot overflow.  A tile has memory for whole vectors. */
     for (int n = 0; n < t->keys * QT; n += VL) {
         const vf y = vf_mul(vf_load(logit + n), factor), e = vf_exp(vf_minus_abs(y)),
                  g = vf_div(vf_negative(y, e, one), vf_add(one, e));
@@ -119,8 +119,8 @@ static void read(struct tile *t, int x)
     }
 }
 
-/* Newest key first, all rows of a key at once: they do not wait for each other.  The backward pass
- * finds what it needs of each pair in memory. */
+/* Newest key first, all rows of a key at once: they do not depend on each other.  It stores what
+ * the backward pass needs of each pair. */
 static void add(struct tile *t, int x)
 {
     const int end = (scan_at(t, x).npos - 1) * QT;
@@ -133,7 +133,7 @@ static void add(struct tile *t, int x)
     }
     real *whole = t->own[x].carry, *fraction = whole + QT;
     real f[QT], low[QT], high[QT];       /* z at floor(p) and at the next position */
-    int at[QT], up[QT];                  /* floor(p) QT; did it move? */
+    int at[QT], up[QT];                  /* floor(p) QT; whether it moved */
     for (int r = 0; r < QT; r++) {
         at[r] = (int)whole[r] * QT;
         f[r] = fraction[r], low[r] = z[at[r] + r], high[r] = z[at[r] + QT + r];
@@ -143,7 +143,7 @@ static void add(struct tile *t, int x)
     real *restrict slopes = rows_at(t, x, SLOPE);
 #endif
     for (int k = t->keys - 1; k >= 0; k--) {
-        /* selects in the place of branches, and `high` only where some row has moved */
+        /* selects instead of branches, and `high` only if some row has moved */
         for (int r = 0; r < QT; r++) {
             const real sum = f[r] + gate[k * QT + r], rest = sum >= 1 ? sum - 1 : sum;
             const int next = sum >= 1 && at[r] < end ? at[r] + QT : at[r];
@@ -158,7 +158,7 @@ static void add(struct tile *t, int x)
             if (!moved) continue;
             for (int r = r0; r < r0 + LANES; r++) high[r] = z[at[r] + QT + r];
         }
-        /* At a whole number the two sides have different slopes, and 0 is taken;
+        /* At a whole number the two sides have different slopes, and 0 is used;
          * at the end p does not move. */
         for (int r = 0; r < QT; r++) {
             const real slope = high[r] - low[r];
@@ -172,8 +172,8 @@ static void add(struct tile *t, int x)
     for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
 }
 
-/* Rows of padding among segments may hold NaN, and what they do not see must stay masked.
- * A mix masks by itself. */
+/* Padding rows among segments may contain NaN, and pairs that they do not see must stay masked.
+ * A mix masks its own input. */
 static void score(struct tile *t, int x)
 {
     add(t, x);
@@ -213,10 +213,10 @@ static ptrdiff_t total(const struct call *c, int x)
 
 static void open_bwd(struct tile *t, int x) { memset(rows_at(t, x, SUM), 0, sizeof(real) * QT); }
 
-/* dz, and in the place of the gates the gradient of their logits, as a factor of scale q.k.
- * With z(p) = (1 - f) z[w] + f z[w + 1] the slope by p is z[w + 1] - z[w]; where a row is at
- * a whole number or at the end it is 0.  Keys come oldest first, so `before` is the sum over this
- * key and all older ones, whose p the gate is part of. */
+/* dz, and instead of the gates the gradient of their logits, as a factor of scale q.k.  With
+ * z(p) = (1 - f) z[w] + f z[w + 1] the slope by p is z[w + 1] - z[w].  Where a row is at a whole
+ * number or at the end it is 0.  Keys come oldest first, so `before` is the sum over this key
+ * and all older ones, whose p contains the gate. */
 static void add_bwd(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -232,12 +232,12 @@ static void add_bwd(struct tile *t, int x)
     const real *restrict fractions = rows_at(t, x, FRACTION);
     const real *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
     real *restrict gate = rows_at(t, x, GATE), *restrict before = rows_at(t, x, SUM);
-    /* of dz at floor(p) and after it, of this tile */
+    /* of dz at floor(p) and the next position, of this tile */
     real low[QT] = { 0 }, high[QT] = { 0 };
     int at[QT];
     for (int r = 0; r < QT; r++) at[r] = (int)wholes[r];
-    /* The sums of a position are written when the row leaves it: floor(p) falls by one at a time,
-     * so what was summed for floor(p) is from then on that of the position after. */
+    /* The sums of a position are written when the row leaves it.  floor(p) falls by one at a
+     * time, so the sum for floor(p) then becomes that for the next position. */
     for (int k = 0; k < t->keys; k++) {
         for (int r0 = 0; r0 < QT; r0 += LANES) {
             int moved = 0;
@@ -261,7 +261,7 @@ static void add_bwd(struct tile *t, int x)
     for (int r = 0; r < QT; r++) dz[at[r] + QT + r] += high[r], dz[at[r] + r] += low[r];
 }
 
-/* Gates of q.k add to ds.  Other gates are a dot product of their own, with gradients of queries,
+/* Gates of q.k add to ds.  Other gates are separate dot products, with gradients of queries,
  * and of values or given keys. */
 static void read_bwd(struct tile *t, int x)
 {

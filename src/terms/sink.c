@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* sink.c -- a logit per head in the sum of the softmax.  It is there before the first chunk of
- * keys, as a chunk of one key would be that has no value:
+/* sink.c -- a logit per head in the sum of the softmax.  It precedes the first chunk of keys,
+ * like a chunk of one key without a value:
  *
  *     M = logit   L = 1   O = 0
  *
- * Backward: dlogit = -sum over rows of e^(logit - lse) delta, delta = dO.o - dlse + ... as it is
- * when all terms have added theirs. */
+ * Backward: dlogit = -sum over rows of e^(logit - lse) delta, with delta = dO.o - dlse + ...
+ * after all terms have added theirs. */
 #include "engine/term.h"
 #include "layout/sink.h"
 
@@ -43,8 +43,8 @@ static ptrdiff_t total(const struct call *c, int x)
 }
 
 #if QT > 1
-/* Backward, per row: 1 where o is 0, as in rows that see no key.  Their dO, which may be padding,
- * says nothing of the logit. */
+/* Backward, per row: 1 where o is 0, as in rows that see no key.  Their dO, which may be
+ * padding, does not affect the logit. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)x;

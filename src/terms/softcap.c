@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* softcap.c -- the score as it is then becomes cap tanh(score / cap), and what was masked stays
- * masked.
+/* softcap.c -- the score at this stage becomes cap tanh(score / cap), and
+ * masked pairs stay masked.
  *
- * Backward: dS *= 1 - tanh^2, which score() has left in memory for the same tile. */
+ * Backward: dS *= 1 - tanh^2, which score() has stored for the same tile. */
 #include "engine/visible.h"
 #include "layout/softcap.h"
 
@@ -18,17 +18,17 @@ static void score(struct tile *t, int x)
     const double cap = t->c->plan->enc[t->c->plan->use[x].enc].opt[SOFTCAP_CAP];
     const vf one = vf_set1(1), high = vf_set1((real)cap), inverse = vf_set1((real)(1 / cap));
     real *slope = t->c->backward ? t->own[x].mem : NULL;
-    for (int n = 0; n < t->keys * QT; n += VL) {         /* a tile has room for whole vectors */
+    for (int n = 0; n < t->keys * QT; n += VL) {         /* a tile has memory for whole vectors */
         const vf y = vf_tanh(vf_mul(vf_load(t->s + n), inverse));
         vf_store(t->s + n, vf_mul(high, y));
         if (slope) vf_store(slope + n, vf_sub(one, vf_mul(y, y)));
     }
-    mask(t, t->s, -INFINITY);            /* the cap has made -cap of -inf */
+    mask(t, t->s, -INFINITY);            /* the cap has turned -inf into -cap */
 }
 
-/* |tanh x| <= |x|, so a bound on |score| stays one.  But where other terms add before, to q.k or to
- * the score, they may push scores below that bound, and the cap lifts them again: no promise
- * then. */
+/* |tanh x| <= |x|, so a bound on |score| remains valid.  But other terms that add before,
+ * to q.k or to the score, may push scores below that bound, and the cap raises them
+ * again: then there is no bound. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct loci_plan *p = t->c->plan;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* states.c -- turns queries and keys by states that come with the call, and averages the states of
- * the keys.
+/* states.c -- rotates queries and keys by states that come with the call, and
+ * averages the states of the keys.
  *
  *     (x[t], x[t + D/2]) <- (c x[t] - s x[t + D/2], s x[t] + c x[t + D/2])
  *     (c, s): state t of the row, by query head
  *     ae_i = sum over j of P_ij ek_j
  *
- * A state may be of any length, so its gradient is taken from the rows as they were before they
- * rotated:
+ * A state may have any length, so its gradient is computed from the rows before rotation:
  *
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
@@ -16,7 +15,7 @@
 #include "engine/stored.h"
 #include "layout/states.h"
 
-/* Where a query head has the states of its rows or keys in their tensor, from number i on. */
+/* Where the states of the rows or keys of a query head are in their tensor, from number i on. */
 static ptrdiff_t place_of(const struct call *c, bool query, ptrdiff_t b, int h, ptrdiff_t i)
 {
     return ((b * c->plan->heads + h) * (query ? c->Lq : c->Lk) + i) * c->plan->dim;
@@ -27,7 +26,7 @@ static const real *states(const struct call *c, int x, bool query, ptrdiff_t b, 
          + place_of(c, query, b, h, i);
 }
 
-/* ---- Turning: the same sums as those of the term `pairs` ------------------------------------- */
+/* ---- Rotation: the same sums as those of the term `pairs` ------------------------------------ */
 
 INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *restrict b)
 {
@@ -42,13 +41,13 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
-    (void)at;                            /* no angles: each row has numbers of its own */
+    (void)at;                            /* no angles: each row has its own numbers */
     for (int r = 0; r < n; r++)
         turn_row(e + (ptrdiff_t)r * 2 * half, half, rows + r * stride, rows + r * stride + half);
 }
 
 /* Adds d(c, s) of one row.  Pairs without a gradient add nothing, whatever they
- * and their states hold. */
+ * and their states contain. */
 static void gather(const real *x, const real *d, int n, double *de)
 {
     for (int t = 0; t < n; t++) {
@@ -89,8 +88,8 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
 
 /* ---- Averages -------------------------------------------------------------------------------- */
 
-/* Sums of ek under the weights, if the call wants ae; the backward pass reads what
- * the forward pass left. */
+/* Sums of ek under the weights, if the call wants ae; the backward pass reads the
+ * result of the forward pass. */
 static ptrdiff_t out(const struct call *c, int x)
 {
     (void)x;
@@ -104,14 +103,14 @@ static const real *states_of_keys(const struct tile *t, int x)
 static void value(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
-    /* The engine has faded the sums by now, hence a factor of 1. */
+    /* The engine has already faded the sums, hence a factor of 1. */
     real one[QT];
     if (!t->own[x].outn) return;
     for (int r = 0; r < QT; r++) one[r] = 1;
     const real *e = states_of_keys(t, x);
     mix_safe(t, e, D, D, t->p, t->own[x].out, one, next_rows(t, e, D));
 }
-/* ae is divided by the sum of the weights as o is, and stands in a tensor of its own. */
+/* ae is divided by the sum of the weights as o is, and stored in a separate tensor. */
 static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -127,8 +126,8 @@ static void close(struct tile *t, int x)
               (real *)c->in->ae + place_of(c, true, t->seq->b, t->h, t->i0), D);
 }
 
-/* All scores may be skipped alike, unless the keys are rotated already: then nobody has seen whether
- * states are finite. */
+/* Tiles may be skipped as usual, unless the keys are rotated already: then it is unknown
+ * whether states are finite. */
 static real ceiling(const struct tile *t, int x)
 {
     (void)x;
@@ -166,7 +165,7 @@ static real *dae_rows(const struct tile *t, int x)
     return t->own[x].mem + (ptrdiff_t)t->c->plan->dim * QT;
 }
 
-/* Brings in dae, adds dae.ae to delta, and sees whether all of it is finite. */
+/* Loads dae, adds dae.ae to delta, and tests whether all of it is finite. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* stick.c -- weights that break a stick: each key, newest first, takes the share sigmoid(z) of what
- * is left of it.
+/* stick.c -- weights that break a stick: each key, newest first, gets the share
+ * sigmoid(z) of the rest of it.
  *
- *     e = exp(-|z|)   w = e / (1 + e)   small = f w   big = f - small     f: what is left
+ *     e = exp(-|z|)   w = e / (1 + e)   small = f w   big = f - small     f: the rest
  *     z < 0:  p = small, f = big        else:  p = big, f = small        so p + f is the old f
  *
  * Neither sigmoid(z) nor 1 - sigmoid(z) cancels, and there is no log.  A chunk of keys breaks a
- * stick of length 1: r is what is left of it, R what was left of the row's own before the chunk,
- * both double from tile to tile.  Inside a tile f is a real; what the tile used is taken off r, so
- * small shares lose nothing in a long row, and only a tile that uses more than half hands its f on.
+ * stick of length 1: r is the rest of it, R the rest of the row's own stick before the chunk,
+ * both double from tile to tile.  Inside a tile f is a real, and the shares of the tile are
+ * subtracted from r.  So small shares lose nothing in a long row, and only a tile that uses more
+ * than half passes its f on.
  *
- * A row ends at the first tile border where less than `stop` is left, and in any case below SPENT:
- * its weights from there on are 0, and rem is what is left.  Inside a tile a `small` below LEAST is
- * 0, and so is w for -|z| below LOW: then f, unless it is 0, stays at LEAST / 2 or above, and no
- * product is subnormal.  Backward, from the oldest key on, with dw = do.v:
+ * A row ends at the first tile border where less than `stop` remains, and in any case below
+ * SPENT: its weights from there on are 0, and rem is the rest.  Inside a tile a `small` below
+ * LEAST is 0, and so is w for -|z| below LOW: then f, unless it is 0, stays at LEAST / 2 or
+ * above, and no product is subnormal.  Backward, from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
 #include "engine/visible.h"
@@ -24,8 +25,8 @@
 #define LEAST ((real)0x1p-75)
 #define LOW ((real)-34.5)                /* -|z| below which w, less than 2^-49, is 0 */
 
-enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */
-/* vectors of rows side by side: their chains overlap */
+enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that store a row of doubles */
+/* vectors of rows processed together: their chains overlap */
 enum { BLOCK = QT > 1 ? 4 : 1 };
 
 static int carry(const struct call *c, int x)
@@ -39,8 +40,8 @@ static double *stick_of_chunk(const struct tile *t, int x)
     return (double *)t->own[x].carry + QT;
 }
 
-/* The sum of h, in double, which rows keep from chunk to chunk, and the stick that each row had
- * when the tile began: 0 for rows that ended. */
+/* The sum of h, in double, which rows save from chunk to chunk, and the stick of each row at the
+ * start of the tile: 0 for rows that ended. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)c, (void)x;
@@ -53,13 +54,13 @@ static ptrdiff_t chunk_state(const struct call *c, int x)
 }
 static real *begun(const struct tile *t, int x) { return t->own[x].mem + DOUBLE * QT; }
 
-/* The least that may be left. */
+/* The smallest rest with which a row goes on. */
 static double shortest(const struct tile *t, int x)
 {
     const double stop = stick_config(t->c, x)->opt[STICK_STOP];
     return stop > SPENT ? stop : SPENT;
 }
-/* A stick as a real: 0, if no product with it would be worth adding. */
+/* A stick as a real: 0 if no product with it would be worth adding. */
 static real rest(double stick) { return stick < (double)LEAST ? 0 : (real)stick; }
 static bool exhausted(const struct tile *t, int x)
 {
@@ -74,7 +75,7 @@ static void open(struct tile *t, int x)
     double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
     for (int i = 0; i < QT; i++) R[i] = r[i] = 1;
 }
-/* Called before each chunk: what the last one left becomes the row's own stick. */
+/* Called before each chunk: the rest of the last chunk becomes the row's own stick. */
 static void chunk(struct tile *t, int x)
 {
     double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
@@ -90,12 +91,13 @@ INLINE vf smaller(vf z)
     return vf_div(e, vf_add(vf_set1(1), e));
 }
 
-/* Weights of the tile from the sticks f, newest key first, and in `used` what they took.  Backward:
- * sigmoid(z) waits in ds. */
+/* Weights of the tile from the sticks f, newest key first, and their sum in `used`.  Backward:
+ * sigmoid(z) is stored in ds. */
 #if QT == 1
 static void break_sticks(struct tile *t, real *f, real *used)
 {
-    /* With one row the shares are made for VL keys at once; only the stick goes from key to key. */
+    /* With one row the shares are computed for VL keys at once; only the
+     * stick goes from key to key. */
     for (int k = 0; k < t->keys; k += VL) vf_store(t->p + k, smaller(vf_load(t->s + k)));
     for (int k = t->keys - 1; k >= 0; k--) {
         const real share = *f * t->p[k], small = share < LEAST ? 0 : share, big = *f - small;
@@ -105,7 +107,8 @@ static void break_sticks(struct tile *t, real *f, real *used)
     }
 }
 #else
-/* BLOCK vectors of rows from r on: each row is a chain from key to key, so several go abreast. */
+/* BLOCK vectors of rows from r on: each row is a chain from key to key, so
+ * several are processed together. */
 INLINE void break_block(struct tile *t, int r, const bool backward, real *f, real *used)
 {
     vf left[BLOCK], sum[BLOCK];
@@ -137,7 +140,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
 }
 #endif
 
-/* The weigh hook: rows that have ended get a stick of length 0 and so weights of 0. */
+/* The tile_weights hook: rows that have ended have a stick of length 0 and so weights of 0. */
 static void tile_weights(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), least = shortest(t, x);
@@ -152,7 +155,8 @@ static void tile_weights(struct tile *t, int x)
         if (first[i] != 0) r[i] = f[i] < first[i] / 2 ? (double)f[i] : r[i] - (double)used[i];
 }
 
-/* The chunk joins the total: its sums are of a stick of length 1, and the row's own was R long. */
+/* Joins the chunk to the total: its sums are of a stick of length 1, and
+ * the row's own was R long. */
 static void join(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
@@ -183,14 +187,14 @@ static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
 
-/* Rows of padding see no key; all of their stick remains, and nobody inherits it. */
+/* Padding rows see no key; all of their stick remains, without an heir. */
 static bool padding(const struct tile *t, int row)
 {
     return seg_q(t->c, t->seq->b, t->i0 + row) < 0;
 }
 
-/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or, in
- * padding too, NULL.  room: of a value. */
+/* The factor of a row's remainder: the value of its own key, the head's vector, or, in padding
+ * too, NULL.  buffer: memory for a value. */
 static const real *heir(const struct tile *t, int x, int row, real *buffer)
 {
     const struct call *c = t->c;
@@ -214,7 +218,7 @@ static ptrdiff_t first_row(const struct tile *t)
     return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lq + t->i0;
 }
 
-/* What is left is written, and its heir added to o. */
+/* Writes the remainder, and adds it times the heir to o. */
 static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -233,7 +237,8 @@ static void close(struct tile *t, int x)
 #if QT > 1
 static double *older(const struct tile *t, int x) { return (double *)t->own[x].mem; }
 
-/* H starts with what every key has a share in: rem times its gradient, drem + dO.heir. */
+/* H starts with the remainder, in which every key has a share: rem times its
+ * gradient, drem + dO.heir. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -250,8 +255,8 @@ static void open_bwd(struct tile *t, int x)
     }
 }
 
-/* From weights of the chunk's stick to those of the row's: times R, which
- * is 1 in the newest chunk.  Those that would be below LEAST are 0, and so are their sigmoids. */
+/* From weights of the chunk's stick to those of the row's: times R, which is 1 in the newest
+ * chunk.  Those that would be below LEAST are 0, and so are their sigmoids. */
 static void whole(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
@@ -267,10 +272,10 @@ static void whole(struct tile *t, int x)
             vf_store(t->p + at, vf_mul(chunk_state, vf_load(left + i)));
             vf_store(t->ds + at, vf_negative(above, vf_set1(0), vf_load(t->ds + at)));
         }
-    mask(t, t->p, 0);                    /* in a row that met NaN, 0 of what is left is NaN */
+    mask(t, t->p, 0);                    /* in a row that met NaN, 0 times the rest is NaN */
 }
 
-/* ds = h - sigmoid(z) H with H over this key and all older ones; sigmoid(z) waits in ds. */
+/* ds = h - sigmoid(z) H with H over this key and all older ones; sigmoid(z) is in ds. */
 INLINE void tile_weights_bwd_block(struct tile *t, int r, const real *before, real *gained)
 {
     vf H[BLOCK], sum[BLOCK];
@@ -291,7 +296,7 @@ static void tile_weights_bwd(struct tile *t, int x)
     real before[QT], gained[QT];
     /* dP of keys that the row does not see may be NaN, and NaN times a weight of 0 as well */
     mask(t, t->dp, 0);
-    /* Weights of a row that had ended are 0 whatever the scores are. */
+    /* Weights of a row that had ended are 0 for any scores. */
     for (int i = 0; i < QT; i++) before[i] = first[i] == 0 ? 0 : (real)H[i];
     for (int r = 0; r < QT; r += BLOCK * VL) tile_weights_bwd_block(t, r, before, gained);
     for (int i = 0; i < QT; i++) H[i] += (double)gained[i];

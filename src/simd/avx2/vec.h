@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AVX2 with FMA: 8 floats.  See simd/avx512/vec.h for the meaning of each word. */
+/* vec.h for AVX2 with FMA: 8 floats.  simd/avx512/vec.h defines the meaning of each word. */
 #include <immintrin.h>
 
 typedef float real;

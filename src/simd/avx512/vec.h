@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder and is
- * explained here; simd/num.h builds on it.  What one instruction set rounds, all must
- * round alike: fma is fused everywhere, and no word uses an approximate instruction. */
+/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every folder of src/simd and is
+ * explained here; simd/num.h builds on it.  All instruction sets must round alike: fma is fused
+ * everywhere, and no word uses an approximate instruction. */
 #include <immintrin.h>
 
 typedef float real;
 typedef __m512 vf;
 #define VL 16
 /* The register block of a product: MR rows x NR vectors of sums, NR vectors of one side and a
- * number of the other fit into the registers; KR steps at a time.  Two multiply-adds a cycle that
- * take five cycles each want ten sums at least, and the more rows there are the fewer loads. */
+ * number of the other fit into the registers; KR steps at a time.  Two multiply-adds a cycle
+ * with a latency of five cycles need at least ten sums, and more rows mean fewer loads. */
 #define MR 6
 #define NR 4
 #define KR 4
@@ -22,8 +22,8 @@ static inline vf vf_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-/* 2 VL numbers at once, the even and the odd ones apart, which takes
- * no widening; vf_zip() puts two such vectors back into line. */
+/* 2 VL numbers at once, the even and the odd ones apart, which needs no widening; vf_zip()
+ * restores the order of two such vectors. */
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
     const __m512i x = _mm512_loadu_si512(p);
@@ -37,7 +37,7 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
     *low = _mm512_permutex2var_ps(even, first, odd);
     *high = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
 }
-/* The even lanes twice each, and the odd ones twice each: for pairs of channels that turn. */
+/* The even lanes twice each, and the odd ones twice each: for pairs of channels that rotate. */
 static inline vf vf_evens(vf x) { return _mm512_moveldup_ps(x); }
 static inline vf vf_odds(vf x) { return _mm512_movehdup_ps(x); }
 static inline vf vf_load_f16(const uint16_t *p)
@@ -60,15 +60,15 @@ static inline void vf_store_f16(uint16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)p,
                         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* Stores past the caches what is not read again soon, p on a multiple of a vector's
- * size; vf_streamed() ends a series of such stores, before other threads read them. */
+/* Stores past the caches what is not read again soon; p must be a multiple of a vector's size.
+ * vf_streamed() ends a series of such stores, before other threads read them. */
 static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm512_set1_ps(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 /* The same with one number for a. */
 static inline vf vf_fma1(real a, vf b, vf c) { return vf_fma(vf_set1(a), b, c); }
-/* Four numbers that follow one another, of which number i meets a vector:  c + a[i] b */
+/* Four consecutive numbers, of which number i multiplies a vector:  c + a[i] b */
 typedef const real *four;
 static inline four four_at(const real *p) { return p; }
 static inline vf vf_fma4(four a, int i, vf b, vf c) { return vf_fma1(a[i], b, c); }
@@ -95,14 +95,14 @@ static inline vf vf_from(vf x, real limit, vf a, vf b)
 {
     return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
 }
-/* x < limit ? 0 : y times 2^n, where t holds n in its low bits, limit is below 0 and the result no
- * less than the normal floats; NaN where x and y are NaN, whatever else their bits say. */
+/* x < limit ? 0 : y times 2^n, where t contains n in its low bits, limit is below 0 and the
+ * result no less than the normal floats.  NaN if x and y are NaN, whatever their other bits. */
 static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
 {
     (void)t;
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y, n);
 }
-/* y times 2 to the power that the low bits of t hold. */
+/* y times 2 to the power in the low bits of t. */
 static inline vf vf_scale2(vf y, vf t)
 {
     return _mm512_castsi512_ps(
@@ -126,8 +126,8 @@ static inline vf vf_swap(int bit, vf x)
     }
 }
 enum { VBITS = 4 };
-/* A block of VL x VL numbers whose rows are `stride` apart, transposed: lane i of x[d] is number d
- * of row i.  Loads put parts of four rows into one vector, which saves half of the rounds. */
+/* A block of VL x VL numbers whose rows are `stride` apart, transposed: lane i of x[d] is number
+ * d of row i.  Loads put parts of four rows into one vector, which saves half of the rounds. */
 static inline __m512 vf_load_parts(const real *p, ptrdiff_t rows)
 {
     __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(p));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h: the f64 build, one double at a time: same sources, libm's exp.  Products round
- * twice instead of being fused, as nobody compares its bits with those of another set. */
+/* vec.h for float64: one double at a time; same sources, libm's exp.  Products round twice
+ * instead of being fused, as its bits need not agree with those of another set. */
 #include "math/half.h"
 
 typedef double real;
@@ -12,7 +12,7 @@ typedef real vf;
 
 static inline vf vf_load(const real *p) { return *p; }
 static inline void vf_store(real *p, vf x) { *p = x; }
-/* f64 plans store no numbers of 16 bits; the shared sources still name these words. */
+/* f64 plans store no numbers of 16 bits; the shared sources still use these words. */
 static inline vf vf_load_bf16(const uint16_t *p) { return (double)from_bf16(*p); }
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {

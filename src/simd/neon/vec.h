@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AArch64: 4 floats.  See simd/avx512/vec.h for the meaning of each word. */
+/* vec.h for AArch64: 4 floats.  simd/avx512/vec.h defines the meaning of each word. */
 #include <arm_neon.h>
 
 typedef float real;
@@ -46,7 +46,7 @@ static inline void vf_store_f16(uint16_t *p, vf x)
 {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
-/* There are no stores past the caches in C for this CPU. */
+/* C has no stores past the caches for this CPU. */
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h: plain C, one float at a time, for CPUs without a set of their own and to compare the
- * others with.  Where the CPU has no fma the one of libm is exact and slow, but bits must agree. */
+/* vec.h for plain C: one float at a time, for CPUs without their own set and as a baseline for
+ * the others.  Where the CPU has no fma, libm's is exact and slow, but bits must agree. */
 #include "math/half.h"
 
 typedef float real;
