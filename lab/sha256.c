@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sha256.c -- see sha256.h.  Letters and numbers of sections are those of FIPS 180-4. */
+/* sha256.c -- see sha256.h.  Names of variables and section numbers are those of FIPS 180-4. */
 #include "lab/sha256.h"
 
 #include <string.h>
