@@ -4,7 +4,8 @@
  *     BOS a _ b _ _ c SEP a b        targets a b c, from SEP on
  *
  * `symbols` symbols of `kinds` kinds with `blanks` blanks between them, shuffled.  Training always
- * has this number.  Tests have half the blanks (dense), twice (sparse) or seven times that (long). */
+ * has this number.  Tests have half the blanks (dense), twice (sparse) or seven times that
+ * (long). */
 #include "lab/draw.h"
 
 enum { SYMBOLS, BLANKS, KINDS };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* prefix.c -- the recipes of docs/batches.md for a prefix whose rows see all of it: two calls whose
- * gradients are added, or one call whose positions say who sees whom and whose coordinates turn.
- * In double, against the reference, row by row with just the keys that the row is to see. */
+ * gradients are added, or one call whose positions define visibility and whose coordinates rotate.
+ * In double, against the reference, row by row with exactly the keys that the row should see. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { H = 2, G = 1, L = 90, PREFIX = 37, MOST = 64 };
 
-/* A problem of L rows and keys: what goes in, and sums of what comes out. */
+/* A problem of L rows and keys: its inputs, and sums of its results. */
 struct problem {
     const char *text;
     int D, axes, tensors;
@@ -34,7 +34,7 @@ static double *zeros(size_t n)
     return memset(mem_block(n * sizeof(double)), 0, n * sizeof(double));
 }
 
-/* Rows from .. from + n of x [outer][L][inner], or those of y added to them. */
+/* Rows from .. from + n of x [outer][L][inner], or adds those of y to them. */
 static double *cut(const double *x, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
     double *y = mem_block(outer * (size_t)n * inner * sizeof *y);
@@ -50,7 +50,7 @@ static void add(double *x, const double *y, size_t outer, size_t inner, ptrdiff_
             x[(h * L + (size_t)from) * inner + i] += y[h * (size_t)n * inner + i];
 }
 
-/* Where a tensor's rows are; false: it has none of queries or keys. */
+/* The axis of a tensor's rows.  False: it has none of queries or keys. */
 struct layout { size_t outer, inner; bool queries; };
 static bool rows_of(const struct problem *p, int i, struct layout *at)
 {
@@ -66,7 +66,7 @@ static bool rows_of(const struct problem *p, int i, struct layout *at)
     return true;
 }
 
-/* Rows from .. from + n with the first `keys` keys; positions as given, or of the last of these
+/* Rows from .. from + n with the first `keys` keys.  Positions as given, or of the last of these
  * keys. */
 static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t from, ptrdiff_t n,
                 ptrdiff_t keys, const int64_t *q_pos,
@@ -196,7 +196,7 @@ static bool make(struct problem *p)
     return true;
 }
 
-/* Does the encoding turn vectors and do nothing else with positions? */
+/* Does the encoding use positions only to rotate? */
 static bool only_turns(const char *text)
 {
     const loci_encoding_info *list;
