@@ -258,7 +258,8 @@ static void free_rows(struct lab_model *m)
 {
     for (int l = 0; m->saved && l < m->shape.layers; l++) {
         char **list = (char **)&m->saved[l];
-        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++) free(list[i]), list[i] = NULL;
+        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++)
+            free(list[i]), list[i] = NULL;
     }
     char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
                             &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,

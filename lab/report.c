@@ -25,7 +25,8 @@ static struct report_section *add_section(struct report *r, const char *title)
 static struct report_block *add_block(struct report_section *s)
 {
     if (s->blocks == s->capacity) {
-        struct report_block *more = draw_alloc((size_t)(s->capacity = 2 * s->capacity + 8), sizeof *more);
+        struct report_block *more =
+            draw_alloc((size_t)(s->capacity = 2 * s->capacity + 8), sizeof *more);
         if (s->blocks) memcpy(more, s->block, (size_t)s->blocks * sizeof *more);
         free(s->block);
         s->block = more;

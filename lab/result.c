@@ -204,8 +204,8 @@ static loci_status get_word(const json_t *o, const char *key, char *to, size_t c
     const json_t *v = json_object_get(o, key);
     CHECK(e, json_is_string(v), LOCI_BAD_ARG, "%s must be a text", key);
     const size_t n = json_string_length(v);
-    CHECK(e, n < capacity && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes", key,
-          !empty, (int)capacity - 1);
+    CHECK(e, n < capacity && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes",
+          key, !empty, (int)capacity - 1);
     memcpy(to, json_string_value(v), n + 1);
     make_plain(to); /* it will be printed */
     return LOCI_OK;

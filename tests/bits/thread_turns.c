@@ -90,7 +90,10 @@ struct field {
     atomic_int summed, ended;
     int stop_at;                         /* an item that stops all while others wait for it */
 };
-static struct ordered_item find(void *arg, ptrdiff_t i) { return ((struct field *)arg)->of[i].item; }
+static struct ordered_item find(void *arg, ptrdiff_t i)
+{
+    return ((struct field *)arg)->of[i].item;
+}
 /* Additions to one place must not overlap, so `last` needs no lock.  The sanitizer checks this. */
 static void add(void *arg, int block, ptrdiff_t item, ptrdiff_t chunk, bool shared)
 {
@@ -138,7 +141,8 @@ static void open_field(struct field *f, int items, int jobs, int spare, bool sha
     f->stop_at = -1, f->last_shared = -1;
     for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
     f->ordered_sum.find = find, f->ordered_sum.add = add, f->ordered_sum.arg = f;
-    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare, f->ordered_sum.shares = shares;
+    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare,
+    f->ordered_sum.shares = shares;
     loci_ordered_sum_open(&f->ordered_sum, jobs);
 }
 
@@ -163,7 +167,8 @@ static void check_order(int seed)
         }
         host.host.run(host.host.user, jobs, job, &f);
         for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) added += f.added[p][k];
-        CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0) && !f.ordered_sum.stop,
+        CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0)
+                       && !f.ordered_sum.stop,
                    "%s, seed %d: %d of %d chunks were added, %d items joined", kinds[h].name, seed,
                    added, chunks, f.shared);
         loci_ordered_sum_close(&f.ordered_sum);
@@ -180,7 +185,8 @@ static void last_of_all(void *arg, int index)
         f->block[block].item = i, f->block[block].chunk = 0;
         for (int n = 0; i == 0 && f->summed < (int)f->ordered_sum.items - 1 && n < 200000; n++)
             pause_for(50);
-        CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1, "a job waits that has a spare block");
+        CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1,
+                   "a job waits that has a spare block");
         f->summed++;
         block = loci_ordered_sum_submit(&f->ordered_sum, block);
     }

@@ -20,7 +20,10 @@ static void *keep(struct blocks *b, void *p, size_t bytes)
     if (!p || !b->list) exit(2);
     return b->list[b->n++] = memset(p, 0xff, bytes);
 }
-void *blocks_alloc(struct blocks *b, size_t bytes) { return keep(b, malloc(bytes + !bytes), bytes); }
+void *blocks_alloc(struct blocks *b, size_t bytes)
+{
+    return keep(b, malloc(bytes + !bytes), bytes);
+}
 void *blocks_lines(struct blocks *b, size_t bytes)
 {
     return keep(b, aligned_alloc(64, bytes), bytes);

@@ -252,7 +252,8 @@ static void draw_rows(struct problem *p)
         for (size_t i = 0; i < nq; i++) p->q[i] = fabs(p->q[i]);
         for (int c = 0; c < p->D; c++) p->k[j + (size_t)c] = size;
     }
-    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype), round_to_dtype(p->v, nv, p->dtype);
+    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype),
+        round_to_dtype(p->v, nv, p->dtype);
     round_to_dtype(p->dout, no, p->dtype), round_to_dtype(p->dlse, rows(p, true), real(p));
     round_to_dtype(p->drem, rows(p, true), real(p));
     round_to_dtype(p->dae, rows(p, true) * (size_t)p->D, real(p));

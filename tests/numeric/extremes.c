@@ -451,9 +451,13 @@ static void far_references(void)
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         const bool ordered_sum = i < 4;        /* others have tables by distance */
         struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
-                                                .dtype = LOCI_F64), .q_len = ROWS, .k_len = ROWS,
+                                                .dtype = LOCI_F64),
+                              .q_len = ROWS,
+                              .k_len = ROWS,
                               .seed = 4,
-                              .q_pos = ordered_sum ? pos : by, .k_pos = ordered_sum ? pos : by }, says = got;
+                              .q_pos = ordered_sum ? pos : by,
+                              .k_pos = ordered_sum ? pos : by },
+                      says = got;
         says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, 0);

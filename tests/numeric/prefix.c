@@ -86,7 +86,8 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
 #define COPY_STRUCT(x) (block[blocks++] = (x))
     double *o = COPY_STRUCT(zeros(H * (size_t)n * D)), *lse = COPY_STRUCT(zeros(H * (size_t)n)),
         *dq = COPY_STRUCT(zeros(H * (size_t)n * D));
-    double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)), *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
+    double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)),
+           *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         const bool rows = rows_of(p, i, &at);
@@ -97,11 +98,13 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
                             .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
                             .k_pos = k_pos);
-    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)), c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
-        c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
+    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)),
+    c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
+    c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
     if (coord) c.q_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, from, n)),
             c.k_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, 0, keys));
-    double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)), *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
+    double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)),
+           *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
     loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dlse = dlse, .dq = { dq, 0, 0, 0 },
                             .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors);
     bool ok;

@@ -76,7 +76,8 @@ bool text_with(char *text, size_t capacity, const char *key, const char *value)
     }
     if (!value) return true;
     const size_t used = strlen(text);
-    return snprintf(text + used, capacity - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
+    return snprintf(text + used, capacity - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key,
+                    value)
          < (int)(capacity - used);
 }
 

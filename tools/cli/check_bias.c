@@ -33,7 +33,8 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
     b->tables = alloc(loci_tables_size(b->plan, reach), 1);
-    b->zero = alloc((size_t)heads * 8, sizeof(double)), b->lse = alloc((size_t)heads, sizeof(double));
+    b->zero = alloc((size_t)heads * 8, sizeof(double)),
+    b->lse = alloc((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
     b->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero,
                                    .v = zero, .o = out, .lse = b->lse, .error = e);

@@ -35,7 +35,8 @@ static int width_of(const struct table *t)
 
 /* Writes cos or sin of all rows in pieces, since a table may be larger than memory. */
 static loci_status write_part(const loci_plan *plan, const struct table *t, bool sin, int64_t piece,
-                              int64_t *pos, void *buffer, struct safetensors_writer *w, loci_error *e)
+                              int64_t *pos, void *buffer, struct safetensors_writer *w,
+                              loci_error *e)
 {
     const size_t row = (size_t)width_of(t) * stored_size(t->form.dtype);
     loci_status s = LOCI_OK;

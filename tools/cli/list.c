@@ -27,8 +27,8 @@ static const char *place_names(int set, char *buffer, size_t capacity)
     buffer[0] = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (set & places[i].place)
-            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s", buffer[0] ? "," : "",
-                     places[i].name);
+            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s",
+                     buffer[0] ? "," : "", places[i].name);
     if (!buffer[0]) snprintf(buffer, capacity, "-");
     return buffer;
 }

@@ -41,7 +41,8 @@ void wrap_text(struct text *t, const char *words, int columns, int blanks)
         int n = (int)strcspn(s, " ");
         const bool fits = n <= capacity;
         if (!fits) {
-            n = capacity - (at ? at + 1 : 0) < capacity / 2 ? capacity : capacity - (at ? at + 1 : 0);
+            n = capacity - (at ? at + 1 : 0) < capacity / 2 ? capacity
+                                                            : capacity - (at ? at + 1 : 0);
             int cut = n;
             while (cut > n / 2 && !strchr(",/", s[cut - 1])) cut--;
             if (cut > n / 2) n = cut;

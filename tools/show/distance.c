@@ -153,8 +153,8 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
     }
     say(f, drop[COUNT(times) - 1], COUNT(times) * s->heads, words[COUNT(times) - 1],
         "%s by %s, %s, %s at distance %.0f, %.0f, %.0f%s%s",
-        only_rotates(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2], length,
-        4 * length, FAR * length, only_rotates(s) ? "" : " in the steepest head", bounds);
+        only_rotates(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2],
+        length, 4 * length, FAR * length, only_rotates(s) ? "" : " in the steepest head", bounds);
     return LOCI_OK;
 }
 
@@ -164,7 +164,8 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
  * scores of the same few queries and keys by distance. */
 static ptrdiff_t code_width(const struct show *s)
 {
-    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
+    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim
+                                                           : s->heads;
 }
 static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out, loci_error *e)
 {
@@ -293,7 +294,8 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
     if (only_rotates(s)) n = 2 * s->len;
     loci_status status = curve_of(s, only_rotates(s) ? s->len : n + 1, curve, &nothing, &refused);
     if (only_rotates(s) && !status)
-        status = rotated_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
+        status =
+            rotated_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
     if (status) {
         say(f, NAN, 1, "refused", "refused: %.100s", refused.text);
     } else if (nothing) {

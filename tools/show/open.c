@@ -178,7 +178,8 @@ static struct held held_of(const struct wish *w)
 {
     size_t capacity = 1;
     for (int g = 0; g < w->given_count; g++) capacity += strlen(w->given[g].name) + 1;
-    struct held h = { draw_alloc((size_t)w->given_count, sizeof *h.list), draw_alloc(capacity, 1), 0 };
+    struct held h = { draw_alloc((size_t)w->given_count, sizeof *h.list), draw_alloc(capacity, 1),
+                      0 };
     for (char *text = h.names; h.count < w->given_count; h.count++) {
         const struct given *g = &w->given[h.count];
         loci_tensor *t = &h.list[h.count];

@@ -246,7 +246,8 @@ static loci_status paired_scores(struct show *s, const struct tokens *t, bool pl
 {
     struct buffers r = { 0 };
     const ptrdiff_t n = t->n, width = (ptrdiff_t)s->heads * s->dim;
-    double *q = buffers_alloc(&r, n * width, sizeof *q), *k = buffers_alloc(&r, n * width, sizeof *k);
+    double *q = buffers_alloc(&r, n * width, sizeof *q),
+           *k = buffers_alloc(&r, n * width, sizeof *k);
     double *q_at = buffers_alloc(&r, n * s->axes, sizeof *q_at);
     double *k_at = buffers_alloc(&r, n * s->axes, sizeof *k_at);
     double *row = buffers_alloc(&r, n * s->heads, sizeof *row);
