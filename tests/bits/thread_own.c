@@ -25,7 +25,7 @@ static void *start(void *arg)
     o->job(o->arg, o->index);
     return NULL;
 }
-/* Each job has a thread.  There are at most as many as the host promises to run at a time. */
+/* Each job has a thread.  Their number is at most that of the threads that the host promises. */
 static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     pthread_t thread[THREADS];

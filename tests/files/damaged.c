@@ -308,7 +308,7 @@ static void reshaped(void)
                 t[i].shape[change / 5] = sizes[change % 5];
             } else if (change == changes) {
                 t[i] = t[--count];
-            /* ones in front: one of them, and as many as fit */
+            /* ones in front: one of them, and the most that fit */
             } else if (change <= changes + 2) {
                 const int ones = change == changes + 1 ? 1 : ST_MAX_RANK - was->rank;
                 for (int k = 0; k < ST_MAX_RANK; k++)
