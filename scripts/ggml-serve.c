@@ -49,7 +49,8 @@ struct problem { const char *dtype; int dim, heads; long len; };
 static struct problem read_arguments(int argc, char **argv)
 {
     struct problem p = { .dtype = "f32" };
-    if (argc < 3 || strcmp(argv[2], "nope")) fputs("ggml-serve knows nope alone\n", stderr), exit(2);
+    if (argc < 3 || strcmp(argv[2], "nope"))
+        fputs("ggml-serve knows nope alone\n", stderr), exit(2);
     for (int i = 3; i < argc; i++) {
         const char *name = argv[i];
         if (!strcmp(name, "--serve")) continue;
@@ -60,8 +61,10 @@ static struct problem read_arguments(int argc, char **argv)
         else if (!strcmp(name, "--dtype")) p.dtype = value;
         else if ((!strcmp(name, "--pass") && strcmp(value, "forward"))
                  || ((!strcmp(name, "--batch") || !strcmp(name, "--threads")) && atoi(value) != 1))
-            fprintf(stderr, "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
-                    name, value), exit(2);
+            fprintf(stderr,
+                    "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
+                    name, value),
+                exit(2);
     }
     return p;
 }
