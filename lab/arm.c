@@ -43,9 +43,9 @@ int lab_left_out(const struct lab_left_out **list)
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-/* What a text leaves open and the lab decides: a word, or a number that follows from the length
- * of training, or from the longest test.  Tables that reach beyond the trained window would have
- * rows that are never trained. */
+/* An option that a text omits and the lab sets: a word, or a number that follows from the length of
+ * training, or from the longest test.  Tables that reach beyond the trained window would have rows
+ * that are never trained. */
 struct usual {
     const char *name, *option, *word;
     double of_length, of_longest, plus, least;
@@ -69,7 +69,7 @@ static const struct usual usuals[] = {
 };
 enum { USUALS = sizeof usuals / sizeof *usuals };
 
-/* What stands behind "option=" in a part "name:option=value,..." of n characters, or NULL. */
+/* Finds the value of "option=" in a part "name:option=value,..." of n characters, or NULL. */
 static const char *find_option(const char *part, size_t n, const char *option)
 {
     const size_t length = strlen(option);
@@ -105,7 +105,7 @@ double lab_arm_option(const char *text, const char *encoding, const char *option
     return value ? atof(value) : NAN;
 }
 
-/* Appends to a text of LAB_TEXT characters; one that gets full is refused later. */
+/* Appends to a text of LAB_TEXT characters.  A full text is rejected later. */
 static void append(char *text, const char *format, ...)
 {
     const size_t n = strlen(text);
@@ -115,7 +115,7 @@ static void append(char *text, const char *format, ...)
     va_end(args);
 }
 
-/* Appends a part to the text, with what it leaves open. */
+/* Appends a part to the text, with the options that it omits. */
 static void add_part(char *text, const char *part, size_t n, int length, int longest, int dim)
 {
     append(text, "%s%.*s", *text ? "+" : "", (int)n, part);
@@ -245,9 +245,9 @@ bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
     }
 }
 
-/* YaRN leaves pairs alone that turn often in the trained window, and rescales those that turn
- * seldom.  Its numbers, 32 and 1, are for windows of thousands: at 64 tokens no pair turns more
- * than 10.2 times, and all would be rescaled. So they grow with the window here, and at 64 are 2
+/* YaRN keeps pairs that complete many turns in the trained window, and rescales those that complete
+ * few.  Its numbers, 32 and 1, are for windows of thousands.  At 64 tokens no pair completes more
+ * than 10.2 turns, and all would be rescaled.  So here they grow with the window, and at 64 are 2
  * and 1/4. */
 loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int length, double times,
                             char text[LAB_TEXT], loci_error *e)

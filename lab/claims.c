@@ -15,7 +15,7 @@
 /* Tables, a part in two lines. */
 /* clang-format off */
 
-/* What counts as the same: two hundredths of a nat is about the noise of a seed at size S. */
+/* The margin of equality: two hundredths of a nat is about the noise of a seed at size S. */
 #define SAME_LOSS -0.02
 #define FLAT -0.05
 
@@ -219,7 +219,7 @@ const char *part_state_name(enum part_state s)
 
 /* ---- Sides ----------------------------------------------------------------------------------- */
 
-/* Of several tables of a task, the one with most runs. */
+/* Of several tables of a task, the one with the most runs. */
 static const struct table *table_for(const struct tables *all, const char *task)
 {
     const struct table *best = NULL;
@@ -294,7 +294,8 @@ static int index_of(const struct table_row *r, int seed)
 
 /* ---- Parts ----------------------------------------------------------------------------------- */
 
-/* A part's two rows by seed: the margins, and each side's mean; how many seeds learned both. */
+/* The two rows of a part by seed: the margins, each side's mean, and the number of seeds that
+ * learned both. */
 struct margins {
     int n, seeds;
     double *margin, left, right, least, most;
@@ -326,9 +327,9 @@ static struct margins margins_of(const struct judge *j, const struct table_row *
     return m;
 }
 
-/* What margins of this part scatter like over all arms that learned: where two arms are compared by
- * the same column, that of all arms there; else nothing is shared, and the part has its own seeds
- * alone. */
+/* The scatter of margins of this part over all arms that learned.  If a part compares two arms by
+ * the same column, all arms of that column are pooled.  Otherwise nothing is shared, and the part
+ * has its own seeds alone. */
 static struct pooled pool_for(const struct judge *j, const struct table_row *left,
                               const struct table_row *right)
 {
@@ -338,7 +339,7 @@ static struct pooled pool_for(const struct judge *j, const struct table_row *lef
     if (strcmp(p->left.column, p->right.column) || !p->left.from != !p->right.from) return pool;
     double *y = draw_alloc((size_t)(j->t->rows * left->seeds), sizeof *y);
     int arms = 0, seeds = 0, *seed = draw_alloc((size_t)left->seeds, sizeof *seed);
-    for (int s = 0; s < left->seeds; s++) { /* those of both */
+    for (int s = 0; s < left->seeds; s++) { /* learned by both */
         const int at = index_of(right, left->run[s]->seed);
         if (at >= 0 && left->run[s]->learned && right->run[at]->learned)
             seed[seeds++] = left->run[s]->seed;
@@ -382,7 +383,7 @@ static void side_words(struct text *t, const struct judge *j, const struct side 
     else if (!strcmp(side->column, ">L")) text_add(t, "at positions beyond L ");
     else text_add(t, "at %s ", j->t->head[find_column(j->t, side->column)]->name);
     if (side->from) text_add(t, "less at %s ", j->t->head[find_column(j->t, side->from)]->name);
-    /* a loss is read as it is, a change of loss as what was lost */
+    /* a loss is printed as it is, a change of loss as the loss increase */
     put_value(t, j, is_loss(j) ? -value : value, side->from);
 }
 
@@ -407,7 +408,7 @@ static void describe(struct finding *f, const struct judge *j, const struct tabl
     if (m->n == 1) text_add(&t, " (one seed)");
     else if (p->kind == PART_MARGIN) {
         text_add(&t, " (");
-        const double sign = left ? 1 : -1; /* of a side alone: its own interval */
+        const double sign = left ? 1 : -1; /* a side alone: its own interval */
         const double low = f->margin.low + p->need, high = f->margin.high + p->need;
         const bool turn = (sign < 0) != (is_loss(j) && !(left && right));
         put_value(&t, j, turn ? -high : low, left && right);
@@ -424,7 +425,7 @@ static void describe(struct finding *f, const struct judge *j, const struct tabl
     text_free(&t);
 }
 
-enum { SEEDS_FOR_CALM = 5 }; /* so few seeds do not show that results never spread */
+enum { SEEDS_FOR_CALM = 5 }; /* fewer seeds cannot show that results never spread */
 
 static enum part_state state_of(const struct part *p, const struct finding *f,
                                 const struct margins *m)
@@ -455,12 +456,12 @@ static void not_run(struct judged *to, const struct part *p, const char *what)
     snprintf(f->words, sizeof f->words, "%s", what);
 }
 
-/* One pair of rows; NULL stands for a side that is a number. */
+/* One pair of rows.  NULL represents a side that is a number. */
 static void judge_rows(const struct judge *j, const struct table_row *left,
                        const struct table_row *right, struct judged *to)
 {
     struct margins m = margins_of(j, left, right);
-    if (m.seeds == 0) { /* columns or positions that nobody measured */
+    if (m.seeds == 0) { /* columns or positions that were not measured */
         if (!j->part->optional) not_run(to, j->part, j->part->says);
         free(m.margin);
         return;
@@ -468,7 +469,7 @@ static void judge_rows(const struct judge *j, const struct table_row *left,
     const struct pooled pool = pool_for(j, left, right);
     struct finding *f = more(to);
     *f = (struct finding){ .margin = interval_of(m.margin, m.n, &pool) };
-    if (j->part->kind == PART_SPREAD && m.n) /* no mean that could be tested */
+    if (j->part->kind == PART_SPREAD && m.n) /* no mean to test */
         f->margin = (struct interval){ m.n, m.most - m.least - j->part->need, NAN, NAN, NAN, 0 };
     snprintf(f->task, sizeof f->task, "%s", j->part->task);
     if (m.n == 0) {
@@ -483,7 +484,7 @@ static void judge_rows(const struct judge *j, const struct table_row *left,
     free(m.margin);
 }
 
-/* Is one of the names "a+b" in a list with commas? */
+/* Is one of the names "a+b" in a list separated by commas? */
 static bool among(const char *list, const char *names)
 {
     for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
@@ -492,7 +493,7 @@ static bool among(const char *list, const char *names)
     return false;
 }
 
-/* Every arm in turn for the side that has a star. */
+/* Substitutes every arm for the side that has a star. */
 static void judge_all(const struct judge *j, bool left_star, struct judged *to)
 {
     const struct part *p = j->part;
@@ -513,8 +514,8 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
         }
         judge_rows(j, left_star ? r : with, left_star ? with : r, to);
         count++;
-        /* An arm that has not learned the task says nothing of all arms: it is left out, unless
-         * none has. */
+        /* An arm that has not learned the task says nothing about all arms.  It is left out, unless
+         * no arm has learned it. */
         if (to->findings > first && r->learned == 0
             && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
             to->finding[to->findings - 1].aside = true, aside++;
@@ -549,7 +550,7 @@ static void judge_part(const struct tables *all, const struct part *p, struct ju
 
 /* ---- Claims ---------------------------------------------------------------------------------- */
 
-/* A part speaks against its claim where that is sure beside all others, too. */
+/* A part contradicts its claim only if that stays significant among all parts. */
 static void correct(struct judged *to)
 {
     double *p = draw_alloc((size_t)to->findings, sizeof *p);
@@ -562,7 +563,7 @@ static void correct(struct judged *to)
     free(p);
 }
 
-/* The first of the parts that decides, the one nearest to failing where all hold. */
+/* The first part that decides: if all hold, the one closest to failing. */
 static const struct finding *decisive(const struct judged *j, enum part_state state)
 {
     const struct finding *best = NULL;

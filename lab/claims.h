@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* claims.h -- what papers say of encodings, and what the runs say to that.
+/* claims.h -- claims of papers about encodings, and the verdict of the runs.
  *
- * A claim has parts: "kerple at 4L is at least as good as alibi".  Each of them is a number by seed
- * that ought to be above 0, and its interval of 95 % decides.  A claim holds when all of its parts
- * do; one that surely does not, even after Holm's correction over the parts, contradicts it. */
+ * A claim has parts: "kerple at 4L is at least as good as alibi".  Each part is a number by seed
+ * that should be above 0, and its interval of 95 % decides.  A claim holds if all of its parts do.
+ * A part that fails significantly, even after Holm's correction over the parts, contradicts it. */
 #ifndef LOCI_LAB_CLAIMS_H
 #define LOCI_LAB_CLAIMS_H
 
@@ -19,9 +19,10 @@ enum part_state {
     PART_NOT_RUN
 };
 
-/* One side of a part.  `arm`: names as of arm_name(), an "@how" behind them, "a|b" the first that
- * was run.  NULL is the number 0.  `column` as of find_column(), or "out": the mean of all columns
- * longer than trained; ">L": positions beyond L of the longest test.  `from`: less that column. */
+/* One side of a part.  `arm`: names as of arm_name(), with an optional "@how" behind them; "a|b" is
+ * the first that was run.  NULL is the number 0.  `column` as of find_column(), or "out": the mean
+ * of all columns longer than trained; ">L": positions beyond L of the longest test.  `from`: minus
+ * that column. */
 struct side {
     const char *arm, *variant, *column, *from;
 };
@@ -29,18 +30,18 @@ enum part_kind {
     PART_MARGIN, /* goodness of left - of right - need > 0 */
     PART_SPREAD  /* most - least of left over seeds > need */
 };
-/* In `arm` of a side "*" stands for every trained arm in turn (without those of `but`, with commas
- * between), and "*@how" for every arm that was run both with that @how and without; the other
- * side's "=" is then the same arm without it. */
+/* In `arm` of a side "*" represents every trained arm in turn, except those of `but`, which are
+ * separated by commas.  "*@how" represents every arm that was run both with that @how and without.
+ * The other side's "=" is then the same arm without it. */
 struct part {
     const char *task;
     struct side left, right;
     double need;
-    const char *says; /* a few words of what ought to be */
+    const char *says; /* the expectation in a few words */
     const char *but;
     enum part_kind kind;
     bool exact;    /* goodness is the share of sequences that are right */
-    bool optional; /* where it was not run, nothing is missing */
+    bool optional; /* if it was not run, nothing is missing */
 };
 struct claim {
     const char *id, *sentence, *source;
@@ -49,23 +50,23 @@ struct claim {
 };
 int lab_claims(const struct claim **list); /* E1 .. E20 */
 
-/* A part as it came out; `words` has its figures. */
+/* A part with its result.  `words` has its figures. */
 struct finding {
     enum part_state state;
     char task[LAB_NAME], words[300];
     struct interval margin;
-    bool aside;                          /* of an arm that stands for all: it has not learned */
+    bool aside;                          /* of an arm in a part over all arms: it has not learned */
 };
 struct judged {
     const struct claim *claim;
     enum verdict verdict;
     char sentence[700]; /* the figures that decided */
-    int findings, aside;                 /* aside: left out, as they have not learned the task */
+    int findings, aside;                 /* aside: left out, not having learned the task */
     struct finding *finding;
 };
 const char *verdict_name(enum verdict);
 const char *part_state_name(enum part_state);
-/* One for each claim; the caller gives each to judged_free(). */
+/* One for each claim.  The caller passes each to judged_free(). */
 void judge_claims(const struct tables *, struct judged *list);
 void judged_free(struct judged *);
 

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <time.h>
 
-/* One clock for all threads: what one of them told, another compares with. */
+/* One clock for all threads, so that their times can be compared. */
 double lab_seconds(void)
 {
     static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;

@@ -3,8 +3,8 @@
 #ifndef LOCI_LAB_CLOCK_H
 #define LOCI_LAB_CLOCK_H
 
-/* From some moment on, the same for all threads.  Some virtual machines' clocks step back: time
- * then goes on from where it was. */
+/* Since an arbitrary moment, the same for all threads.  Some virtual machines' clocks step back:
+ * time then goes on from the last value. */
 double lab_seconds(void);
 
 #endif

@@ -33,9 +33,9 @@ static const struct lab_config sizes[] = {
       .tokens = 8192,
       .rate = 1e-3 },
 };
-/* Of matrices: 0.02 at width 768, where that number comes from.  At width 64 it would leave so
- * little of a score that rope does not learn to recall in 2000 steps, and what is added to
- * embeddings, of size 1, would drown embeddings of 0.02. */
+/* Standard deviation of matrices: 0.02 at width 768, where that number comes from.  At width 64,
+ * 0.02 would leave so little of a score that rope does not learn to recall in 2000 steps.
+ * Additions to embeddings, of size 1, would drown embeddings of 0.02. */
 static double start_of(int dim) { return 0.5 / sqrt(dim); }
 
 static const char *size_name(int i) { return sizes[i].size; }
@@ -322,7 +322,7 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
     }
     json_decref(root);
     if (status) return status;
-    lab_config_id(c, id); /* a folder is named by it */
+    lab_config_id(c, id); /* it names a folder */
     const char *slash = strrchr(folder, '/');
     CHECK(e, !strcmp(slash ? slash + 1 : folder, id), LOCI_UNSUPPORTED,
           "%.200s is the configuration of run %s, not of this one", path, id);
@@ -504,9 +504,9 @@ static void add_run(struct lab_runs *r, const struct lab_config *c)
     r->list[r->count++] = *c;
 }
 
-/* The next of a list with commas, cut into `word`; false at its end.  Commas inside an encoding
- * text belong to it: an arm starts where a name follows that is no option, so behind a comma
- * there must be no '=' before the next comma or colon. */
+/* Copies the next word of a list separated by commas into `word`.  False at its end.  Commas inside
+ * an encoding text belong to it: a comma starts a new arm only if no '=' comes before the next
+ * comma or colon. */
 static bool next_word(const char **list, char *word, size_t capacity, bool arms)
 {
     const char *p = *list;
@@ -522,7 +522,7 @@ static bool next_word(const char **list, char *word, size_t capacity, bool arms)
     return true;
 }
 
-/* Words are cut to their room: one that is longer would be another word. */
+/* A word longer than the capacity is an error: cut, it would be another word. */
 static loci_status check_words(const char *list, size_t capacity, bool arms, const char *what,
                                loci_error *e)
 {
@@ -546,7 +546,7 @@ struct chosen {
     bool chief;
 };
 
-/* Arms of the preset, or those that the user names. */
+/* The arms of the preset, or those that the user names. */
 static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, struct chosen **to)
 {
     const struct lab_known *known;
@@ -570,8 +570,7 @@ static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, str
     return count;
 }
 
-/* Positions drawn at random are said to help where lengths must be extrapolated: arms for these
- * claims. */
+/* Papers claim that random positions help length extrapolation: arms for these claims. */
 static const char *const drawn_tasks[] = { "copy", "reverse", "add", NULL };
 static const char *const drawn_arms[] = { "sinusoidal@random", "rope@random", "alibi@random",
                                           "fire@random", NULL };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* corpus.c -- text for the lab: a file's bytes, or stories that are made here. */
+/* corpus.c -- text for the lab: the bytes of a file, or generated stories. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
@@ -15,13 +15,13 @@ enum { LEAST_BYTES = 4096, MOST_BYTES = 1 << 30 };
 
 /* ---- Stories --------------------------------------------------------------------------------- */
 
-/* People with names of their own walk about, take things and hand them on, count coins, make lists
- * and repeat what was said before.  What happened is kept, so that later sentences agree with it:
- * pronouns, who has what and where, sums and dates.  Words are soon learned by heart; names,
- * holders and numbers can only be known from the story so far, and quotations come back after NEAR
- * to FAR bytes.
+/* People with names of their own walk about, take things and give them away, count coins, make
+ * lists and repeat what was said before.  The state is stored, so that later sentences agree with
+ * it: pronouns, who has what and where, sums and dates.  Words are soon learned by heart.  Names,
+ * owners and numbers follow only from the story so far, and quotations return after NEAR to FAR
+ * bytes.
  *
- * All is drawn in whole numbers, so that every machine writes the same bytes. */
+ * All random draws are whole numbers, so that every machine writes the same bytes. */
 enum { NEAR = 30, FAR = 500, PEOPLE = 3, THINGS = 4, PLACES = 3, SENTENCES = 64, NAME = 16 };
 
 struct noun { const char *one, *many; };
@@ -68,18 +68,20 @@ static const char *const moods[] = {
 #define SIZE(list) ((int)(sizeof(list) / sizeof *(list)))
 
 struct person { char name[NAME]; bool woman; int place, coins; };
-struct thing { const struct noun *noun; const char *look; int holder, place; };   /* holder or -1 */
+/* holder: index of a person, or -1 */
+struct thing { const struct noun *noun; const char *look; int holder, place; };
 
 struct story {
-    uint64_t drawn;                      /* numbers so far, of all stories */
+    uint64_t drawn;                      /* numbers drawn so far, over all stories */
     char *text;
     size_t used, size;
     struct person person[PEOPLE];
     struct thing thing[THINGS];
     const char *place[PLACES];
     int day, month, year;
-    int subject;                         /* of the last sentence, whom "he" or "she" means; or -1 */
-    int sentences;                       /* of this story; the last SENTENCES are kept */
+    /* the person of the last sentence, whom "he" or "she" means; or -1 */
+    int subject;
+    int sentences;                       /* of this story; the last SENTENCES are stored */
     struct { size_t at, length; } sentence[SENTENCES], list;
 };
 
@@ -91,7 +93,7 @@ static int pick(struct story *s, int n)
 }
 #define ANY(s, list) ((list)[pick(s, SIZE(list))])
 
-/* What does not fit is left out: the text is as long as was asked for. */
+/* Drops what does not fit: the text has exactly the requested length. */
 static void add(struct story *s, const char *bytes, size_t n)
 {
     if (n > s->size - s->used) n = s->size - s->used;
@@ -113,7 +115,7 @@ static void say(struct story *s, const char *format, ...)
 
 static const char *article(const char *word) { return strchr("aeiou", word[0]) ? "an" : "a"; }
 
-/* The name, or a pronoun where the last sentence was about the same person. */
+/* The name, or a pronoun if the last sentence was about the same person. */
 static const char *subject(struct story *s, int who)
 {
     const bool known = s->subject == who && pick(s, 4) > 0;
@@ -135,7 +137,7 @@ static void walks(struct story *s, int who)
     say(s, "%s %s to the %s.", name, way, s->place[p->place]);
 }
 
-/* From where it lies, or out of another's hands. */
+/* Picks up a thing from its place, or from another person. */
 static void handles(struct story *s, int who)
 {
     static const char *const takes[] = { "took", "found", "picked up" };
@@ -211,7 +213,7 @@ static void weather(struct story *s)
     say(s, "%s %s %s.", sky, how, mood);
 }
 
-/* Some days later; a year always has 365 of them here. */
+/* Advances some days.  A year always has 365 of them here. */
 static void dates(struct story *s, int who)
 {
     const int days = 1 + pick(s, SIZE(numbers) - 1);
@@ -227,7 +229,7 @@ static void dates(struct story *s, int who)
         months[s->month], s->year, p->name, s->place[p->place]);
 }
 
-/* An earlier sentence, word for word, that began NEAR to FAR bytes before. */
+/* Repeats an earlier sentence, word for word, that began NEAR to FAR bytes before. */
 static void quotes(struct story *s, int who)
 {
     static const char *const says[] = { "said", "cried", "wrote", "whispered", "told us" };
@@ -247,7 +249,7 @@ static void quotes(struct story *s, int who)
     add(s, "\"", 1);
 }
 
-/* Numbered lines; a list that is not far behind is read once more, rather than a new one made. */
+/* Numbered lines.  A list not far behind is read again instead of a new one. */
 static void lists(struct story *s, int who)
 {
     const char *name = subject(s, who);
@@ -269,7 +271,7 @@ static void lists(struct story *s, int who)
     s->list.length = s->used - s->list.at;
 }
 
-/* One sentence or a few; those of one line can be quoted. */
+/* One sentence or a few.  Sentences of one line can be quoted. */
 static void tells(struct story *s)
 {
     const int kind = pick(s, 100);
@@ -302,7 +304,7 @@ static void begin(struct story *s)
         snprintf(p->name, sizeof p->name, "%s%s%s", head, pick(s, 2) ? middle : "", tail);
         p->place = pick(s, PLACES), p->coins = 1 + pick(s, 20);
     }
-    /* steps through lists by odd numbers, which never repeat one */
+    /* walks through lists by odd steps, which never repeat an entry */
     const int first = pick(s, SIZE(places)), noun = pick(s, SIZE(nouns));
     for (int i = 0; i < PLACES; i++) s->place[i] = places[(first + 5 * i) % SIZE(places)];
     for (int i = 0; i < THINGS; i++) {
@@ -364,7 +366,7 @@ static loci_status check_file(const char *path, const struct stat *st, loci_erro
     return LOCI_BAD_ARG;
 }
 
-/* All bytes of a file; stat() comes first, as opening alone may wait at a FIFO. */
+/* Reads all bytes of a file.  Calls stat() first, since opening a FIFO could block. */
 static loci_status read_file(const char *path, unsigned char **bytes, size_t *count, loci_error *e)
 {
     struct stat st;
@@ -384,7 +386,7 @@ static loci_status read_file(const char *path, unsigned char **bytes, size_t *co
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-/* The last part of the path, on one line and in ASCII. */
+/* Sets the last part of the path, on one line and in ASCII. */
 static void set_name(struct lab_corpus *c, const char *path)
 {
     const char *slash = path ? strrchr(path, '/') : NULL;
@@ -431,7 +433,7 @@ static loci_status tokenize(struct lab_corpus *c, const unsigned char *bytes, si
     return LOCI_OK;
 }
 
-/* Its last 20th is for 64 tests of 8 times the length. */
+/* The last 20th is for 64 tests of 8 times the length. */
 size_t lab_corpus_bytes(int length)
 {
     const size_t usual = 2 << 20, wanted = (size_t)length * 8 * 64 * 21;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* decode.c -- see decode.h.
  *
- * The layers are those of model.c and mix.c, on batches of one row; what differs is that
- * attention appends to a cache and reads it, and that a shift remembers the token before. */
+ * The layers are those of model.c and mix.c, on batches of one row.  Only attention differs, which
+ * appends to a cache and reads it, and a shift, which remembers the token before. */
 #include "lab/decode.h"
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ loci_status lab_decode(struct lab_model *m, int32_t token, int64_t pos, const vo
     return LOCI_OK;
 }
 
-/* Attention of a layer, whose call has the new row alone. */
+/* Attention of a layer, whose call has only the new row. */
 loci_status lab_decode_attend(struct lab_model *m, int layer, loci_call *call)
 {
     struct loci_cache *cache = m->decoder->cache[layer];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* draw.h -- what the tasks share: drawing number after number from a key, lengths and sizes of
- * columns, and refusing.  No function of libm: drawing has the same bits everywhere. */
+/* draw.h -- shared by the tasks: random draws from a key, lengths and sizes of columns, and errors.
+ * No function of libm, so draws have the same bits everywhere. */
 #ifndef LOCI_LAB_DRAW_H
 #define LOCI_LAB_DRAW_H
 
@@ -11,7 +11,7 @@
 
 enum { LAB_NOT_ASKED = -1, LAB_SHORTEST = 16, LAB_LONGEST = 1000000 };
 
-/* Numbers 0, 1, 2 ... of a key, in the order in which they are asked for. */
+/* Numbers 0, 1, 2 ... of a key, in the order of the calls. */
 struct lab_draws { uint64_t key, next; };
 
 static inline double lab_next(struct lab_draws *d) { return loci_uniform(d->key, d->next++); }
@@ -21,7 +21,7 @@ static inline int lab_between(struct lab_draws *d, int low, int high)
     return low + lab_pick(d, high - low + 1);
 }
 
-/* A length as training draws it, in units of `unit` tokens: uniform in [L/4, L]. */
+/* A training length in units of `unit` tokens: uniform in [L/4, L]. */
 static inline int lab_any_length(struct lab_draws *d, int length, int unit)
 {
     const int most = length / unit, least = (length + 4 * unit - 1) / (4 * unit);
@@ -34,9 +34,9 @@ bool lab_refuse(loci_error *e, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
-/* Refuses a length that no task can have. */
+/* Rejects a length that no task can have. */
 bool lab_check_length(const struct lab_problem *, loci_error *);
-/* The same, and the corpus is there, and its last 5 % have at least `test` bytes. */
+/* Also requires a corpus whose last 5 % have at least `test` bytes. */
 bool lab_check_corpus(const struct lab_problem *, ptrdiff_t test, loci_error *);
 
 /* A column of sequences of one length, which is `times` that of training. */
@@ -46,12 +46,12 @@ struct lab_column lab_column_of(double times, int length, int count, enum lab_me
     __attribute__((format(printf, 5, 6)))
 #endif
     ;
-/* Columns by the size n of a problem, as copying has them: "as trained", n = most / 2 and most,
- * then 1.1, 1.25, 1.5 and 2 times that, each at least 1 above the last.  value[0] is n, 0 as
- * trained; `tokens` says how many tokens size n takes. */
+/* Columns by the size n of a problem, as for copying: "as trained", n = most / 2 and most, then
+ * 1.1, 1.25, 1.5 and 2 times that, each at least 1 above the last. value[0] is n, or 0 as trained.
+ * `tokens` gives the number of tokens for size n. */
 int lab_sizes(struct lab_column *list, int most, int (*tokens)(int n), enum lab_metric);
 
-/* A byte as a reader sees it. */
+/* A byte in readable form. */
 void lab_show_byte(unsigned char byte, char text[16]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* encoding.c -- plans of an arm, their tables, and what is added to embeddings. */
+/* encoding.c -- the plans of an arm, their tables, and rows added to embeddings. */
 #include "lab/inside.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
 {
     char text[LAB_TEXT];
     TRY(lab_change_text(as.change, &m->arm, m->shape.length, as.times, text, error));
-    /* The scale holds also where an encoding has a rule of its own. */
+    /* The scale overrides an encoding's own rule. */
     const loci_desc d = LOCI_DESC(
         .encoding = text, .heads = m->shape.heads, .kv_heads = m->shape.kv_heads, .dim = m->head,
         .model_dim = m->shape.dim, .dtype = m->dtype, .scale = 1 / sqrt((double)m->head),
@@ -23,7 +23,7 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
     return loci_plan_create(&e->attention, &d, error);
 }
 
-/* The slopes that alibi's own rule gives, divided by how much longer the text is. */
+/* The slopes of alibi's own rule, divided by the length ratio. */
 static void interpolate(const struct lab_model *m, const struct lab_encoding *e, int t,
                         double times)
 {
@@ -32,7 +32,7 @@ static void interpolate(const struct lab_model *m, const struct lab_encoding *e,
         lab_put(m, e->extra[t], i, lab_get(m, e->extra[t], i) / times);
 }
 
-/* Whose numbers a tensor of the plan has. */
+/* Sets the source of a plan tensor's numbers. */
 static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int t,
                                 struct lab_view as, loci_error *error)
 {
@@ -56,7 +56,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     return e->place[t] = -2, LOCI_OK;
 }
 
-/* The lab knows what these inputs are made of. */
+/* Are these inputs that the lab can compute? */
 static loci_status check_inputs(const struct lab_model *m, const struct lab_encoding *e,
                                 loci_error *error)
 {
@@ -171,7 +171,7 @@ loci_status lab_encoding_prepare(struct lab_model *m, ptrdiff_t reach, loci_erro
     return LOCI_OK;
 }
 
-/* ---- What is added to embeddings ------------------------------------------------------------- */
+/* ---- Embeddings ------------------------------------------------------------------------------ */
 
 static void added_tensors(const struct lab_model *m, enum lab_list from, void **list)
 {
@@ -179,7 +179,7 @@ static void added_tensors(const struct lab_model *m, enum lab_list from, void **
         list[t] = lab_at(m, m->list[from], m->tensor[m->added[t]].at);
 }
 
-/* Where a table ends, the rows beyond are what the shape says. */
+/* For positions past the end of a table, the shape selects the row. */
 static int64_t row_of(const struct lab_model *m, int64_t pos)
 {
     if (pos < m->shape.length || m->arm.random) return pos;
@@ -201,8 +201,7 @@ static loci_status embed_rows(struct lab_model *m, const int64_t *pos, ptrdiff_t
     return loci_embed(m->trained.embed, m->trained.embed_tables, &call, view, view);
 }
 
-/* Whose rows are learned asks for them each time, with the rows of the table; others are made
- * once. */
+/* Learned rows are computed each time, with the rows of the table.  Others are computed once. */
 loci_status lab_encoding_embed(struct lab_model *m, const struct lab_batch *b, void *x,
                                loci_error *error)
 {

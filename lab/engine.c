@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.c -- which build of the lab's arithmetic goes with which of the library's engines. */
+/* engine.c -- maps each of the library's engines to a build of the lab's arithmetic. */
 #include "lab/engine.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* inside.h -- what model.c and pass.c (the Transformer and its passes), mix.c (attention and what
- * stands around it), encoding.c (plans and their tables) and decode.c share. */
+/* inside.h -- shared by model.c and pass.c (the Transformer and its passes), mix.c (attention and
+ * its surroundings), encoding.c (plans and their tables) and decode.c. */
 #ifndef LOCI_LAB_INSIDE_H
 #define LOCI_LAB_INSIDE_H
 
@@ -10,9 +10,9 @@
 #include "util/error.h"
 
 enum {
-    LAB_ROWS = 96, /* rows that a job works on at a time: part of the bits */
+    LAB_ROWS = 96, /* rows per job: affects the bits */
     LAB_PE_TENSORS = 16,
-    LAB_TAPE_UNITS = 16, /* of the MLP that updates tape's states */
+    LAB_TAPE_UNITS = 16, /* units of the MLP that updates tape's states */
 };
 
 /* Linear maps of a layer's normed rows. */
@@ -35,33 +35,34 @@ enum lab_own {
     OWNS
 };
 
-/* Plans at work, and what they read of the model's tensors. */
+/* Active plans, and the model tensors that they read. */
 struct lab_encoding {
     loci_plan *attention, *embed; /* embed NULL: nothing is added */
     int tensors;                  /* of the attention plan */
     loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
     int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
-    void *extra[LAB_PE_TENSORS]; /* numbers that a variant brings along */
-    bool learns, sticks;         /* has learned tensors; weights are sba's */
+    void *extra[LAB_PE_TENSORS]; /* additional numbers of a variant */
+    bool learns, sticks;         /* learns: has learned tensors; sticks: weights are sba's */
     int axes;
-    ptrdiff_t reach;              /* distance that tables are made for */
-    void **tables, *embed_tables; /* [layers], or one that all share */
-    bool ready;                   /* tables of what is not learned are made once */
+    ptrdiff_t reach;              /* largest distance of the tables */
+    void **tables, *embed_tables; /* [layers], or one shared by all */
+    bool ready;                   /* tables of fixed tensors are made only once */
     double *logn;                 /* [longest]: factors of queries; NULL: none */
 };
 
-/* What a layer keeps of a forward pass, for as many rows as there is room. */
+/* A layer's saved values of a forward pass, up to the row capacity. */
 struct lab_saved {
     char *x, *a, *map[MAPS], *o, *y, *b, *h, *u, *scale1, *scale2;
-    char *lse;                      /* [heads][rows]; sba: what is left of the stick */
+    char *lse;                      /* [heads][rows]; sba: the remainder */
     char *lf;                       /* [heads][rows]: log of the forget gates */
     char *gates;                    /* cope's, dense */
-    char *k, *kn, *v, *q, *o1, *o2; /* fox-pro: k shifted, and normed; v shifted, q normed; o
-                                            before and after its norm */
-    char *e, *ae, *e1, *m, *t;      /* tape: states, their average, updated; the MLP; its gates */
+    /* fox-pro: k shifted, and normed; v shifted, q normed; o before and after its norm */
+    char *k, *kn, *v, *q, *o1, *o2;
+    /* tape: states, their average, updated; the MLP; its gates */
+    char *e, *ae, *e1, *m, *t;
 };
 
-/* decode.c: caches by layer, and the keys and values that a shift has seen last. */
+/* decode.c: caches by layer, and the last keys and values that a shift has read. */
 struct lab_decoder {
     struct loci_cache **cache;
     void **memory;
@@ -83,37 +84,38 @@ struct lab_model {
     struct lab_tensor *tensor;
     int embed, unembed, norm;               /* indices */
     int added[LAB_PE_TENSORS], added_count; /* of the encoding of embeddings */
-    /* by layer: -1 where a layer has none */
+    /* by layer; -1 if a layer has none */
     int (*map)[MAPS], (*own)[OWNS], (*pe)[LAB_PE_TENSORS];
     int pe_count;
     loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
     ptrdiff_t numbers;
     char *list[4];
-    char *transposed; /* matrices transposed, at the same places */
+    char *transposed; /* transposed matrices, at the same offsets */
     char *sums;   /* of the gradients of the portions so far */
 
     struct lab_encoding trained, changed;
     struct lab_encoding *view; /* one of the two */
     struct lab_view as;
 
-    ptrdiff_t capacity, seq_capacity;             /* rows and sequences that there is room for */
-    bool saved_all;                                /* buffers of a backward pass are there */
+    ptrdiff_t capacity, seq_capacity;             /* allocated rows and sequences */
+    bool saved_all;                                /* buffers of a backward pass are allocated */
     struct lab_saved *saved;                        /* [layers] */
-    char *top, *picked, *top_scale, *ys, *logits; /* rows behind the layers; those that are asked,
-                                                            normed, and their logits */
+    /* rows after the layers; the scored ones, normed, and their logits */
+    char *top, *picked, *top_scale, *ys, *logits;
     char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
-    char *d1, *d2, *d3, *dv;              /* fox-pro: gradients on the way */
+    char *d1, *d2, *d3, *dv;              /* fox-pro: intermediate gradients */
     char *de, *de1, *de2, *dae, *dm, *dt; /* tape: likewise */
     ptrdiff_t *where;                     /* [rows]: row of the n-th logits */
     int32_t *asked, *said;
     int64_t *rows_asked; /* of a table that is added to embeddings */
     double *cost;
     double *coord, *factor;
-    char *position_rows; /* [longest][dim]: what is added, where nothing of it is learned */
+    /* [longest][dim]: added rows, if none of them is learned */
+    char *position_rows;
     void *work;
     size_t work_bytes, bytes;
     struct lab_decoder *decoder;   /* NULL: passes over whole sequences */
-    double part[LAB_PARTS], since; /* seconds by part; when the part that runs began */
+    double part[LAB_PARTS], since; /* seconds by part; start of the current part */
 };
 
 static inline char *lab_at(const struct lab_model *m, char *list, ptrdiff_t number)
@@ -129,7 +131,7 @@ static inline void *lab_gradient(const struct lab_model *m, int tensor)
     return lab_at(m, m->list[LAB_GRADIENTS], m->tensor[tensor].at);
 }
 
-/* Number i of a list of the model's numbers. */
+/* Element i of a list of the model's numbers. */
 static inline double lab_get(const struct lab_model *m, const char *x, ptrdiff_t i)
 {
     return m->shape.f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -139,7 +141,7 @@ static inline void lab_put(const struct lab_model *m, char *x, ptrdiff_t i, doub
     if (m->shape.f64) ((double *)x)[i] = value;
     else ((float *)x)[i] = (float)value;
 }
-/* Numbers of a tensor that does not come with a call. */
+/* Number of elements of a tensor that is not an input of a call. */
 static inline ptrdiff_t lab_count(const loci_tensor *t)
 {
     ptrdiff_t n = 1;
@@ -147,28 +149,29 @@ static inline ptrdiff_t lab_count(const loci_tensor *t)
     return n;
 }
 
+/* 64-byte aligned, zeroed; exits if out of memory */
 void *lab_alloc(size_t count,
-               size_t each); /* on 64 bytes, zeroed; without memory the program ends */
+               size_t each);
 void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);
 
 /* Runs job(arg, 0 .. n - 1) on the host's threads. */
 void lab_share(const struct lab_model *, int n, void (*job)(void *arg, int index), void *arg);
 
-/* Room for so many rows, with gradients or without. */
+/* Allocates buffers for this number of rows, with gradients or without. */
 void lab_make_rows(struct lab_model *, ptrdiff_t rows, bool backward);
-/* What has passed since the last call is put down to this part; LAB_PARTS: to none. */
+/* Adds the time since the last call to this part.  LAB_PARTS: to none. */
 void lab_spend(struct lab_model *, enum lab_part);
 
 /* ---- encoding.c ------------------------------------------------------------------------------ */
 
-/* Opens the plans of a view, whose tensors are the model's by their names. */
+/* Opens the plans of a view, and binds their tensors to the model's by name. */
 loci_status lab_encoding_open(struct lab_model *, struct lab_encoding *, struct lab_view,
                               loci_error *);
 void lab_encoding_close(struct lab_model *, struct lab_encoding *);
-/* Pointers in the order of the plan's tensors, those of inputs left NULL. */
+/* Sets pointers in the order of the plan's tensors.  Inputs stay NULL. */
 void lab_encoding_tensors(const struct lab_model *, const struct lab_encoding *, int layer,
                           enum lab_list, void **list);
-/* Tables for distances up to `reach`, made anew where tensors are learned. */
+/* Tables for distances up to `reach`, recomputed if tensors are learned. */
 loci_status lab_encoding_prepare(struct lab_model *, ptrdiff_t reach, loci_error *);
 /* x += p(pos) */
 loci_status lab_encoding_embed(struct lab_model *, const struct lab_batch *, void *x, loci_error *);
@@ -181,7 +184,7 @@ loci_status lab_encoding_embed_backward(struct lab_model *, const struct lab_bat
 loci_status lab_mix(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
 loci_status lab_mix_backward(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
 loci_status lab_decode_attend(struct lab_model *, int layer, loci_call *);
-/* tape, after the MLP: the states of the next layer; backward it adds to m->dm. */
+/* tape, after the MLP: the states of the next layer.  Backward, it adds to m->dm. */
 loci_status lab_mix_after(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
 loci_status lab_mix_after_backward(struct lab_model *, const struct lab_batch *, int layer,
                                    loci_error *);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* kernels.c -- see engine.h.
  *
- * Numbers that are nearly nothing become 0, so that no mean of gradients fades into subnormals,
- * which some processors compute a hundred times as slowly. */
+ * Tiny numbers become 0, so that no mean of gradients fades into subnormals, which some CPUs
+ * process a hundred times more slowly. */
 #include "lab/engine.h"
 
 #include "engine/gemm.h"
@@ -12,7 +12,7 @@ enum { PAD = LAB_PAD };
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Long sums run over pieces of K, so that a piece of B stays in a near cache while all rows of A
- * meet it.  The pieces are part of the bits. */
+ * use it.  The size of the pieces affects the bits. */
 enum { PIECE = 256 };
 
 static void multiply(bool add, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const void *a, ptrdiff_t am,
@@ -30,7 +30,7 @@ static void transpose_block(ptrdiff_t rows, ptrdiff_t cols, const void *from, vo
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* The lanes of a sum, in halves. */
+/* Sums the lanes by halving. */
 INLINE real sum_lanes(real lane[PAD])
 {
     for (int half = PAD / 2; half; half /= 2)
@@ -119,7 +119,7 @@ static void gelu_backward(ptrdiff_t n, const void *from, void *to)
 
 /* ---- Loss ------------------------------------------------------------------------------------ */
 
-/* Columns behind `width` weigh nothing. */
+/* Columns behind `width` have no weight. */
 static void cross_entropy(ptrdiff_t rows, ptrdiff_t stride, ptrdiff_t width, const int32_t *target,
                           double share, void *logits, double *loss, int32_t *best)
 {
@@ -176,7 +176,7 @@ static double squares(ptrdiff_t n, const void *from)
     return lane[0];
 }
 
-/* The least that a mean keeps. */
+/* Smaller means become 0. */
 #define LEAST ((real)1e-30)
 
 static void adam(ptrdiff_t n, const struct lab_adam *a, const void *gs, void *ms, void *vs,

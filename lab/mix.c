@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* mix.c -- attention of a layer with all that an encoding brings along: gates of fox and cope,
- * the layer of FoX (Pro), the states of tape.
+/* mix.c -- attention of a layer with everything that an encoding needs: gates of fox and cope, the
+ * layer of FoX (Pro), the states of tape.
  *
- * Everything is as loci/layers.h and the pages of the encodings have it; here it only stands in
- * its order, forward and back. */
+ * loci/layers.h and the pages of the encodings define the steps.  This file calls them in order,
+ * forward and backward. */
 #include "lab/inside.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static ptrdiff_t map_stride(const struct lab_model *m, int layer, enum lab_map m
 {
     return m->tensor[m->map[layer][map]].stride;
 }
-/* Rows as projections leave them, heads side by side; and one number for each head. */
+/* Views of rows as projections write them, heads side by side, and of one number per head. */
 static loci_view heads_of(const struct lab_model *m, const struct lab_batch *b, char *x,
                           ptrdiff_t stride)
 {
@@ -63,7 +63,7 @@ static loci_status forget_backward(struct lab_model *m, const struct lab_batch *
     return LOCI_OK;
 }
 
-/* cope's gates as its input lies: each kv head on its own; and back. */
+/* Copies cope's gates to the layout of its input, each kv head separately; and back. */
 static void spread_gates(const struct lab_model *m, const struct lab_batch *b, ptrdiff_t stride,
                          char *rows, char *apart, bool back)
 {
@@ -84,7 +84,7 @@ struct mixing {
     loci_view q, k, v;
 };
 
-/* What attention reads: maps, and in FoX (Pro) what has become of them. */
+/* Sets the inputs of attention: the maps or, in FoX (Pro), what was computed from them. */
 static void open_mixing(struct lab_model *m, const struct lab_batch *b, int layer, struct mixing *x,
                         loci_error *error)
 {
@@ -114,7 +114,7 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     if (e->axes > 1) x->call.q_coord = x->call.k_coord = m->coord;
 }
 
-/* (position, 0, ...) for rotations that want several coordinates */
+/* (position, 0, ...) for rotations with several coordinates */
 static void fill_coordinates(struct lab_model *m, const struct lab_batch *b)
 {
     for (int axis = 0; axis < m->view->axes; axis++)
@@ -157,7 +157,7 @@ static loci_status pro_after(struct lab_model *m, const struct lab_batch *b, int
                      heads_of(m, b, k->o, d));
 }
 
-/* do becomes the gradient by what attention gave, in d2. */
+/* Turns do into the gradient by attention's output, in d2. */
 static loci_status pro_after_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                       loci_error *error)
 {
@@ -172,7 +172,7 @@ static loci_status pro_after_backward(struct lab_model *m, const struct lab_batc
                                  heads_of(m, b, m->d1, d), heads_of(m, b, m->d2, d),
                                  lab_gradient(m, no));
 }
-/* d1, d3 and dv: gradients by the normed q and k and the shifted v */
+/* d1, d3 and dv: gradients by the normed q and k and the shifted v. */
 static loci_status pro_before_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                        loci_error *error)
 {
@@ -233,7 +233,7 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     struct lab_saved *k = &m->saved[layer];
     const struct lab_encoding *e = m->view;
     const bool pro = m->arm.layer == LAB_FOX_PRO, tape = m->arm.layer == LAB_TAPE,
-               carries = tape && layer < m->shape.layers - 1; /* states that a later layer read */
+               carries = tape && layer < m->shape.layers - 1; /* states that a later layer reads */
     const ptrdiff_t kv = map_stride(m, layer, MAP_K);
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     struct mixing x;
@@ -271,7 +271,7 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     return LOCI_OK;
 }
 
-/* ---- States of tape behind the MLP ----------------------------------------------------------- */
+/* ---- States of tape after the MLP ------------------------------------------------------------ */
 
 static loci_view units_of(const struct lab_batch *b, char *x)
 {
@@ -293,7 +293,7 @@ loci_status lab_mix_after(struct lab_model *m, const struct lab_batch *b, int la
                                 dense(m->saved[layer + 1].e));
 }
 
-/* From de, the gradient by the next layer's states, to de1; dm gets the share of the MLP's
+/* From de, the gradient by the next layer's states, to de1. dm receives the share of the MLP's
  * output. */
 loci_status lab_mix_after_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                    loci_error *error)
@@ -314,7 +314,7 @@ loci_status lab_mix_after_backward(struct lab_model *m, const struct lab_batch *
     return LOCI_OK;
 }
 
-/* ---- Looking at it --------------------------------------------------------------------------- */
+/* ---- Inspection ------------------------------------------------------------------------------ */
 
 loci_status lab_model_attention(struct lab_model *m, const struct lab_batch *b, int layer,
                                 void *weights, loci_error *error)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* model.c -- what a model is: its tensors, the numbers that they start with, room for rows,
- * AdamW. */
+/* model.c -- the parts of a model: its tensors, their initial numbers, row buffers, AdamW. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "lab/inside.h"
@@ -117,7 +116,8 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
     for (int i = 0; i < count; i++) {
         char name[48];
         snprintf(name, sizeof name, "pe.%s", list[i].name);
-        for (int k = 0; k < count; k++) /* two encodings may call their tensors alike */
+        /* two encodings may use the same tensor name */
+        for (int k = 0; k < count; k++)
             if (k != i && !strcmp(list[k].name, list[i].name))
                 snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
         index[i] = of_encoding(m, add_list(m, name, layer, lab_count(&list[i])));
@@ -199,7 +199,8 @@ static loci_status check_shape(const struct lab_shape *s, loci_error *e)
     return LOCI_OK;
 }
 
-/* FoX (Pro) pays for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors do. */
+/* FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
+ * do. */
 static void fill_shape(struct lab_model *m)
 {
     struct lab_shape *s = &m->shape;
@@ -257,7 +258,8 @@ static void free_rows(struct lab_model *m)
 {
     for (int l = 0; m->saved && l < m->shape.layers; l++) {
         char **list = (char **)&m->saved[l];
-        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++) free(list[i]), list[i] = NULL;
+        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++)
+            free(list[i]), list[i] = NULL;
     }
     char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
                             &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,
@@ -284,13 +286,13 @@ void lab_model_close(struct lab_model *m)
     free(m->position_rows), free(m->work), free(m);
 }
 
-/* ---- Numbers at the start -------------------------------------------------------------------- */
+/* ---- Initialisation -------------------------------------------------------------------------- */
 
 static void fill(const struct lab_model *m, int t, double value)
 {
     for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) lab_put(m, lab_weight(m, t), i, value);
 }
-/* By way of float, so that a model in double starts from the same numbers. */
+/* Rounds to float, so that a model in double starts from the same numbers. */
 static void normal(const struct lab_model *m, int t, uint64_t seed, double scale)
 {
     const struct lab_tensor *x = &m->tensor[t];
@@ -329,7 +331,8 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         const int ones[] = { OWN_NORM1, OWN_NORM2, OWN_NQ, OWN_NK, OWN_NO };
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
-        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2); /* gates that hardly forget at first */
+        /* gates that hardly forget at first */
+        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2);
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
         normal(m, own[OWN_W2], seed, out);
@@ -340,7 +343,7 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
     m->trained.ready = m->changed.ready = false;
 }
 
-/* ---- What there is --------------------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------------------ */
 
 const struct lab_arm *lab_model_arm(const struct lab_model *m) { return &m->arm; }
 const struct lab_shape *lab_model_shape(const struct lab_model *m) { return &m->shape; }
@@ -368,8 +371,8 @@ int64_t lab_model_params(const struct lab_model *m, bool encoding)
             n += m->tensor[t].rows * m->tensor[t].cols;
     return n;
 }
-/* Keys and values, and what encodings keep of each key: a number for each head of fox, gates of
- * cope, the states of tape. */
+/* Keys and values, and what encodings store per key: a number for each head of fox, gates of cope,
+ * the states of tape. */
 double lab_model_cache_bytes(const struct lab_model *m)
 {
     double numbers = 2.0 * m->shape.kv_heads * m->head;
@@ -494,7 +497,7 @@ double lab_model_step(struct lab_model *m, int step, double rate)
                           .fix1 = 1,
                           .fix2 = 1,
                           .eps = 1e-8 };
-    /* By multiplying, as no libm's pow(); below 1e-20 they change nothing any more. */
+    /* By multiplying, since pow() of a libm differs.  Below 1e-20 the powers have no effect. */
     double power1 = 1, power2 = 1;
     for (int i = 0; i < step && power2 > 1e-20; i++) power1 *= beta1, power2 *= beta2;
     a.fix1 = 1 / (1 - power1), a.fix2 = 1 / (1 - power2);

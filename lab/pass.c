@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* pass.c -- a model at work: passes forward and back.
+/* pass.c -- forward and backward passes of a model.
  *
- * Rows pass through each part of a layer in pieces of LAB_ROWS, which threads share; sums over all
- * rows, the gradients of matrices, run in the order of the rows, and threads share what they are
- * made for.  So neither threads nor instruction sets change a bit. */
+ * Each part of a layer processes rows in pieces of LAB_ROWS, which threads share.  Sums over all
+ * rows, the gradients of matrices, run in the order of the rows, and threads share the elements of
+ * the sums.  So neither the thread count nor the instruction set changes a bit. */
 #include "lab/inside.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct pass {
     struct lab_model *m;
     const struct lab_batch *b;
     int layer;
-    char *next;      /* where the layer's output goes */
+    char *next;      /* destination of the layer's output */
     ptrdiff_t asked; /* rows with logits */
     double share;    /* of each in the mean loss */
 };
@@ -28,7 +28,7 @@ static ptrdiff_t piece(ptrdiff_t rows, int index, ptrdiff_t *from)
 }
 static int pieces(ptrdiff_t rows) { return (int)((rows + LAB_ROWS - 1) / LAB_ROWS); }
 
-/* y [n][cols of t] = or += x [n][rows of t] W, for rows from `from` on */
+/* y [n][cols of t] = or += x [n][rows of t] W, for rows from `from` on. */
 static void apply(const struct lab_model *m, bool add, int t, ptrdiff_t from, ptrdiff_t n, char *x,
                   char *y)
 {
@@ -78,7 +78,7 @@ static void after_mixing(void *arg, int index)
     m->engine->gelu(n * wide, lab_at(m, k->h, from * wide), lab_at(m, k->u, from * wide));
     memcpy(next, y, bytes);
     if (!k->m) apply(m, true, own[OWN_W2], from, n, k->u, p->next);
-    else { /* tape reads what the MLP says */ apply(m, false, own[OWN_W2], from, n, k->u, k->m);
+    else { /* tape reads the MLP's output */ apply(m, false, own[OWN_W2], from, n, k->u, k->m);
         m->engine->add(n * d, lab_at(m, k->m, from * d), next);
     }
 }
@@ -111,7 +111,7 @@ static void embed_rows(struct lab_model *m, const struct lab_batch *b)
         memcpy(m->saved[0].x + (size_t)r * bytes, table + (size_t)b->token[r] * bytes, bytes);
 }
 
-/* Rows with logits: those that are asked something, or all.  They come together in `picked`. */
+/* Gathers the rows with logits into `picked`: those with a question, or all. */
 static ptrdiff_t pick(struct lab_model *m, const struct lab_batch *b, bool all)
 {
     const size_t bytes = (size_t)m->shape.dim * m->real;
@@ -153,16 +153,16 @@ static loci_status check_batch(const struct lab_model *m, const struct lab_batch
     return LOCI_OK;
 }
 
-/* What a pass over a batch begins with: tables for its positions. */
+/* Starts a pass over a batch: tables for its positions. */
 static loci_status begin(struct lab_model *m, const struct lab_batch *b, loci_error *e)
 {
     TRY(check_batch(m, b, e));
     return lab_encoding_prepare(m, furthest(b) + 1, e);
 }
 
-/* Sequences that pass through the model together: as many as leave what is at hand in the
- * caches, or one.  How many is part of the bits.  `from` is the first sequence; false: there is
- * none. */
+/* The number of sequences that pass through the model together: those whose working set fits the
+ * caches, but at least one.  It affects the bits.  `from` is the first sequence.  False: no
+ * more. */
 enum { PORTION = 6 }; /* rows for each column of the model */
 static bool portion(const struct lab_model *m, const struct lab_batch *b, int from,
                     struct lab_batch *to)
@@ -181,7 +181,7 @@ static bool portion(const struct lab_model *m, const struct lab_batch *b, int fr
     return true;
 }
 
-/* As far as the logits of rows that are asked something, or of all. */
+/* Runs to the logits of rows with a question, or of all. */
 static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool all, struct pass *p,
                            loci_error *e)
 {
@@ -206,7 +206,7 @@ static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool 
     return LOCI_OK;
 }
 
-/* Losses and answers of a portion whose logits are there. */
+/* Losses and answers of a portion with computed logits. */
 static void tell(struct lab_model *m, struct pass *p, double *loss, int32_t *best)
 {
     lab_share(m, pieces(p->asked), to_loss, p);
@@ -256,7 +256,7 @@ static void transpose_matrices(void *arg, int t)
         m->engine->transpose(x->rows, x->stride, lab_weight(m, t), lab_at(m, m->transposed, x->at));
 }
 
-/* Gradients of matrices, x^T dy over all rows: each job has some rows of one. */
+/* Gradients of matrices, x^T dy over all rows: each job computes some rows of one matrix. */
 enum { OUTER_ROWS = 48, OUTERS = MAPS };
 struct outer {
     int tensor;
@@ -290,7 +290,7 @@ static void add_outer(struct outers *o, int tensor, char *x, char *dy)
 }
 static void make_outers(struct outers *o) { lab_share(o->m, o->count * o->blocks, outer_block, o); }
 
-/* The gradient of a gain, of which each piece of rows has left its part. */
+/* Sums the gradient of a gain from the partial sums of all pieces. */
 static void add_parts(struct lab_model *m, int tensor, ptrdiff_t rows)
 {
     const ptrdiff_t d = m->shape.dim;
@@ -313,8 +313,8 @@ static void logits_back(void *arg, int index)
                              lab_at(m, m->parts, index * d));
 }
 
-/* From dx, the gradient by a layer's output, to d_o, that by what attention gave, and dy, that
- * by what the layer adds it to. */
+/* From dx, the gradient by a layer's output, to d_o, the gradient by attention's output, and dy,
+ * the gradient by the layer's input to the residual sum. */
 static void mlp_back(void *arg, int index)
 {
     const struct pass *p = arg;
@@ -333,7 +333,7 @@ static void mlp_back(void *arg, int index)
     apply_back(m, false, own[OWN_WO], from, n, m->dy, m->d_o);
 }
 
-/* From dy and the gradients by the maps to dx, that by the layer's input. */
+/* From dy and the gradients by the maps to dx, the gradient by the layer's input. */
 static void maps_back(void *arg, int index)
 {
     const struct pass *p = arg;
@@ -386,8 +386,7 @@ static void embed_back(struct lab_model *m, const struct lab_batch *b)
         m->engine->add(d, lab_at(m, m->dx, r * d), lab_at(m, table, b->token[r] * d));
 }
 
-/* The gradients of a portion, whose rows have this share in the mean; the sum of its losses is
- * added to *sum. */
+/* The gradients of a portion, whose rows have this share in the mean.  Adds its losses to *sum. */
 static loci_status portion_back(struct lab_model *m, const struct lab_batch *b, double share,
                                 double *sum, loci_error *e)
 {
@@ -415,8 +414,8 @@ static loci_status portion_back(struct lab_model *m, const struct lab_batch *b, 
     return LOCI_OK;
 }
 
-/* Gradients of portions are made where the last step left its own, and added up in `sums`; in
- * the end the two change places. */
+/* Gradients of portions overwrite the last step's gradients, and are added up in `sums`.  At the
+ * end the two are swapped. */
 loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, double *mean,
                                loci_error *e)
 {

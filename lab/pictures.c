@@ -26,7 +26,7 @@ static struct figure *add_figure(struct report_pictures *p)
 
 /* ---- By distance ----------------------------------------------------------------------------- */
 
-/* A layer's tensors under the names that `loci show` knows: "t5.table". */
+/* A layer's tensors under the names that `loci show` uses: "t5.table". */
 static int given_tensors(struct lab_model *m, int layer, struct given *given, char (*name)[96])
 {
     const struct lab_tensor *t;
@@ -92,7 +92,7 @@ struct looked {
     ptrdiff_t n;
 }; /* mean over heads [n][n]; [heads][n] */
 
-/* A sequence of so many tokens of the task's first column that is as long. */
+/* Runs a sequence of n tokens, from the task's first column of that length. */
 static bool look(const struct lab_config *c, struct lab_model *m, int layer,
                  const struct lab_column *column, struct looked *to)
 {
@@ -114,7 +114,7 @@ static bool look(const struct lab_config *c, struct lab_model *m, int layer,
 }
 static void free_looked(struct looked *l) { free(l->weights), free(l->gates); }
 
-/* By square roots, so that small weights of long rows are seen. */
+/* By square roots, so that small weights of long rows are visible. */
 static void add_map(struct report_pictures *p, const struct lab_config *c,
                     const struct lab_column *column, int layer, const struct looked *l)
 {
@@ -163,9 +163,9 @@ static void add_gates(struct report_pictures *p, const struct lab_config *c, str
     }
 }
 
-/* ---- Distances in numbers -------------------------------------------------------------------- */
+/* ---- Mean distances -------------------------------------------------------------------------- */
 
-/* How far back rows look on the mean, and over how many keys: e to the entropy. */
+/* The mean distance that rows look back, and the effective number of keys: e to the entropy. */
 static void measure(const struct looked *l, double *distance, double *keys)
 {
     double far = 0, spread = 0;

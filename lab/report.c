@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* report.c -- the report's sections, made from the runs; report_write.c writes them. */
+/* report.c -- creates the report's sections from the runs. report_write.c writes them. */
 #include "lab/report.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "util/error.h"
 
-/* Lines of a picture that can be told apart. */
+/* Distinguishable lines per picture. */
 enum { LINES = 8 };
 
 /* ---- Sections -------------------------------------------------------------------------------- */
@@ -25,7 +25,8 @@ static struct report_section *add_section(struct report *r, const char *title)
 static struct report_block *add_block(struct report_section *s)
 {
     if (s->blocks == s->capacity) {
-        struct report_block *more = draw_alloc((size_t)(s->capacity = 2 * s->capacity + 8), sizeof *more);
+        struct report_block *more =
+            draw_alloc((size_t)(s->capacity = 2 * s->capacity + 8), sizeof *more);
         if (s->blocks) memcpy(more, s->block, (size_t)s->blocks * sizeof *more);
         free(s->block);
         s->block = more;
@@ -63,7 +64,7 @@ static struct report_block *add_table(struct report_section *s, const char *what
     return b;
 }
 
-/* The figure of a new block: lines, of which the caller fills in the numbers. */
+/* Adds a block with a figure of lines.  The caller fills in the numbers. */
 static struct figure *add_lines(struct report_section *s, const char *what, int n, int lines)
 {
     struct figure *f = &add_block(s)->figure;
@@ -74,7 +75,7 @@ static struct figure *add_lines(struct report_section *s, const char *what, int 
     return f;
 }
 
-/* ---- What was run ---------------------------------------------------------------------------- */
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 static const char *const rules[] = {
     "One model and one code path for all arms: the encoding is the only difference, and at its "
@@ -178,7 +179,7 @@ static void value_cell(struct figure *f, int row, int col, const struct table *t
     figure_cell(f, row, col, "%s +-%s\t%s to %s", mean, half, least, most);
 }
 
-/* "=": no difference that seeds would not make, too. */
+/* "=": no difference larger than seeds make. */
 static void versus_cell(struct figure *f, int row, int col, const struct table *t,
                         const struct versus *v)
 {
@@ -206,7 +207,7 @@ static void cost_cells(struct figure *f, int row, int col, const struct table_ro
 {
     static double (*const of[])(const struct lab_result *) = { step_of, peak_of, state_of };
     static const char *const form[] = { "%.3g", "%.4g", "%.6g" };
-    if (r->variant[0]) { /* it is the same model, and took no training */
+    if (r->variant[0]) { /* the same model, without training of its own */
         for (int i = 0; i < 4; i++) figure_cell(f, row, col + i, "-");
         return;
     }
@@ -277,7 +278,7 @@ static void main_table(struct report_section *s, const struct table *t)
     metric_words(f->about, sizeof f->about, t);
 }
 
-/* Results often lie in two heaps: then a mean says little. */
+/* Results often form two clusters.  Then a mean says little. */
 static void heaps_table(struct report_section *s, const struct table *t)
 {
     if (!many_seeds(t) || is_loss(t->head[t->far])) return;
@@ -306,7 +307,7 @@ static void heaps_table(struct report_section *s, const struct table *t)
 
 /* ---- Pictures of a task ---------------------------------------------------------------------- */
 
-/* The names of an arm where they are its own in this table, else its text. */
+/* The names of an arm if they are unique in this table, else its text. */
 static void short_name(char to[FIGURE_NAME], const struct table *t, const struct table_row *r)
 {
     const struct arm_name a = arm_name(r->arm);
@@ -334,7 +335,7 @@ static const char *seeds_words(const struct table *t)
     return many_seeds(t) ? " Means over seeds, and where they lie." : " One seed.";
 }
 
-/* The trained arms, in the order of the table; returns how many. */
+/* The trained arms, in the order of the table.  Returns their number. */
 static int arms_of(const struct table *t, const struct table_row **list)
 {
     int n = 0;
@@ -352,14 +353,15 @@ static const struct table_row *variant_of(const struct table *t, const struct ta
     return NULL;
 }
 
-/* How many of n stand in a picture, at most `most`, so that all pictures have about as many. */
+/* The number of n lines per picture, at most `most`, so that all pictures have about the same
+ * number. */
 static int even_share(int n, int most)
 {
     const int pictures = (n + most - 1) / most;
     return pictures ? (n + pictures - 1) / pictures : most;
 }
 
-/* The mean and the reach of what seeds say at one place of a line. */
+/* The mean and the range of the seeds at one point of a line. */
 static void put_seeds(struct line *l, int at, const double *x, int n)
 {
     const struct summary s = summary_of(x, n);
@@ -384,7 +386,7 @@ static void span_line(struct figure *f, int line, const struct table_row *r,
     free(x);
 }
 
-/* What an arm does within a window of L, where that was measured by position. */
+/* The result of an arm within a window of L, if it was measured by position. */
 static const struct table_row *control_of(const struct table *t, const struct table_row *arm)
 {
     const struct table_row *window = variant_of(t, arm, "window");
@@ -399,7 +401,7 @@ static void position_pictures(struct report_section *s, const struct table *t)
     int all = 0;
     for (int i = 0; i < arms; i++)
         if (arm[i]->row[0]->spans) all += 1 + (control_of(t, arm[i]) != NULL);
-    const int share = even_share(all, LINES - 1); /* room for the control of the last one */
+    const int share = even_share(all, LINES - 1); /* leaves a line for the last control */
     for (int i = 0; i < arms;) {
         int lines = 0;
         bool control[LINES] = { false };
@@ -432,7 +434,7 @@ static void position_pictures(struct report_section *s, const struct table *t)
     free(arm);
 }
 
-/* A column's name without what says how long it is: columns that agree in it are one series. */
+/* A column's name without its length.  Columns with equal results are one series. */
 static void series_of(const struct lab_measured *c, char to[LAB_NAME])
 {
     size_t n = 0;
@@ -454,7 +456,7 @@ static void series_of(const struct lab_measured *c, char to[LAB_NAME])
     }
 }
 
-/* The columns of a series by their length; returns how many. */
+/* The columns of a series by length.  Returns their number. */
 static int columns_of(const struct table *t, const char *series, int *column)
 {
     int n = 0;
@@ -525,7 +527,7 @@ static void length_pictures(struct report_section *s, const struct table *t)
             first &= strcmp(series, other) != 0;
         }
         const int n = columns_of(t, series, column);
-        if (!first || n < 2) continue; /* one place is no line, and is in the table */
+        if (!first || n < 2) continue; /* one point is no line; the table has it */
         const int arms = arms_of(t, row);
         const int share = even_share(arms, LINES);
         for (int i = 0; i < arms; i += share)
@@ -542,7 +544,7 @@ static void length_pictures(struct report_section *s, const struct table *t)
     free(row);
 }
 
-/* The steps at which some run measured; returns how many. */
+/* The steps at which any run measured.  Returns their number. */
 static int steps_of(const struct table_row *const *arm, int arms, double *step)
 {
     int n = 0;
@@ -577,7 +579,7 @@ static void curve_line(struct line *l, const struct table_row *r, const struct f
     free(x);
 }
 
-/* Results far out often rise early and fall later, hence both together. */
+/* Results far out often rise early and fall later, so both are shown together. */
 static void curve_pictures(struct report_section *s, const struct table *t)
 {
     const struct table_row **arm = draw_alloc((size_t)t->rows, sizeof *arm);
@@ -670,7 +672,7 @@ static int by_mean(const void *a, const void *b)
     return (x->mean < y->mean) - (x->mean > y->mean);
 }
 
-/* Best first; the caller frees it. */
+/* Best first.  The caller frees it. */
 static struct ranked *rank_arms(const struct tables *all, int *count)
 {
     int rows = 0;
@@ -707,7 +709,7 @@ static void ranks(struct report *r)
     figure_cell(f, 0, 2, "tasks");
     for (int k = 0; k < r->tables.count; k++) {
         const struct table *t = &r->tables.list[k];
-        bool twice = false; /* the same task as it was set otherwise */
+        bool twice = false; /* the same task with other options */
         for (int o = 0; o < r->tables.count; o++)
             twice |= o != k && !strcmp(r->tables.list[o].task, t->task);
         if (twice)
@@ -747,7 +749,7 @@ static void ranks(struct report *r)
 
 /* ---- Warnings and provenance ----------------------------------------------------------------- */
 
-/* Each sentence once, with the runs that it is of. */
+/* Each sentence once, with the runs that it applies to. */
 static void add_warnings(struct report *r, struct report_section *s)
 {
     for (int i = 0; i < r->all->count; i++)
@@ -784,7 +786,7 @@ static void warnings(struct report *r)
     if (!s->blocks) add_words(s, false, "None.");
 }
 
-/* Every value once, with commas between. */
+/* Every value once, separated by commas. */
 static void add_values(struct report *r, struct report_section *s, const char *what, size_t field)
 {
     struct text t = { 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* report.h -- what a folder of runs says: verdicts, tables and pictures, as a page, as text, as
- * lines for a spreadsheet and as JSON.
+/* report.h -- the report of a folder of runs: verdicts, tables and pictures, as a page, as text, as
+ * CSV and as JSON.
  *
  *     lab_results_read(&all, dir, &e);
  *     struct report r;
@@ -13,24 +13,26 @@
 #include "draw/figure.h"
 #include "lab/claims.h"
 
-/* Pictures made from weights by whoever has them, for "What the encodings learned"; they stay the
- * caller's and must outlive the report. */
+/* Pictures that the caller makes from weights, for "What the encodings learned".  The caller owns
+ * them, and they must outlive the report. */
 struct report_pictures {
     int count;
     struct figure *list;
 };
 
-/* A piece of a section.  Words: a paragraph, or a line of a list where `item`.  A table's cell may
- * have a second, smaller line behind a tab; a row has marks. */
+/* A piece of a section.  Words: a paragraph, or a line of a list if `item`.  A table's cell may
+ * have a second, smaller line behind a tab.  A row has marks. */
 enum { MARK_INDENT = 1, MARK_OFF = 2, MARK_GOOD = 4, MARK_BAD = 8 };
 struct report_block {
     char *words;
     bool item;
-    bool records;              /* a table that is read row by row: text lists them */
-    int heads;                 /* columns that text repeats before each part of a table */
+    /* a table that is read row by row: text prints it as a list */
+    bool records;
+    /* columns that text repeats before each part of a table */
+    int heads;
     unsigned char *mark;       /* [rows] of the table */
-    struct figure figure;      /* one that has a title is there */
-    const struct figure *lent; /* instead of it: one of the caller */
+    struct figure figure;      /* present if it has a title */
+    const struct figure *lent; /* instead of it: a figure of the caller */
 };
 struct report_section {
     char title[200];
@@ -49,13 +51,13 @@ struct report {
     struct report_section *section;
 };
 
-/* dir: where lab.json is; NULL: nowhere. pictures: NULL, or some. */
+/* dir: the folder of lab.json, or NULL. pictures: may be NULL. */
 void report_make(struct report *, const struct lab_results *, const char *dir,
                  const struct report_pictures *pictures);
 void report_free(struct report *);
 
-/* A page without scripts that loads nothing; text in so many columns, without pictures; a line for
- * each arm, variant, task, seed and column; every number that the page has. */
+/* A page without scripts or external resources; text of that width, without pictures; a CSV line
+ * for each arm, variant, task, seed and column; all numbers of the page. */
 void report_html(struct text *, const struct report *);
 void report_text(struct text *, const struct report *, int columns);
 void report_csv(struct text *, const struct report *);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* report_write.c -- a report as a page, as text, as lines for a spreadsheet and as JSON. */
+/* report_write.c -- writes a report as a page, as text, as CSV and as JSON. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const char style[] =
     "@media print{body{margin:0;max-width:none;font-size:10pt}.wide{overflow:visible}"
     "section,tr{break-inside:avoid}h2,h3{break-after:avoid}}";
 
-/* Half an interval is written with its own sign. */
+/* Writes "+-", in front of half an interval, as its own sign. */
 static void words_html(struct text *t, const char *s, size_t n)
 {
     char *part = draw_alloc(n + 1, 1);
@@ -95,7 +95,7 @@ static enum shape shape_of(const struct report_block *b)
     return f->kind == FIGURE_TABLE && !b->lent ? TABLE : PICTURE;
 }
 
-/* Lines of a list, and pictures, stand together. */
+/* Groups lines of a list, and pictures. */
 static void section_html(struct text *t, const struct report_section *s)
 {
     static const char *const begin[] = {
@@ -147,7 +147,7 @@ static int second_width(const char *cell)
     return cell[n] ? (int)strlen(cell + n + 1) : 0;
 }
 
-/* A name takes a quarter of the line at most, a head goes on below itself. */
+/* A name has at most a quarter of the line.  A head wraps onto lines below. */
 struct grid {
     const struct figure *f;
     const struct report_block *b;
@@ -161,7 +161,7 @@ static const char *cell_at(const struct grid *g, ptrdiff_t i, ptrdiff_t j)
     return cell ? cell : "";
 }
 
-/* Words of a head in lines of so many columns: line number `line`, or none (0). */
+/* Wraps the words of a head to `width`.  Returns line number `line`, or 0 for none. */
 static int head_line(const char *words, int width, int line, const char **from)
 {
     const char *s = words;
@@ -205,7 +205,7 @@ static void widths_of(struct grid *g)
     }
 }
 
-/* One line of a row: the parts of its cells, numbers to the right. */
+/* One line of a row: the parts of its cells, numbers right-aligned. */
 static void put_part(struct text *t, const struct grid *g, ptrdiff_t j, const char *s, int n,
                      int indent)
 {
@@ -243,7 +243,7 @@ static bool has_line(const struct grid *g, ptrdiff_t i, ptrdiff_t from, ptrdiff_
     return false;
 }
 
-/* As many columns next to each other as fit, then the others, each time behind the names. */
+/* Prints the columns that fit, then the others, each time behind the names. */
 static void table_text(struct text *t, const struct report_block *b, int columns)
 {
     struct grid g = { &b->figure, b, columns, NULL };
@@ -264,7 +264,7 @@ static void table_text(struct text *t, const struct report_block *b, int columns
     free(g.width);
 }
 
-/* The first two cells, and below them the others. */
+/* The first two cells, and the others below them. */
 static void records_text(struct text *t, const struct report_block *b, int columns)
 {
     const struct figure *f = &b->figure;
@@ -301,7 +301,7 @@ void report_text(struct text *t, const struct report *r, int columns)
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Quoted where RFC 4180 asks for it. */
+/* Quoted where RFC 4180 requires it. */
 static void word_csv(struct text *t, const char *s)
 {
     if (!strpbrk(s, ",\"\r\n")) {
@@ -373,7 +373,7 @@ static void key_number(struct text *t, const char *key, double x)
     text_add(t, ",");
 }
 
-/* A comma behind the last one is taken back. */
+/* Closes a list and removes the comma behind its last entry. */
 static void close_with(struct text *t, char end)
 {
     if (t->s[t->n - 1] == ',') t->s[--t->n] = 0;
@@ -532,7 +532,7 @@ static void run_json(struct text *t, const struct lab_result *r)
     text_add(t, "]}");
 }
 
-/* A table as it stands in the page; what is below each other there is next to each other here. */
+/* A table as in the page.  Lines of a cell become adjacent words. */
 static void words_json(struct text *t, const struct figure *f)
 {
     struct figure plain = *f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* result.c -- result.json and log.csv of a run.  A file is never trusted: every field is checked
- * before it counts, and one that is damaged, or of somebody else, is refused with one sentence. */
+/* result.c -- result.json and log.csv of a run.  Files are not trusted: every field is validated
+ * before use.  A damaged or foreign file is rejected with one sentence. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "lab/result.h"
@@ -20,7 +20,7 @@
 #include "models/json.h"
 #include "models/output.h"
 
-/* What the file calls itself; another number where a field changes its meaning. */
+/* The format's name.  The number changes if a field changes its meaning. */
 static const char format_name[] = "loci lab result 1";
 static const char log_head[] = "step,loss,rate,norm,trained,far";
 static const char *const metrics[] = {
@@ -147,7 +147,7 @@ static void add_result(struct text *t, const struct lab_result *r)
     text_add(t, "]\n}\n");
 }
 
-/* What was not measured is left empty. */
+/* Values that were not measured are empty. */
 static void add_log(struct text *t, const struct lab_result *r)
 {
     text_add(t, "%s\n", log_head);
@@ -180,8 +180,8 @@ static loci_status write_file(const char *folder, const char *name, const struct
     return s;
 }
 
-/* The log comes first: where result.json is, the run is done. Without lines of its own, a log that
- * is there stays. */
+/* Writes the log first: a run with result.json is done.  Without log lines, an existing log
+ * stays. */
 loci_status lab_result_write(const struct lab_result *r, const char *folder, loci_error *e)
 {
     struct text log = { 0 }, result = { 0 };
@@ -197,15 +197,15 @@ loci_status lab_result_write(const struct lab_result *r, const char *folder, loc
 
 /* ---- Fields ---------------------------------------------------------------------------------- */
 
-/* They say which field is wrong and what would be right; here every field has to be there. */
+/* Their errors name the invalid field and its valid values.  Every field is required. */
 static loci_status get_word(const json_t *o, const char *key, char *to, size_t capacity, bool empty,
                             loci_error *e)
 {
     const json_t *v = json_object_get(o, key);
     CHECK(e, json_is_string(v), LOCI_BAD_ARG, "%s must be a text", key);
     const size_t n = json_string_length(v);
-    CHECK(e, n < capacity && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes", key,
-          !empty, (int)capacity - 1);
+    CHECK(e, n < capacity && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes",
+          key, !empty, (int)capacity - 1);
     memcpy(to, json_string_value(v), n + 1);
     make_plain(to); /* it will be printed */
     return LOCI_OK;
@@ -329,7 +329,7 @@ static loci_status read_span(const json_t *o, struct lab_span *s, int after, loc
     return LOCI_OK;
 }
 
-/* A sentence from further down, with the place where it holds; returns the status. */
+/* Adds the location to a sentence from further down.  Returns the status. */
 static loci_status at_place(loci_status s, loci_error *e, const char *list, int i)
 {
     char said[sizeof e->text];
@@ -435,7 +435,7 @@ static loci_status read_result(const json_t *o, struct lab_result *r, loci_error
     return read_warnings(o, r, e);
 }
 
-/* All of a file, with a 0 behind it that *n does not count; the caller frees it. */
+/* Reads a whole file and appends a 0 that *n does not count.  The caller frees it. */
 static loci_status read_bytes(const char *folder, const char *name, char **bytes, size_t *n,
                               loci_error *e)
 {
@@ -457,7 +457,7 @@ static loci_status read_bytes(const char *folder, const char *name, char **bytes
     return s;
 }
 
-/* The reader of settings says what else it could have been; here it is JSON or nothing. */
+/* Settings may have other formats, which their reader mentions.  Here only JSON is valid. */
 static loci_status parse(const char *bytes, size_t n, json_t **root, loci_error *e)
 {
     loci_error why = { 0 };
@@ -481,12 +481,12 @@ loci_status lab_json_read(json_t **root, const char *folder, const char *name, l
 
 /* ---- log.csv --------------------------------------------------------------------------------- */
 
-/* A number before a comma or the line's end; an empty one is NaN. */
+/* Reads a number before a comma or the end of the line.  An empty one is NaN. */
 static bool read_number(const char **s, char after, double *x)
 {
     char *end = (char *)*s;
     *x = NAN;
-    if (**s != after) { /* strtod() itself would take blanks and words */
+    if (**s != after) { /* strtod() itself would accept blanks and words */
         if (!**s || !strchr("-.0123456789", **s)) return false;
         *x = strtod(*s, &end);
         if (!isfinite(*x)) return false;
@@ -548,7 +548,7 @@ static bool is_there(const char *folder, const char *name)
     return there;
 }
 
-/* Without a sound log a result counts all the same, but not without a word. */
+/* A result without an intact log still counts, but with a warning. */
 loci_status lab_result_read(struct lab_result *r, const char *folder, loci_error *e)
 {
     json_t *root = NULL;
@@ -602,7 +602,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Names in a folder in their order, without hidden ones and files that are being written. */
+/* Names in a folder in order, without hidden files and files being written. */
 static loci_status read_names(const char *folder, char ***names, int *count, loci_error *e)
 {
     DIR *d = opendir(folder);
@@ -623,7 +623,7 @@ static loci_status read_names(const char *folder, char ***names, int *count, loc
     return LOCI_OK;
 }
 
-/* A folder without a result.json is a run that is not done. */
+/* A folder without a result.json is an unfinished run. */
 static void add_run(struct lab_results *all, const char *runs, const char *name)
 {
     struct text folder = { 0 };

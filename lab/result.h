@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* result.h -- what a run leaves in result.json, and all of a folder's runs.
+/* result.h -- the result.json of a run, and all runs of a folder.
  *
- * A run is one arm on one task with one seed.  What was trained and then tested in other ways
- * without training (rope@ntk, alibi@window ...) is a variant inside the run that trained it. */
+ * A run is one arm on one task with one seed.  A variant (rope@ntk, alibi@window ...) tests the
+ * trained model in another way without training.  It belongs to the run that trained the model. */
 #ifndef LOCI_LAB_RESULT_H
 #define LOCI_LAB_RESULT_H
 
@@ -12,15 +12,16 @@
 
 #include "lab/task.h"
 
-/* One column of task.h, measured. */
+/* One measured column of task.h. */
 struct lab_measured {
     char name[LAB_NAME];
     double times;      /* length over the trained one */
     int length, count; /* tokens of the longest sequence, sequences */
     bool trained;
-    enum lab_metric metric;       /* that tables show */
+    enum lab_metric metric;       /* shown in tables */
     double loss, accuracy, exact; /* means: nats per scored token; shares in [0, 1] */
-    double *each;                 /* [count]: the shown metric by sequence, for a bootstrap */
+    /* [count]: the shown metric by sequence, for a bootstrap */
+    double *each;
 };
 /* Mean loss of the tokens at positions from .. to (counted from 0, inclusive). */
 struct lab_span {
@@ -35,8 +36,8 @@ struct lab_row {   /* the trained arm, or a variant of it */
     struct lab_measured *column;
     struct lab_span *span;
 };
-/* A line of log.csv: training loss, its learning rate, norm of the gradient, and where it was
- * measured the shown metric on a column as trained and on one far out (NaN: not measured). */
+/* A line of log.csv: training loss, its learning rate, norm of the gradient.  If measured, the
+ * shown metric on a column as trained and on one far out (NaN: not measured). */
 struct lab_logged {
     int step;
     double loss, rate, norm, trained, far;
@@ -44,8 +45,8 @@ struct lab_logged {
 
 struct lab_result {
     char id[33], arm[128], task[LAB_NAME], size[LAB_NAME];
-    char settings[512]; /* what the configuration says beyond these, "key=value
-                         ..." */
+    /* the other settings of the configuration, "key=value ..." */
+    char settings[512];
     int seed, length, steps;
     int64_t params, params_encoding;
     double seconds_per_step, peak_bytes, cache_bytes_per_token, teraflops;
@@ -57,15 +58,15 @@ struct lab_result {
     int warnings;
     char **warning; /* one sentence each */
     int logs;
-    struct lab_logged *log; /* from log.csv, where it can be read */
+    struct lab_logged *log; /* from log.csv, if it is readable */
 };
 
 loci_status lab_result_write(const struct lab_result *, const char *folder, loci_error *);
 loci_status lab_result_read(struct lab_result *, const char *folder, loci_error *);
 void lab_result_free(struct lab_result *);
 
-/* All runs of DIR that are done, ordered by task, arm, seed.  What is damaged or foreign is left
- * out, with one sentence each in `skipped`. */
+/* All finished runs of DIR, ordered by task, arm, seed.  Damaged or foreign files are skipped, with
+ * one sentence each in `skipped`. */
 struct lab_results {
     int count, skips;
     struct lab_result *list;
@@ -74,12 +75,12 @@ struct lab_results {
 loci_status lab_results_read(struct lab_results *, const char *dir, loci_error *);
 void lab_results_free(struct lab_results *);
 
-/* The JSON in a regular file of a folder; what else lies there under its name is refused with one
- * sentence.  The caller releases it. */
+/* Reads the JSON of a regular file in a folder.  Rejects any other kind of file with one sentence.
+ * The caller releases it. */
 struct json_t;
 loci_status lab_json_read(struct json_t **, const char *folder, const char *name, loci_error *);
 
-/* The command in DIR/lab.json, a text or a list of them; the caller frees it. */
+/* The command in DIR/lab.json, a text or a list of them.  The caller frees it. */
 loci_status lab_command_read(char **command, const char *dir, loci_error *);
 
 #endif

@@ -21,9 +21,10 @@ enum {
     LOGGED = 100,
     CURVE = 12,
     CURVE_TOKENS = 4096
-}; /* lines of a log; how often tests are made, and of how much */
+/* lines of a log; number and size of the tests */
+};
 
-/* Of a log that a checkpoint had, nobody knows how much room there is, so there is none. */
+/* The capacity of a log from a checkpoint is unknown, so every line reallocates. */
 static void add_log(struct lab_result *r, const struct lab_logged *l)
 {
     struct lab_logged *more = draw_alloc((size_t)r->logs + 1, sizeof *more);
@@ -33,13 +34,13 @@ static void add_log(struct lab_result *r, const struct lab_logged *l)
     r->log[r->logs++] = *l;
 }
 
-/* Is something due that falls on `times` of the steps, the last one always? */
+/* Is an event due that happens `times` times over the steps, always at the last one? */
 static bool due(int step, int steps, int times)
 {
     return step == steps || (int64_t)step * times / steps != (int64_t)(step - 1) * times / steps;
 }
 
-/* A small test on the way: of the first trained column, or the one that is furthest out. */
+/* A small intermediate test: of the first trained column, or of the farthest one. */
 static double glance(const struct lab_config *c, struct lab_model *m, bool far, loci_error *e)
 {
     const struct lab_problem p = lab_config_problem(c);
@@ -56,15 +57,15 @@ static double glance(const struct lab_config *c, struct lab_model *m, bool far, 
 }
 
 struct training {
-    struct training *next; /* of those that the work holds */
+    struct training *next; /* of the runs that the work owns */
     struct lab_work *work;
     const struct lab_config *config;
     struct lab_progress *progress;
     struct lab_claim claim;
     struct lab_model *model;
     struct lab_result result;
-    double seconds; /* of steps that were made here */
-    int made, diverged; /* diverged: the step whose loss was not finite; 0: none */
+    double seconds; /* of the steps made here */
+    int made, diverged; /* diverged: the step with a loss that was not finite; 0: none */
 };
 
 static loci_status train(struct training *t, loci_error *e)
@@ -73,7 +74,7 @@ static loci_status train(struct training *t, loci_error *e)
     struct lab_batch b = { .sequences = 0 };
     int step;
     loci_status status = lab_state_read(t->claim.folder, c, t->model, &step, &t->result, e);
-    if (status) { /* it is worth nothing: from the start */
+    if (status) { /* unusable: restart from step 0 */
         fprintf(stderr, "loci: %s/state.safetensors is left aside: %s\n", t->claim.folder,
                 e ? e->text : "");
         status = LOCI_OK;
@@ -89,7 +90,7 @@ static loci_status train(struct training *t, loci_error *e)
         lab_train_batch(c, t->model, step, &b);
         status = lab_model_backward(t->model, &b, &line.loss, e);
         if (status) break;
-        if (!isfinite(line.loss)) {      /* a result, too: it has learned nothing */
+        if (!isfinite(line.loss)) {      /* also a result: it has learned nothing */
             t->diverged = step + 1;
             break;
         }
@@ -174,7 +175,7 @@ static void let_go(struct training *t)
     pthread_mutex_unlock(&holding);
     lab_claim_drop(&t->claim);
 }
-/* Training tells of itself at every step. */
+/* Updates the claim during tests; training does so at every step. */
 static void tell_of_tests(struct lab_work *w)
 {
     pthread_mutex_lock(&holding);
@@ -214,12 +215,12 @@ loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, lo
     return status == LOCI_CANCELLED ? LOCI_OK : status;
 }
 
-/* ---- All of them ----------------------------------------------------------------------------- */
+/* ---- All runs -------------------------------------------------------------------------------- */
 
 static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
 
-/* Takes run after run.  The first that fails stops all: a disk is full, or a folder cannot be
- * written. */
+/* Processes run after run.  The first failure stops all: the disk is full, or a folder is not
+ * writable. */
 static void *worker(void *arg)
 {
     struct lab_work *w = arg;

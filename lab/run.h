@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* run.h -- runs are trained, tested and stored, several at a time. */
+/* run.h -- trains, tests and stores runs, several at a time. */
 #ifndef LOCI_LAB_RUN_H
 #define LOCI_LAB_RUN_H
 
@@ -9,7 +9,7 @@
 #include "lab/config.h"
 #include "lab/result.h"
 
-/* What becomes of a run: seen from another thread while it goes on. */
+/* The progress of a run, read from another thread. */
 enum lab_stage {
     LAB_WAITS,
     LAB_TRAINS,
@@ -27,7 +27,8 @@ struct lab_progress {
 struct lab_work {
     const char *dir;
     const struct lab_runs *runs;
-    int shard, shards; /* runs whose number is shard modulo shards; 0, 1: all */
+    /* runs whose number is shard modulo shards; 0, 1: all */
+    int shard, shards;
     int threads;       /* in all */
     double checkpoint; /* seconds */
     const char *isa, *cpu; /* cpu: its name, for the results */
@@ -36,20 +37,21 @@ struct lab_work {
     struct lab_progress *progress; /* [runs->count] */
     /* its own */
     atomic_int next, active, failed;
-    struct training *held;               /* runs that go on */
+    struct training *held;               /* active runs */
     int each;                            /* threads of a run */
     pthread_t *worker;
     int workers;
     loci_error error;                    /* the first one */
 };
 
-/* Begins, with threads of its own; asks whether it has ended; waits, and says what failed.  Who
- * asks keeps the claims alive of runs that are tested, which may take longer than LAB_STALE. */
+/* Begins, with threads of its own; polls for the end; waits, and returns the error.  Polling also
+ * refreshes the claims of runs in a test, which may last longer than LAB_STALE. */
 loci_status lab_work_begin(struct lab_work *, loci_error *);
 bool lab_work_ended(struct lab_work *);
 loci_status lab_work_end(struct lab_work *, loci_error *);
 
-/* One run in the calling thread; *ended false: it was stopped, or is in other hands. */
+/* One run in the calling thread. *ended false: it was stopped, or another process has claimed
+ * it. */
 loci_status lab_run_one(struct lab_work *, int index, const loci_host *, loci_error *);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sha256.c -- see sha256.h.  Letters and numbers of sections are those of FIPS 180-4. */
+/* sha256.c -- see sha256.h.  Names of variables and section numbers are those of FIPS 180-4. */
 #include "lab/sha256.h"
 
 #include <string.h>
@@ -55,7 +55,8 @@ void sha256_add(struct sha256 *s, const void *bytes, size_t count)
 {
     const unsigned char *from = bytes;
     while (count > 0) {
-        const size_t there = s->count % 64, capacity = 64 - there, part = count < capacity ? count : capacity;
+        const size_t there = s->count % 64, capacity = 64 - there,
+                     part = count < capacity ? count : capacity;
         memcpy(s->block + there, from, part);
         s->count += part, from += part, count -= part;
         if (part == capacity) stir(s->h, s->block);

@@ -14,7 +14,7 @@
 
 struct sha256 {
     uint32_t h[8];
-    uint64_t count; /* bytes so far; the last count % 64 of them wait */
+    uint64_t count; /* bytes so far; the last count % 64 of them are pending */
     unsigned char block[64];
 };
 

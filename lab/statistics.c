@@ -46,8 +46,8 @@ struct summary summary_of(const double *x, int n)
 
 /* ---- Student's t ----------------------------------------------------------------------------- */
 
-/* The continued fraction of the incomplete beta function I_x(a, b), by Lentz's method; it converges
- * fast for x < (a + 1) / (a + b + 2).  Abramowitz and Stegun 26.5.8. */
+/* The continued fraction of the incomplete beta function I_x(a, b), by Lentz's method.  It
+ * converges fast for x < (a + 1) / (a + b + 2).  Abramowitz and Stegun 26.5.8. */
 static double beta_fraction(double x, double a, double b)
 {
     const double tiny = 1e-300;
@@ -87,7 +87,7 @@ double student_below(double t, double freedom)
     return t > 0 ? 1 - tail : tail;
 }
 
-/* By halving: it is only asked a few hundred times. */
+/* By bisection, which is fast enough for a few hundred calls. */
 double student_quantile(double p, double freedom)
 {
     if (!(p > 0 && p < 1) || !(freedom > 0)) return NAN;
@@ -165,7 +165,8 @@ void holm(double *p, int n)
         for (; k > 0 && p[order[k - 1]] > p[i]; k--) order[k] = order[k - 1];
         order[k] = i;
     }
-    double least = 0; /* a larger p never becomes a smaller one */
+    /* corrected p values must not decrease */
+    double least = 0;
     for (int k = 0; k < count; k++) {
         least = fmax(least, p[order[k]] * (count - k));
         p[order[k]] = fmin(least, 1);
@@ -207,7 +208,7 @@ void ranks_of(const double *x, int n, bool more, double *rank)
         int before = 0, same = 0;
         for (int k = 0; k < n; k++) {
             before += more ? x[k] > x[i] : x[k] < x[i];
-            same += x[k] == x[i]; /* itself, too */
+            same += x[k] == x[i]; /* including itself */
         }
         rank[i] = isnan(x[i]) ? NAN : before + (same + 1) / 2.0;
     }

@@ -68,7 +68,7 @@ const char *lab_compiler(void)
 #endif
 }
 
-/* An earlier lab.json, or NULL.  One that is damaged or somebody else's is not written over. */
+/* An earlier lab.json, or NULL.  A damaged or foreign one is not overwritten. */
 static loci_status read_old(const char *dir, const char *path, json_t **old, loci_error *e)
 {
     struct stat s;
@@ -97,7 +97,7 @@ static bool has_command(const json_t *list, const char *command)
     return false;
 }
 
-/* Those that are new go behind those that are there. */
+/* Appends new runs to the existing list. */
 static void add_runs(json_t *list, const struct lab_runs *runs)
 {
     json_t *known = json_object();
@@ -156,8 +156,9 @@ bool lab_run_done(const char *dir, const char *id)
     return !stat(path, &s) && S_ISREG(s.st_mode);
 }
 
-/* Is the run done?  A result that cannot be read is worth nothing, and the run is made again; but
- * what is no file at all would not make way for one, and to see that at the end is too late. */
+/* Is the run done?  A result that cannot be read is worthless, and the run is repeated.  But
+ * anything except a regular file in its place could not be replaced at the end, so it is an error
+ * now. */
 static loci_status look_done(const char *folder, bool tell, bool *done, loci_error *e)
 {
     char path[LAB_PATH];
@@ -194,7 +195,7 @@ static void write_claim(const struct lab_claim *c, int step, int steps, double l
         snprintf(line, CLAIM, "%s %ld %d %d %.6g", host, (long)getpid(), step, steps, loss);
     line[n < CLAIM ? n : CLAIM - 1] = ' ';
     line[CLAIM - 1] = '\n';
-    if (pwrite(c->fd, line, CLAIM, 0) != CLAIM) return; /* it only tells others how far we are */
+    if (pwrite(c->fd, line, CLAIM, 0) != CLAIM) return; /* it only informs others of the progress */
 }
 
 bool lab_claim_read(const char *folder, struct lab_told *told)
@@ -218,7 +219,7 @@ bool lab_claim_read(const char *folder, struct lab_told *told)
     return true;
 }
 
-/* Nobody works on it any more. */
+/* Has the owning process gone? */
 static bool is_stale(const char *folder)
 {
     struct lab_told told;
@@ -230,8 +231,8 @@ static bool is_stale(const char *folder)
     return told.age > LAB_STALE;
 }
 
-/* Takes a stale claim away.  Of several that see it, one makes the file `taking` and looks
- * again: only so is a claim that another one has just made never removed. */
+/* Removes a stale claim.  Of several processes that see it, the one that creates the file `taking`
+ * looks again.  So a claim that another process has just created is never removed. */
 static void remove_stale(const char *folder)
 {
     char claim[LAB_PATH], taking[LAB_PATH];
@@ -246,7 +247,8 @@ static void remove_stale(const char *folder)
     unlink(taking);
 }
 
-/* Files that somebody was writing who was killed.  The claim is ours, so nobody writes now. */
+/* Removes files that a killed process was writing.  The claim is ours, so no other process is
+ * writing. */
 static void sweep(const char *folder)
 {
     static const char end[] = ".loci-tmp"; /* as models/output.c names them */
@@ -296,7 +298,7 @@ loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct
     c->told = 0;
     write_claim(c, 0, config->steps, NAN);
     loci_status status = look_done(c->folder, false, &done, e);
-    if (status || done) { /* by whoever held the claim until now */
+    if (status || done) { /* by the previous owner of the claim */
         lab_claim_drop(c);
         *what = LAB_DONE;
         return status;
@@ -319,7 +321,8 @@ void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
     write_claim(c, step, steps, loss);
 }
 
-/* Only if it is still ours: whoever thought us dead has made one of his own. */
+/* Removes the claim only if it is still ours: a process that considered us dead has created its
+ * own. */
 void lab_claim_drop(struct lab_claim *c)
 {
     char path[LAB_PATH];
@@ -339,7 +342,8 @@ static const char *const list_names[] = {
 };
 static const enum lab_list lists[] = { LAB_WEIGHTS, LAB_MEANS, LAB_SQUARES };
 
-/* Of all that a checkpoint says: one that a disk has changed must not be gone on with. */
+/* A hash of a checkpoint's contents: a run must not continue from one that the disk has
+ * corrupted. */
 static void hash_state(struct lab_model *m, const char *id, const char *step, const char *log,
                        char sha256[65])
 {
@@ -451,7 +455,7 @@ void lab_state_remove(const char *folder)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* A tensor without what lies behind its columns. */
+/* A tensor without the padding behind its columns. */
 static float *packed(struct lab_model *m, const struct lab_tensor *t)
 {
     const float *w = (const float *)lab_model_list(m, LAB_WEIGHTS) + t->at;
@@ -461,7 +465,7 @@ static float *packed(struct lab_model *m, const struct lab_tensor *t)
     return to;
 }
 
-/* Names and numbers of all tensors in their order. */
+/* Hashes names and numbers of all tensors in order. */
 void lab_weights_hash(struct lab_model *m, char sha256[65])
 {
     const struct lab_tensor *t;

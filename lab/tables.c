@@ -24,7 +24,7 @@ struct arm_name arm_name(const char *arm)
     for (const char *p = arm; parts < MOST;) {
         const int n = (int)strcspn(p, ":+@");
         int k = parts++;
-        for (; k > 0; k--) { /* sorted, as the order of parts is a matter of taste */
+        for (; k > 0; k--) { /* sorted: the order of parts is arbitrary */
             const int least = n < length[k - 1] ? n : length[k - 1];
             const int order = strncmp(part[k - 1], p, (size_t)least);
             if (order < 0 || (order == 0 && length[k - 1] <= n)) break;
@@ -89,7 +89,7 @@ double goodness(const struct lab_measured *head, double value)
 
 static bool is_word(int c) { return isalnum(c) || c == '.' || c == '='; }
 
-/* The next word from *s on; false: none. */
+/* The next word from *s on.  False: none. */
 static bool next_word(const char **s, const char **word, size_t *n)
 {
     while (**s && !is_word((unsigned char)**s)) ++*s;
@@ -144,9 +144,9 @@ double loss_between(const struct lab_row *r, int from, int to)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* Of "key=value" words, the learning rate may have been chosen for each arm, and the width of the
- * MLP where parameters are to match: these are the arm's own.  The rest says to which table a run
- * belongs. */
+/* Of the "key=value" words, two are the arm's own: the learning rate may have been chosen per arm,
+ * and so may the width of the MLP that matches parameter counts.  The others decide which table a
+ * run belongs to. */
 enum { SETTINGS = sizeof((struct lab_result *)0)->settings };
 struct settings {
     char own[SETTINGS], rest[SETTINGS];
@@ -204,7 +204,7 @@ static struct table_row *row_for(struct table *t, const struct lab_result *r, co
     return row;
 }
 
-/* Runs come by arm and seed, so rows see their seeds rise. */
+/* Runs are ordered by arm and seed, so the seeds of a row ascend. */
 static void add_run(struct table *t, const struct lab_result *r, int most)
 {
     for (int i = 0; i < r->rows; i++) {
@@ -253,7 +253,7 @@ const struct table_row *find_row(const struct table *t, const char *names, const
         const struct table_row *r = &t->row[i];
         const struct arm_name a = arm_name(r->arm);
         if (!r->chosen || strcmp(a.names, names) || strcmp(a.how, how)) continue;
-        /* of several with other options, the one that says least of them */
+        /* among several with other options, the one with the shortest text */
         if (!strcmp(r->variant, variant) && (!best || strlen(r->arm) < strlen(best->arm))) best = r;
     }
     return best;
@@ -263,7 +263,8 @@ const struct table_row *find_row(const struct table *t, const char *names, const
 
 static bool all_learned(const struct table_row *r) { return r->learned == r->seeds; }
 
-/* Test sequences are the same for all seeds, whose mean is what is drawn from. */
+/* The error from the choice of test sequences.  They are the same for all seeds, so the bootstrap
+ * draws from the means over seeds. */
 static double sampling_error(const struct table_row *r, const struct lab_measured *head)
 {
     double error = NAN, *mean = draw_alloc((size_t)head->count, sizeof *mean);
@@ -301,7 +302,8 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
     free(there);
 }
 
-/* Arms that learned with some seeds only lie in two heaps: they lend no variance to others. */
+/* Arms that learned with some seeds only form two clusters.  They do not contribute to the pooled
+ * variance. */
 static void fill_column(struct table *t, int k)
 {
     struct pooled pool = { 0, 0 };
@@ -323,7 +325,7 @@ static void fill_column(struct table *t, int k)
     }
 }
 
-/* Mean goodness of what is as trained. */
+/* Mean goodness of the columns as trained. */
 static double within(const struct table *t, const struct table_row *r)
 {
     double sum = 0;
@@ -333,8 +335,8 @@ static double within(const struct table *t, const struct table_row *r)
     return n && !isnan(sum) ? sum / n : -INFINITY;
 }
 
-/* Of an arm with several learning rates the one that did best within L stands for it: results
- * beyond L choose nothing. */
+/* Of an arm with several learning rates, the best within L represents it.  Results beyond L choose
+ * nothing. */
 static void choose_rows(struct table *t)
 {
     for (int i = 0; i < t->rows; i++) {
@@ -362,7 +364,7 @@ static void choose_rows(struct table *t)
 
 /* ---- Ranks, and differences to a reference --------------------------------------------------- */
 
-/* Mean goodness of what is longer than trained, in one run. */
+/* Mean goodness of the columns longer than trained, in one run. */
 static double beyond(const struct table *t, const struct table_row *r, int seed)
 {
     double sum = 0;
@@ -374,7 +376,7 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
     return n && r->run[seed]->learned ? sum / n : NAN;
 }
 
-/* Ranks of all trained arms by one number each; what is NaN has none. */
+/* Ranks all trained arms by one number each.  NaN has no rank. */
 static void rank_rows(const struct table *t, const double *x, double *rank)
 {
     double *of_arms = draw_alloc((size_t)t->rows, sizeof *of_arms);
@@ -403,7 +405,7 @@ static void fill_ranks(struct table *t)
     }
     rank_rows(t, x, rank);
     for (int i = 0; i < t->rows; i++) t->row[i].rank = rank[i];
-    for (int s = 0; s < most; s++) { /* by the seeds that are first, second, third ... */
+    for (int s = 0; s < most; s++) { /* by the first, second, third ... seed */
         for (int i = 0; i < t->rows; i++)
             x[i] = s < t->row[i].seeds ? beyond(t, &t->row[i], s) : NAN;
         rank_rows(t, x, rank);
@@ -423,7 +425,8 @@ static int seed_index(const struct table_row *r, int seed)
     return -1;
 }
 
-/* Rows with all seeds of the reference, learned in all of them: what their seeds leave unsaid. */
+/* Pools rows that have all seeds of the reference and learned in all of them: the residual
+ * variance. */
 static struct pooled pool_of(const struct table *t, const struct table_row *ref)
 {
     double *y = draw_alloc((size_t)(t->rows * ref->seeds), sizeof *y);
@@ -495,7 +498,7 @@ static void fill(struct table *t)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* In the order in which the lab lists its tasks; others come after them. */
+/* In the order of the lab's list of tasks.  Others come after them. */
 static int task_order(const char *task)
 {
     static const char *const order[] = { "text",    "flipflop", "recall", "copy",

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* tables.h -- runs side by side: a table for each task as it was set, a row for each arm and each
- * of its variants, and in every cell what its seeds say. */
+/* tables.h -- comparison of runs: a table for each task and its options, a row for each arm and
+ * each of its variants, and in every cell the statistics over its seeds. */
 #ifndef LOCI_LAB_TABLES_H
 #define LOCI_LAB_TABLES_H
 
 #include "lab/result.h"
 #include "lab/statistics.h"
 
-/* An arm is the text of an encoding, perhaps with an @how.  It is known by the names of its parts,
- * in the order of the alphabet, whatever their options: "cape:hidden=8+alibi" is "alibi+cape". */
+/* An arm is the text of an encoding, with an optional @how.  Its name consists of the names of its
+ * parts in alphabetical order, without options: "cape:hidden=8+alibi" is "alibi+cape". */
 struct arm_name {
     char names[128], how[32];
 };
@@ -20,15 +20,15 @@ const char *family_name(int family);
 
 struct cell {
     int n;         /* seeds that measured it */
-    double *value; /* [seeds of the row], NaN where not */
+    double *value; /* [seeds of the row], NaN if missing */
     struct summary of;
-    struct interval mean;       /* by the variance that all arms of the task share */
-    double sampling;            /* standard error that the choice of the test gives */
+    struct interval mean;       /* by the variance pooled over all arms of the task */
+    double sampling;            /* standard error from the choice of the test */
     int learned, good;          /* seeds that learned the task; with 90 % here */
     double good_low, good_high; /* Wilson's interval of that share */
 };
 
-/* A row less another one, seed by seed, in the farthest column: above 0 it is better. */
+/* A row minus another one, seed by seed, in the farthest column.  Above 0 it is better. */
 struct versus {
     const char *arm;
     struct interval by;
@@ -37,15 +37,16 @@ struct versus {
 enum { REFERENCES = 2, DRAWS_OF_TEST = 400 };
 
 struct table_row {
-    const char *arm, *variant; /* variant "": as it was trained */
-    char label[160];           /* the arm, and what else tells it from other rows */
+    const char *arm, *variant; /* variant "": as trained */
+    char label[160];           /* the arm, and its differences from other rows */
     int family, seeds, learned;
-    bool chosen;                      /* of several learning rates of this arm, the best within L */
+    bool chosen;                      /* the best learning rate within L, if several */
     const struct lab_result **run;    /* [seeds], rising */
     const struct lab_row **row;       /* of these runs */
     struct cell *cell;                /* [columns] of the table */
-    double beyond;                    /* the mean of the columns beyond L; NaN if not learned */
-    double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms alone */
+    /* the mean of the columns beyond L; NaN if not learned */
+    double beyond;
+    double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */
     struct versus versus[REFERENCES];
 };
 
@@ -55,7 +56,8 @@ struct table {
     int columns, rows, far; /* far: the column farthest from the trained ones */
     const struct lab_measured *head[LAB_COLUMNS];
     struct table_row *row; /* by family and name; variants follow their arm */
-    int twice;             /* runs left out, as the same arm and seed is there */
+    /* runs left out as duplicates of an arm and seed */
+    int twice;
 };
 
 struct tables {
@@ -65,19 +67,19 @@ struct tables {
 struct tables tables_of(const struct lab_results *);
 void tables_free(struct tables *);
 
-/* The metric that tables show, and how good it is: more is better. */
+/* The metric that tables show, and its goodness: larger is better. */
 double shown_value(const struct lab_measured *);
 double goodness(const struct lab_measured *head, double value);
 /* "loss", "accuracy" or "exact". */
 const char *metric_name(enum lab_metric);
 
-/* The column with the shortest name that has all of the words among its own: "L 3" is "3 vars at
- * L".  "far" is the farthest one; < 0: none. */
+/* The column with the shortest name that contains all of the words: "L 3" is "3 vars at L".  "far"
+ * is the farthest one. < 0: none. */
 int find_column(const struct table *, const char *words);
-/* The row of these names; variant "" is the arm itself.  NULL: none. */
+/* The row of these names. variant "" is the arm itself.  NULL: none. */
 const struct table_row *find_row(const struct table *, const char *names, const char *how,
                                  const char *variant);
-/* Mean loss at positions from .. to of a row's test in one run; NaN: not measured. */
+/* Mean loss at positions from .. to of a row's test in one run.  NaN: not measured. */
 double loss_between(const struct lab_row *, int from, int to);
 
 #endif

@@ -31,9 +31,9 @@ const struct lab_task *lab_task(const char *name)
     return NULL;
 }
 
-/* ---- Refusing -------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
-/* Names come from command lines and files: what could steer a terminal becomes "?". */
+/* Names come from command lines and files: characters that control a terminal become "?". */
 static void fail(loci_error *e, loci_status status, const char *format, va_list args)
 {
     if (!e) return;
@@ -97,7 +97,7 @@ loci_status lab_problem_set(struct lab_problem *p, const char *option, double va
     const struct lab_option *o = p->task->options;
     while (o->name && strcmp(o->name, option)) o++;
     if (!o->name) return unknown(p->task, option, e);
-    /* so written that NaN is refused, too */
+    /* written so that NaN is rejected too */
     const bool inside = value >= o->low && value <= o->high;
     if (!inside || (o->whole && value != (double)(int)value)) {
         lab_refuse(e, "%s: %s %g must be a %snumber in %g .. %g", p->task->name, o->name, value,
@@ -122,7 +122,7 @@ uint64_t lab_stream(uint64_t seed, const char *name)
     return key;
 }
 
-/* Training has the even keys and tests the odd ones, so that none is in both. */
+/* Training has the even keys and tests the odd ones, so that no key is in both. */
 uint64_t lab_train_key(const struct lab_problem *p, uint64_t seed, int64_t step, int row)
 {
     const uint64_t key = stir(lab_stream(seed, p->task->name), (uint64_t)step);

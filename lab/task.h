@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* task.h -- what models of the lab learn: sequences of tokens, and which of them count.
+/* task.h -- the training tasks of the lab's models: sequences of tokens, and which of them are
+ * scored.
  *
- * Nothing is stored: sequence number `row` of a step, or of a test, is a pure function of its
- * key. Every number that is drawn is loci_uniform(key, i) with i = 0, 1, 2 ..., so neither
- * another task, nor another arm, nor the number of threads changes any of them, and training and
- * tests share no key. */
+ * No sequence is stored: sequence number `row` of a step, or of a test, is a pure function of its
+ * key.  Every random number is loci_uniform(key, i) with i = 0, 1, 2 ..., so no other task, arm or
+ * thread count changes any of them.  Training and tests share no key. */
 #ifndef LOCI_LAB_TASK_H
 #define LOCI_LAB_TASK_H
 
@@ -16,15 +16,17 @@
 
 enum { LAB_NAME = 32, LAB_OPTIONS = 6, LAB_COLUMNS = 24, LAB_BOS = 0 };
 
-/* Text for the tasks text and passkey (corpus.c): bytes as tokens 1 .. symbols, where only bytes
- * that occur have one. The first 95 % are for training. */
+/* Text for the tasks text and passkey (corpus.c): bytes as tokens 1 .. symbols.  Only bytes that
+ * occur have a token.  The first 95 % are for training. */
 struct lab_corpus {
     char name[LAB_NAME];    /* "generated", or the base name of a file */
     int32_t *token;         /* [count], each 1 .. symbols */
-    ptrdiff_t count, train; /* how many in all; the first `train` of them are trained on */
+    /* total count; the first `train` tokens are for training */
+    ptrdiff_t count, train;
     int symbols;
     unsigned char byte[256]; /* [symbols]: token t is byte[t - 1] */
-    double unigram;          /* nats per token by the frequencies of the training part */
+    /* nats per token by the frequencies of the training part */
+    double unigram;
     char sha256[65];         /* of the bytes: belongs to the identity of a run */
 };
 
@@ -39,71 +41,71 @@ struct lab_task;
 /* A task with all its numbers. */
 struct lab_problem {
     const struct lab_task *task;
-    int length; /* L: the longest sequence in training, in tokens, where a
-                 task does not follow from its options alone */
+    /* L: the longest training sequence in tokens, if the task's options alone do not determine
+     * it */
+    int length;
     double option[LAB_OPTIONS];
-    const struct lab_corpus *corpus; /* NULL where the task takes none */
+    const struct lab_corpus *corpus; /* NULL if the task needs none */
 };
 
-/* What is measured after training.  A column has all metrics; `metric` is the one that tables
- * show. */
+/* A measurement after training.  A column has all metrics; `metric` is the one that tables show. */
 enum lab_metric { LAB_LOSS, LAB_ACCURACY, LAB_EXACT };
 struct lab_column {
-    char name[LAB_NAME]; /* "4L", "0.98 at 8L", "n=30": what a table's head says */
+    char name[LAB_NAME]; /* "4L", "0.98 at 8L", "n=30": the head of a table */
     double times;        /* length over the trained one: 1, 2, 4, 8 */
     int length;          /* tokens of its longest sequence */
     int count;           /* sequences */
-    bool trained;        /* drawn as in training: tells whether the task is learned */
+    bool trained;        /* drawn as in training: shows whether the task is learned */
     enum lab_metric metric;
-    double value[4]; /* what else the task wants to know */
+    double value[4]; /* further parameters of the task */
 };
 
 struct lab_task {
     const char *name, *brief;                   /* one line */
-    const char *scored;                         /* what counts, a few words */
+    const char *scored;                         /* the scored part, in a few words */
     struct lab_option options[LAB_OPTIONS + 1]; /* ends with a NULL name */
-    bool extended;                              /* one of the four beside the core six */
-    bool corpus;                                /* wants one */
-    /* The task is learned when the mean of the metric over its trained columns is at least this;
-     * with LAB_LOSS at most this share of the corpus's unigram loss. */
+    bool extended;                              /* one of the four besides the core six */
+    bool corpus;                                /* needs a corpus */
+    /* The task is learned if the mean of the metric over its trained columns is at least this.
+     * With LAB_LOSS, at most this share of the corpus's unigram loss. */
     double learned;
     double chance; /* accuracy of a guess; < 0: of the corpus */
-    /* One sentence and false where the options contradict each other or the length; NULL:
-     * nothing to check. */
+    /* One sentence and false if the options contradict each other or the length.  NULL: nothing to
+     * check. */
     bool (*check)(const struct lab_problem *, loci_error *);
     int (*vocabulary)(const struct lab_problem *); /* tokens 0 .. n - 1; 0 is BOS */
     int (*longest)(const struct lab_problem *);    /* tokens of the longest trained sequence */
     int (*columns)(const struct lab_problem *, struct lab_column *list); /* at most LAB_COLUMNS */
     /* Draws sequence `row` of a column, or with NULL one of training.  Fills token[0 .. n - 1],
-     * from BOS on, and target[i]: what the model must say at token i, or -1 where nobody asks.
+     * from BOS on, and target[i]: the expected output at token i, or -1 if it is not scored.
      * Returns n, at least 2 and at most longest() or the column's length. */
     int (*draw)(const struct lab_problem *, const struct lab_column *, uint64_t key, int row,
                 int32_t *token, int32_t *target);
-    /* A token as a reader sees it: at most 15 bytes of UTF-8. */
+    /* A token in readable form: at most 15 bytes of UTF-8. */
     void (*show)(const struct lab_problem *, int32_t token, char text[16]);
 };
 
 /* In the order of tasks/list.h. */
 int lab_tasks(const struct lab_task *const **list);
 const struct lab_task *lab_task(const char *name); /* NULL: unknown */
-/* All options as usual. */
+/* All options at their defaults. */
 struct lab_problem lab_problem(const struct lab_task *, int length, const struct lab_corpus *);
-/* Does "name" of the options exist, and is the value allowed? */
+/* Does the option "name" exist, and is the value valid? */
 loci_status lab_problem_set(struct lab_problem *, const char *option, double value, loci_error *);
 
-/* The keys: of sequence `row` of a step in training, where the seed counts; of a test, where it
+/* The keys of sequence `row`: of a training step, which depends on the seed, and of a test, which
  * does not.  `column` is the column's name. */
 uint64_t lab_train_key(const struct lab_problem *, uint64_t seed, int64_t step, int row);
 uint64_t lab_test_key(const struct lab_problem *, const char *column, int row);
-/* A stream from words and numbers: for keys, and for all other numbers of the lab. */
+/* A stream from words and numbers: for keys, and for all other random numbers of the lab. */
 uint64_t lab_stream(uint64_t seed, const char *name);
 
-/* Whole number in [0, n) from number i of a stream, exactly uniform up to 2^-40. */
+/* Whole number in [0, n) from number i of a stream, uniform up to 2^-40. */
 static inline int lab_below(double uniform, int n) { return (int)(uniform * n); }
 
-/* Bytes of a generated corpus that has enough for tests at 8 times this length. */
+/* Bytes of a generated corpus that suffices for tests at 8 times this length. */
 size_t lab_corpus_bytes(int length);
-/* The generated corpus, about `bytes` of it, or a file's; the sentence is in the error. */
+/* Opens the generated corpus of about `bytes`, or that of a file.  Sets the error sentence. */
 loci_status lab_corpus_open(struct lab_corpus *, const char *path /* NULL: generated */,
                             size_t bytes, loci_error *);
 void lab_corpus_close(struct lab_corpus *);

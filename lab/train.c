@@ -14,8 +14,8 @@
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
-/* n of the numbers below `range`, in rising order, each choice equally likely: number i is taken
- * with the probability that as many are still wanted among as many as are left. */
+/* Draws n of the numbers below `range` in rising order, each choice equally likely.  Number i is
+ * selected with the probability (still wanted) / (numbers left). */
 static void draw_positions(uint64_t key, int range, int n, int64_t *pos)
 {
     const uint64_t stream = lab_stream(key, "positions");
@@ -74,9 +74,9 @@ double lab_rate(const struct lab_config *c, int64_t step)
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-enum { TEST_ROWS = 4096 }; /* tokens that are drawn at once, or a sequence */
+enum { TEST_ROWS = 4096 }; /* tokens per batch, but at least a sequence */
 
-/* Spans of positions that grow by the square root of 2 each time. */
+/* Spans of positions, each longer by the square root of 2. */
 static int make_spans(struct lab_span *s, int length)
 {
     int n = 0;
@@ -161,9 +161,9 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
     return status;
 }
 
-/* ---- All of them ----------------------------------------------------------------------------- */
+/* ---- All tests ------------------------------------------------------------------------------- */
 
-/* The longest column of the task's first kind: where loss is shown by position. */
+/* The longest column of the task's first kind, for loss by position. */
 static int longest_column(const struct lab_column *list, int n)
 {
     int at = 0;
@@ -184,7 +184,7 @@ static struct lab_row *add_row(struct lab_result *r, const char *name, int colum
     return row;
 }
 
-/* Beyond what a table of learned positions has: nothing is measured there. */
+/* Positions beyond a table of learned positions are not measured. */
 static bool refused(const struct lab_config *c, const struct lab_model *m,
                     const struct lab_column *column)
 {
@@ -226,7 +226,7 @@ static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
     return loss ? sum / n <= p->task->learned * p->corpus->unigram : sum / n >= p->task->learned;
 }
 
-/* Variants that need no training, where sequences are longer than in training. */
+/* Variants without training, on sequences longer than in training. */
 static loci_status test_variants(const struct lab_config *c, struct lab_model *m,
                                  const struct lab_column *list, int n, struct lab_result *r,
                                  loci_error *e)
@@ -249,8 +249,8 @@ static loci_status test_variants(const struct lab_config *c, struct lab_model *m
     return lab_model_view(m, (struct lab_view){ LAB_AS_TRAINED, 1, false }, e);
 }
 
-/* Continues training for a twentieth of the steps at twice the length, with the encoding
- * changed. */
+/* Continues training for a twentieth of the steps at twice the length, with the changed
+ * encoding. */
 static loci_status finetune(const struct lab_config *c, struct lab_model *from,
                             enum lab_change change, const struct lab_column *list, int n,
                             struct lab_result *r, loci_error *e)
@@ -315,7 +315,7 @@ void lab_add_warning(struct lab_result *r, const char *format, ...)
     strcpy(r->warning[r->warnings++], text);
 }
 
-/* Have all sequences of training the same number of tokens? */
+/* Do all training sequences have the same number of tokens? */
 static bool fixed_length(const struct lab_config *c)
 {
     const struct lab_problem p = lab_config_problem(c);
@@ -345,7 +345,7 @@ static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s
 {
     static const struct {
         const char *encoding, *option, *what;
-        int plus; /* cope counts 0 .. L, its own token too */
+        int plus; /* cope counts 0 .. L, including its own token */
     } tables[] = {
         { "t5", "max_distance", "buckets of distances", 0 },
         { "shaw", "left", "vectors of distances", 0 },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* train.h -- a step of training, and tests of what was learned. */
+/* train.h -- a training step, and tests of the trained model. */
 #ifndef LOCI_LAB_TRAIN_H
 #define LOCI_LAB_TRAIN_H
 
@@ -16,12 +16,12 @@ void lab_test_batch(const struct lab_config *, const struct lab_model *, const s
 /* Learning rate of a step: 5 % warm up, then half a cosine down to a tenth. */
 double lab_rate(const struct lab_config *, int64_t step);
 
-/* Tests a column as the model is viewed now; `most` sequences of it at most.  With `spans` the
- * loss by position, too.  The measured column and the spans are the caller's to free. */
+/* Tests a column in the model's current view, on at most `most` of its sequences.  With `spans`,
+ * also measures the loss by position.  The caller frees the measured column and the spans. */
 loci_status lab_test(const struct lab_config *, struct lab_model *, const struct lab_column *,
                      int most, struct lab_measured *, struct lab_row *spans, loci_error *);
 
-/* All columns, then the variants.  The rows of the result are filled. */
+/* Tests all columns, then the variants.  Fills the rows of the result. */
 loci_status lab_test_all(const struct lab_config *, struct lab_model *, struct lab_result *,
                          loci_error *);
 /* A sentence for each trap of this run. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* ggml-serve.c -- ggml's flash attention behind the questions of `loci bench --against`: it opens the
- * problem that its arguments name and makes a call for every line that it reads, as `loci bench
- * --serve` does (tools/cli/serve.h).  scripts/against-ggml builds it and asks.
+/* ggml-serve.c -- ggml's flash attention behind the protocol of `loci bench --against`.  It opens
+ * the problem that its arguments name and makes a call for every line that it reads, as `loci bench
+ * --serve` does (tools/cli/serve.h). scripts/against-ggml builds and calls it.
  *
- * ggml knows no causal order but by a mask, which is made beforehand; its threads are not used. */
+ * ggml has a causal order only through a mask, which is made beforehand.  Its threads are not
+ * used. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
@@ -24,7 +25,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Multiply-adds per second in registers, times two: as many lanes as this is compiled for. */
+/* Multiply-adds per second in registers, times two, with the lanes that this is compiled for. */
 typedef float lanes __attribute__((vector_size(64)));
 static double probe(void)
 {
@@ -44,11 +45,12 @@ static double probe(void)
 
 struct problem { const char *dtype; int dim, heads; long len; };
 
-/* What is not given has no meaning here, or is what loci asks for without being told. */
+/* Options that are not given have no meaning here, or are defaults of loci. */
 static struct problem read_arguments(int argc, char **argv)
 {
     struct problem p = { .dtype = "f32" };
-    if (argc < 3 || strcmp(argv[2], "nope")) fputs("ggml-serve knows nope alone\n", stderr), exit(2);
+    if (argc < 3 || strcmp(argv[2], "nope"))
+        fputs("ggml-serve knows nope alone\n", stderr), exit(2);
     for (int i = 3; i < argc; i++) {
         const char *name = argv[i];
         if (!strcmp(name, "--serve")) continue;
@@ -59,8 +61,10 @@ static struct problem read_arguments(int argc, char **argv)
         else if (!strcmp(name, "--dtype")) p.dtype = value;
         else if ((!strcmp(name, "--pass") && strcmp(value, "forward"))
                  || ((!strcmp(name, "--batch") || !strcmp(name, "--threads")) && atoi(value) != 1))
-            fprintf(stderr, "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
-                    name, value), exit(2);
+            fprintf(stderr,
+                    "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
+                    name, value),
+                exit(2);
     }
     return p;
 }

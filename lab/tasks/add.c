@@ -3,9 +3,9 @@
  *
  *     BOS 7 2 + 5 = 2 3        27 + 5 = 32; targets 2 3 EOS, from = on
  *
- * Numbers have 1 .. `digits` digits, drawn for each on its own, and no zeros in front.  Columns
- * beyond training have one number of just that many digits, the first or the second, and the other
- * has up to as many. */
+ * Each number has 1 .. `digits` digits, drawn independently, without leading zeros.  Columns beyond
+ * training have one number, the first or the second, with exactly that many digits.  The other has
+ * at most as many digits. */
 #include "lab/draw.h"
 
 enum { DIGITS };
@@ -18,11 +18,11 @@ static int vocabulary(const struct lab_problem *p)
     return TOKENS;
 }
 
-/* BOS a + b = and a sum that may have a digit more */
+/* BOS a + b = and a sum with at most one digit more. */
 static int tokens(int digits) { return 3 * digits + 4; }
 static int longest(const struct lab_problem *p) { return tokens((int)p->option[DIGITS]); }
 
-/* 9, 10, 12 and 16 for 8; value[0] is how many, 0 as trained. */
+/* 9, 10, 12 and 16 for 8. value[0] is the number of digits, 0 as trained. */
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
     enum { COUNT = 256 };

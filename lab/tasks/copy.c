@@ -3,14 +3,14 @@
  * 2023, arXiv 2305.19466: copy, "repeat one symbol" and reverse of their tables.
  *
  *     copy      BOS a b c SEP a b         targets a b c, from SEP on
- *     copy1     BOS a a a SEP a a a       targets a a a EOS: nothing but the end needs counting
+ *     copy1     BOS a a a SEP a a a       targets a a a EOS: only the end requires counting
  *     reverse   BOS a b c SEP c b         targets c b a
  *
  * n symbols, in training uniform in 1 .. most; tests go to twice that. */
 #include "lab/draw.h"
 
 enum { SYMBOLS, MOST };
-enum { SEP = 1, FIRST, ENDS = 1 };       /* symbols from FIRST on; copy1 has EOS behind them */
+enum { SEP = 1, FIRST, ENDS = 1 };       /* symbols from FIRST on; copy1 has EOS after them */
 
 extern const struct lab_task lab_task_copy1, lab_task_reverse;
 static bool one(const struct lab_problem *p) { return p->task == &lab_task_copy1; }

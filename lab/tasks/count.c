@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* count.c -- variables that are counted up.  Golovneva et al. 2024, arXiv 2405.18719.
  *
- *     BOS set a 0 pass pass inc a pass ... print a        target, at the last token: how much a is
+ *     BOS set a 0 pass pass inc a pass ... print a        target, at the last token: the value of a
  *
  * Statements of one to three tokens: "pass" with the weight 50, "inc v" 7, "set v 0" 1, which may
- * come at any time; no variable passes 10.  Each variable in use is set at the beginning, or short
- * sequences would have one.  The last "print v" asks.  Sequences are as long as they are drawn: a
- * statement that no longer fits is not drawn.  Training uses 1 .. `variables` of them and has n in
- * [L/4, L], and so have columns of length L: 1 variable and all, the edges of training. */
+ * come at any time; no variable passes 10.  Each variable in use is set at the beginning, since
+ * short sequences would otherwise have only one.  The last "print v" is the question.  The length
+ * is drawn first, and statements that no longer fit are not drawn.  Training uses 1 .. `variables`
+ * variables and n in [L/4, L].  So do columns of length L, with 1 variable and with all, the edges
+ * of training. */
 #include "lab/draw.h"
 
 enum { VARIABLES };
@@ -15,7 +16,7 @@ enum { SET = 1, INC, PASS, PRINT, ZERO, MOST = 10, FIRST = ZERO + MOST + 1, MOST
 enum { SET_WEIGHT = 1, INC_WEIGHT = 7, PASS_WEIGHT = 50 };
 
 static int variables(const struct lab_problem *p) { return (int)p->option[VARIABLES]; }
-/* BOS, what sets them, and print v */
+/* BOS, the set statements, and print v. */
 static int shortest(int in_use) { return 1 + 3 * in_use + 2; }
 
 static bool check(const struct lab_problem *p, loci_error *e)

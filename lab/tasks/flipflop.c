@@ -4,11 +4,11 @@
  *     BOS w 1 i 0 i 1 r 1 w 0 ... r        targets: at each r the bit that was written last
  *
  * Pairs of an instruction and a bit: w writes its bit, r reads, and the bit of i is noise.  The
- * first instruction is w and the last is r, whose bit is only a target; of the others i has the
- * probability p_ignore, w and r half of the rest each.  The fewer are w, the further back is what r
- * must find, and the more, the more there is to be overwritten: tests have p_ignore as trained,
- * 0.98 (sparse) and 0.1 (dense).  n tokens are n/2 pairs; training has n in [L/4, L], and so have
- * columns of length L, while longer ones are all of their length. */
+ * first instruction is w and the last is r, whose bit is only a target.  Of the others i has the
+ * probability p_ignore, w and r half of the rest each.  Fewer w mean that r must look further back.
+ * More w mean that more is overwritten.  Tests have p_ignore as trained, 0.98 (sparse) and 0.1
+ * (dense).  n tokens are n/2 pairs.  Training has n in [L/4, L], and so have columns of length L.
+ * Longer columns have their full length only. */
 #include "lab/draw.h"
 
 enum { P_IGNORE };
@@ -29,7 +29,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     static const int count[3][3] = { { 128, 64, 64 }, { 256, 128, 88 }, { 64, 64, 64 } };
     int n = 0;
     for (int i = 0; i < 3; i++) {
-        if (i > 0 && ignore[i] == ignore[0]) continue;       /* trained on one of the others */
+        if (i > 0 && ignore[i] == ignore[0]) continue;       /* equal to the trained value */
         for (int t = 0; t < 3; t++) {
             list[n] = lab_column_of(times[t], longest(p) * times[t], count[i][t], LAB_ACCURACY,
                                     times[t] > 1 ? "%.9g at %dL" : "%.9g at L", ignore[i],

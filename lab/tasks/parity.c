@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* parity.c -- is the number of ones odd?  A control: no encoding is known to go beyond the lengths
- * of training (Kazemnejad et al. 2023, arXiv 2305.19466).
+/* parity.c -- is the number of ones odd?  A control: no encoding is known to generalise beyond the
+ * lengths of training (Kazemnejad et al. 2023, arXiv 2305.19466).
  *
  *     BOS 1 0 1 1 =        target, at the last token: 1
  *

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* passkey.c -- five digits that lie somewhere in a text.
+/* passkey.c -- five digits hidden in a text.
  *
  *     BOS ...text #k=40718#text... ?k= 4 0 7 1        targets 4 0 7 1 8, from the last = on
  *
- * Training puts the key anywhere in a window of the first 95 % of the corpus, all n = L.  Tests
- * take windows of the last 5 %, and row r of a column has the key at r % 11 tenths of the text. */
+ * Training puts the key anywhere in a window of the first 95 % of the corpus, all n = L.  Tests use
+ * windows of the last 5 %, and row r of a column has the key at r % 11 tenths of the text. */
 #include <string.h>
 
 #include "lab/draw.h"
@@ -23,8 +23,8 @@ static bool check(const struct lab_problem *p, loci_error *e)
                       "%d", p->length, LEAST, BESIDE);
 }
 
-/* Tokens of the marks: those that the corpus has are its own, the others come behind.  Returns how
- * many tokens there are in all. */
+/* Tokens of the marks.  Marks that occur in the corpus use its tokens, the others get new ones.
+ * Returns the total number of tokens. */
 static int find_marks(const struct lab_corpus *c, int32_t token[MARKS])
 {
     int n = c->symbols + 1;

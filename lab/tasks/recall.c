@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* recall.c -- which value did this key have last?
  *
- *     form=0, a stream:  BOS k v k v ... k      asked at every key that was there before
+ *     form=0, a stream:  BOS k v k v ... k      question at every key that occurred before
  *     form=1, a block:   BOS k v k v ... k v    pairs first, half of them overwritten later on,
- *                        k v k v v v k          and then each key once more, where it is asked
+ *                        k v k v v v k          and then each key once more, as a question
  *
- * In a stream keys and values are uniform, and a key that comes back is followed by its new value:
- * our reading of the repeated recall of Tan et al. 2024, arXiv 2410.17980.  (Where no key came back
- * by itself, the last one is drawn among those that were there, so that every sequence asks.)  The
- * block is that of zoology's forgetting recall (Arora et al. 2023, arXiv 2312.04927), and the place
- * of a question is drawn with weights 1/gap, its power law of 0.01 but for a factor of gap^0.01;
- * between questions lie random values.
+ * In a stream keys and values are uniform, and a repeated key is followed by its new value: our
+ * reading of the repeated recall of Tan et al. 2024, arXiv 2410.17980.  (If no key repeats by
+ * itself, the last one is drawn among earlier keys, so that every sequence has a question.)  The
+ * block is that of zoology's forgetting recall (Arora et al. 2023, arXiv 2312.04927).  The place of
+ * a question is drawn with weights 1/gap, its power law of 0.01 but for a factor of gap^0.01.
+ * Random values fill the places between questions.
  *
- * A sequence uses `keys` of a pool of twice as many, drawn anew each time, so that the column with
- * twice as many in use has none that was not trained.  n tokens are n/2 pairs, the last without its
- * value; training has n in [L/4, L], and so have columns of length L. */
+ * A sequence uses `keys` of a pool of twice that size, drawn anew each time, so that the column
+ * with twice the keys in use has only trained keys.  n tokens are n/2 pairs, the last without its
+ * value.  Training has n in [L/4, L], and so have columns of length L. */
 #include "lab/draw.h"
 
 enum { KEYS, VALUES, FORM };
@@ -26,7 +26,7 @@ static int32_t value(const struct lab_problem *p, struct lab_draws *d)
     return 1 + 2 * keys(p) + lab_pick(d, (int)p->option[VALUES]);
 }
 
-/* A block of fewer than 5 pairs has no room for a question. */
+/* A block of fewer than 5 pairs has no place for a question. */
 static bool check(const struct lab_problem *p, loci_error *e)
 {
     enum { LEAST = 33 };
@@ -41,7 +41,8 @@ static int vocabulary(const struct lab_problem *p)
 }
 static int longest(const struct lab_problem *p) { return p->length / 2 * 2; }
 
-/* value[0]: keys in use.  A block of length L holds few keys, so twice as many are for streams. */
+/* value[0]: keys in use.  A block of length L has few keys, so columns with twice the keys are for
+ * streams. */
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
     int n = 0;
@@ -58,7 +59,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     return n;
 }
 
-/* The first `use` of a shuffled pool; last[] is by key: its value, or 0. */
+/* The first `use` of a shuffled pool. last[] is by key: its value, or 0. */
 struct state { int use; int32_t key[2 * MOST], last[2 * MOST + 1]; };
 static void begin(struct state *s, const struct lab_problem *p, struct lab_draws *d, int use)
 {
@@ -72,7 +73,7 @@ static void begin(struct state *s, const struct lab_problem *p, struct lab_draws
     }
 }
 
-/* Writes pair number i; the value of the last pair is not there. */
+/* Writes pair number i.  The last pair has no value. */
 static void put(int32_t *token, int32_t *target, int n, int pair, int32_t key, int32_t ask,
                 int32_t follows)
 {
@@ -96,7 +97,7 @@ static void stream(const struct lab_problem *p, struct lab_draws *d, struct stat
     }
 }
 
-/* One of `places`, drawn with the weight 1 / (1 + place) among those that are free. */
+/* One of `places`, drawn with the weight 1 / (1 + place) among the free ones. */
 static int gap(struct lab_draws *d, const int32_t *token, int first, int places)
 {
     enum { WHOLE = 1 << 20 };
@@ -110,7 +111,7 @@ static int gap(struct lab_draws *d, const int32_t *token, int first, int places)
     }
 }
 
-/* Of 5 pairs 2 are keys, 1 overwrites, and 2 are room for questions; more where keys are few. */
+/* Of 5 pairs 2 are keys, 1 overwrites, and 2 are for questions.  More questions if keys are few. */
 static void block(const struct lab_problem *p, struct lab_draws *d, struct state *s, int n,
                   int32_t *token, int32_t *target)
 {

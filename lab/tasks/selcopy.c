@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* selcopy.c -- copying what is not blank.  Golovneva et al. 2024, arXiv 2405.18719.
+/* selcopy.c -- copying the symbols that are not blank.  Golovneva et al. 2024, arXiv 2405.18719.
  *
  *     BOS a _ b _ _ c SEP a b        targets a b c, from SEP on
  *
- * `symbols` symbols of `kinds` kinds with `blanks` blanks between them, shuffled.  Always as many
- * in training; tests have half the blanks (dense), twice (sparse) or seven times as many (long). */
+ * `symbols` symbols of `kinds` kinds with `blanks` blanks between them, shuffled.  Training always
+ * has this number.  Tests have half the blanks (dense), twice (sparse) or seven times that
+ * (long). */
 #include "lab/draw.h"
 
 enum { SYMBOLS, BLANKS, KINDS };
@@ -35,7 +36,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     return n;
 }
 
-/* A symbol comes next with the probability that a shuffled rest would begin with one. */
+/* The next token is a symbol with the probability that a shuffled rest begins with one. */
 static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_t key, int row,
                 int32_t *token, int32_t *target)
 {

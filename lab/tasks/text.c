@@ -3,9 +3,10 @@
  *
  *     BOS b0 b1 ... b(n-2)        targets b0 b1 ... b(n-1): a window of n bytes, all of them scored
  *
- * Training takes windows of L bytes anywhere in the first 95 % of the corpus.  Tests score the same
+ * Training uses windows of L bytes anywhere in the first 95 % of the corpus.  Tests score the same
  * bytes in every column: 64 stretches of 8L bytes, spread over the last 5 %, each cut into windows
- * of L, 2L, 4L or 8L.  So columns can be compared, and what a longer window gains is context. */
+ * of L, 2L, 4L or 8L.  So columns can be compared, and the gain of a longer window comes from
+ * context. */
 #include "lab/draw.h"
 
 enum { STRETCHES = 64, LONGEST = 8 };
@@ -18,7 +19,7 @@ static bool check(const struct lab_problem *p, loci_error *e)
 static int vocabulary(const struct lab_problem *p) { return p->corpus->symbols + 1; }
 static int longest(const struct lab_problem *p) { return p->length; }
 
-/* value[0]: how many windows a stretch is cut into */
+/* value[0]: the number of windows per stretch. */
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
     int n = 0;
@@ -32,7 +33,8 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     return n;
 }
 
-/* Of a test, the row says where: all windows of the first stretch, then those of the second ... */
+/* The row of a test gives the place: all windows of the first stretch, then those of the second
+ * ... */
 static ptrdiff_t place(const struct lab_problem *p, const struct lab_column *c, uint64_t key,
                        int row)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_clock.c -- the lab under clocks that step back: seconds never fall, and a claim goes on
- * telling how far its run is.  One that is not touched for ten minutes is taken over. */
+/* lab_clock.c -- the lab under clocks that step back: seconds never fall, and a claim keeps
+ * recording the progress of its run.  A claim that is not touched for ten minutes is replaced. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "lab/store.h"
 #include "harness.h"
 
-/* In the place of the system's: a clock of whole seconds. */
+/* Replaces the system's: a clock of whole seconds. */
 static time_t clock_seconds;
 int clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -46,7 +46,7 @@ static void never_falls(void)
     }
 }
 
-/* The step that the claim says, or -1. */
+/* The step that the claim records, or -1. */
 static int step_of(int fd)
 {
     char line[256] = "", host[64];

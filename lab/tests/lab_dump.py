@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""lab_dump.py FILE...: files of `loci lab dump` against a model written for this test alone.
+"""lab_dump.py FILE...: checks files of `loci lab dump` with a model written for this test alone.
 
-The loss and the step of AdamW are computed again in plain Python; logits and gradients where PyTorch is
-installed, in float64, with gradients by autograd. What each encoding does is written down here from its
-page in docs/encodings and shares no code with the library. Errors are the largest ones of a tensor, relative to
-1 + its largest number, or 0.001 + it for gradients, and must stay below 1e-9, or 1e-4 in files of floats.
-A line for each file."""
+The loss and the step of AdamW are recomputed in plain Python; logits and gradients, if PyTorch is
+installed, in float64, with gradients by autograd. Each encoding is written from its page in
+docs/encodings and shares no code with the library. Errors are the largest ones of a tensor,
+relative to 1 + its largest number, or 0.001 + it for gradients, and must stay below 1e-9, or 1e-4
+in files of floats. Prints a line for each file."""
 
 import array
 import json
@@ -42,7 +42,7 @@ def read(path):
 
 
 def error(got, want, least=1.0):
-    """Of two lists of numbers; what is no number is an error without end."""
+    """The error between two lists of numbers. NaN and infinity are infinite errors."""
     worst, most = 0.0, 0.0
     for g, w in zip(got, want, strict=True):
         if not abs(g - w) <= worst:
@@ -76,7 +76,7 @@ def shapes(c, vocabulary):
 
 
 def wrong_names(c, x):
-    """What is missing or has another shape, in words; None when all is there."""
+    """Missing tensors or wrong shapes, in words. None if all are right."""
     batch, length, vocabulary = x["logits"][0]
     for name, shape in {
         "tokens": [batch, length],
@@ -115,7 +115,7 @@ def loss(x):
 
 
 def decays(name, shape):
-    """Matrices of the model alone: not what an encoding learns, and no gains."""
+    """Matrices of the model only: no learned tensors of an encoding, and no gains."""
     return len(shape) == 2 and not re.search(r"(^|\.)pe\.|tape\.(w|up|down)$", name)
 
 

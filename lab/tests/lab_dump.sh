@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Whole training steps of `loci lab dump`, computed again by lab/tests/lab_dump.py: names, losses and AdamW by any Python 3.10,
-# logits and gradients where it has PyTorch.  $PYTHON is another than python3.
+# Whole training steps of `loci lab dump`, recomputed by lab/tests/lab_dump.py: names, losses and
+# AdamW by any Python 3.10, logits and gradients if it has PyTorch.  $PYTHON replaces python3.
 . tests/support/harness.sh
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
@@ -16,14 +16,14 @@ dump() {                                 # ARM TASK ARGUMENTS...
     files+=("$file")
 }
 if "$python" -c 'import torch' 2>/dev/null; then
-    # After some steps, as much that is learned starts at 0, and AdamW has no past in the first one.  Sequences of copy
-    # have several lengths.
+    # Steps after the first, since many learned numbers start at 0 and AdamW has no history then.
+    # Sequences of copy have several lengths.
     for arm in nope rope alibi t5 fox cope alibi+cape shaw; do
         dump $arm text --step 20
         dump $arm copy --step 20
     done
     for arm in sinusoidal learned kerple fire sba xl deberta fox-pro rope@random; do dump $arm copy --step 20; done
-    dump tape copy --step 40 --set layers=3,rate=0.01                 # the last layer's states go nowhere
+    dump tape copy --step 40 --set layers=3,rate=0.01  # no layer reads the last layer's states
     dump nope text                                                  # gradients are clipped here,
     dump rope copy --step 100 --set kv_heads=2                      # and here
     dump alibi text --set heads=6,dim=48
@@ -43,12 +43,12 @@ while IFS= read -r line; do
 done < <(OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 "$python" lab/tests/lab_dump.py "${files[@]}" 2>&1)
 check "it came to the end" test "${said:-}" = "${#files[@]} passed, 0 failed"
 
-# What it would not see if it looked at nothing.
+# Cases that an empty comparison would miss.
 "$python" - "${files[0]}" "$work/wrong.safetensors" <<'END'
 import sys
 
 data = bytearray(open(sys.argv[1], "rb").read())
-data[-3] ^= 1                            # one number of the last tensor, in its fourth digit
+data[-3] ^= 1                            # a number of the last tensor, in its fourth digit
 open(sys.argv[2], "wb").write(data)
 END
 wrong() { OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 "$python" lab/tests/lab_dump.py "$work/wrong.safetensors" | grep -q FAILED; }

@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# A folder of runs: what is killed goes on with the same bits, a full disk and other obstacles are one sentence and lose
-# nothing, several processes share the work, and a damaged file is named and never trusted.
+# A folder of runs: a killed run continues with the same bits, a full disk and other obstacles give
+# one sentence and lose nothing, several processes share the work, and a damaged file is reported
+# and never trusted.
 . tests/support/harness.sh
 
 under=(lab)
 lab() { loci "$@"; }
 hashes() { grep -H '"weights_sha256"' "$1"/runs/*/result.json | sed -E 's/.*runs.([0-9a-f]*).*: "([0-9a-f]*)".*/\1 \2/'; }
-alike() {                                # DIR DIR: the same files, byte for byte but for time, and memory that threads share
+alike() {  # DIR DIR: the same files, byte for byte except for time and memory that threads share
     local file own='"(seconds_per_step|peak_bytes)"'
     [ -n "$(hashes "$1")" ] && [ "$(cd "$1/runs" && find . | sort)" = "$(cd "$2/runs" && find . | sort)" ] || return 1
     for file in $(cd "$1/runs" && find . -type f); do
@@ -18,7 +19,7 @@ tiny=(--tasks recall --size XS --length 16 --set layers=1,dim=16,keys=4,values=4
 steps=300 kills=10
 [ -z "${LOCI_SANITIZE:-}" ] || steps=40 kills=4
 state() { ls "$1"/runs/*/state.safetensors 2>/dev/null; }
-wait_for() {                             # PID COMMAND...: until it is true, or the process has ended
+wait_for() {  # PID COMMAND...: waits until it is true, or the process has ended
     local pid=$1
     shift
     until "$@" >/dev/null 2>&1; do kill -0 "$pid" 2>/dev/null || return 1; sleep 0.01; done
@@ -65,7 +66,7 @@ if own 'mount -t tmpfs -o size=600k none "$1"' "$work/disk" 2>/dev/null; then
         kept=$(sum "$disk/lab/runs")
         cat /dev/zero >"$disk/zeros" 2>/dev/null
         refused 'No space left|cannot' "${two[@]}" -o "$disk/lab" && holds "$disk/lab/runs" || return 1
-        truncate -s -12K "$disk/zeros"   # enough for a claim and config.json, too little for weights
+        truncate -s -12K "$disk/zeros"  # enough for a claim and config.json, too little for weights
         refused 'No space left' "${two[@]}" -o "$disk/lab" && holds "$disk/lab/runs" || return 1
         rm "$disk/zeros"
         says '^1 of 1 runs are done' "${two[@]}" -o "$disk/lab" && holds "$disk/lab/runs"
@@ -83,7 +84,7 @@ else
     echo "lab_folder: nothing can be mounted here: full and read-only disks are left out"
 fi
 
-# ---- Several at work
+# ---- Several processes
 eight=(run --arms nope,alibi,rope,fox --seeds 2 "${tiny[@]}" --steps $steps -q -t 1)
 check "one process" lab "${eight[@]}" -o "$work/single"
 for shard in 0/3 1/3 2/3; do
@@ -114,7 +115,7 @@ check "and what they made is the same" alike "$work/single" "$work/pair"
 
 # ---- Claims
 id=$(basename "$(dirname "$(grep -l '"arm": "nope"' "$work"/one/runs/*/result.json)")")
-claimed() {                              # TEXT [AGE]: nobody has done the run, and a claim says this
+claimed() {                              # TEXT [AGE]: an unfinished run with this claim
     rm -rf "$work/c" && mkdir -p "$work/c/runs/$id" && printf '%-191s\n' "$1" >"$work/c/runs/$id/claim"
     touch -d "${2:-0} seconds ago" "$work/c/runs/$id/claim"
 }
@@ -170,7 +171,7 @@ wait $pid
 check "a run that was stopped has a checkpoint" state "$work/half"
 check "and goes on" bash -c 'cp -a "$1/half" "$1/on"' - "$work"
 check "to the end" says '^1 of 1 runs are done' "${one[@]}" -o "$work/on"
-restarted() {                            # FILE KIND: it is named in one line, and the run is made again
+restarted() {  # FILE KIND: it is named in one line, and the run is repeated
     lab "${one[@]}" -o "$work/d" && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq "^loci: .*$1.* left aside" "$work/err" &&
         [ "$(hashes "$work/d")" = "$(hashes "$work/on")" ]
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_model.c -- the lab's model: every tensor's gradient by differences, the same bits by
- * threads and instruction sets, all arms the same model, and steps that lower the loss. */
+/* lab_model.c -- the lab's model: every tensor's gradient by differences, the same bits for all
+ * threads and instruction sets, the same model for all arms, and steps that lower the loss. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static struct lab_shape shape_of(const char *arm, bool f64)
                                .f64 = f64 };
 }
 
-/* Sequences of several lengths, of which one is a single token, and some rows that nobody asks. */
+/* Sequences of several lengths, one of them a single token, and some rows that are not scored. */
 static void fill_batch(struct lab_batch *b, const struct lab_arm *a, uint64_t seed, int most)
 {
     const int lengths[] = { most, 1, most / 2 + 1, most - 3 };
@@ -58,7 +58,7 @@ static double loss_of(struct lab_model *m, const struct lab_batch *b)
     return sum / (double)b->scored;
 }
 
-/* Away from the start, where much is 0 and has no slope. */
+/* Moves away from the initial point, where many parameters are 0 and have no slope. */
 static void stir(struct lab_model *m)
 {
     const struct lab_tensor *t;
@@ -96,15 +96,15 @@ static void check_gradients(const char *arm, int kv_heads)
         double *old = malloc((size_t)count * sizeof *old),
                *way = malloc((size_t)count * sizeof *way);
         double slope = 0, size = 0, f[2];
-        bool nothing = true; /* is where no number is */
+        bool nothing = true; /* are all elements padding? */
         memcpy(old, w + t[i].at, (size_t)count * sizeof *old);
         for (ptrdiff_t k = 0; k < count; k++) {
             way[k] = k % t[i].stride < t[i].cols ? loci_normal(99 + (uint64_t)i, (uint64_t)k) : 0;
             slope += way[k] * g[t[i].at + k], size += fabs(g[t[i].at + k]);
             nothing &= k % t[i].stride < t[i].cols || g[t[i].at + k] == 0;
         }
-        /* Hidden layers that bend at 0 have a slope of their own on each side: where a bend lies
-         * within the step, a shorter one is asked. */
+        /* Hidden layers with a kink at 0 have different slopes on each side.  If the kink lies
+         * within the step, a shorter step is tried. */
         double slopes = 0;
         for (double h = 1e-5; h > 1e-8; h /= 10) {
             for (int side = 0; side < 2; side++) {
@@ -119,8 +119,8 @@ static void check_gradients(const char *arm, int kv_heads)
         CHECK_THAT(nothing, "%s: %s: a gradient behind the columns", arm, t[i].name);
         CHECK_CLOSE(slope, slopes, 2e-8 + 1e-6 * fabs(slope), "%s: %s", arm,
                     t[i].name);
-        /* States that no later layer reads, keys of a row alone and the like apart, all that is
-         * learned counts. */
+        /* Every learned tensor has an effect, except for states that no later layer reads, keys of
+         * a row alone and the like. */
         CHECK_THAT(size > 0 || strstr(t[i].name, "layers.1.tape") || strstr(t[i].name, "pe."),
                    "%s: %s has no gradient", arm, t[i].name);
         free(old), free(way);
@@ -131,7 +131,7 @@ static void check_gradients(const char *arm, int kv_heads)
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-/* A few steps; all weights in a line. */
+/* Trains a few steps.  Returns all weights in a row. */
 static void *train(const char *arm, const char *isa, int threads, ptrdiff_t *numbers)
 {
     struct lab_shape s = shape_of(arm, false);
@@ -180,8 +180,8 @@ static void check_bits(const char *arm)
 
 /* ---- The same model -------------------------------------------------------------------------- */
 
-/* With what an encoding says made neutral, every arm has the bits of nope.  Returns false for
- * arms that have no neutral point. */
+/* With its encoding made neutral, every arm has the bits of nope.  Returns false for arms that have
+ * no neutral point. */
 static bool make_neutral(struct lab_model *m)
 {
     const struct lab_tensor *t;
@@ -226,7 +226,7 @@ static void check_neutral(const char *arm)
 
 /* ---- Decode ---------------------------------------------------------------------------------- */
 
-/* Token by token from a cache: the bits of a pass over all of them. */
+/* Token by token from a cache: the same bits as a pass over all of them. */
 static void check_decode(const char *arm)
 {
     struct lab_shape s = shape_of(arm, false);
@@ -264,8 +264,8 @@ static void check_decode(const char *arm)
 
 /* ---- Variants -------------------------------------------------------------------------------- */
 
-/* What training goes on with after a change: the tensors of the arm, wherever it adds or draws its
- * positions, and the bits that the arm has when it is viewed so. */
+/* Training after a change of the encoding: the same tensors as the arm, wherever it adds or draws
+ * its positions, and the same bits as the arm in this view. */
 static void check_changed(const char *arm, enum lab_change change)
 {
     struct lab_shape s = shape_of(arm, false);

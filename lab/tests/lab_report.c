@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_report.c -- what the lab says of its runs: the statistics against tables and brute force,
- * claims whose answer is known, files that are damaged, and one page in four forms. */
+/* lab_report.c -- the lab's reports: the statistics against tables and brute force, claims with
+ * known verdicts, damaged files, and one page in four forms. */
 #define _DEFAULT_SOURCE
 #include <jansson.h>
 #include <math.h>
@@ -74,12 +74,12 @@ static void check_variances(void)
     CHECK_CLOSE(s.least + s.most, 6, 0, "ends");
     CHECK_CLOSE(s.variance, 8.75 / 3, 1e-12, "variance");
 
-    /* with two arms, twice the blocks' variance is that of their differences, degrees and all */
+    /* with two arms, twice the blocks' variance is that of their differences, including degrees */
     const double y[] = { 1, 2, 4, 1.5, 2.1, 5 }, d[] = { -0.5, -0.1, -1 };
     const struct pooled two = pool_blocks(y, 2, 3);
     CHECK_CLOSE(two.freedom, 2, 0, "blocks");
     CHECK_CLOSE(2 * pooled_variance(&two), summary_of(d, 3).variance, 1e-12, "blocks");
-    /* a shift of a seed, or of an arm, is none of its business */
+    /* a shift of a seed, or of an arm, has no effect */
     double more[12], left = 0;
     for (int i = 0; i < 12; i++) more[i] = loci_normal(5, (uint64_t)i);
     const double before = pooled_variance(&(struct pooled){ pool_blocks(more, 4, 3).sum, 6 });
@@ -138,7 +138,7 @@ static void check_shares(void)
     CHECK_THAT(isnan(mean_reciprocal_rank((const double[]){ NAN }, 1)), "no rank at all");
 }
 
-/* ---- Runs that never were -------------------------------------------------------------------- */
+/* ---- Invented runs --------------------------------------------------------------------------- */
 
 enum { MOST_RUNS = 400, SEQUENCES = 8 };
 static struct lab_results runs;
@@ -197,7 +197,7 @@ static void add_column(struct lab_result *r, const char *variant, const char *na
         c->each[i] = metric == LAB_LOSS ? value + 0.1 * (i % 2) : i % 2;
 }
 
-/* Noise of a seed that all arms share, and of one that is an arm's own. */
+/* Noise of a seed that all arms share, and noise of an arm's own. */
 static double noise(const char *arm, int seed, double size)
 {
     uint64_t stream = 7;
@@ -287,7 +287,7 @@ static const char *const text_arms[] = { "sinusoidal",
                                          "sba",
                                          "xpos" };
 
-/* Everything on text that a paper would like to see, but nope does not collapse at 2L. */
+/* Everything on text as the papers claim, except that nope does not collapse at 2L. */
 static void make_text(int seeds)
 {
     for (int i = 0; i < COUNT(text_arms); i++) add_text(text_arms[i], seeds, loss_of[i]);
@@ -333,7 +333,7 @@ static void make_others(void)
     SCORES("alibi", "copy1", 3, NULL, copy, t3, 0.01, { 1, 0.29, 0.1 });
     SCORES("rope", "copy1", 3, NULL, copy, t3, 0.001, { 1, 0.02, 0 });
     SCORES("sinusoidal", "copy1", 3, NULL, copy, t3, 0.001, { 1, 0.005, 0 });
-    /* E11 does not: alibi copies on */
+    /* E11 fails: alibi copies well */
     SCORES("alibi", "copy", 3, NULL, copy, t3, 0.01, { 1, 0.64, 0.44 });
     SCORES("nope", "copy", 3, NULL, copy, t3, 0.01, { 1, 0.3, 0.02 });
     SCORES("rope@random", "copy", 1, NULL, copy, t3, 0, { 1, 0.8, 0.5 });
@@ -344,7 +344,7 @@ static void make_others(void)
     SCORES("nope", "flipflop", 3, no, ffl, ffl_times, 0.01, { 0.8, 0.7, 0.6, 0.6 });
     SCORES("sba", "flipflop", 3, NULL, ffl, ffl_times, 0, { 1, 1, 1, 1 });
     SCORES("fox", "flipflop", 3, NULL, ffl, ffl_times, 0, { 1, 1, 1, 1 });
-    /* E15: alibi better than fox, whatever rope may do */
+    /* E15: alibi is better than fox, whatever rope does */
     SCORES("sba", "recall", 3, some, recall, t4, 0, { 1, 1, 1, 1 });
     SCORES("fox", "recall", 3, NULL, recall, t4, 0.005, { 0.9, 0.7, 0.5, 0.3 });
     SCORES("alibi", "recall", 3, NULL, recall, t4, 0.005, { 0.97, 0.92, 0.88, 0.85 });
@@ -356,7 +356,7 @@ static void make_others(void)
     /* E20 holds, E18 was not run */
     SCORES("alibi", "parity", 3, NULL, copy, t3, 0.003, { 1, 0.5, 0.5 });
     SCORES("rope", "parity", 3, NULL, copy, t3, 0.003, { 1, 0.5, 0.5 });
-    /* E17 in two heaps */
+    /* E17 in two clusters */
     SCORES("rope@random", "add", 3, NULL, add, t3, 0.01, { 1, 0.3, 0.2 });
     for (int s = 0; s < 3; s++) {
         struct lab_result *r = add_run("fire@random", "add", s, true);
@@ -392,7 +392,7 @@ static void check_verdict(const struct judged *list, int number, enum verdict wa
     CHECK_THAT(end && !end[1] && !strchr(j->sentence, '\n'), "%s: one sentence", j->claim->id);
 }
 
-/* kerple worse at 4L, with t as given, and at 8L nobody knows. */
+/* kerple is worse at 4L, with the given t, and was not measured at 8L. */
 static void check_holm_of(double t_value, enum verdict want)
 {
     struct tables t;
@@ -412,14 +412,14 @@ static void check_holm_of(double t_value, enum verdict want)
     free_runs();
 }
 
-/* Of two parts one has p = 0.04: by chance alone that happens in eight of a hundred claims. */
+/* One of two parts has p = 0.04: by chance alone that happens in eight of a hundred claims. */
 static void check_holm(void)
 {
     check_holm_of(4.8, CLAIM_INCONCLUSIVE);
     check_holm_of(8, CLAIM_CONTRADICTED);
 }
 
-/* Few seeds that agree do not show that seeds always will. */
+/* A few seeds that agree do not show that seeds always will. */
 static void check_spread(void)
 {
     for (int seeds = 3; seeds <= 5; seeds += 2) {
@@ -510,7 +510,7 @@ static void check_claims(void)
     check_verdict(j, 10, CLAIM_NOT_RUN, "No run");
     free_judged(&t, j);
 
-    /* nor is what was not learned: here sinusoidal, whose collapse would prove E1 */
+    /* nor is an arm that has not learned: here sinusoidal, whose collapse would prove E1 */
     free_runs();
     make_text(3);
     for (int s = 0; s < 3; s++) run_of("sinusoidal", "text", s)->learned = false;
@@ -519,7 +519,7 @@ static void check_claims(void)
     check_verdict(j, 4, CLAIM_HOLDS, "kerple");
     free_judged(&t, j);
 
-    /* too close to say: kerple worse by about as much as seeds differ */
+    /* too close to say: kerple is worse by about the spread of seeds */
     free_runs();
     add_text("kerple", 3, (const double[]){ 1.6, 1.6, 1.62, 1.62 });
     add_text("alibi", 3, loss_of[3]);
@@ -531,7 +531,7 @@ static void check_claims(void)
     check_verdict(j, 4, CLAIM_INCONCLUSIVE, "0 of 2 parts hold");
     free_judged(&t, j);
 
-    /* and surely worse */
+    /* and clearly worse */
     free_runs();
     add_text("kerple", 3, (const double[]){ 1.6, 1.6, 1.8, 1.9 });
     add_text("alibi", 3, loss_of[3]);
@@ -636,7 +636,7 @@ static void check_tables(void)
     free_runs();
 }
 
-/* A grid of learning rates: what was best within L stands for its arm, whatever it does beyond. */
+/* A grid of learning rates: the best within L represents its arm, whatever it does beyond. */
 static void check_rates(void)
 {
     add_text("rope", 3, loss_of[2]);
@@ -747,7 +747,7 @@ static void check_same(const struct lab_result *a, const struct lab_result *b)
         CHECK_THAT(!strcmp(a->warning[i], b->warning[i]), "warning %d", i);
 }
 
-/* What reading a result says whose text has `old` replaced; the rest of the folder is sound. */
+/* The error for a result whose text has `old` replaced.  The rest of the folder is intact. */
 static void check_damaged(const char *bytes, const char *old, const char *new, const char *says)
 {
     struct text t = { 0 };
@@ -829,7 +829,7 @@ static void check_each_field(const char *bytes)
         check_damaged(bytes, damages[i].old, damages[i].new, damages[i].says);
 }
 
-/* Every beginning of a file, as after a full disk. */
+/* Every prefix of a file, as a full disk leaves it. */
 static void check_truncated(const char *bytes, size_t n)
 {
     char run[SCRATCH];
@@ -925,7 +925,8 @@ static void check_files(void)
     put_file("runs/00000000000000000000000000000001/result.json", bytes, n);
     check_log();
 
-    /* a folder in the file's place, a file in a folder's, and names that would steer a terminal */
+    /* a folder in the file's place, a file in a folder's, and names that would control a
+     * terminal */
     char path[SCRATCH];
     path_in(path, "runs/00000000000000000000000000000001/result.json");
     unlink(path);
@@ -966,7 +967,7 @@ static void check_command(void)
 
 /* ---- The report ------------------------------------------------------------------------------ */
 
-/* Every tag that is opened is closed, in order. */
+/* Every opened tag is closed, in order. */
 static void check_tags(const char *s)
 {
     enum { DEEPEST = 64 };
@@ -1066,7 +1067,7 @@ static double cell_in(json_t *row, int column, const char *key)
     return json_number_value(json_object_get(cell, key));
 }
 
-/* The mean over seeds of what a spreadsheet has in its column "value". */
+/* The mean over seeds of the CSV column "value". */
 static double mean_in_csv(const char *csv, const char *begins, const char *column, int *count)
 {
     double sum = 0;
@@ -1132,7 +1133,7 @@ static void check_forms(const char *html, const char *text, const char *csv, jso
     CHECK_THAT(strstr(html, "loci lab run --preset hour &amp; co")
                    && strstr(text, "loci lab run --preset hour & co"),
                "the command");
-    /* what is drawn is there as numbers, too */
+    /* the drawn values are also present as numbers */
     int pictures = 0, figures = 0;
     json_array_foreach(json_object_get(root, "figures"), i, claim) figures +=
         json_object_get(claim, "lines") != NULL;

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# loci lab, from end to end: the preset smoke learns and is reported, and a run has the same bits whether it was stopped and
-# resumed, with one thread or two, and under every instruction set of this machine.
+# loci lab, end to end: the preset smoke learns and is reported.  A run has the same bits whether it
+# was stopped and resumed, with one thread or two, and under every instruction set of this machine.
 . tests/support/harness.sh
 export COLUMNS=100
 
 under=(lab)
 lab() { loci "$@"; }
 python() { command -v python3 >/dev/null; }
-json() {                                 # FILE...: each is one sound JSON object
+json() {                                 # FILE...: each is one valid JSON object
     if python; then python3 - "$@" <<'P'
 import json, sys
 def no(x): raise ValueError(x)
@@ -17,7 +17,7 @@ P
     else for file; do head -c 1 "$file" | grep -q '{' && tail -n 1 "$file" | grep -q '}$' || return 1; done; fi
 }
 hashes() { grep -h '"weights_sha256"' "$1"/runs/*/result.json | grep -Eo '[0-9a-f]{64}' | sort; }
-same() {                                 # DIR DIR: the same runs have the same weights, and there are some
+same() {  # DIR DIR: the same runs have the same weights, and there are some
     [ -n "$(hashes "$1")" ] && [ "$(hashes "$1")" = "$(hashes "$2")" ] &&
         (cd "$1/runs" && find . -name weights.safetensors) | while read -r file; do cmp "$1/runs/$file" "$2/runs/$file" || return 1; done
 }
@@ -32,7 +32,8 @@ dir=$work/smoke
 check "smoke runs" says "^$all of $all runs are done: loci lab report" run --preset smoke "${few[@]}" -o "$dir"
 check "all of it is there" test "$(ls "$dir"/runs/*/{config.json,log.csv,weights.safetensors,result.json} | wc -l)" -eq $((4 * all))
 check "and nothing else" test "$(find "$dir" -type f | wc -l)" -eq $((4 * all + 1))
-falls() {                                # FILE: mean loss of the last five lines below that of the first five, by a hundredth at least
+# FILE: the mean loss of the last five lines is at least a hundredth below that of the first five
+falls() {
     awk -F, 'NR > 1 { x[n++] = $2 } END { for (i = 0; i < 5; i++) { a += x[i]; b += x[n - 1 - i] } exit !(n >= 10 && b < 0.99 * a) }' "$1"
 }
 for log in "$dir"/runs/*/log.csv; do
@@ -47,7 +48,7 @@ check "does nothing" test "$before" = "$(stamps)"
 check "and is no other command" test "$(grep -c '^  "loci' "$dir/lab.json")" -eq 1
 
 # ---- The report, in four forms
-whole_page() {                           # FILE: begins and ends as it should, each picture is sound, and it loads nothing
+whole_page() {  # FILE: correct beginning and end, valid pictures, no external resources
     [ -s "$1" ] && head -c 15 "$1" | grep -qi '<!doctype html>' && tail -n 1 "$1" | grep -q '</html>' &&
         ! grep -Eiq '<script|<link|<img|src=|@import|url\(' "$1" || return 1
     ! python || python3 - "$1" <<'P'
@@ -69,7 +70,7 @@ P
 }
 check "a page" lab report "$dir" -o "$work/report.html"
 check "it is whole" whole_page "$work/report.html"
-# What encodings have learned by distance, their gates and sticks are drawn from their weights.
+# Learned biases by distance, gates and sticks are drawn from the weights.
 seen=$work/seen
 check "arms that learn something" lab run --arms t5,fox,sba,alibi+cape --tasks text --steps 3 --size XS --length 16 --set layers=1,dim=16,tokens=64 -q -o "$seen"
 check "their page" lab report "$seen" -o "$work/seen.html"
@@ -91,7 +92,7 @@ check "and it is JSON" json "$work/out"
 check "two forms at once" refused 'one of' report "$dir" --csv --json
 check "a folder that is not there" refused 'none' report "$work/none"
 
-# ---- What else looks at them
+# ---- Other commands on the folder
 check "watch" says "^$all of $all runs, 100 %" watch "$dir" --once
 check "plan" says '^1 runs, 40 steps, .* about [0-9]+ (s|min|h) on 2 threads here' plan --preset smoke --arms fox --tasks flipflop --threads 2
 check "plan --json" says '"teraflops"' plan --preset smoke --tasks flipflop --json
@@ -115,7 +116,7 @@ check "dump" lab dump --arm rope+fox --task copy --size XS -o "$work/step.safete
 header() { head -c 20000 "$work/step.safetensors" | tr -d '\0' | grep -aq "$1"; }
 for name in tokens targets logits loss w.embed d.layers.0.wq n.layers.1.bf; do check "it has $name" header "\"$name\""; done
 
-# ---- The same bits however it was run
+# ---- The same bits in every way of running
 tiny=(--arms rope+fox --tasks recall --size XS --length 16 --set layers=1,dim=16,keys=4,values=4,tokens=64,variants=0)
 golden=169c7c41a4aba644c24d17519e0f120345b560280768068d22d42a33f250f925
 for isa in $("$LOCI" info --json | sed -E 's/.*"isas":\[([^]]*)\].*/\1/' | tr -d '"' | tr ',' ' '); do
@@ -132,12 +133,12 @@ check "give the same weights" same "$work/one" "$work/two"
 
 steps=1000
 check "a run that nobody stops" lab run "${tiny[@]}" --steps $steps -q -o "$work/whole"
-stop() {                                 # SIGNAL: starts the run, or goes on with it, and stops it some steps later
+stop() {  # SIGNAL: starts or resumes the run, and stops it some steps later
     local claim="$work/parts/runs/*/claim" state="$work/parts/runs/*/state.safetensors" from
     from=$(cat $state 2>/dev/null | head -c 4000 | grep -aEo '"step":"[0-9]+"' | tr -dc 0-9)
     "$LOCI" lab run "${tiny[@]}" --steps $steps -q -o "$work/parts" >"$work/out" 2>"$work/err" &
     local pid=$!
-    while kill -0 $pid 2>/dev/null; do   # the claim tells of the first step that was made
+    while kill -0 $pid 2>/dev/null; do   # the claim records the first step made
         [ "$(cat $claim 2>/dev/null | awk '{ print $3; exit }')" -gt "${from:-0}" ] 2>/dev/null && break
         sleep 0.01
     done
@@ -152,7 +153,7 @@ check "with the same weights" same "$work/whole" "$work/parts"
 check "and the same log" bash -c 'cmp "$1"/whole/runs/*/log.csv "$1"/parts/runs/*/log.csv' - "$work"
 check "no checkpoint is left" test -z "$(find "$work/parts" -name 'state*')"
 
-# ---- Wishes that cannot be
+# ---- Invalid selections
 check "an unknown preset" refused 'did you mean smoke' run --preset smok -o "$work/no"
 check "an unknown key" refused 'did you mean heads' run --preset smoke --set head=2 -o "$work/no"
 check "an unknown task" refused 'did you mean recall' run --arms nope --tasks recal -o "$work/no"

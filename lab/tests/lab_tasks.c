@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_tasks.c -- what the lab's models learn is right: every sequence is read as a reader sees it,
- * token by token as words, and solved again here; lengths and shares are as promised; and the bits
- * of sequences and of the generated corpus stay what they are. */
+/* lab_tasks.c -- the lab's tasks are correct: every sequence is read in readable form, token by
+ * token, and solved again here.  Lengths and shares are as documented.  The bits of sequences and
+ * of the generated corpus never change. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <string.h>
@@ -21,14 +21,14 @@ struct sequence {
     const struct lab_column *column;     /* NULL: training */
     int row, n;
     int32_t *token, *target;
-    char (*word)[16], (*want)[16];       /* what solvers read, and what they write: "" or a word */
+    char (*word)[16], (*want)[16];       /* input and output of solvers: "" or a word */
 };
 
 static const char *column_name(const struct lab_column *c) { return c ? c->name : "training"; }
 #define WHERE "%s, %s, row %d"
 #define OF(s) (s)->p->task->name, column_name((s)->column), (s)->row
 
-/* In arrays that are just as long as they have to be, so that sanitizers see who goes beyond. */
+/* In arrays of the exact length, so that sanitizers report accesses beyond. */
 static struct sequence draw(const struct lab_problem *p, const struct lab_column *c, uint64_t key,
                             int row)
 {
@@ -83,7 +83,7 @@ static double option(const struct lab_problem *p, const char *name)
 static void solve_text(struct sequence *s)
 {
     for (int i = 0; i + 1 < s->n; i++) want(s, i, s->word[i + 1]);
-    /* the byte behind the window is looked up by check_text() */
+    /* check_text() looks up the byte behind the window */
     char last[16];
     s->p->task->show(s->p, s->target[s->n - 1], last);
     want(s, s->n - 1, last);
@@ -102,7 +102,7 @@ static void solve_flipflop(struct sequence *s)
     }
 }
 
-/* The last value that stood behind this key, before token `end`, looking back. */
+/* The last value after this key before token `end`, searching backwards. */
 static const char *value_before(const struct sequence *s, int end, const char *key)
 {
     for (int i = end - 2; i > 0; i -= 2)
@@ -262,7 +262,7 @@ static void check_sequence(struct sequence *s)
         const int32_t x = s->token[i], y = s->target[i];
         bad += x < 0 || x >= tokens || (x == LAB_BOS) != (i == 0);
         bad += y < -1 || y >= tokens || y == LAB_BOS;
-        /* what was asked for comes next, except where a key gets a new value */
+        /* the answer to the question comes next, except where a key gets a new value */
         if (y >= 0 && i + 1 < s->n && !stream) bad += s->token[i + 1] != y;
         asked += y >= 0;
     }
@@ -289,7 +289,7 @@ static void check_again(const struct lab_problem *p, const struct lab_column *c,
     drop(&a), drop(&b);
 }
 
-/* Words tell all tokens apart. */
+/* Words distinguish all tokens. */
 static void check_words(const struct lab_problem *p)
 {
     const int n = p->task->vocabulary(p);
@@ -313,7 +313,7 @@ static int list_columns(const struct lab_problem *p, struct lab_column *list)
     return n;
 }
 
-/* Names are there and differ, one at least is trained, times and lengths fit each other. */
+/* Names exist and differ, at least one is trained, and times and lengths agree. */
 static void check_columns(const struct lab_problem *p)
 {
     struct lab_column c[LAB_COLUMNS];
@@ -394,7 +394,7 @@ static void check_all(void)
 
 /* ---- Shares and lengths ---------------------------------------------------------------------- */
 
-/* Counts that should all be the same, within six standard deviations. */
+/* Counts that should be equal, within six standard deviations. */
 static void check_even(const char *what, const int *times, int n)
 {
     double sum = 0;
@@ -417,7 +417,7 @@ static struct sequence words(const struct lab_problem *p, const struct lab_colum
 
 enum { MANY = 4000 };
 
-/* Instructions but the first and the last, and the bits of what is not read. */
+/* Instructions except the first and the last, and the bits that are not read. */
 static void check_flipflop(const struct lab_column *c, double ignore)
 {
     const struct lab_problem p = problem("flipflop", 64);
@@ -441,7 +441,7 @@ static void check_flipflop(const struct lab_column *c, double ignore)
     check_share("ones", ones, bits, 0.5);
 }
 
-/* Keys of a sequence are few, over many sequences all of the pool. */
+/* A sequence has few keys.  Many sequences together use the whole pool. */
 static void check_recall(const struct lab_column *c, int in_use)
 {
     const struct lab_problem p = problem("recall", 64);
@@ -463,7 +463,7 @@ static void check_recall(const struct lab_column *c, int in_use)
     else CHECK_THAT(longest == c->length, "recall: %d tokens", longest);
     CHECK_THAT(most <= in_use && most > in_use - 8, "recall: %d keys of %d", most, in_use);
     check_even("recall: values", value, 16);
-    /* keys of one sequence hang together: 32 of the pool, in_use at a time */
+    /* keys of one sequence are dependent: 32 of the pool, in_use at a time */
     for (int k = 0; k < 32; k++)
         CHECK_THAT(key[k] > MANY / 4, "recall: key %d %d times", k, key[k]);
 }
@@ -512,7 +512,7 @@ static void check_count(void)
         int i = 1, used = 0;
         for (; is(&s, i, "set") && s.word[i + 1][0] == 'a' + used; i += 3) used++;
         in_use[used - 1]++;
-        while (i < s.n - 8) {            /* where all statements fit still */
+        while (i < s.n - 8) {            /* where every statement still fits */
             const int w = is(&s, i, "set") ? 0 : is(&s, i, "inc") ? 1 : 2;
             what[w]++, all++, i += 3 - w;
         }
@@ -602,7 +602,7 @@ static void check_shares(void)
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
-/* Where the corpus has these tokens, from `from` on; -1: nowhere. */
+/* The position of these tokens in the corpus, from `from` on. -1: not found. */
 static ptrdiff_t search(const struct lab_corpus *c, ptrdiff_t from, const int32_t *token, int n)
 {
     for (; from + n <= c->count; from++)
@@ -655,7 +655,7 @@ static void check_training_text(void)
     check_even("text: places", tenth, 10);
 }
 
-/* What is around a key is text, of the right part of the corpus. */
+/* The text around a key comes from the right part of the corpus. */
 static void check_passkey_text(void)
 {
     const struct lab_problem p = lab_problem(lab_task("passkey"), 64, &bytes);
@@ -682,7 +682,7 @@ static int by_key(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of all tasks: two seeds, some steps, rows, and all rows of all columns. */
+/* Over all tasks: two seeds, some steps, rows, and all rows of all columns. */
 static void check_keys(void)
 {
     enum { ROOM = 200000 };
@@ -722,8 +722,8 @@ static void digest(struct sha256 *s, const struct sequence *q)
     }
 }
 
-/* Three hundred sequences of training and ten of each column: who changes one, changes results
- * that were published, and must say so. */
+/* Three hundred sequences of training and ten of each column.  A change of any of them changes
+ * published results, and must be announced. */
 static void check_bits(void)
 {
     static const struct { const char *task, *option; double value; const char *sha; } golden[] = {
@@ -772,7 +772,7 @@ static void check_hash(const char *text, size_t n, int times, size_t piece, cons
     CHECK_THAT(!strcmp(hex, want), "%d times %.20s in pieces of %zu: %s", times, text, piece, hex);
 }
 
-/* Those of NIST: FIPS 180-2, appendix B, and the empty message. */
+/* Vectors of NIST: FIPS 180-2, appendix B, and the empty message. */
 static void check_sha256(void)
 {
     const char *two = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
@@ -798,7 +798,8 @@ static char *text_of(const struct lab_corpus *c)
     return text;
 }
 
-/* Sums are right; what is quoted was said a little before; lists count from 1; "a" and "an". */
+/* Sums are right, quotations repeat recent sentences, lists count from 1, and "a" and "an" are
+ * right. */
 static void check_stories(void)
 {
     char *text = text_of(&stories), *at = text;
@@ -810,7 +811,7 @@ static void check_stories(void)
         CHECK_THAT(c == (sign == '+' ? a + b : a - b) && c > 0, "%d %c %d = %d", a, sign, b, c);
         sums++;
     }
-    /* quotations hold no quotation marks; the last may be cut off */
+    /* quotations contain no quotation marks; the last may be cut off */
     for (at = text; (at = strstr(at, ": \""));) {
         const char *from = at + 3, *end = strchr(from, '"');
         if (!end) break;
@@ -849,7 +850,7 @@ static void check_corpus(void)
     CHECK_THAT(!strcmp(stories.name, "generated"), "%s", stories.name);
     CHECK_THAT(!strncmp(stories.sha256, "a82fbbfb1266bf02", 16), "%s", stories.sha256);
 
-    /* a shorter corpus is the beginning of a longer one, and its hash that of its bytes */
+    /* a shorter corpus is a prefix of a longer one, and its hash is that of its bytes */
     struct lab_corpus less;
     loci_error e = { 0 };
     CHECK_THAT(!lab_corpus_open(&less, NULL, 10007, &e), "%s", e.text);
@@ -861,7 +862,7 @@ static void check_corpus(void)
     CHECK_THAT(!strcmp(hex, less.sha256), "%s", less.sha256);
     free(a), free(b);
     lab_corpus_close(&less);
-    lab_corpus_close(&less);             /* does no harm */
+    lab_corpus_close(&less);             /* a second close is harmless */
     check_stories();
 }
 
@@ -873,7 +874,7 @@ static void write_file(char name[SCRATCH], const void *from, size_t n)
     CHECK_THAT(f && fwrite(from, 1, n, f) == n && !fclose(f), "%s", name);
 }
 
-/* Any bytes; all of them, and the smallest corpus that a length may have. */
+/* Arbitrary bytes; all 256 of them, and the smallest corpus for a length. */
 static void check_files(void)
 {
     enum { LEAST = 20 * (64 * 8 * 16 - 1) + 1 };
@@ -976,7 +977,7 @@ static void check_options(void)
                "text: needs a corpus");
 }
 
-/* What tests cost at length 64: no task more than the others can bear. */
+/* The cost of tests at length 64: no task is out of proportion. */
 static void check_cost(void)
 {
     const struct lab_task *const *task;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_traps.c -- what a run is before it runs: every trap gives its warning and what is no trap
- * gives none; configurations, their identity and their files; texts of arms; learning rates; and
- * the runs that presets, lists and grids come to. */
+/* lab_traps.c -- runs before they start: every trap gives its warning, and other settings give
+ * none.  Configurations, their identity and their files; texts of arms; learning rates; and the
+ * runs that presets, lists and grids select. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -40,8 +40,9 @@ static struct lab_config config_of(const char *arm, const char *task, const char
 /* ---- Traps ----------------------------------------------------------------------------------- */
 
 static const struct trap {
-    const char *arm, *task, *settings, *row; /* row: a variant that was tested, too */
-    const char *says;                        /* "" in front of what must not be said: "!..." */
+    const char *arm, *task, *settings, *row; /* row: a variant that is tested too */
+    /* a text that must not occur has "!" in front: "!..." */
+    const char *says;
 } traps[] = {
     /* parts of tables that are never trained */
     { "t5:max_distance=65", "copy", "most=31", "", "t5: max_distance=65, but training has 63" },
@@ -141,7 +142,7 @@ static void check_trap(const struct trap *t)
 }
 
 /* Two traps that cannot arise here: without BOS nope could not count, and a gate that forgets much
- * at the start would learn slowly. */
+ * at first would learn slowly. */
 static void check_starts(void)
 {
     const struct lab_task *const *list;
@@ -252,7 +253,7 @@ static void check_fields(void)
     CHECK_THAT(!lab_config_check(&c, &e), "%s", e.text);
 }
 
-/* The text decides, and every field is in it. */
+/* The identity depends on the text, and every field is in it. */
 static void check_identity(void)
 {
     static const char *const changes[] = {
@@ -287,7 +288,7 @@ static void check_identity(void)
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++) CHECK_THAT(strcmp(id[i], id[k]) != 0, "%d and %d", i, k);
 
-    /* neither what lies behind texts and options, nor how a number is written */
+    /* neither the bytes behind texts and options, nor the format of a number */
     memset(&other, 0x5a, sizeof other);
     other.learned = LAB_RANDOM, other.variants = 1, other.finetune = other.seed = 0;
     other.steps = 100;
@@ -300,7 +301,7 @@ static void check_identity(void)
     id_of(&other, again);
     CHECK_THAT(!strcmp(again, id[0]), "recall has no corpus and three options");
 
-    /* of a corpus its bytes, not its name */
+    /* a corpus counts by its bytes, not by its name */
     struct lab_corpus book = corpus;
     struct lab_config text = config_of("rope", "text", "");
     id_of(&text, id[0]);
@@ -330,7 +331,7 @@ static void check_settings(void)
     }
 }
 
-/* config.json says all, and is believed in the folder of its run alone. */
+/* config.json is complete, and is accepted in the folder of its run only. */
 static void check_file(void)
 {
     static const char *const all[][3] = {
@@ -495,7 +496,7 @@ static void check_changes(void)
 {
     static const struct {
         enum lab_change change;
-        const char *arm, *want; /* NULL: it has none such */
+        const char *arm, *want; /* NULL: no such variant */
     } list[] = {
         { LAB_PI, "rope", "rope:pairing=half,scaling=linear,factor=4" },
         { LAB_NTK, "alibi+rope:base=100", "alibi+rope:base=100,pairing=half,scaling=ntk,factor=4" },
@@ -533,7 +534,7 @@ static void check_changes(void)
                "arm 'alibi' has nothing that 'pi' could change");
 }
 
-/* ---- What runs ------------------------------------------------------------------------------- */
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 static struct lab_runs made(const struct lab_wish *w)
 {
@@ -569,7 +570,7 @@ static void check_presets(void)
     const struct lab_preset *list;
     CHECK_THAT(lab_presets(&list) == 5, "presets");
     for (int i = 0; i < 5; i++) {
-        const char *size = i < 3 ? list[i].size : "S"; /* a model of each is opened */
+        const char *size = i < 3 ? list[i].size : "S"; /* opens a model of each */
         struct lab_runs r =
             made(&(struct lab_wish){ .preset = list[i].name, .size = size, .corpus = &corpus });
         int drawn = 0;
@@ -621,7 +622,7 @@ static void check_lists(void)
     lab_runs_free(&r);
 }
 
-/* What a user wants goes before what a preset says. */
+/* The user's settings override the preset's. */
 static void check_wishes(void)
 {
     static const char *const keys[] = { "heads", "keys" }, *const values[] = { "8", "4" };
@@ -689,7 +690,7 @@ static int64_t params_of(const struct lab_config *c)
     return n;
 }
 
-/* The MLP grows in steps of LAB_PAD, so half of one is as near as it gets. */
+/* The MLP grows in steps of LAB_PAD, so half a step is the closest match. */
 static void check_match(void)
 {
     const struct lab_known *known;

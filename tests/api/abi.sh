@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The public ABI is that of the last record in abi/, or a growth of it; libraries export what headers declare, with the
-# version of the lists in abi/; and each kind of break, planted in a copy, is found.
+# The public ABI is that of the last record in abi/, or a growth of it.  Libraries export the
+# declarations of the headers, with the versions of the lists in abi/.  Each kind of break, planted
+# in a copy, is detected.
 . tests/support/harness.sh
 CC=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt" 2>/dev/null)
 export CC=${CC:-cc}
 
 # ---- Headers, lists and libraries
 declared() { sed -nE 's/^LOCI_API .*[ *](loci_[a-z0-9_]+) ?\(.*/\1/p' "${@/#/include/loci/}" | sort; }
-# Of a name that is in several nodes the last is the one that programs are linked with.
+# If several nodes have a name, programs are linked with the last one.
 listed() {
     awk '/^LOCI_/ { node = $1 }
          $1 ~ /^loci_/ { sub(";", "", $1); if ($1 in last) print $1 "@" last[$1]; last[$1] = node }
@@ -57,20 +58,20 @@ grows() { scripts/abi --root "$1" --against "$record" >"$work/out" 2>"$work/err"
 check "today's ABI is that of $record, or more" grows .
 
 # ---- Breaks
-tree() {                                 # a copy in $work/tree, of the headers as they were recorded
+tree() {                                 # a copy in $work/tree, of the headers as recorded
     rm -rf "$work/tree"
     mkdir -p "$work/tree/include"
     cp -r include/loci "$work/tree/include/" && cp -r abi CMakeLists.txt "$work/tree/"
 }
 edit() { sed -E -i "$2" "$work/tree/$1" && ! cmp -s "$1" "$work/tree/$1"; }
-breaks() {                               # PATTERN FILE SCRIPT...: found, with a line that says so
+breaks() {                               # PATTERN FILE SCRIPT...: detected, with a matching line
     local pattern=$1
     shift
     tree
     while [ $# -gt 0 ]; do edit "$1" "$2" || return 1; shift 2; done
     ! grows "$work/tree" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
 }
-still() {                                # FILE SCRIPT...: taken
+still() {                                # FILE SCRIPT...: accepted
     tree
     while [ $# -gt 0 ]; do edit "$1" "$2" || return 1; shift 2; done
     grows "$work/tree"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* calls.c -- what loci/loci.h says of all calls, for every encoding, stage and pass:
+/* calls.c -- what loci/loci.h promises about all calls, for every encoding, stage and pass:
  *
- *     memory       a plan and a pool are made whole or not at all, whichever allocation or thread
- *                  fails, and give back all they took; nothing else takes memory, starts a thread,
- *                  or touches a file
+ *     memory       a plan and a pool are created completely or not at all, whichever allocation or
+ *                  thread fails, and free all their memory; no other call allocates memory,
+ *                  starts a thread, or touches a file
  *     the process  handlers and masks of signals, the state of floating point, locale, folder,
- *                  umask, environment, open files, threads and limits stay what they were
- *     cancelling   at any question: nothing is written but outputs and the workspace, and the same
- *                  call, made again, has the bits that it has undisturbed
+ *                  umask, environment, open files, threads and limits do not change
+ *     cancelling   at every query of the host: only outputs and the workspace are written, and the
+ *                  same call, made again, has the bits of an undisturbed one
  *
- * With the argument `all`, in every shape on every instruction set, and at each question. */
+ * With the argument `all`, in every shape on every instruction set, and at each query. */
 #define _GNU_SOURCE
 #include "inject.h"
 
@@ -26,7 +26,7 @@
 
 extern char **environ;
 static bool whole;
-/* Unless all is asked for, some shapes of each encoding, each on another instruction set. */
+/* Without `all`, some shapes of each encoding, each on another instruction set. */
 static bool left_out(void)
 {
     static int turn;
@@ -70,7 +70,7 @@ static void plans(void)
     }
 }
 
-/* Whichever thread cannot be made: none is left, and the host is as it was. */
+/* Whichever thread cannot be created: none remains, and the host is unchanged. */
 static void pools(void)
 {
 #ifndef LOCI_NO_THREADS
@@ -97,8 +97,9 @@ static void pools(void)
 /* ---- The process ----------------------------------------------------------------------------- */
 
 #if defined __x86_64__
-static unsigned arithmetic(void) { return __builtin_ia32_stmxcsr() & ~0x3fu; }   /* not its flags */
-static void odd_arithmetic(bool odd)             /* subnormals are zero, and rounding goes up */
+/* without its flags */
+static unsigned arithmetic(void) { return __builtin_ia32_stmxcsr() & ~0x3fu; }
+static void odd_arithmetic(bool odd)             /* flushes subnormals to zero and rounds up */
 {
     __builtin_ia32_ldmxcsr(odd ? 0x1f80 | 0x8040 | 0x4000 : 0x1f80);
 }
@@ -134,7 +135,7 @@ static void look(struct process *p)
     p->arithmetic = arithmetic();
     const fenv_t *const usual = FE_DFL_ENV;
     fenv_t now;
-    fegetenv(&now), fesetenv(usual);         /* what follows is no call of ours */
+    fegetenv(&now), fesetenv(usual);         /* later code must not see it */
     for (int i = 1; i < SIGNALS; i++) sigaction(i, NULL, &p->action[i]);
     pthread_sigmask(SIG_BLOCK, NULL, &p->mask);
     p->umask = umask(0), umask(p->umask);
@@ -151,7 +152,7 @@ static void look(struct process *p)
             p->environment_sum = p->environment_sum * 31 + (unsigned char)*c;
     fesetenv(&now);
 }
-/* A word for what has changed; NULL: nothing has. */
+/* Names what has changed.  NULL: nothing. */
 static const char *changed(const struct process *a, const struct process *b)
 {
     for (int i = 1; i < SIGNALS; i++)
@@ -175,7 +176,7 @@ static const char *changed(const struct process *a, const struct process *b)
 
 /* ---- One problem ----------------------------------------------------------------------------- */
 
-/* What a call may write; all other blocks of the room are read. */
+/* Memory that a call may write.  All other blocks are read only. */
 static bool is_output(const struct play *p, const void *at, enum play_pass pass)
 {
     const void *const list[] = { p->call.o.data, p->call.lse, p->call.rem, p->call.ae,
@@ -188,7 +189,7 @@ static bool is_output(const struct play *p, const void *at, enum play_pass pass)
         if (at == p->ddata[i]) return true;
     return false;
 }
-/* A workspace may hold anything, and a cache more than its keys. */
+/* A workspace may contain anything, and a cache more than its keys. */
 static bool is_result(const struct play *p, const void *at, enum play_pass pass)
 {
     return is_output(p, at, pass) && at != p->work && at != p->cached.work
@@ -226,7 +227,7 @@ static void run(void *user, int n, void (*job)(void *, int), void *arg)
 }
 static const loci_host host = { .run = run, .cancelled = cancelled, .threads = 2 };
 
-/* A pass that is cancelled at each of its questions, and made again. */
+/* Cancels a pass at each query of the host, and makes it again. */
 static void cancel(struct play *p, enum play_pass pass, const char *name)
 {
     struct picture before, calm;
@@ -302,7 +303,7 @@ static void others(void)
                "the system, %s has changed", refused, calls, what ? what : "nothing");
 }
 
-/* Plans and pools, too, leave a process as it was once they are gone. */
+/* Plans and pools also leave a process unchanged once they are destroyed. */
 static void plan_and_pool(void)
 {
     static struct process before, after;
@@ -319,7 +320,7 @@ static void plan_and_pool(void)
     (void)pool;
 #endif
     look(&after);
-    /* A thread that was joined may be seen for a moment. */
+    /* A joined thread may remain visible for a moment. */
     for (int i = 0; i < 1000 && after.threads != before.threads; i++) {
         usleep(1000);
         look(&after);
@@ -328,7 +329,7 @@ static void plan_and_pool(void)
     CHECK_THAT(!what, "a plan and a pool: %s has changed", what);
 }
 
-/* ---- Are these all? -------------------------------------------------------------------------- */
+/* ---- Coverage -------------------------------------------------------------------------------- */
 
 static char *text_of(const char *path)
 {
@@ -368,7 +369,7 @@ int main(int argc, char **argv)
     walk_only(whole ? argc - 1 : argc, whole ? argv + 1 : argv);
     inject_open();
     complete();
-    plan_and_pool();                     /* first: what it looks for would be there already */
+    plan_and_pool();                     /* first: later the state would already exist */
     plans();
     pools();
     others();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* catalogue.c -- what encodings offer, how their tensors start and what memory calls ask for,
- * against tests/api/catalogue.txt: a default, a range, a shape, a start or a size changes only on
+/* catalogue.c -- properties of encodings, initial tensors and memory sizes of calls, against
+ * tests/api/catalogue.txt.  A default, a range, a shape, an initial value or a size changes only on
  * purpose, by `test_catalogue write`. */
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const char *const roles[] = { "learned", "fixed", "input" };
 static FILE *record;
 static bool writing;
 
-/* One line, written or compared. */
+/* Writes or compares one line. */
 static void line(const char *said)
 {
     char wanted[512] = "";
@@ -82,7 +82,7 @@ static void tensors(const char *text, loci_stage stage)
 }
 
 /* Bytes of calls in double, which have one engine everywhere: of whole tiles, of one key more, in
- * segments, and of one row beside a cache. */
+ * segments, and of one row with a cache. */
 static void memory(const char *text, bool square)
 {
     enum { KEYS = 1024, MORE = KEYS + 1 };
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)
         if (!t.drawn && !strchr(t.text, '+')) tensors(t.text, LOCI_ATTENTION);
-    /* bytes are those of pointers with 64 bits */
+    /* the bytes are those of 64-bit pointers */
     const bool known = sizeof(void *) == sizeof(int64_t);
     for (struct walk_text t = { 0 }; known && walk_next(&t);)
         if (!t.drawn) memory(t.text, t.square);

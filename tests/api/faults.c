@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* faults.c -- every command of the program, while one call of the system after the other fails:
- * memory, threads, and what opens, reads and writes files.
+/* faults.c -- every command of the program while one system call after the other fails: memory,
+ * threads, and calls that open, read and write files.
  *
- * However it ends, it ends by itself: with all that it does otherwise, to the byte; or with exit
- * code 2, one sentence, and files as they were before.  What only comes in pieces or again (half
- * reads, half writes, EINTR) changes nothing.  An experiment of the lab then goes on to the bits
- * that it has undisturbed.
+ * Every command must terminate by itself.  Either its output is complete, to the byte, or it exits
+ * with code 2, one sentence, and unchanged files.  Partial or repeated calls (half reads, half
+ * writes, EINTR) change nothing.  A lab experiment then continues to the bits of an undisturbed
+ * one.
  *
- * Of many calls some fail here, drawn from a seed; with the argument `all` each of them does
- * (scripts/faults memory, scripts/faults writes), but of the slowest commands 300 and some more.
- * The argument `memory` or `files` stands for one half of all this, and the first words of a
- * command for that one alone.  The program runs in children of this process, which share its
+ * Of many calls some fail here, drawn from a seed.  With the argument `all` each of them does
+ * (scripts/faults memory, scripts/faults writes), except that the slowest commands get 300 and some
+ * more.  The argument `memory` or `files` selects one half of the test, and the first words of a
+ * command select that command.  The program runs in children of this process, which share its
  * counters. */
 #define _DEFAULT_SOURCE
 #define _XOPEN_SOURCE 700
@@ -32,11 +32,11 @@
 #ifdef LOCI_SANITIZED
 enum { FIRST = 4, DRAWN = 2, SLOW_TOO = 0 };     /* slow commands take half a minute each here */
 #else
-/* Of the calls of one kind the first, and some more. */
+/* Of the calls of one kind, the first ones and some later ones. */
 enum { FIRST = 9, DRAWN = 5, SLOW_TOO = 1 };
 #endif
-enum { MANY = 300 };                     /* that is all, of a command that takes a second */
-enum { PATIENCE = 600, TEXT = 1 << 22 }; /* seconds, for a machine that is very busy; bytes */
+enum { MANY = 300 };                     /* the total for a command that takes a second */
+enum { PATIENCE = 600, TEXT = 1 << 22 }; /* seconds, for a very busy machine; bytes */
 
 static bool all;
 static char folder[SCRATCH];
@@ -51,11 +51,11 @@ static const char *path(const char *name)
 
 /* ---- Commands -------------------------------------------------------------------------------- */
 
-/* `@` in its words is the folder of this test.  files: that it writes; before each try they hold
- * the word "old".  own: what it prints, and what it writes, are of one run only.  fresh: a folder
- * that is not there before.  such a command goes on where it was
- * stopped.  sentences: that it may end with, 0 stands for 1.  says: what it cannot
- * read is left out, and it says so.  slow: it takes a second, so fewer tries must do. */
+/* `@` in its words is the folder of this test. files: its outputs, which contain the word "old"
+ * before each try. own: its output differs from run to run. fresh: a folder that does not exist
+ * before.  Such a command continues where it was stopped. sentences: the allowed number of error
+ * sentences, 0 means 1. says: it skips unreadable inputs and reports them. slow: it takes a second,
+ * so it gets fewer tries. */
 struct command_line {
     const char *words, *files[2];
     bool own;
@@ -124,7 +124,7 @@ static void put(const char *name, const char *text)
     FILE *f = __real_fopen(path(name), "wb");
     if (!f || fputs(text, f) < 0 || fclose(f)) exit(2);
 }
-/* *n bytes of a file, or NULL; at most TEXT. */
+/* Reads *n bytes of a file, at most TEXT.  NULL on failure. */
 static char *get(const char *name, size_t *n)
 {
     FILE *f = __real_fopen(path(name), "rb");
@@ -143,7 +143,7 @@ static int drop_one(const char *name, const struct stat *st, int kind, struct FT
 }
 static void drop(const char *name) { nftw(path(name), drop_one, 8, FTW_DEPTH | FTW_PHYS); }
 
-/* Names of the folder itself; and of half-written files, anywhere in it. */
+/* The number of names in the folder itself, and of half-written files anywhere in it. */
 static int names, halves;
 static int count_one(const char *name, const struct stat *st, int kind, struct FTW *ftw)
 {
@@ -158,8 +158,7 @@ static void count_files(void)
     nftw(folder, count_one, 8, FTW_PHYS);
 }
 
-/* The hash of weights that results of a lab have, in the order of their names; "": there are none.
- */
+/* The weight hashes in the results of a lab, ordered by name.  "": there are none. */
 static void hashes(const char *lab, char *to, size_t capacity)
 {
     char runs[SCRATCH + 128];
@@ -214,7 +213,7 @@ static void leave(int code, void *arg)
     _exit(code);
 }
 #endif
-/* In a child: exit() instead of a return, as commands may do that, too. */
+/* In a child: exit() instead of a return, as commands may call it too. */
 static void run_child(const char *words, int kinds, enum inject_how how, int error, long at)
 {
     char buffer[8192], *argv[64];
@@ -225,9 +224,10 @@ static void run_child(const char *words, int kinds, enum inject_how how, int err
     __real_close(out), __real_close(err);
     alarm(PATIENCE);
 #ifdef LOCI_SANITIZED
-    on_exit(leave, NULL);                /* what a command has not given back goes with it */
+    on_exit(leave, NULL);                /* the process exit frees memory that a command has not */
 #endif
-    atexit(inject_off);                  /* before gcov writes what ran, which takes memory, too */
+    /* before gcov writes its data, which also allocates memory */
+    atexit(inject_off);
     inject_arm(kinds, how, error, at);
     exit(program(argc, argv));
 }
@@ -256,7 +256,7 @@ static struct ending run_words(const char *words, int kinds, enum inject_how how
 }
 static void forget(struct ending *e) { __real_free(e->out), __real_free(e->file); }
 
-/* Weights of two heads of queries and keys, and something else. */
+/* Weights of two heads of queries and keys, and another tensor. */
 static void make_weights(void)
 {
     static float numbers[16 * 12];
@@ -271,7 +271,7 @@ static void make_weights(void)
     for (int i = 0; i < COUNT(numbers); i++) numbers[i] = (float)i;
     if (loci_safetensors_write(path("weights"), 3, list, data, 0, NULL, NULL)) exit(2);
 }
-/* A file that is read loses its end between two reads. */
+/* Truncates an input file between two reads. */
 static bool reads_weights(void) { return strstr(line->words, "@/weights"); }
 static void shrink(void)
 {
@@ -306,7 +306,8 @@ static const struct fault {
     int error;
     bool harmless;                       /* it must change nothing */
     bool writes;                         /* for commands that write files only */
-    bool must;                           /* the first of these calls must not go unheard */
+    /* a failure of the first of these calls must be reported */
+    bool must;
 } faults[] = {
     { "no memory", INJECT_MEMORY, INJECT_ONCE, ENOMEM, false, false, false },
     { "no memory from then on", INJECT_MEMORY, INJECT_ON, ENOMEM, false, false, false },
@@ -353,7 +354,7 @@ static void judge(const struct fault *f, long at, struct ending *e)
                    "and %d half written", line->words, f->name, at, names, calm_names, halves);
         return;
     }
-    /* A folder of runs: whatever was not done is done by the same command. */
+    /* A folder of runs: repeating the command completes it. */
     char then[sizeof calm_hashes];
     CHECK_THAT(!e->signal && (e->code == EXIT_DONE || (e->code == EXIT_ERROR && e->lines >= 1
                && !strncmp(e->said, "loci: ", 6))) && (!f->harmless || good),
@@ -385,9 +386,9 @@ static long draw(long below)
     return (long)((z ^ z >> 31) % (uint64_t)below);
 }
 
-/* `info` does without the processor's name, so opening its file may fail.
+/* `info` works without the CPU's name, so opening its file may fail.
  *
- * How many calls there are is known only from a try in which none fails. */
+ * The number of calls is known only from a try in which none fails. */
 static void fail_each(const struct fault *f)
 {
     before_each();
@@ -420,7 +421,7 @@ static void fail_command(bool memory, bool files)
     forget(&calm);
 }
 
-/* ---- Files that are there -------------------------------------------------------------------- */
+/* ---- Existing files -------------------------------------------------------------------------- */
 
 static void make_inputs(void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* given.c -- what callers may give and what they may not, at every public function: positions,
- * memory that overlaps or is crooked, structs of other versions, sizes of buffers, caches from
- * elsewhere, cancelling, and no pointer at all. */
+/* given.c -- valid and invalid arguments of every public function: positions, overlapping or
+ * unaligned memory, structs of other versions, sizes of buffers, foreign caches, cancelling, and
+ * NULL pointers. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "mem.h"
 #include "walk.h"
 
-/* Did a call fail with a sentence that has this in it? */
+/* Did a call fail with a sentence that contains this text? */
 
 /* ---- A problem ------------------------------------------------------------------------------- */
 
@@ -159,7 +159,7 @@ static void far_elsewhere(void)
     }
     drop(&p);
 }
-/* Keys of a cache: those that are added, that move, and that go on from others. */
+/* Keys of a cache: appended keys, moved keys, and keys that continue others. */
 static void far_keys(void)
 {
     struct problem p;
@@ -190,7 +190,7 @@ static void far_keys(void)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Every output of a pass where each other argument is: refused, and nothing is written. */
+/* Places every output of a pass at each other argument: the call fails, and writes nothing. */
 static void everywhere(void)
 {
     struct problem p;
@@ -220,7 +220,8 @@ static void everywhere(void)
             if (inputs[i].data == outputs[o].data || (o < forward_outputs && i >= forward_inputs
                                                       && i < COUNT(inputs) - 2)) continue;
             for (int by = 0; by < 2; by++) {
-                if (o == COUNT(outputs) - 1 && by) continue;         /* work starts on 64 bytes */
+                /* the workspace is 64-byte aligned */
+                if (o == COUNT(outputs) - 1 && by) continue;
                 *outputs[o].data = (char *)*inputs[i].data + (by ? sizeof(float) : 0);
                 const loci_status status = of_forward ? forward(&p) : backward(&p);
                 CHECK_THAT(status == LOCI_BAD_ARG && (strstr(p.e.text, "overlap")
@@ -230,7 +231,7 @@ static void everywhere(void)
             }
         }
     CHECK_THAT(!forward(&p) && !backward(&p), "fox, at the end: %s", p.e.text);
-    /* Rows of an output that run through one another. */
+    /* Rows of an output that overlap each other. */
     p.call.o = (loci_view){ p.o, 8, 8, 8 };
     CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "let its rows overlap",
                "o with strides of 8, 8, 8");
@@ -242,7 +243,7 @@ static void everywhere(void)
                "dk with strides of 8, 8, 8");
     drop(&p);
 }
-/* Pointers that are no multiples of their numbers. */
+/* Pointers that are not aligned to their type. */
 static void crooked(void)
 {
     struct problem p;
@@ -270,7 +271,7 @@ static void crooked(void)
     drop(&p);
 }
 
-/* Rotations and embeddings in place, and not quite. */
+/* Rotations and embeddings in place, and slightly shifted. */
 static void in_place(void)
 {
     struct problem p;
@@ -305,7 +306,7 @@ static void in_place(void)
                LOCI_BAD_ARG, &p.e, "y overlaps x", "embed, a number on");
     drop(&p);
 }
-/* q, k and v of one buffer, and their gradients in another: the numbers of tensors apart. */
+/* q, k and v in one buffer, and their gradients in another, interleaved by strides. */
 static void packed_gradients(void)
 {
     struct problem p;
@@ -377,7 +378,7 @@ static void broadcast(void)
     drop(&p);
 }
 
-/* ---- Windows as models count them ------------------------------------------------------------ */
+/* ---- Windows in the convention of models ----------------------------------------------------- */
 
 static void windows(void)
 {
@@ -410,8 +411,8 @@ static void windows(void)
 
 /* ---- Structs of other versions --------------------------------------------------------------- */
 
-/* The struct as a program of another version has it: `size` of its own, of which the first `part`
- * bytes are ours and then there is `rest`. */
+/* The struct of a program of another version: `size` bytes, of which the first `part` are ours and
+ * the others are `rest`. */
 static void *other_version(struct mem *mem, const void *ours, size_t part, size_t size, int rest)
 {
     const size_t bytes = (size > part ? size : part) + 64;
@@ -450,7 +451,7 @@ static loci_status try_table(struct problem *p, const void *s)
     return loci_export_rope(p->plan, NULL, s, &p->e);
 }
 
-/* sized: the plan is that of a program of 0.3, which sets sizes; else of an older one. */
+/* sized: the plan is that of a program of 0.3, which sets sizes.  Otherwise of an older one. */
 static void versions(bool sized)
 {
     struct problem p;
@@ -474,7 +475,7 @@ static void versions(bool sized)
     };
     for (int n = 0; n < COUNT(structs); n++) {
         const size_t now = structs[n].now, first = structs[n].first, zero = 0;
-        /* what follows is not its own */
+        /* the bytes after its part are not its own */
         char *old = other_version(&p.mem, structs[n].ours, first, first, 0xff);
         memcpy(old, &zero, sizeof zero);
         if (sized && !structs[n].alone)
@@ -537,10 +538,10 @@ static void sizes(void)
     drop(&p);
 }
 
-/* ---- Caches from elsewhere ------------------------------------------------------------------- */
+/* ---- Foreign caches -------------------------------------------------------------------------- */
 
-/* A saved cache with some bytes changed is opened, or not; then it serves calls, which say no or
- * stay within it. */
+/* Changes some bytes of a saved cache.  If it opens at all, calls on it fail cleanly or stay within
+ * it. */
 static void damaged_caches(void)
 {
     struct problem p;
@@ -591,8 +592,8 @@ static void damaged_caches(void)
     CHECK_THAT(said > 100 && taken > 100, "damaged caches: nothing was tried");
     drop(&p);
 }
-/* Positions that were counted are the numbers of the keys, or the cache is not opened, and remove
- * leaves it as it is. */
+/* Counted positions must equal the numbers of the keys, or the cache does not open.  Removal leaves
+ * it unchanged. */
 static void damaged_counts(void)
 {
     struct problem p;
@@ -619,7 +620,7 @@ static void damaged_counts(void)
     CHECK_THAT(!loci_cache_open(&opened, p.plan, memory, bytes, &p.e), "open: %s", p.e.text);
     drop(&p);
 }
-/* No sequences, no keys: nothing to do. */
+/* No sequences and no keys: nothing to do. */
 static void empty_cache(void)
 {
     struct problem p;
@@ -659,8 +660,8 @@ static void cancelling(void)
                                         dense(x), dense(y), NULL), LOCI_CANCELLED, &p.e,
                    "cancelled", "rotate backward");
     }
-    /* A cancelled append leaves the keys that were there; made once more, it gives the cache of one
-     * that was not cancelled. */
+    /* A cancelled append keeps the earlier keys.  Made again, it gives the cache of an append that
+     * was not cancelled. */
     for (int ring = 0; ring < 2; ring++) {
         const size_t bytes = loci_cache_size(p.plan, B, 2 * LONG);
         loci_cache *c, *d;
@@ -702,7 +703,7 @@ static void cancelling(void)
     drop(&p);
 }
 
-/* ---- No pointer ------------------------------------------------------------------------------ */
+/* ---- NULL pointers --------------------------------------------------------------------------- */
 
 static void nowhere(void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* misuse.c -- calls that cannot be right get a status and one sentence, and write nothing.
+/* misuse.c -- invalid calls return a status and one sentence, and write nothing.
  *
- * Each entry of the table spoils a good call in one way; entries are tried alone and in pairs, on
- * every function that takes a call. */
+ * Each entry of the table makes a valid call invalid in one way.  Entries are tried alone and in
+ * pairs, on every function that has a call. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { H = 2, L = 9, D = 4, N = H * L * D };
 static float q[N + 1], k[N + 1], v[N + 1], o[N + 1], lse[H * L], dout[N], dq[N], dk[N], dv[N];
 static unsigned char raw_work[1 << 20], raw_tables[1 << 12];
 
-/* A good call, and everything that can be spoiled. */
+/* A valid call, and all its variable parts. */
 struct task {
     loci_plan *plan;
     void *tables, *work;
@@ -27,7 +27,7 @@ struct task {
 static const ptrdiff_t sizes[] = { -1, (ptrdiff_t)1 << 48, (ptrdiff_t)1 << 62, PTRDIFF_MAX };
 static int64_t far_pos[L];
 
-/* also NULL */
+/* may return NULL */
 static void *shifted(const void *p, size_t bytes) { return (void *)((uintptr_t)p + bytes); }
 
 static void no_plan(struct task *t, int i)     { (void)i; t->plan = NULL; }
@@ -208,7 +208,7 @@ static void calls(void)
             }
 }
 
-/* Sentences of loci_prepare_on(): each says what is wrong. */
+/* Sentences of loci_prepare_on(), one for each mistake. */
 static void prepare_on(void *tables)
 {
     loci_plan *learned;
@@ -244,7 +244,7 @@ static void prepare_on(void *tables)
     loci_plan_destroy(learned);
 }
 
-/* Functions beside attention, each with each pointer missing. */
+/* Functions other than attention, each with each pointer missing. */
 static void others(void)
 {
     struct task t = fresh();

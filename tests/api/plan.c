@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Plans: every rule of the encoding text and of the description, the tensors they ask for, tables,
- * embeddings. */
+/* plan.c -- plans: every rule of the encoding text and of the description, the required tensors,
+ * tables, embeddings. */
 #define _POSIX_C_SOURCE 200809L
 #include <locale.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "api/tables.h"
 #include "harness.h"
 
-/* One line of text, not empty, and ended. */
+/* One line of text, not empty, and terminated. */
 static bool is_sentence(const loci_error *e)
 {
     size_t n = strnlen(e->text, sizeof e->text);
@@ -22,7 +22,7 @@ static loci_desc usual(const char *encoding)
     return (loci_desc)LOCI_DESC(.encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8);
 }
 
-/* The plan of a description, or NULL after checking that the failure reads as it must. */
+/* Creates the plan of a description.  Returns NULL after checking the error text. */
 static loci_plan *plan_of(const loci_desc *d, loci_error *e)
 {
     loci_plan *p = (loci_plan *)e;
@@ -299,7 +299,7 @@ static void texts(void)
     }
 }
 
-/* No text crashes, and each is a plan or a sentence: prefixes, random edits, very long ones. */
+/* No text crashes, and each gives a plan or a sentence: prefixes, random edits, very long ones. */
 static void wild_texts(void)
 {
     static const char start[] =
@@ -498,8 +498,8 @@ static void resolved(void)
     loci_plan_destroy(p);
 }
 
-/* A thread that writes 0,5 reads and writes options with a point.  Skipped where no such locale is
- * installed. */
+/* In a locale that writes 0,5, options are read and written with a point.  Skipped if no such
+ * locale is installed. */
 static void locales(void)
 {
     static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8",
@@ -636,7 +636,8 @@ static void held_forms(void)
     }
 }
 
-/* Every start is what its file says: repeatable, another for another seed, as wide as wanted. */
+/* Initial tensors follow the encoding's file: repeatable, different for another seed, with the
+ * documented spread. */
 static void starts(void)
 {
     loci_error e;
@@ -859,7 +860,7 @@ static void learned_rows(void)
     loci_plan_destroy(p);
 }
 
-/* Rows of the textbooks' encodings, and the first position on either side that has none. */
+/* Rows of the textbooks' encodings, and the first position on either side without a row. */
 static void textbook_rows(void)
 {
     static const struct { const char *text; int width; int64_t pos; double row[3]; int64_t limit;

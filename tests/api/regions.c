@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* regions.c -- which memory overlaps: what given.c finds from strides, against a map of every byte.
- * */
+/* regions.c -- overlap of memory: what given.c tests by strides, against a map of every byte. */
 #include <stdio.h>
 
 #include "util/overlap.h"
@@ -13,7 +12,7 @@ struct shape { loci_view view; ptrdiff_t B, H, L, width; size_t each; };
 
 static int below(int n) { return (int)((walk_uniform() + 1) / 2 * n) % n; }
 
-/* Strides of some order, dense, with gaps, or by chance. */
+/* Strides in random order: dense, with gaps, or random. */
 static struct shape any_shape(char *space)
 {
     struct shape s = { .B = 1 + below(3), .H = 1 + below(4), .L = 1 + below(5),
@@ -32,7 +31,7 @@ static struct shape any_shape(char *space)
     s.view.data = space + (size_t)below(40) * s.each;
     return s;
 }
-/* Marks its bytes; false: one was marked already. */
+/* Marks its bytes.  False: one was already marked. */
 static bool mark(const struct shape *s, const char *space, unsigned char *map, unsigned char bit)
 {
     bool fresh = true;
@@ -80,13 +79,12 @@ static void by_chance(void)
                    a.H, a.L,
                    a.width, b.view.batch, b.view.head, b.view.row, b.B, b.H, b.L, b.width);
     }
-    /* Strides by chance may run through one another and never meet, which is not told from meeting.
-     * */
+    /* Random strides may interleave without meeting.  That case is treated as an overlap. */
     CHECK_THAT(needlessly * 20 < refused, "%d of %d that are refused do not overlap", needlessly,
                refused);
 }
 
-/* Layouts in use: all of them apart, and each a row too far. */
+/* Common layouts: all of them disjoint, and each with one row too many. */
 static void layouts(void)
 {
     enum { B = 3, L = 70, H = 4, G = 2, D = 16, W = (H + 2 * G) * D };
@@ -102,7 +100,7 @@ static void layouts(void)
     r.n = 1, loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN),
         loci_add_view(&r, "late", &late, B, G, L, D, 4, READ);
     CHECK_THAT(loci_check_regions(&r, NULL), "one number too late");
-    /* By heads: rows of q with those of k behind them. */
+    /* By heads: rows of q followed by those of k. */
     const loci_view qh = { buffer, 2 * H * L * D, 2 * L * D, D },
         kh = { buffer + L * D, 2 * H * L * D, 2 * L * D, D };
     r.n = 0, loci_add_view(&r, "q", &qh, 1, H, L, D, 4, WRITTEN),
@@ -110,7 +108,7 @@ static void layouts(void)
     CHECK_THAT(!loci_check_regions(&r, NULL), "heads by turns");
     r.n = 1, loci_add_view(&r, "k", &kh, 1, H, L + 1, D, 4, WRITTEN);
     CHECK_THAT(loci_check_regions(&r, NULL), "heads by turns, and one row more");
-    /* A list that begins where a view has a gap, and goes on behind it. */
+    /* A list that begins in a gap of a view, and extends past it. */
     r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D, 4, READ);
     CHECK_THAT(!loci_check_regions(&r, NULL), "a list in the gap");
     r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D + 1, 4, READ);
@@ -124,7 +122,7 @@ static void layouts(void)
     CHECK_THAT(loci_check_regions(&r, NULL), "in place, transposed");
 }
 
-/* A million rows each, of strides that never agree: an answer at once. */
+/* A million rows each, with strides that never agree: the answer must come at once. */
 static void many_rows(void)
 {
     const loci_view a = { (void *)4096, 0, 0, 7 }, b = { (void *)4112, 0, 0, 1001 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* stack.c -- how much stack a call takes: at most 64 KB of the thread that makes it, and as little
- * of a thread that helps, for every encoding, pass and instruction set.  With the argument `all`
- * every shape of the walk is tried on every instruction set.
+/* stack.c -- the stack usage of a call: at most 64 KB of the calling thread, and of each helping
+ * thread, for every encoding, pass and instruction set.  With the argument `all` every shape of the
+ * walk runs on every instruction set.
  *
- * Each call runs in a thread of 128 KB, as musl makes them by default, whose stack is painted
- * before.  Sanitizers put much more there, so they only see that all runs. */
+ * Each call runs in a thread with a painted stack of 128 KB, the default of musl.  Sanitizers use
+ * much more stack, so with them the test only checks that everything runs. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -20,13 +20,13 @@
 #ifndef LOCI_SANITIZED
 #define LOCI_SANITIZED 0
 #endif
-/* With sanitizers a thread is as large as it usually is. */
+/* With sanitizers a thread has its default size. */
 enum { PROMISED = 64 << 10, STACK = LOCI_SANITIZED ? 8 << 20 : 128 << 10, PAINT = 0xa5 };
 
-/* ---- A thread whose stack is known ----------------------------------------------------------- */
+/* ---- A thread with a known stack ------------------------------------------------------------- */
 
 struct errand { void (*run)(void *); void *arg; uintptr_t from; };
-static unsigned char *stack;             /* with a page below it that nobody may touch */
+static unsigned char *stack;             /* with a guard page below */
 static pthread_attr_t on_it;
 
 static void open_stack(void)
@@ -57,7 +57,7 @@ static size_t stack_of(void (*run)(void *), void *arg)
     return e.from - (uintptr_t)stack - low;
 }
 
-/* ---- The most of each kind ------------------------------------------------------------------- */
+/* ---- Maximum of each kind -------------------------------------------------------------------- */
 
 struct most { const char *what; size_t bytes; char where[256]; };
 enum { PLAN = PLAY_PASSES, OTHERS, RANKS, WORKER, KINDS };
@@ -86,7 +86,7 @@ static void make_call(void *arg)
     c->status = play_pass(c->p, c->pass);
 }
 
-/* A host with one thread for all jobs, beside the one that called. */
+/* A host with one thread for all jobs, besides the calling one. */
 struct errands { void (*job)(void *, int); void *arg; int n; };
 static void run_errands(void *arg)
 {
@@ -113,7 +113,7 @@ static void plan_made(void *arg)
     if (!loci_plan_create(&plan, &d, NULL)) loci_plan_destroy(plan);
 }
 
-/* Shapes and instruction sets differ little: unless all is asked for, some of each encoding. */
+/* Shapes and instruction sets differ little.  Without `all`, some of each encoding run. */
 static bool whole;
 static bool left_out(void)
 {
@@ -151,13 +151,13 @@ static void check(struct walk *w)
         on_isa(w, isas[i], false);
 }
 
-/* ---- What has no plan, or just one ----------------------------------------------------------- */
+/* ---- Functions with no plan, or one ---------------------------------------------------------- */
 
-static int refused;                      /* calls whose arguments are not as they should be */
+static int refused;                      /* calls with invalid arguments */
 static void well(loci_status status) { refused += status != LOCI_OK; }
 static void others(void *arg) { refused += play_others(arg); }
 
-/* One rank, which sends nothing, goes through all that many go through. */
+/* A single rank, which sends nothing, executes the same code as many. */
 static int nobody(void *user, int rank, int tag, void *data, size_t bytes, void **request)
 {
     (void)user, (void)rank, (void)tag, (void)data, (void)bytes, (void)request;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* workspace.c -- loci_workspace() of the largest call of a generation serves every smaller one: for
- * every encoding, random sizes, with and without a cache; and what it says is enough for append,
- * remove and rotations. */
+/* workspace.c -- loci_workspace() of the largest call of a generation suffices for every smaller
+ * one, for every encoding, random sizes, with and without a cache.  Its size also suffices for
+ * append, remove and rotations. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static loci_plan *make_plan(const struct walk_text *t, int round, bool rotated, 
                               .keys_rotated = rotated);
     if (!t->square) d->value_dim = 24;
     const loci_status status = loci_plan_create(&p, d, &e);
-    /* not every encoding can keep turned keys, and those that turn none say so */
+    /* not every encoding can store rotated keys; those without a rotation say so */
     if (!rotated) CHECK_THAT(!status, "%s: %s", t->text, e.text);
     return p;
 }
@@ -56,7 +56,7 @@ static loci_plan *make_plan(const struct walk_text *t, int round, bool rotated, 
 
 enum { MOST = 9000 };
 
-/* Rows around those that go as in decode, and keys around a tile and a chunk, come up often. */
+/* Favours row counts around the limit of decode, and key counts around a tile and a chunk. */
 static ptrdiff_t few_or_many(ptrdiff_t most)
 {
     const ptrdiff_t n = draw(2) ? draw(MOST) : draw(9);
@@ -91,7 +91,7 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
         fewer.q_len = few_or_many(most.q_len), fewer.k_len = few_or_many(most.k_len);
         if (!cache) fewer.batch = draw(most.batch);
         if (fewer.q_starts) fewer.batch = 1, fewer.sequences = draw(most.sequences);
-        /* what loci_workspace() says, or what the pass itself takes */
+        /* the size from loci_workspace(), or the one that the pass itself uses */
         const bool back = backward && draw(1);
         const struct opening pass = { .stage = LOCI_ATTENTION, .grad = back ? &none : NULL,
                                       .tiles = back };
@@ -109,7 +109,7 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
 
 enum { CAPACITY = 192, NEW = 70 };
 
-/* A call on a cache has enough of what loci_workspace() says for that call, and no positions of
+/* A call on a cache needs the size of loci_workspace() for that call.  It needs no positions of
  * queries, which neither append nor remove reads. */
 static void check_cache(const loci_plan *p, const loci_desc *d, const char *text, bool placed)
 {
@@ -144,7 +144,7 @@ static void check_cache(const loci_plan *p, const loci_desc *d, const char *text
             /* the second time the cache has positions, or none */
             add.work_bytes = 0, e.text[0] = 0;
             const size_t enough = add.work_bytes = loci_workspace(p, &add, 0);
-            if (!enough) add.work_bytes = 1;         /* refused, and nothing is written */
+            if (!enough) add.work_bytes = 1;         /* must fail and write nothing */
             void *work = allocate(enough);
             loci_status status = LOCI_OK;
             if (i < 2) {

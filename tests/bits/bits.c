@@ -4,13 +4,12 @@
  *     instruction sets    scalar = AVX2 = AVX-512 = ...                 forward and all gradients
  *     threads             1 = 2 = 7 = jobs in any order                 forward and all gradients
  *     chunks of keys      the same beyond 4096 keys, in windows, and sequences packed side by side
- *     query tiles         gradients of tables begin anew with each
+ *     query tiles         gradients of tables restart with each
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone; by starts,
- * with gradients by row
- *     padding             whatever it holds, NaN too
- */
+ *                         with gradients by row
+ *     padding             its contents have no effect, NaN included */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +25,11 @@
 struct task {
     const char *encoding, *isa;
     int batch, heads, kv_heads, dim, value_dim;
-    /* negative: so many, whose jobs come one after the other, the last one first */
+    /* negative: this number of threads, with jobs that run one after the other in reverse order */
     int threads;
     ptrdiff_t q_len, k_len, window;
-    /* Gates hardly open, sticks hardly break, and nothing is forgotten: what scans count goes on
-     * from chunk to chunk. */
+    /* Gates hardly close, sticks hardly break, and nothing is forgotten, so the state of scans
+     * matters from chunk to chunk. */
     bool lasting;
     loci_plan *plan;
     loci_call call;
@@ -40,8 +39,8 @@ struct task {
     size_t size[WALK_TENSORS];
     float *data[WALK_TENSORS], *ddata[WALK_TENSORS];
     float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv;       /* rows: lse or rem */
-    float *ae, *dae;                     /* where the encoding has states, else NULL */
-    /* [axes][k_len], of encodings with several; the rows are the last keys */
+    float *ae, *dae;                     /* if the encoding has states, else NULL */
+    /* [axes][k_len], for encodings with several axes; the rows are the last keys */
     double *coord;
     struct mem mem;
 };
@@ -77,7 +76,7 @@ static void copy_coordinates(struct task *t, const struct task *whole, ptrdiff_t
     give_coordinates(t);
 }
 
-/* The plan and random tensors; call and outputs are set up by the functions below. */
+/* Creates the plan and random tensors.  The functions below set up call and outputs. */
 static bool make(struct task *t)
 {
     loci_desc d = LOCI_DESC(.encoding = t->encoding, .heads = t->heads, .kv_heads = t->kv_heads,
@@ -154,7 +153,7 @@ static void last_first(void *user, int n, void (*job)(void *, int), void *arg)
     while (n-- > 0) job(arg, n);
 }
 
-/* Forward, and backward where asked for. */
+/* Forward, and backward if requested. */
 static bool run(struct task *t, bool backward)
 {
     loci_error e = { 0 };
@@ -212,7 +211,7 @@ static void same_task(const struct task *a, const struct task *b, const char *wh
             same(a->encoding, what, a->tensor[i].name, a->ddata[i], b->ddata[i], a->size[i]);
 }
 
-/* The same problem again: random numbers start over, so two makes of one shape hold the same
+/* The same problem again.  Random numbers restart, so two tasks of one shape have the same
  * values. */
 static bool again(struct task *t, const struct task *like, const char *isa, int threads)
 {
@@ -274,8 +273,8 @@ static void across_chunks(const struct task *like)
 
 /* ---- Query tiles ----------------------------------------------------------------------------- */
 
-/* A gradient of a table starts from 0 with each tile of 64 rows: that of two tiles is the sum of
- * what each has alone.  For encodings whose tensors are their tables. */
+/* A gradient of a table starts from 0 with each tile of 64 rows: the gradient of two tiles is the
+ * sum of each tile's own.  For encodings whose tensors are their tables. */
 static void two_tiles(const char *encoding)
 {
     enum { ALL, FIRST, SECOND, ROWS_OF_BOTH = 128 };
@@ -304,8 +303,8 @@ static void two_tiles(const char *encoding)
 
 /* ---- Chunks ---------------------------------------------------------------------------------- */
 
-/* x, one of the task's tensors or its gradient; with a row per query or key, only those of task t,
- * which begin at q_from and k_from. */
+/* x, one of the task's tensors or its gradient.  If it has a row per query or key, only the rows of
+ * task t, which begin at q_from and k_from. */
 static float *cut(struct task *t, const struct task *from, int i, float *x, ptrdiff_t q_from,
                   ptrdiff_t k_from)
 {
@@ -327,7 +326,7 @@ static float *cut(struct task *t, const struct task *from, int i, float *x, ptrd
     return some;
 }
 
-/* Rows from .. from + n of the task, with the keys that were there by then. */
+/* Rows from .. from + n of the task, with the keys present by then. */
 static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o, float *rows,
                  float *ae)
 {
@@ -376,7 +375,7 @@ static void chunks(const struct task *like)
         float *ae = whole.ae ? mem_alloc(&whole.mem, count * (size_t)whole.dim * sizeof *ae)
             : NULL;
         for (int c = 0; c < 3; c++) {
-            /* token by token takes its time */
+            /* token by token is slow */
             const ptrdiff_t last = c == 0 && whole.q_len > 300 ? whole.q_len - 3 : 0;
             if (last) memcpy(o, whole.o, count * (size_t)whole.value_dim * sizeof *o),
                     memcpy(rows, whole.rows, count * sizeof *rows);
@@ -469,7 +468,7 @@ static void packing(const struct task *like)
         for (ptrdiff_t i = 0; i < length[s]; i++) seg[at + i] = s, pos[at + i] = i;
     packed.call.q_pos = packed.call.k_pos = pos, packed.call.q_seg = packed.call.k_seg = seg;
     const ptrdiff_t D = packed.dim, Dv = packed.value_dim, H = packed.heads, G = packed.kv_heads;
-    /* padding must not matter, whatever it holds */
+    /* the contents of padding must have no effect */
     for (ptrdiff_t i = 0; i < L; i++)
         for (ptrdiff_t g = 0; g < G && seg[i] < 0; g++)
             memset(packed.k + (g * L + i) * D, 0xff, (size_t)D * sizeof(float));
@@ -504,7 +503,7 @@ static void packing(const struct task *like)
     drop(&packed);
 }
 
-/* ---- Sequences one after the other, by where they start -------------------------------------- */
+/* ---- Concatenated sequences with starts ------------------------------------------------------ */
 
 /* Rows from .. from + n of every head, against all rows of the other. */
 static void same_rows(const struct task *t, const char *name, const float *whole, ptrdiff_t len,
@@ -561,7 +560,7 @@ static void starts(const struct task *like, const int64_t *q, const int64_t *k)
     if (!make(&all)) return;
     outputs(&all);
     all.call.q_starts = q, all.call.k_starts = k, all.call.sequences = SEQUENCES;
-    /* each sequence's rows are where its last keys are */
+    /* each sequence's rows are at its last keys */
     double *coord = (double *)all.call.q_coord;
     for (ptrdiff_t a = 0; coord && a < loci_axes(all.plan); a++)
         for (int s = 0; s < SEQUENCES; s++)
@@ -579,7 +578,7 @@ static void poison(float *x, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = NAN;
 }
-/* A batch with padding, which holds NaN or numbers: before sequences that end together, or among
+/* A batch with padding, which contains NaN or numbers: before sequences that end together, or among
  * segments in any order. */
 static bool padded_batch(struct task *t, const struct task *like, bool among, bool poisoned)
 {
@@ -657,15 +656,15 @@ int main(int argc, char **argv)
         if (!LOCI_EMULATED)
             groups(&task), packing(&task), starts(&task, many, keys), starts(&task, few_rows, keys),
                 padding(&task, false), padding(&task, true);
-        /* Over the borders of chunks of keys, and of work items: every encoding's own example only,
-         * as it takes a while. */
+        /* Across the borders of chunks of keys, and of work items.  Slow, so only with every
+         * encoding's own example. */
         const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1,
                                       .dim = walk_dim(text, 4), .value_dim = 4,
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };
         struct task items = lengthy;
         items.q_len = items.k_len = 2500;
         if (t.example && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
-        /* The backward pass beyond them: three chunks and four items; a window over a border, and
+        /* The backward pass across them: three chunks and four items; a window across a border, and
          * groups; two chunks on every instruction set; sequences of one to three chunks. */
         struct task three = lengthy, window, border;
         three.heads = three.kv_heads = 2, three.lasting = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.c -- keys in a cache, in pages, or fewer than there is room for, give the bits of keys in
- * one piece: every text of the walk, f32, bf16 and f16, in chunks and token by token. */
+/* cache.c -- keys in a cache, in pages, or below the capacity give the bits of contiguous keys:
+ * every text of the walk, f32, bf16 and f16, in chunks and token by token. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +15,14 @@
 static const char *isa;                  /* of the plans; NULL: the best */
 static bool fast;                        /* likewise, for BF16 */
 
-/* Whole sequences, and what one call gives for all of their rows. */
+/* Whole sequences, and the results of one call for all of their rows. */
 struct problem {
     loci_desc desc;
     loci_plan *plan;
     ptrdiff_t B, H, G, D, Dv, L;
     size_t size;                         /* of a stored number */
-    char *q, *k, *v, *keys, *o;          /* keys: as a cache keeps them */
+    /* keys: as stored in a cache */
+    char *q, *k, *v, *keys, *o;
     float *rows, *ae;
     double *coord;
     int tensors;
@@ -55,7 +56,7 @@ static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrd
     return (loci_view){ x + from * width * (ptrdiff_t)p->size, heads * p->L * width, p->L * width,
                         width };
 }
-/* The part of a tensor that rows from .. and keys from .. of a call have. */
+/* The part of a tensor for rows from .. and keys from .. of a call. */
 static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, ptrdiff_t k_from,
                   ptrdiff_t k_len)
 {
@@ -87,7 +88,7 @@ static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
     return to;
 }
 
-/* What a call gives beside o. */
+/* The outputs of a call besides o. */
 static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
 {
     float *row = mem_alloc(&p->mem, (size_t)(p->B * p->H * n) * sizeof *row);
@@ -157,7 +158,8 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     return forward(p, &c) || broken(p, "the whole");
 }
 
-/* Rows of a call, which are those from[b] .. of the whole, from the call's row skip[b] on. */
+/* Compares the rows of a call with rows from[b] .. of the whole, starting at the call's row
+ * skip[b]. */
 static void same_rows(struct problem *p, const char *what, const loci_call *c,
                       const ptrdiff_t *from, const ptrdiff_t *skip)
 {
@@ -180,7 +182,7 @@ static void same_rows(struct problem *p, const char *what, const loci_call *c,
     harness_pass();
 }
 
-/* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
+/* A call on rows from .. + n of every entry: q is copied, o and the rest are dense. */
 static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n)
 {
     char *q = mem_alloc(&p->mem, (size_t)(p->B * p->H * n * p->D) * p->size);
@@ -260,7 +262,7 @@ static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int r
     mem_release(&p->mem, before);
 }
 
-/* Append, forget, append again; then forget keys in the middle. */
+/* Appends, removes the last keys, appends again, then removes keys in the middle. */
 static void forget(struct problem *p)
 {
     const int before = p->mem.blocks;
@@ -292,7 +294,7 @@ static void removal(struct problem *p)
             broken(p, "remove");
             return;
         }
-    /* The same keys in one piece: those behind the hole, turned for where they are now. */
+    /* The same keys in one piece: those behind the gap, rotated for their new positions. */
     char *k = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->D) * p->size),
         *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
@@ -338,7 +340,7 @@ static void removal(struct problem *p)
         broken(p, "after remove");
         return;
     }
-    double most = 0;                     /* keys that are turned twice are rounded twice */
+    double most = 0;                     /* keys that are rotated twice are rounded twice */
     for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
         most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i)
                                - load_stored(alone.o.data, p->desc.dtype, i)));
@@ -398,9 +400,9 @@ static void ragged_cache(struct problem *p)
     mem_release(&p->mem, before);
 }
 
-/* ---- Pages, and fewer keys than there is room for -------------------------------------------- */
+/* ---- Pages, and fewer keys than the capacity ------------------------------------------------- */
 
-/* Keys beyond an entry's own hold what is no number. */
+/* Keys beyond an entry's own are NaN. */
 static void poison(const struct problem *p, char *x, ptrdiff_t width, const int64_t *lens)
 {
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
@@ -433,8 +435,8 @@ static void lengths(struct problem *p, ptrdiff_t n)
     else same_rows(p, "lengths", &c, from, NULL);
     mem_release(&p->mem, before);
 }
-/* Gradients of a batch whose entries have different lengths are those of each entry alone; those of
- * keys that are not there are 0. */
+/* Gradients of a batch whose entries have different lengths are those of each entry alone.
+ * Gradients of missing keys are 0. */
 static void lengths_back(struct problem *p)
 {
     const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n,
@@ -458,7 +460,8 @@ static void lengths_back(struct problem *p)
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
         const float *rows = (c.lse ? c.lse : c.rem);
         void *data[WALK_TENSORS];
-        for (int i = 0; i < p->tensors; i++) {           /* of this entry, as many keys as it has */
+        /* of this entry, up to its number of keys */
+        for (int i = 0; i < p->tensors; i++) {
             const loci_tensor *t = &p->tensor[i];
             data[i] = p->data[i];
             if (t->role != LOCI_INPUT) continue;
@@ -514,7 +517,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     char *k = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->D) * p->size),
         *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
-    /* steps of 7 may meet: then the next free one */
+    /* steps of 7 may collide: then the next free page is used */
     for (ptrdiff_t i = 1; i < p->B * each; i++)
         for (ptrdiff_t j = 0; j < i; j++)
             if (table[j] == table[i]) table[i] = (int32_t)((table[i] + 1) % pages), j = -1;
@@ -540,7 +543,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     mem_release(&p->mem, before);
 }
 
-/* ---- What is refused ------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void misuse(void)
 {
@@ -650,7 +653,7 @@ static void misuse(void)
     drop(&p);
 }
 
-/* Keys whose positions are not their numbers. */
+/* Keys whose positions differ from their numbers. */
 static void placed(const char *text)
 {
     struct problem p;
@@ -727,7 +730,7 @@ int main(int argc, char **argv)
         }
         by_dots(text, dim, value_dim);
     }
-    /* Every instruction set, where keys lie in the lanes and where they are rows. */
+    /* Every instruction set, for keys in lanes and keys in rows. */
     const char *isas[8];
     for (int i = 0, n = loci_isas(isas, 8); i < n && !walk_limited(); i++)
         for (int d = 0; d < COUNT(dtypes); d++) {
@@ -736,7 +739,7 @@ int main(int argc, char **argv)
             if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16))
                 steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
             drop(&p);
-            /* of keys, or of rows like keys */
+            /* terms that read keys, or rows by key */
             static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };
             for (int k = 0; k < COUNT(readers); k++) {
                 if (open(&p, readers[k], dtypes[d], 0, 150, 36, 40, 4))

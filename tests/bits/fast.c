@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* fast.c -- plans that multiply by bf16 dot products: how far they are from the float64 reference,
- * compared with what they are allowed and with textbook attention that rounds everything to bf16;
- * that a row's bits depend on its query and keys only; and where the flag changes nothing. */
+/* fast.c -- plans that multiply by bf16 dot products: their error against the float64 reference,
+ * compared with the documented bound and with textbook attention that rounds everything to bf16.  A
+ * row's bits depend on its query and keys only.  Where the flag has no effect, bits do not
+ * change. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,8 +53,8 @@ static bool forward(struct side *s, ptrdiff_t range)
 
 /* ---- Every text ------------------------------------------------------------------------------ */
 
-/* The largest difference relative to 1 + the largest exact number; what is not finite must agree.
- * */
+/* The largest difference relative to 1 + the largest exact number.  Numbers that are not finite
+ * must agree. */
 static double error_of(const double *want, const void *got, loci_dtype dtype, size_t count)
 {
     double most = 0, worst = 0;
@@ -115,9 +116,9 @@ static void compare(struct walk *w)
     close_side(&s);
 }
 
-/* ---- One shape, many ways -------------------------------------------------------------------- */
+/* ---- Variations of one shape ----------------------------------------------------------------- */
 
-/* H heads of D and Dv, L tokens, some inputs of which the caller changes before the call. */
+/* H heads of D and Dv, L tokens.  The caller changes some inputs before the call. */
 struct shape { const char *text; int heads, kv_heads, dim, value_dim; ptrdiff_t len; int full; };
 static void random_numbers(double *x, size_t count, double scale)
 {
@@ -161,7 +162,7 @@ static void run_shape(struct side *s)
     s->call.tensors = (const void *const *)s->data;
     forward(s, s->call.k_len);
 }
-/* Rows `first` .. of every head, of two results of q_len a and b rows. */
+/* Compares rows `first` .. of every head in two results of q_len a and b rows. */
 static bool same_rows(const void *x, ptrdiff_t a, const void *y, ptrdiff_t b, int heads,
                       ptrdiff_t rows, size_t width)
 {
@@ -173,7 +174,7 @@ static bool same_rows(const void *x, ptrdiff_t a, const void *y, ptrdiff_t b, in
 }
 static void *rows_of(const struct side *s) { return s->call.lse ? s->call.lse : s->call.rem; }
 
-/* The last rows alone, among neighbours of another tile, and with three threads. */
+/* The last rows alone, next to rows of another tile, and with three threads. */
 static void pure(const struct shape *f)
 {
     struct side all = open_shape(f, true, NULL), many = open_shape(f, true, NULL),
@@ -201,8 +202,8 @@ static void pure(const struct shape *f)
     close_side(&all), close_side(&many), close_side(&some);
 }
 
-/* Keys that a row does not see may hold anything; a value that it sees and that is not finite
- * reaches it. */
+/* Keys that a row does not see may contain anything.  A visible value that is not finite reaches
+ * the row. */
 static void poison(const struct shape *f, uint16_t with)
 {
     struct side clean = open_shape(f, true, NULL), bad = open_shape(f, true, NULL);
@@ -222,7 +223,7 @@ static void poison(const struct shape *f, uint16_t with)
             const bool sees = f->full || i >= 2;
             const float got = from_bf16(y[0]), put = from_bf16(with);
             if (sees) reaches &= !isfinite(got);
-            /* an infinity as it is, by a weight that is not 0 */
+            /* an infinity stays, multiplied by a weight that is not 0 */
             if (sees && i < 40 && !f->full) reaches &= isnan(put) ? isnan(got) : got == put;
             for (int d = sees; d < f->value_dim && i < at && !f->full; d++) same &= x[d] == y[d];
         }
@@ -259,8 +260,8 @@ static void padded(const struct shape *f)
     close_side(&clean), close_side(&bad);
 }
 
-/* A row whose products with all keys are -inf is NaN, and no other row is; `whole`: they are not,
- * as the scale comes first.  Then all keys weigh about the same. */
+/* A row whose products with all keys are -inf is NaN, and no other row is.  `whole`: they are
+ * finite, since the scale is applied first.  Then all keys have about the same weight. */
 static void overflow(const struct shape *f, double query, bool whole)
 {
     enum { ROW = 70 };
@@ -335,7 +336,7 @@ static void textbook(int dim, double scale)
     close_side(&s);
 }
 
-/* ---- Where the flag changes nothing ---------------------------------------------------------- */
+/* ---- No effect of the flag ------------------------------------------------------------------- */
 
 /* With another instruction set, for a single row, and backward. */
 static void unchanged(const struct shape *f, const char *isa)
@@ -420,7 +421,7 @@ int main(void)
     overflow(&shapes[0], 1e20, false), overflow(&shapes[1], 1e20, false),
         overflow(&shapes[9], 1e20, false);
     overflow(&(struct shape){ "rope:pairing=half,base=1e12", 2, 1, 16, 40, 200, 0 }, 1e20, false);
-    /* a product beyond the floats, times a scale that goes into the queries or comes afterwards */
+    /* a product beyond the floats, times a scale that is applied to the queries or afterwards */
     overflow(&shapes[0], 4e18, true), overflow(&shapes[1], 4e18, false);
     textbook(64, 1), textbook(128, 1), textbook(64, 6), textbook(57, 3);
     backward(&shapes[0]), backward(&shapes[3]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* fork.c -- processes that begin with fork() while others use plans, tables and a pool: the child
- * computes with what it has inherited, and with a pool of its own, to the same bits; and the pool
- * of its parent it may use, destroy, or leave alone. */
+/* fork.c -- processes created by fork() while other threads use plans, tables and a pool.  The
+ * child computes the same bits with inherited objects, and with a pool of its own.  It may use,
+ * destroy or ignore its parent's pool. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "walk.h"
 
 enum { H = 2, L = 96, D = 16, N = H * L * D, FORKS = LOCI_SLOW || LOCI_EMULATED ? 9 : 100 };
-enum { PATIENCE = 600 };                 /* seconds, for a machine that is very busy */
+enum { PATIENCE = 600 };                 /* seconds, for a very busy machine */
 
 static float q[N], k[N], v[N], dout[N], right[2 * N];
 static loci_plan *plan;
@@ -25,7 +25,7 @@ static void *tables;
 static loci_host pool;
 static atomic_int stop;
 
-/* What a caller has of its own. */
+/* Buffers that each caller has for itself. */
 struct buffers { float *x, *lse; void *work; };
 static struct buffers alloc_buffers(const loci_host *host, const loci_plan *of)
 {
@@ -57,8 +57,8 @@ static bool compute(const loci_host *host, const loci_plan *of, const void *with
     free_buffers(&r);
     return same;
 }
-/* Nobody forks before all threads have begun and callers have their memory: sanitizers are not for
- * children that begin while another thread is in them. */
+/* fork() waits until all threads have begun and callers have their memory: sanitizers do not
+ * support children created while another thread is inside them. */
 static atomic_int begun;
 static void meet(void *arg, int index)
 {
@@ -81,16 +81,16 @@ static loci_plan *make_plan(void)
     return loci_plan_create(&p, &d, NULL) ? NULL : p;
 }
 
-/* What a child does, in three ways; 0: all was right. */
+/* The work of a child, in three ways. 0: success. */
 static int child(int way)
 {
     loci_host own;
     alarm(PATIENCE);
-    if (way == 0) {                      /* leaves the parent's pool alone */
+    if (way == 0) {                      /* ignores the parent's pool */
         if (loci_pool_create(&own, 3)) return 1;
         if (!compute(&own, plan, tables)) return 2;
         loci_pool_destroy(&own);
-    } else if (way == 1) {               /* destroys it, and has another; and a plan of its own */
+    } else if (way == 1) {               /* destroys it; creates a new pool and a plan */
         loci_pool_destroy(&pool);
         loci_plan *mine = make_plan();
         if (pool.user || !mine || loci_pool_create(&pool, 4)) return 3;

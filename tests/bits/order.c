@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* order.c -- docs/bits.md as a program: loops over single numbers that know tiles, chunks and items
- * from that page alone.  The engine's outputs and gradients must have the same bits.
+/* order.c -- docs/bits.md as a program: loops over single numbers that follow its rules for tiles,
+ * chunks and items.  The engine's outputs and gradients must have the same bits.
  *
- * Rows and keys are enough for two chunks, three items, and tiles that end early. */
+ * There are enough rows and keys for two chunks, three items, and partial tiles. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ struct problem {
     loci_grad grad;
     void *tables, *work;
     float *q, *k, *v, *o, *lse, *rem, *dout, *dlse, *drem, *dq, *dk, *dv;
-    /* q turned and scaled, k turned */
+    /* q rotated and scaled, k rotated */
     float *tq, *tk;
     float scale, learned[3 * H], dlearned[3 * H];
     const void *data[1];
@@ -117,7 +117,7 @@ static void drop(struct problem *p)
     mem_release(&p->mem, 0);
 }
 
-/* Rows as products see them.  Angles are the engine's own; what is done with them is not. */
+/* Rows as products read them.  Angles are the engine's own; their use is not. */
 static void turn(struct problem *p)
 {
     memcpy(p->tq, p->q, sizeof *p->q * (size_t)(H * p->rows * D));
@@ -149,8 +149,8 @@ static void turn(struct problem *p)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* The score of row i of head h and key j, -inf where it is not seen.  ALiBi's slopes of two heads
- * are 2^-4 and 2^-8; T5's buckets are logarithmic from 16 on, and its biases here 0. */
+/* The score of row i of head h and key j, -inf if the row does not see the key.  ALiBi's slopes of
+ * two heads are 2^-4 and 2^-8.  T5's buckets are logarithmic from 16 on, and its biases here 0. */
 static float score(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t j)
 {
     const ptrdiff_t d = i + p->keys - p->rows - j;
@@ -210,7 +210,8 @@ static void soften(const struct problem *p, int h, ptrdiff_t i, float *o, float 
     *lse = (float)((double)M + log_of((double)L));
 }
 
-/* One tile's share of a stick that is f long, newest key first: p, and sigmoid(z); returns f. */
+/* One tile's part of a stick of length f, newest key first: p, and sigmoid(z).  Returns the new
+ * f. */
 static float break_stick(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t first,
                          ptrdiff_t keys, float f, float *weight, float *sigmoid, float *used)
 {
@@ -225,7 +226,7 @@ static float break_stick(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
     }
     return f;
 }
-/* A stick as it is before each tile: R r, of the row and of the chunk. */
+/* The state of a stick before each tile: R r, of the row and of the chunk. */
 struct stick { double R, r; };
 static float begins(struct stick s) { return s.R * s.r < 0x1p-64 ? 0 : (float)s.r; }
 static double goes_on(struct stick s, float left, float used)
@@ -347,7 +348,7 @@ static void add_sinks(const struct problem *p, ptrdiff_t item, ptrdiff_t rows, d
     }
 }
 
-/* All gradients.  Items do not meet in dq, so they may come one after the other. */
+/* All gradients.  Items do not overlap in dq, so they may run one after the other. */
 static void gradients(struct problem *p, float *dq, float *dk, float *dv, double *sinks)
 {
     const ptrdiff_t n = p->keys * D;
@@ -368,7 +369,7 @@ static void gradients(struct problem *p, float *dq, float *dk, float *dv, double
     }
 }
 
-/* dq and dk go back through the rotation. */
+/* Applies the inverse rotation to dq and dk. */
 static void turn_back(struct problem *p, float *dq, float *dk)
 {
     if (is(p, "rope")) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* storage.c -- bf16 and f16: a call on 16-bit numbers is the f32 call on the same numbers, its
- * outputs rounded once, to the last bit, for every text of the walk and every instruction set.  The
- * backward pass reads the rounded o. */
+/* storage.c -- bf16 and f16: a call on 16-bit numbers equals the f32 call on the same numbers with
+ * its outputs rounded once, to the last bit, for every text of the walk and every instruction set.
+ * The backward pass reads the rounded o. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,9 +176,9 @@ static void check_best(struct walk *w) { check_from(w, 8); }
 
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* Two keys of equal weight whose values are neighbours: o is the middle between them, which is a
- * tie.  Every finite 16-bit number, by tiles and row by row, against loci_round(), which takes
- * another way. */
+/* Two keys of equal weight whose values are adjacent numbers: o is the midpoint between them, which
+ * is a tie.  Every finite 16-bit number, by tiles and row by row, against loci_round(), which uses
+ * another method. */
 static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
 {
     enum { WIDTH = 67, ENTRIES = 65536 / WIDTH + 1 };
@@ -204,7 +204,7 @@ static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
         || loci_forward(plan, tables, work, &c)) exit(2);
     for (int i = 0; i < 65536; i++) {
         const uint16_t *x = v + i / WIDTH * 2 * WIDTH + i % WIDTH;
-        /* +0 where both are -0 */
+        /* +0 if both are -0 */
         const float sum = (float)load_stored(x, half, 0) + (float)load_stored(x + WIDTH, half, 0);
         const double middle = (double)((0.0f + sum) * 0.5f);
         uint16_t want;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* thread_engine.c -- one plan and one set of tables, many threads: inside a call, and many calls at
- * once.  Meant for the thread sanitizer; what comes out must be the same each time. */
+ * once.  Meant for the thread sanitizer.  The results must be the same each time. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { CALLERS = 3, H = 4, G = 2, L = 200, D = 24, N = H * L * D };
 
-/* What all callers share, read only. */
+/* Shared by all callers, read only. */
 struct shared {
     const loci_plan *plan;
     const void *tables, *const *tensors;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* thread_own.c -- a host that starts threads of its own, in every build: with LOCI_THREADS=OFF the
- * library has no pool but that of one thread, and its locks are its own. */
+/* thread_own.c -- a host that starts threads of its own, in every build.  With LOCI_THREADS=OFF the
+ * library's only pool has one thread, and it uses its own locks. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void *start(void *arg)
     o->job(o->arg, o->index);
     return NULL;
 }
-/* Each job has a thread; they are not more than the host promises to run at a time. */
+/* Each job has a thread.  Their number is at most that of the threads that the host promises. */
 static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     pthread_t thread[THREADS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The pool: every index exactly once, at most `threads` at a time, from several callers, nested,
- * after a fork. */
+/* thread_pool.c -- the pool: every index exactly once, at most `threads` at a time, from several
+ * callers, nested, after a fork. */
 #define _POSIX_C_SOURCE 200809L
 #include "loci/loci.h"
 #include "harness.h"
@@ -83,10 +83,10 @@ static void check_callers(loci_host *host)
     for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
 }
 
-/* seconds, for a machine that is very busy; threads that every system allows */
+/* seconds, for a very busy machine; threads that every system allows */
 enum { PATIENCE = 600, USUAL_THREADS = 8 };
 
-/* Runs `child` in a forked process and returns its exit status, or -1 when it hung or crashed. */
+/* Runs `child` in a forked process and returns its exit status, or -1 if it hung or crashed. */
 static int in_child(int (*child)(loci_host *), loci_host *host)
 {
     fflush(stdout);
@@ -108,7 +108,7 @@ static int use_and_destroy(loci_host *host)
     return sum == 4950 ? 0 : 1;
 }
 
-/* With hardly any address space left, 255 stacks cannot be had. */
+/* With hardly any address space left, 255 stacks cannot be allocated. */
 static int starve(loci_host *host)
 {
     (void)host;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* thread_soak.c -- eight threads on one plan, one set of tables and one pool: forward, backward,
- * weights and, each with a cache of its own, append and decode, of random encodings, with the bits
- * of a call alone.  Meant for the thread sanitizer.
+ * weights and, each with a cache of its own, append and decode, of random encodings.  The bits must
+ * be those of a single call.  Meant for the thread sanitizer.
  *
- * A few encodings; with a number as argument, so many minutes (scripts/faults tsan MINUTES). */
+ * Runs a few encodings.  With a number as argument, runs for that many minutes (scripts/faults tsan
+ * MINUTES). */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,7 +24,7 @@ enum { CALLERS = 8, H = 4, L = 130, TURNS = LOCI_SLOW ? 2 : 4, TEXTS = LOCI_EMUL
 
 struct shared {
     const char *text;
-    loci_plan *plan, *cached;            /* cached NULL: its keys can be in no cache */
+    loci_plan *plan, *cached;            /* cached NULL: a cache cannot store its keys */
     void *tables, *cached_tables;
     int count, dim;
     size_t size[WALK_TENSORS];
@@ -33,7 +34,7 @@ struct shared {
     double *coord;
     loci_host host;
 };
-/* What a caller gets, all of it in one block that can be compared. */
+/* The results of a caller, in one block for comparison. */
 struct results { size_t bytes; float *o, *rows, *ae, *dq, *dk, *dv, *weights, *decoded; float *all;
                  float *dtensor[WALK_TENSORS]; };
 struct caller { const struct shared *s; const struct results *right; pthread_t thread; int wrong; };
@@ -70,7 +71,7 @@ static loci_call call_of(const struct shared *s, struct results *r, const loci_h
     return c;
 }
 
-/* Keys come in two steps, and the rows of the second one are asked for. */
+/* Appends keys in two steps, and computes the rows of the second one. */
 static bool decode(const struct shared *s, struct results *r, const loci_host *host)
 {
     const size_t bytes = loci_cache_size(s->cached, 1, L);
@@ -179,7 +180,7 @@ static void soak(const char *text, const loci_host *host)
     loci_plan_destroy(s.plan), loci_plan_destroy(s.cached);
 }
 
-/* The texts of the walk in an order of their own, round and round. */
+/* The texts of the walk in a shuffled order, repeatedly. */
 int main(int argc, char **argv)
 {
     const double minutes = argc > 1 ? atof(argv[1]) : 0;

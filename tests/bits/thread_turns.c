@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* thread_turns.c -- work items whose sums are added in order: util/ordered_sum.h alone, and a
- * backward pass of several items, on hosts of every kind: fast, slow, cancelled or not.  Meant for
- * the thread sanitizer, too. */
+ * backward pass of several items, on hosts of every kind: fast, slow, cancelled or not.  Also meant
+ * for the thread sanitizer. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdatomic.h>
@@ -37,8 +37,8 @@ static const struct kind { const char *name; enum order order; int threads, real
     { "one by one", ONE_BY_ONE, 4, 1 },  { "backwards", BACKWARDS, 4, 1 },
 };
 
-/* A host whose job number `slow` pauses whenever it asks; from the question number `patience` on
- * everybody is told that the host has cancelled. */
+/* A host whose job number `slow` pauses at every query.  From query number `patience` on, all
+ * queries report that the host has cancelled. */
 struct host {
     loci_host host, pool;
     enum order order;
@@ -74,7 +74,7 @@ static void open_host(struct host *h, const struct kind *kind)
                            .threads = kind->threads };
 }
 
-/* ---- Turns alone ----------------------------------------------------------------------------- */
+/* ---- Ordered sums alone ---------------------------------------------------------------------- */
 
 enum { PLACES = 3, ITEMS = 60, CHUNKS = 4 };
 
@@ -82,15 +82,19 @@ struct numbers { struct ordered_item item; int pause; };
 struct field {
     struct ordered_sum ordered_sum;
     struct numbers of[ITEMS];
-    struct { ptrdiff_t item, chunk; } block[MOST_BLOCKS];        /* what has been summed there */
-    /* the item that was added last, and how many were */
+    struct { ptrdiff_t item, chunk; } block[MOST_BLOCKS];        /* sums of that item and chunk */
+    /* the item that was added last, and the count */
     ptrdiff_t last[PLACES][CHUNKS], last_shared;
     int added[PLACES][CHUNKS], shared;
-    atomic_int summed, ended;            /* items: all chunks summed, and the last one added */
-    int stop_at;                         /* an item that stops all, when others wait for it */
+    /* items with all chunks summed, and the last one added */
+    atomic_int summed, ended;
+    int stop_at;                         /* an item that stops all while others wait for it */
 };
-static struct ordered_item find(void *arg, ptrdiff_t i) { return ((struct field *)arg)->of[i].item; }
-/* What is added to one place must not overlap, so `last` needs no lock; the sanitizer looks. */
+static struct ordered_item find(void *arg, ptrdiff_t i)
+{
+    return ((struct field *)arg)->of[i].item;
+}
+/* Additions to one place must not overlap, so `last` needs no lock.  The sanitizer checks this. */
 static void add(void *arg, int block, ptrdiff_t item, ptrdiff_t chunk, bool shared)
 {
     struct field *f = arg;
@@ -116,7 +120,7 @@ static void job(void *arg, int index)
             f->block[block].item = f->block[block].chunk = -1;
             if (f->of[i].pause) pause_for(f->of[i].pause);
             if (i == f->stop_at) {
-                /* the other jobs have summed an item each, and have no block to go on with */
+                /* the other jobs have summed an item each, and have no block left */
                 const int others = f->ordered_sum.blocks - 1;
                 const ptrdiff_t most = f->ordered_sum.items - i - 1;
                 while (f->ended < i || f->summed < i + (others < most ? others : most))
@@ -137,7 +141,8 @@ static void open_field(struct field *f, int items, int jobs, int spare, bool sha
     f->stop_at = -1, f->last_shared = -1;
     for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
     f->ordered_sum.find = find, f->ordered_sum.add = add, f->ordered_sum.arg = f;
-    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare, f->ordered_sum.shares = shares;
+    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare,
+    f->ordered_sum.shares = shares;
     loci_ordered_sum_open(&f->ordered_sum, jobs);
 }
 
@@ -162,7 +167,8 @@ static void check_order(int seed)
         }
         host.host.run(host.host.user, jobs, job, &f);
         for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) added += f.added[p][k];
-        CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0) && !f.ordered_sum.stop,
+        CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0)
+                       && !f.ordered_sum.stop,
                    "%s, seed %d: %d of %d chunks were added, %d items joined", kinds[h].name, seed,
                    added, chunks, f.shared);
         loci_ordered_sum_close(&f.ordered_sum);
@@ -170,7 +176,7 @@ static void check_order(int seed)
     }
 }
 
-/* A job whose block must wait goes on: the first item ends only when all others are summed. */
+/* A job whose block must wait continues: the first item ends only when all others are summed. */
 static void last_of_all(void *arg, int index)
 {
     struct field *f = arg;
@@ -179,7 +185,8 @@ static void last_of_all(void *arg, int index)
         f->block[block].item = i, f->block[block].chunk = 0;
         for (int n = 0; i == 0 && f->summed < (int)f->ordered_sum.items - 1 && n < 200000; n++)
             pause_for(50);
-        CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1, "a job waits that has a spare block");
+        CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1,
+                   "a job waits that has a spare block");
         f->summed++;
         block = loci_ordered_sum_submit(&f->ordered_sum, block);
     }
@@ -189,7 +196,7 @@ static void check_spare(void)
     static struct field f;
     struct host host;
     open_host(&host, &kinds[1]);
-    /* the second job leaves two blocks behind, and ends with a third one that nobody awaits */
+    /* the second job leaves two blocks behind, and ends with a third one that no job waits for */
     open_field(&f, 4, 2, 2, true);
     host.host.run(host.host.user, 2, last_of_all, &f);
     CHECK_THAT(f.added[0][0] == 4 && f.shared == 4 && f.last_shared == 3,
@@ -198,8 +205,8 @@ static void check_spare(void)
     loci_pool_destroy(&host.pool);
 }
 
-/* An item that stops all while all other jobs wait for it: they end, and nothing of it or of what
- * comes after it is added. */
+/* An item stops all while all other jobs wait for it.  They end, and neither it nor any later item
+ * is added. */
 static void check_stop(void)
 {
     static struct field f;
@@ -219,7 +226,7 @@ static void check_stop(void)
 
 /* ---- The backward pass ----------------------------------------------------------------------- */
 
-/* Five items of one head, or of two that items have together, and two chunks of keys. */
+/* Five items of one head, or of two heads that share items, and two chunks of keys. */
 enum { L = 4400, D = 8, MOST_HEADS = 2, N = MOST_HEADS * L * D };
 
 struct results { float dq[N], dk[N], dv[N], *dtensor[WALK_TENSORS]; };
@@ -279,7 +286,7 @@ static bool equal(const struct task *t, const struct results *a, const struct re
     return same;
 }
 
-/* Cancelled after some questions, on a pool whose first job is slow, so that others wait. */
+/* Cancelled after some queries, on a pool whose first job is slow, so that others wait. */
 static void check_cancelled(const struct task *t, const char *text, int asked)
 {
     static struct results r;
@@ -342,7 +349,7 @@ int main(void)
     for (int seed = 0; seed < 6; seed++) check_order(seed);
     check_spare();
     check_stop();
-    /* nothing learned; sums by head, by key, beside a state of rows, of heads that mix */
+    /* nothing learned; sums by head, by key, with a state of rows, of heads that mix */
     check_hosts("nope", 1, FEW_RUNS ? 500 : 0);
     check_hosts("t5", 1, FEW_RUNS ? 500 : 0);
     check_hosts("fox", 2, 300);

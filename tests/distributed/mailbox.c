@@ -14,20 +14,20 @@
 #include "deadline.h"
 #include "walk.h"
 
-/* Seconds of the processor for one run: who computes longer goes round in circles. */
+/* Seconds of CPU time for one run.  A rank that computes longer is in an endless loop. */
 enum { PATIENCE = LOCI_EMULATED || LOCI_SLOW ? 400 : 20 };
 enum { TAGS = 1 << 15 };
 
-/* A message that is sent, or is to be received.  Those of one pair of ranks and one tag meet in the
- * order in which they began. */
+/* A send or a receive.  Those of one pair of ranks and one tag match in the order in which they
+ * began. */
 struct request {
-    struct request *next;                /* of those that are open, or that have ended */
+    struct request *next;                /* in the list of open ones, or of finished ones */
     bool sends, arrived;
-    int rank, peer, tag;                 /* whose it is, and to or from whom */
+    int rank, peer, tag;                 /* owner, and source or destination */
     unsigned char *data;
     size_t bytes;
-    struct request *other;               /* the one that it met */
-    uint64_t due;                        /* it arrives; after that: its rank is told */
+    struct request *other;               /* the matching one */
+    uint64_t due;                        /* time of arrival; later: its rank learns of it */
 };
 
 struct rank {
@@ -35,7 +35,7 @@ struct rank {
     loci_transport transport;
     pthread_t thread;
     bool waits, ended, broken;
-    struct request *request;             /* what it waits for; NULL: highest() */
+    struct request *request;             /* the one it waits for; NULL: highest() */
     bool inside;                         /* its numbers are in, and the highest are not known */
     int64_t *numbers;
     int n;
@@ -61,7 +61,7 @@ static uint64_t roll(struct mailbox *m, uint64_t sides)
     m->dice ^= m->dice << 13, m->dice ^= m->dice >> 7, m->dice ^= m->dice << 17;
     return m->dice % sides;
 }
-/* Mostly soon, at times very late. */
+/* Mostly soon, sometimes very late. */
 static uint64_t later(struct mailbox *m) { return m->clock + roll(m, roll(m, 8) ? 9 : 150); }
 
 static void fault(struct mailbox *m, const char *format, ...)
@@ -72,7 +72,7 @@ static void fault(struct mailbox *m, const char *format, ...)
     va_end(args);
 }
 
-/* ---- Who waits for what ---------------------------------------------------------------------- */
+/* ---- Scheduling ------------------------------------------------------------------------------ */
 
 static void describe(const struct mailbox *m, char *to, size_t capacity)
 {
@@ -90,7 +90,7 @@ static void describe(const struct mailbox *m, char *to, size_t capacity)
     }
 }
 
-/* Goes on in a signal handler, as all that is left to do is to say where it hangs. */
+/* Also runs in a signal handler, where it only reports the location of the hang. */
 static const struct mailbox *running;
 static void late(int number)
 {
@@ -133,7 +133,7 @@ static bool can_go_on(const struct mailbox *m, const struct rank *r)
     return !r->waits || r->broken || (r->request ? done(m, r->request) : !r->inside);
 }
 
-/* Nobody can go on: something that is on its way happens now.  False: there is nothing. */
+/* No rank can continue: completes a pending event now.  False: there is none. */
 static bool hurry(struct mailbox *m)
 {
     struct request *any = NULL;
@@ -146,8 +146,8 @@ static bool hurry(struct mailbox *m)
     return true;
 }
 
-/* Nothing is on its way.  Those fail who wait for a rank that is no more, and if all wait for each
- * other, all of them. */
+/* Nothing is pending.  Ranks that wait for a finished rank fail.  If all wait for each other, all
+ * fail. */
 static void give_up(struct mailbox *m)
 {
     bool gone = false, any = false, broken = false;
@@ -169,7 +169,7 @@ static void give_up(struct mailbox *m)
         }
 }
 
-/* ---- Turns ----------------------------------------------------------------------------------- */
+/* ---- Switching ranks ------------------------------------------------------------------------- */
 
 static void next_turn(struct mailbox *m)
 {
@@ -197,7 +197,7 @@ static void others(struct rank *r)
     await_turn(r);
 }
 
-/* ---- What the library calls ------------------------------------------------------------------ */
+/* ---- Functions of the transport -------------------------------------------------------------- */
 
 static struct rank *enter(void *user, const char *what)
 {
@@ -235,7 +235,7 @@ static int begin(void *user, bool sends, int peer, int tag, void *data, size_t b
     if (bad)
         fault(m, "rank %d calls %s with rank %d, tag %d, %zu bytes, data %s, request %s", rank,
               what, peer, tag, bytes, data ? "given" : "NULL", request ? "given" : "NULL");
-    /* What could not begin leaves *request as it was. */
+    /* An operation that could not begin leaves *request unchanged. */
     if (bad || r->broken) return leave(r, true);
     struct request *q = calloc(1, sizeof *q), **end = &m->open;
     if (!q) exit(2);
@@ -264,7 +264,8 @@ static int receive(void *user, int from, int tag, void *data, size_t bytes, void
     return begin(user, false, from, tag, data, bytes, request);
 }
 
-/* Handles are looked up and never used again: what was never begun, or has ended, is no request. */
+/* Handles are looked up and never reused: one that never began, or has finished, is not a
+ * request. */
 static struct request *find(struct rank *r, void *request)
 {
     for (struct request *q = r->all->open; q; q = q->next)
@@ -273,8 +274,8 @@ static struct request *find(struct rank *r, void *request)
     return NULL;
 }
 
-/* Until here the memory is the request's: what was not sent is read once more, and what was not
- * received may hold anything. */
+/* Until here the memory belongs to the request.  A sent message is read once more, and a received
+ * one may contain anything before. */
 static void end(struct rank *r, struct request *q)
 {
     static volatile unsigned char sum;
@@ -311,7 +312,7 @@ static int finish(void *user, void **request)
     return leave(r, bad);
 }
 
-/* One that fails ends nothing: that is for wait(). */
+/* A failing test finishes nothing; only wait() does. */
 static int test(void *user, void **request)
 {
     if (request && !*request) return 0;
@@ -333,7 +334,7 @@ static int highest(void *user, int64_t *list, int n)
         fault(m, "rank %d asks for the highest of %d numbers", r->transport.rank, n);
         return leave(r, true);
     }
-    /* A rank may fail when the others have its numbers, or have not; but that once only. */
+    /* A rank may fail before or after the others have its numbers, but only once. */
     if (r->broken && (m->story->failed[r->transport.rank] || roll(m, 2))) return leave(r, true);
     free(r->numbers);
     r->numbers = malloc((size_t)n * sizeof *list);
@@ -428,7 +429,7 @@ void mailbox_run(int ranks, const struct mailbox_wishes *wishes, mailbox_body *b
         if (pthread_create(&thread[i], NULL, start, &m.rank[i])) exit(2);
     next_turn(&m);
     pthread_mutex_unlock(&m.lock);
-    /* Numbers of a rank that has ended are still looked at by the others. */
+    /* The other ranks still read the numbers of a finished rank. */
     for (int i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < ranks; i++) {
         story->operations[i] = m.rank[i].operations;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* mpi.c -- the transport over MPI, in one to four processes that mpi.sh starts with words for what
- * they are to do:
+/* mpi.c -- the transport over MPI, in one to four processes.  mpi.sh starts them with words that
+ * select the tests:
  *
- *     library      what MPI this is
- *     transport    what loci/parallel.h promises of one, and what loci_mpi_create() refuses
+ *     library      prints which MPI this is
+ *     transport    the promises of loci/parallel.h, and the errors of loci_mpi_create()
  *     failing      operations of MPI and allocations that fail, one after the other
  *     late         messages and agreements that never come, with a deadline
  *     single       MPI without threads
  *     world        MPI that begins and ends with the transport
- *     attention    a line for each encoding with the hash of its rows, wherever they were computed
+ *     attention    a line for each encoding with the hash of its rows, whatever ranks computed them
  *     alone        the same lines by loci_forward() in one process
  *
- * There are two transports: the library as it is, and its source once more with pieces of some
- * bytes, allocators that count, and MPI that fails when it is told to. */
+ * There are two transports: the library itself, and its source compiled again with pieces of a few
+ * bytes, counting allocators, and MPI calls that fail on demand. */
 #define _POSIX_C_SOURCE 200809L
 #include "loci/mpi.h"
 
@@ -29,9 +29,9 @@
 #include "own_rows.h"
 #include "walk.h"
 
-/* ---- The source once more -------------------------------------------------------------------- */
+/* ---- The recompiled source ------------------------------------------------------------------- */
 
-static int until;                            /* so many operations of MPI go well; -1: all do */
+static int until;                            /* number of MPI operations that succeed; -1: all */
 static int goes_wrong(void) { return until >= 0 && until-- == 0; }
 
 #define FAILING(call) (goes_wrong() ? MPI_ERR_OTHER : (call))
@@ -81,7 +81,7 @@ static loci_transport made(const struct kind *k, MPI_Comm comm, double seconds)
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-/* Bytes that say from whom and to whom they go, with which tag, and which one they are. */
+/* Bytes that encode source, destination, tag and number. */
 struct message { int from, to, tag, number; size_t bytes; unsigned char *data; void *request; };
 enum { GUARD = 16, ABSENT = 0xa5 };
 
@@ -98,7 +98,7 @@ static void begin_send(const loci_transport *t, struct message *m)
     m->from = t->rank;
     m->data = m->bytes ? malloc(m->bytes) : NULL;
     for (size_t i = 0; i < m->bytes; i++) m->data[i] = byte_of(m, i);
-    m->request = m;                          /* whatever there was, it is overwritten */
+    m->request = m;                          /* any old handle is overwritten */
     CHECK_THAT(!t->send(t->user, m->to, m->tag, m->data, m->bytes, &m->request) && m->request != m,
                "to %d, tag %d, number %d", m->to, m->tag, m->number);
 }
@@ -113,7 +113,7 @@ static void begin_receive(const loci_transport *t, struct message *m)
                "from %d, tag %d, number %d", m->from, m->tag, m->number);
 }
 static void drop_message(struct message *m) { free(m->data); }
-/* It is there, as it was sent, and not a byte more. */
+/* It has arrived as sent, and not a byte more. */
 static void check_message(const struct message *m, const char *how)
 {
     size_t i = 0;
@@ -137,8 +137,8 @@ static void end_by_test(const loci_transport *t, struct message *m)
     CHECK_THAT(!bad, "tag %d, number %d", m->tag, m->number);
 }
 
-/* Many messages between all pairs, those to itself included; with the same tag they come in the
- * order in which they were sent, and tags do not wait for each other. */
+/* Many messages between all pairs, including messages to itself.  With the same tag they arrive in
+ * the order in which they were sent, and tags do not wait for each other. */
 static void between_all(const loci_transport *t, const char *name)
 {
     static const size_t sizes[] = { 0, 1, PIECE - 1, 70000, PIECE, 0, PIECE + 1, 3 * PIECE, 17 };
@@ -169,7 +169,7 @@ static void between_all(const loci_transport *t, const char *name)
                 begin_receive(t, &in[i]);
                 if (i % 2) end_by_wait(t, &in[i]);
             }
-    for (int i = n; i-- > 0;) {              /* the last one first */
+    for (int i = n; i-- > 0;) {              /* in reverse order */
         if (!in[i].request) ;
         else if (i % 3) end_by_wait(t, &in[i]);
         else end_by_test(t, &in[i]);
@@ -186,7 +186,7 @@ static void between_all(const loci_transport *t, const char *name)
     free(out);
 }
 
-/* A test that comes too early ends nothing, and one that comes late ends it. */
+/* A test that comes too early finishes nothing, and a late one finishes the request. */
 static void tested(const loci_transport *t, const char *name)
 {
     const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
@@ -236,7 +236,7 @@ static void transport(const struct kind *k)
         between_all(&t, k->name);
         tested(&t, k->name);
         agreements(&t, k->name);
-        /* how far a rank gets before another one differs, and so how many requests are open */
+        /* the progress of a rank before another one differs, and so the number of open requests */
         if (round == 0) spent = (1 << 30) - left;
         else CHECK_THAT(left == 1 << 30, "%s: %d allocations, %d at first", k->name,
                         (1 << 30) - left, spent);
@@ -247,18 +247,18 @@ static void transport(const struct kind *k)
     k->destroy(NULL);
     CHECK_THAT(!t.size && !t.send && !t.user && live == 0, "%s: %d blocks left", k->name, live);
 
-    /* Many ranks of which each is alone, too. */
+    /* Also ranks that are each alone in their communicator. */
     MPI_Comm alone;
     MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &alone);
     loci_error e;
     CHECK_THAT(!k->create(&t, alone, 0, &e) && t.ranks == 1 && t.rank == 0, "%s", k->name);
-    MPI_Comm_free(&alone);                   /* the transport has its own */
+    MPI_Comm_free(&alone);                   /* the transport has its own copy */
     int64_t number = rank;
     CHECK_THAT(!t.highest(t.user, &number, 1) && number == rank, "%s", k->name);
     k->destroy(&t);
 }
 
-/* ---- What is refused ------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void refused(const struct kind *k)
 {
@@ -267,7 +267,7 @@ static void refused(const struct kind *k)
     CHECK_SAYS(k->create(&t, MPI_COMM_NULL, 0, &e), LOCI_BAD_ARG, &e, "MPI_COMM_NULL", k->name);
     CHECK_THAT(k->create(&t, MPI_COMM_NULL, 0, NULL) == LOCI_BAD_ARG && !t.user, "%s", k->name);
 
-    /* Whoever is wrong, all know of it. */
+    /* Whichever rank is wrong, all ranks return the error. */
     for (int wrong = 0; wrong < ranks; wrong++) {
         const int it = wrong == rank;
         const char *others = "another rank of the communicator has failed";
@@ -295,7 +295,7 @@ static void refused(const struct kind *k)
     }
 }
 
-/* What cannot be sent breaks the transport, for good. */
+/* A failed send breaks the transport permanently. */
 static void broken(const struct kind *k)
 {
     int *most, found;
@@ -321,7 +321,7 @@ static void broken(const struct kind *k)
         CHECK_THAT(t.wait(t.user, &open) && !open, "%s", k->name);
         k->destroy(&t);
     }
-    /* Both sides know how long a message is.  Of one that is too long MPI should know. */
+    /* Both sides know the length of a message.  MPI should reject a longer one. */
     static const size_t sizes[][2] = { { 10, 9 }, { 1, 0 }, { PIECE + 6, PIECE + 5 },
                                        { 200000, 199999 } };
     for (int i = 0; i < COUNT(sizes); i++) {
@@ -340,9 +340,10 @@ static void broken(const struct kind *k)
     }
 }
 
-/* ---- What fails ------------------------------------------------------------------------------ */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
-/* A little of everything, of a rank alone.  Returns how many calls failed; once one has, all do. */
+/* A bit of everything on a single rank.  Returns the number of failed calls.  After the first
+ * failure, all calls fail. */
 static int little(const loci_transport *t)
 {
     static char from[5 * PIECE], to[5 * PIECE];
@@ -390,9 +391,10 @@ static void failing(void)
     }
 }
 
-/* ---- What never comes ------------------------------------------------------------------------ */
+/* ---- Deadlines ------------------------------------------------------------------------------- */
 
-/* Rank 0 waits for what nobody sends, takes, or agrees to, while the others have nothing to do. */
+/* Rank 0 waits for a message that no rank sends or receives, or for an agreement, while the others
+ * have nothing to do. */
 enum { RECEIVES, SENDS, AGREES, WAYS, LARGE = 8 << 20 };
 static void give_up(const loci_transport *t, const char *name, int way, double deadline, char *data)
 {
@@ -416,19 +418,19 @@ static void late(const struct kind *k)
     const double deadline = 0.2;
     for (int way = 0; way < WAYS; way++) {
         if (way == AGREES && ranks == 1) continue;
-        if (way == SENDS && k->create == small_create) continue;     /* small ones have gone */
+        if (way == SENDS && k->create == small_create) continue;     /* small messages have gone */
         loci_transport t = made(k, MPI_COMM_WORLD, deadline);
         char *data = calloc(1, LARGE), one = (char)(way + 1), got = 0;
         if (rank == 0) give_up(&t, k->name, way, deadline, data);
         MPI_Barrier(MPI_COMM_WORLD);
-        /* What comes later does no harm to the memory that it was for, */
+        /* A later message does not write to the memory of the abandoned receive, */
         if (rank == 1 % ranks && rank != 0) {
             void *r;
             memset(data, 7, PIECE * 3);
             if (!t.send(t.user, 0, 2, data, PIECE * 3, &r)) t.wait(t.user, &r);
         }
         k->destroy(&t);
-        /* and a new transport has nothing to do with it. */
+        /* and a new transport is not affected. */
         t = made(k, MPI_COMM_WORLD, 0);
         void *in = NULL, *out = NULL;
         if (rank == 1 % ranks) t.receive(t.user, 0, 3, &got, 1, &in);
@@ -441,7 +443,7 @@ static void late(const struct kind *k)
         int touched = 0;
         for (int i = 0; i < PIECE * 3; i++) touched += data[i] != 0;
         CHECK_THAT(!touched || rank == 1, "%s, way %d: %d bytes", k->name, way, touched);
-        /* of a send that nobody took MPI holds the memory, as loci/mpi.h says */
+        /* MPI keeps the memory of a send that was never received, as loci/mpi.h says */
         if (way != SENDS) free(data);
     }
 }
@@ -449,12 +451,12 @@ static void late(const struct kind *k)
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* Every encoding's example on some hundred rows, and one on more than a chunk of keys.  One process
- * has the rows once, and ranks share them out in several ways. */
+ * computes all rows, and ranks share them in several ways. */
 static void attention(const loci_transport *t)
 {
     static const struct { loci_layout layout; int gather, all; } way[] = {
         { LOCI_ZIGZAG, 0, 1 }, { LOCI_ZIGZAG, 1, 1 }, { LOCI_CONTIGUOUS, 0, 0 },
-        { LOCI_CONTIGUOUS, 1, 0 },           /* all: with many rows, too */
+        { LOCI_CONTIGUOUS, 1, 0 },           /* all: also with many rows */
     };
     enum { MOST = 64, MANY = 4300, FEW = 500 };
     const loci_encoding_info *list;
@@ -483,7 +485,7 @@ static void attention(const loci_transport *t)
         printf("%s, %td rows: %016llx\n", run[i].text, run[i].rows,
                (unsigned long long)hash[i][0]);
     }
-    fflush(stdout);                          /* before any other rank has something to say */
+    fflush(stdout);                          /* before any other rank prints */
 }
 
 static void world(void)

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The transport over MPI, and attention over it, in one to four processes on this machine: tests/distributed/mpi.c.
+# The transport over MPI, and attention over it, in one to four processes on this machine:
+# tests/distributed/mpi.c.
 . tests/support/harness.sh
 left_out() { printf "mpi: left out: %s\n0 passed, 0 failed\n" "$*"; exit 0; }
 [ -n "${LOCI_TEST:-}" ] || left_out "this build has no MPI (Debian: libopenmpi-dev openmpi-bin)"
 
-# MPI libraries leave memory of their own behind when they end.
+# MPI libraries leak memory of their own at exit.
 export ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 
-# What starts processes belongs to one MPI; of two that are installed side by side, any may be called mpiexec.
+# A launcher belongs to one MPI.  If two are installed, either may be called mpiexec.
 kind() { if grep -Eq 'Open MPI|OpenRTE' <<<"$1"; then echo open; else echo other; fi; }
 library=$("$LOCI_TEST" library)
 starter=
@@ -20,13 +21,13 @@ done
 
 flags=()
 if [ "$(kind "$library")" = open ]; then
-    # More processes than cores, which are not tied to any and leave them to each other; and no other machines.
+    # Permits more processes than cores, without binding and with yielding; and no other machines.
     flags=(--oversubscribe)
     [ "$(id -u)" -ne 0 ] || flags+=(--allow-run-as-root)
     export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_plm=isolated
 fi
-export UCX_LOG_LEVEL=error               # it tells of messages that nobody took, which is what is tested
-ranks() {                                # COUNT WHAT...: the program in so many processes
+export UCX_LOG_LEVEL=error               # it reports unreceived messages, which are tested here
+ranks() {                                # COUNT WHAT...: the program in COUNT processes
     timeout 300 "$starter" "${flags[@]}" -n "$1" "$LOCI_TEST" "${@:2}" >"$work/out" 2>"$work/err"
 }
 check "MPI without threads is refused" ranks 1 single
@@ -38,8 +39,8 @@ for n in 1 2 3 4; do
     check "the transport, and attention, $n ranks" ranks $n failing transport attention
     check "attention, $n ranks, the bits of one process" diff <(grep rows: "$work/out") <(grep rows: "$work/alone")
 done
-# The example says the same in any number of processes; under sanitizers, which its many rows would keep for minutes, it is
-# the tests of ranks that look.
+# The example's output is the same for any number of processes.  Its many rows would take minutes
+# under sanitizers, where the tests of ranks cover the code.
 example() { timeout 300 "$starter" "${flags[@]}" -n "$1" "$LOCI_EXAMPLE" >"$work/example$1" 2>"$work/err"; }
 if [ -n "${LOCI_EXAMPLE:-}" ] && [ -z "${LOCI_SANITIZE:-}" ]; then
     check "the example, alone" example 1

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel.c -- one attention over many processes, which are threads here: every bit is that of one
- * process, whatever the ranks, the shares, the machines of the ranks and the ways of the messages.
+/* parallel.c -- one attention over many ranks, which are threads here.  Every bit is that of one
+ * process, for all ranks, shares, instruction sets of ranks and orders of messages.
  *
- *     every text of the walk     300 rows and what is special: windows, full masks, 16 bits,
- *                                double, groups, batches, positions, keys of others, turned keys
+ *     every text of the walk     300 rows and special cases: windows, full masks, 16 bits, double,
+ *                                groups, batches, positions, separate keys, rotated keys
  *     encodings' own examples    beyond work items of 1024 rows and chunks of 4096 keys
- *     loci_share_out()           all rows once, in order, evenly, from round numbers on
+ *     loci_share_out()           all rows once, in order, evenly, with borders at round numbers
  *
- * An argument is a text of the walk, to have that one alone. */
+ * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "harness.h"
 #include "parallel_ranks.h"
 
-/* What a rank does with the keys of others: they are streamed by it, or it gathers them.  Each
- * problem has all its layouts streamed, and every third one gathered. */
+/* A rank streams the keys of others, or gathers them.  Each problem has all its layouts streamed,
+ * and every third one gathered. */
 enum form_of_keys { STREAMED, GATHERED, FORMS };
 static bool has_turn(enum form_of_keys form, int n) { return form == STREAMED || n % 3 == 0; }
 
@@ -36,7 +36,7 @@ static void share_out(loci_layout layout, int64_t rows, int ranks)
     if (!CHECK_THAT(n == pieces, "%d shares of %lld rows for %d ranks, layout %d", n,
                     (long long)rows, ranks, (int)layout))
         return;
-    /* Even: no share is off by more than one unit, from which on each begins. */
+    /* Even: no share differs by more than one unit, the multiple at which shares begin. */
     const int64_t chunk = 4096, item = 1024, tile = 64, all = 2 * (int64_t)ranks;
     const int64_t unit = rows / all >= chunk ? chunk : rows / all >= item ? item : tile;
     int64_t at = 0, least = INT64_MAX, most = 0;
@@ -55,7 +55,7 @@ static void share_out(loci_layout layout, int64_t rows, int ranks)
                (long long)rows, ranks, (int)layout, (long long)at, (long long)least,
                (long long)most);
 
-    /* With less room the first of them, and nothing behind. */
+    /* With a smaller capacity, the first shares are written, and nothing behind them. */
     static loci_share few[ROOM];
     for (int i = 0; i < ROOM; i++) few[i] = stays;
     const int capacity = n / 2;
@@ -77,7 +77,7 @@ static void shares(void)
             share_out(LOCI_ZIGZAG, rows[r], ranks[n]);
         }
 
-    /* What zig-zag is for: with a causal mask row i is the work of i + 1 keys. */
+    /* The purpose of zig-zag: with a causal mask row i costs the work of i + 1 keys. */
     loci_share list[8];
     double work[4] = { 0 }, all = 0;
     const int n = loci_share_out(LOCI_ZIGZAG, 32768, 4, list, 8);
@@ -102,8 +102,9 @@ static void shares(void)
 
 /* ---- All ranks ------------------------------------------------------------------------------- */
 
-/* A row whose remainder goes to its own value has that of its rank while keys are streamed, so both
- * must have the same shares there, and default positions. */
+/* An encoding that gives a row's remainder to its own value needs that value on the row's rank
+ * while keys are streamed.  So rows and keys must have the same shares there, and default
+ * positions. */
 static bool refused(const struct whole *w, const struct split *s, enum form_of_keys form)
 {
     return form == STREAMED && strstr(w->form.text, "remainder=value")
@@ -132,7 +133,7 @@ static struct form variant(const struct walk_text *t, int which)
     case 1:
         f.name = "window, gaps, one kv head, turned keys", f.left = 70, f.kv_heads = 1;
         f.places = SPREAD, f.keys_rotated = true;
-        if (walk_states(t->text)) f.kv_heads = 4;        /* a group turns its keys apart */
+        if (walk_states(t->text)) f.kv_heads = 4;        /* a group needs one rotation per key */
         break;
     case 2:
         f.name = "full or causal, positions per batch, keys apart", f.full = !causal_only;
@@ -160,11 +161,11 @@ static void every_text(void)
         for (int v = 0; v < VARIANTS; v++) {
             struct whole w;
             const struct form f = variant(&t, v);
-            /* each encoding's example has all forms, other texts have them in turn */
+            /* each encoding's example has all forms, other texts alternate */
             const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 4 : t.example ? 1 : 3;
             if (!walk_limited() && (t.next + v) % often) continue;
             if (!whole_make(&w, &f, t.next)) continue;
-            /* some encodings refuse such positions, or rows before the first key */
+            /* some encodings reject such positions, or rows before the first key */
             CHECK_THAT(!w.status || f.places == SHUFFLED || f.q_len > f.k_len, "%s (%s): %s",
                        f.text, f.name, w.error.text);
             for (int layout = 0; layout < LAYOUTS; layout++)
@@ -184,8 +185,8 @@ static void every_text(void)
 
 /* ---- Encodings' own examples, many rows ------------------------------------------------------ */
 
-/* Rows over the borders of items and chunks; keys over those of three chunks, where a chunk of one
- * rank ends within one of another.  Each example has one of the cases, all with other layouts and
+/* Rows across the borders of items and chunks; keys across those of three chunks, where one rank's
+ * keys end within another's chunk.  Each example has one of the cases, with different layouts and
  * ranks. */
 static void examples(void)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_backward.c -- gradients over many processes, which are threads here: every bit is that
- * of one process, whatever the ranks, the shares, the machines of the ranks and the ways of
- * messages.
+/* parallel_backward.c -- gradients over many ranks, which are threads here.  Every bit is that of
+ * one process, for all ranks, shares, instruction sets of ranks and orders of messages.
  *
- *     every text of the walk     2100 rows, and what is special: windows, full masks, 16 bits,
- *                                double, groups, batches, positions, keys of others, turned keys
+ *     every text of the walk     2100 rows, and special cases: windows, full masks, 16 bits,
+ *                                double, groups, batches, positions, separate keys, rotated keys
  *     encodings' own examples    more chunks of 4096 keys, and shares that cut them
  *
- * An argument is a text of the walk, to have that one alone. */
+ * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 
 enum form_of_keys { STREAMED, GATHERED, FORMS };
 
-/* What goes back to a row's own key wants rows and keys in the same hands. */
+/* A gradient of a row's own key requires that one rank owns both the row and the key. */
 static bool refused(const struct whole *w, const struct split *s)
 {
     return strstr(w->form.text, "remainder=value") && (s->key_count || w->form.places != COUNTED);
@@ -49,7 +48,7 @@ static struct form variant(const struct walk_text *t, int which)
     case 1:
         f.name = "window, gaps, turned keys", f.left = 170;
         f.places = SPREAD, f.keys_rotated = true;
-        if (walk_states(t->text)) f.kv_heads = 2;        /* a group turns its keys apart */
+        if (walk_states(t->text)) f.kv_heads = 2;        /* a group needs one rotation per key */
         break;
     case 2:
         f.name = "full or causal, positions per batch, keys apart", f.full = !causal_only;
@@ -83,7 +82,7 @@ static void every_text(void)
             if (!whole_make(&w, &f, t.next)) continue;
             CHECK_THAT(!w.status || f.places == SHUFFLED || f.q_len > f.k_len, "%s (%s): %s",
                        f.text, f.name, w.error.text);
-            /* a text alone has all layouts, by all numbers of ranks */
+            /* a single text has all layouts, with all numbers of ranks */
             for (int n = walk_limited() ? LAYOUTS * COUNTS : 1; n; n--) {
                 struct split s;
                 const int ranks = rank_counts[(t.next / 2 + v + n) % COUNTS];

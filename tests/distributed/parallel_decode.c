@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_decode.c -- few rows against keys that are spread over ranks, which are threads here: on
- * every rank the bits of one process with all keys.
+/* parallel_decode.c -- few rows against keys that are distributed over ranks, which are threads
+ * here.  Every rank gets the bits of one process with all keys.
  *
  *     arrays      every encoding's example: ranks in any order, some without keys, and new rows
- *                 whose own keys are two ranks'
- *     positions   that run on, that have gaps, that have them on one rank alone
+ *                 whose own keys belong to two ranks
+ *     positions   consecutive, with gaps, or given on one rank only
  *     caches      of each rank, appended with positions among all keys
- *     refused     with the same sentence on all ranks
+ *     errors      with the same sentence on all ranks
  *
- * An argument is a text of the walk, to have that one alone. */
+ * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +89,7 @@ static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys
         for (size_t i = 0; i < axes * (size_t)keys; i++) a->k_coord[i] = walk_coordinate(40);
     }
     if (gap >= 0) {
-        /* keys from number `gap` on stand two further on */
+        /* keys from number `gap` on are shifted by two positions */
         a->q_pos = blocks_alloc(&a->blocks, (size_t)rows * sizeof *a->q_pos);
         a->k_pos = blocks_alloc(&a->blocks, (size_t)keys * sizeof *a->k_pos);
         for (ptrdiff_t j = 0; j < keys; j++) a->k_pos[j] = j + 3 + 2 * (gap && j >= gap);
@@ -104,7 +104,7 @@ static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys
     }
     return true;
 }
-/* Keys that are in a cache have turned, and so has one process. */
+/* Cached keys are rotated, so one process also gets rotated keys. */
 static bool compute(struct all *a)
 {
     loci_error e = { .status = LOCI_OK };
@@ -177,7 +177,7 @@ static void cut_tensors(struct blocks *b, const struct all *a, const loci_share 
                              (ptrdiff_t)own->count, inner);
     }
 }
-/* Puts the rank's keys into a cache of its own, in two steps. */
+/* Appends the rank's keys to a cache of its own, in two steps. */
 static loci_cache *fill(struct blocks *b, const struct all *a, int isa, const loci_share *own,
                         const loci_call *c)
 {
@@ -249,7 +249,7 @@ static void decode(const loci_transport *t, void *arg)
     blocks_drop(&b);
 }
 
-/* Pieces of whole chunks, the last ones shorter; owners in rising or falling order, from rank
+/* Pieces of whole chunks, except the last ones.  Owners in rising or falling order, from rank
  * `from` on, so that some have nothing. */
 static void share_out(struct run *run, int ranks, int owners, bool falling)
 {
@@ -335,8 +335,8 @@ static void refused(const char *text, bool cached, int64_t second, int last, con
     drop(&a);
 }
 
-/* Every operation of every rank fails in turn: nobody hangs, no request stays open, and who has a
- * result has the right one. */
+/* Every operation of every rank fails in turn: no rank hangs, no request stays open, and every
+ * returned result is correct. */
 static void failing(const char *text)
 {
     struct all a;
@@ -371,7 +371,7 @@ int main(int argc, char **argv)
                                              "xl", "t5:bidirectional=0+sink" };
         for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
             positions(texts[i]);
-            /* a cache has turned keys */
+            /* a cache stores rotated keys */
             const int rotated = !strncmp(texts[i], "rope", 4);
             for (int gap = 0; gap <= PIECE; gap += PIECE) caches(texts[i], rotated, gap);
         }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_fail.c -- what goes wrong on one of many ranks.
+/* parallel_fail.c -- failures on one of many ranks.
  *
- *     the transport      each operation of each rank fails once: who is told so returns
- *                        LOCI_TRANSPORT, the others what is right, and no request stays open
+ *     the transport      each operation of each rank fails once: a rank with a failed operation
+ *                        returns LOCI_TRANSPORT, the others the right result, and no request stays
+ *                        open
  *     the host           cancels at each work item of each rank: all return LOCI_CANCELLED
- *     disagreements      and whatever is wrong on one rank, or on all: all return the same status
- *                        with the same sentence, nothing is written, and the next call is as good
- *                        as if nothing had been
+ *     disagreements      and any mistake on one rank, or on all: all return the same status with
+ *                        the same sentence, nothing is written, and the next call is not affected
  *
- * With LOCI_SENTENCES in the environment it prints what a person reads in each case. */
+ * With LOCI_SENTENCES in the environment it prints the sentence of each case. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static const int forms[] = { 1, 0 };
 enum { FORMS = sizeof forms / sizeof *forms };
 static const char *const form_names[] = { "gathered", "streamed" };
 
-/* What ranks return. */
+/* The results of a rank. */
 struct outcome { loci_status status; char text[512]; bool same, untouched; };
 static void note(struct outcome *o, const struct part *p, loci_status status)
 {
@@ -84,7 +84,7 @@ static void fail_at_each(const struct whole *w, const struct split *s, int form)
                                   w->form.name, form_names[form], rank, story.operations[rank]);
         }
 }
-/* Shares of one rank side by side, between which sums wait at home; and keys of all ranks. */
+/* Adjacent shares of one rank, between which sums wait at their owner; and keys of all ranks. */
 static void split_for_gradients(struct split *s, int64_t rows, int64_t keys)
 {
     *s = (struct split){ .name = "one rank's shares side by side", .ranks = RANKS, .count = 4,
@@ -128,8 +128,7 @@ static void transports(void)
 
 /* ---- The host cancels ------------------------------------------------------------------------ */
 
-/* A host around a rank's own, that says so when it is asked for the n-th time; and for good, or
- * that once. */
+/* A host around a rank's own.  It cancels at query n, either permanently or only once. */
 struct canceller { const loci_host *pool; atomic_long asked; long at; bool once; };
 static void run_pool(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
@@ -148,7 +147,7 @@ struct cancelling {
     const struct split *split;
     int gather, rank, turn;              /* rank RANKS: all of them */
     long at;
-    bool more;                           /* it was asked so often */
+    bool more;                           /* number of queries so far */
     struct outcome out[RANKS];
 };
 static void cancel_body(const loci_transport *t, void *arg)
@@ -212,9 +211,9 @@ static void hosts(void)
     whole_drop(&w);
 }
 
-/* ---- Something is wrong ---------------------------------------------------------------------- */
+/* ---- Mistakes -------------------------------------------------------------------------------- */
 
-/* A plan of the part's own, and tables: with other tensors, where `more` is not 0. */
+/* A plan of the part's own, and tables: with other tensors if `more` is not 0. */
 static loci_plan *made[MAILBOX_RANKS];
 static void prepare(struct part *p, ptrdiff_t range, double more)
 {
@@ -254,7 +253,7 @@ static void replan(struct part *p, const loci_desc *d)
 static loci_share *rows_of(struct part *p) { return (loci_share *)p->all.shares; }
 static loci_share *keys_of(struct part *p) { return (loci_share *)p->all.key_shares; }
 
-/* Disagreements: rank 0 of those whose shares are one after the other. */
+/* Disagreements: rank 0 of those with contiguous shares. */
 static void batch(struct part *p, int i)     { (void)i; p->call.batch = 1; }
 static void more_rows(struct part *p, int i) { (i ? keys_of(p) : rows_of(p))[2].count += 5; }
 static void border(struct part *p, int i)
@@ -379,7 +378,7 @@ static void overlap(struct part *p, int i)
     if (i == 5) p->call.lse = (void *)p->data[1];
     if (i == 6) p->call.o = (loci_view){ p->call.o.data, 0, 0, 1 };
 }
-/* None of these says that another number of rows or keys is the rank's. */
+/* None of these changes the rank's number of rows or keys. */
 static void list_of(struct part *p, int i)
 {
     loci_share *s = rows_of(p);
@@ -476,7 +475,7 @@ static void stage(struct part *p, int i)
     if (i == 2) replan(p, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half",
                                                 .stage = LOCI_ROTATE));
 }
-/* A struct of a later version, with something in it that this one does not know. */
+/* A struct of a later version, with a field set that this version does not know. */
 static void *later(struct part *p, const void *from, size_t bytes)
 {
     unsigned char *to = blocks_alloc(&p->blocks, bytes + 16);
@@ -493,7 +492,7 @@ static void call_size(struct part *p, int i)
 }
 static void no_call(struct part *p, int i)   { (void)i; p->callp = NULL; }
 
-/* Nobody can be asked: all ranks are. */
+/* No rank has a transport, so all ranks must be wrong. */
 static void no_transport(struct part *p, int i)
 {
     loci_transport *t = &p->transport;
@@ -516,7 +515,7 @@ static void no_transport(struct part *p, int i)
     }
 }
 
-/* Gradients: what is wrong with them, while the call itself is right. */
+/* Gradients: a mistake in them, while the call itself is valid. */
 static void no_grad(struct part *p, int i)   { (void)i; p->gradp = NULL; }
 static void wishes(struct part *p, int i)
 {
@@ -541,9 +540,9 @@ static void wrong_grad(struct part *p, int i)
 }
 static void no_mask(struct part *p, int i)   { (void)i; p->grad.dmask.data = p->memory; }
 
-/* DIFFERS: rank 0 is another than the rest, and nobody is at fault.  ONE: rank 1 is at fault.
- * EACH: once rank 1, once all.  ALL: all ranks, and the sentence names none or any.  SILENT: all,
- * each for itself. */
+/* DIFFERS: rank 0 differs from the others, and none is at fault.  ONE: rank 1 is at fault.  EACH:
+ * once rank 1, once all.  ALL: all ranks, and the sentence names none or any.  SILENT: all, each
+ * for itself. */
 enum who { DIFFERS, ONE, EACH, ALL, SILENT };
 enum base { PLAIN, PLACED, GRADS, BASES };
 static const struct wrong {
@@ -617,14 +616,14 @@ static void spoil_body(const loci_transport *t, void *arg)
     p.all.gather = f->gather;
     part_take_work(&p);
     if (f->who == t->rank || f->who == RANKS) f->wrong->spoil(&p, f->way);
-    /* what is wrong may want more */
+    /* the mistake may require a larger workspace */
     const size_t bytes = loci_parallel_workspace(p.plan, p.callp, p.allp, 0);
     if (bytes > p.work_bytes && p.work == p.memory) part_take_work(&p);
     note(&f->out[t->rank], &p, part_call(&p));
     loci_plan_destroy(made[t->rank]);
     made[t->rank] = NULL;
     part_drop(&p);
-    /* After that the ranks are as good as new. */
+    /* After that the ranks work again. */
     part_make(&p, f->whole, f->split, t, f->way);
     p.all.gather = f->gather;
     const loci_status status = part_call(&p);
@@ -645,7 +644,7 @@ static void spoil(const struct whole *w, const struct split *s, const struct wro
     mailbox_run(RANKS, &wishes, spoil_body, &f, &story);
     if (getenv("LOCI_SENTENCES") && form == 0) printf("%s: %s\n", context, f.out[0].text);
     CHECK_THAT(!story.faults, "%s: %s", context, story.fault);
-    /* Who has no call, or nothing that could be called, has no place for a sentence. */
+    /* A rank without a call, or without a usable one, has no error to write to. */
     const bool deaf = x->spoil == no_call;
     const struct outcome *first = &f.out[deaf && who != RANKS ? 2 : 0];
     for (int i = 0; i < RANKS; i++) {

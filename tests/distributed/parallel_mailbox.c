@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_mailbox.c -- the mailbox itself: it brings what is sent, late and out of order, and
- * finds each fault that it is there to find. */
+/* parallel_mailbox.c -- tests the mailbox itself: it delivers what is sent, late and out of order,
+ * and detects each fault that it is meant to detect. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -9,10 +9,10 @@
 
 enum { RANKS = 3, NUMBERS = 50, TAG = 7 };
 
-/* What a body is told, and what it found. */
+/* The instructions and findings of a body. */
 struct errand { int way; atomic_int wrong, early, over; };
 
-/* Rank 0 sends numbers to both others, rank 1 hands on what it gets. */
+/* Rank 0 sends numbers to both others, rank 1 forwards what it gets. */
 static void good(const loci_transport *t, void *arg)
 {
     struct errand *e = arg;
@@ -24,7 +24,7 @@ static void good(const loci_transport *t, void *arg)
         if (t->rank == 0) t->send(t->user, to, i % 2, &data[i], sizeof *data, &request[i]);
         else t->receive(t->user, from, i % 2, &data[i], sizeof *data, &request[i]);
     }
-    /* What is done out of turn shows that messages overtake each other. */
+    /* Events out of order show that messages overtake each other. */
     for (int i = NUMBERS - 1; i > 0 && t->test; i--) {
         const bool before = request[i - 1] != NULL;
         t->test(t->user, &request[i]);
@@ -58,7 +58,7 @@ static void brings(void)
     CHECK_THAT(e.over > 20, "%d messages have overtaken others", e.over);
 }
 
-/* Rank 1 does something wrong. */
+/* Rank 1 makes a mistake. */
 enum way { RIGHT, SIZES, OPEN, TAGS, RANK, ITSELF, NOTHING, TWICE, CHANGED, CIRCLE, SHORT, WAYS };
 static void bad(const loci_transport *t, void *arg)
 {
@@ -82,7 +82,7 @@ static void bad(const loci_transport *t, void *arg)
         t->send(t->user, to, tag, way == NOTHING ? NULL : data, bytes, &request);
     }
     again = request;
-    /* While it is not sent, it may still be read. */
+    /* Until it is sent, it may still be read. */
     if (way == CHANGED) memcpy(data, "changed", sizeof data);
     if (way != OPEN) t->wait(t->user, &request);
     if (way == TWICE) t->wait(t->user, &again);
@@ -114,7 +114,7 @@ static void finds(void)
     }
 }
 
-/* What fails, fails for good, and others are told when nobody can go on. */
+/* A failure is permanent, and the others learn of it when no rank can continue. */
 static void failing(const loci_transport *t, void *arg)
 {
     struct errand *e = arg;
@@ -130,7 +130,7 @@ static void failing(const loci_transport *t, void *arg)
         : t->receive(t->user, peer, 0, data, 4, &request);
     bad |= t->wait(t->user, &request);
     e->wrong += !bad || request;
-    request = &n;                        /* a send that fails leaves it as it was */
+    request = &n;                        /* a failing send leaves it unchanged */
     if (t->rank) e->wrong += !t->send(t->user, peer, 0, data, 4, &request) || request != &n;
     e->wrong += t->rank && !t->highest(t->user, &n, 1);
 }

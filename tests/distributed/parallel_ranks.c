@@ -20,7 +20,10 @@ static void *keep(struct blocks *b, void *p, size_t bytes)
     if (!p || !b->list) exit(2);
     return b->list[b->n++] = memset(p, 0xff, bytes);
 }
-void *blocks_alloc(struct blocks *b, size_t bytes) { return keep(b, malloc(bytes + !bytes), bytes); }
+void *blocks_alloc(struct blocks *b, size_t bytes)
+{
+    return keep(b, malloc(bytes + !bytes), bytes);
+}
 void *blocks_lines(struct blocks *b, size_t bytes)
 {
     return keep(b, aligned_alloc(64, bytes), bytes);
@@ -98,7 +101,7 @@ static void place(struct whole *w)
     w->call.q_coord = q, w->call.k_coord = k;
 }
 
-/* Inputs by row or key become lines; what has neither is the same on all ranks. */
+/* Inputs by row or key become lines.  Other inputs are the same on all ranks. */
 static void give_tensors(struct whole *w)
 {
     const struct form *f = &w->form;
@@ -165,7 +168,7 @@ static bool prepare(struct whole *w)
     return true;
 }
 
-/* All gradients, of random ones of the outputs, now and then without those of o. */
+/* All gradients, for random cotangents.  Some problems omit that of o. */
 static void alloc_grads(struct whole *w, int seed)
 {
     const struct form *f = &w->form;
@@ -269,7 +272,7 @@ static int by_first(const void *a, const void *b)
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
-/* Cuts on multiples of what tiles, items and chunks have, or anywhere. */
+/* Cuts at multiples of tiles, items and chunks, or anywhere. */
 static int draw(loci_share *list, int ranks, int64_t rows, int64_t least, uint64_t *dice)
 {
     static const int64_t units[] = { 1, 1, 64, 1024, 4096 };
@@ -290,7 +293,7 @@ static int draw(loci_share *list, int ranks, int64_t rows, int64_t least, uint64
     }
     return n;
 }
-/* Equal shares but for what borders are rounded to. */
+/* Equal shares, except for rounding of the borders. */
 static int share(loci_share *list, enum layout layout, int ranks, int64_t rows, int64_t unit)
 {
     const loci_layout ours = layout == ZIGZAG ? LOCI_ZIGZAG : LOCI_CONTIGUOUS;
@@ -336,8 +339,8 @@ static ptrdiff_t len_of(const struct whole *w, const struct lines *l)
 {
     return l->keys ? w->form.k_len : w->form.q_len;
 }
-/* Line i of the part's rows or keys, in repetition n; `heads` of them have a row side by side where
- * the part is token-major. */
+/* Line i of the part's rows or keys, in repetition n.  In a token-major part, `heads` of them are
+ * adjacent. */
 static size_t line_at(const struct part *p, const struct lines *l, size_t n, ptrdiff_t i,
                       size_t heads)
 {
@@ -345,7 +348,7 @@ static size_t line_at(const struct part *p, const struct lines *l, size_t n, ptr
     return l->inner * (p->token_major && heads ? (n / heads * len + (size_t)i) * heads + n % heads
                                                : n * len + (size_t)i);
 }
-/* heads 0: what has no view. */
+/* heads 0: arrays without a view. */
 static struct lines alloc(struct part *p, const struct lines *from, size_t heads, bool copy)
 {
     const ptrdiff_t n = from->keys ? p->nk : p->nq, *at = from->keys ? p->keys : p->rows;
@@ -362,7 +365,8 @@ static struct lines alloc(struct part *p, const struct lines *from, size_t heads
 static loci_view view(const struct part *p, const struct lines *l, int heads, int width)
 {
     const ptrdiff_t len = l->keys ? p->nk : p->nq, row = (ptrdiff_t)heads * width;
-    const bool none = !len && p->rank % 2;               /* nothing has no address, at times */
+    /* an empty array sometimes has no address */
+    const bool none = !len && p->rank % 2;
     loci_view v = { .data = none ? NULL : l->data };
     if (p->token_major) v.batch = len * row, v.row = row, v.head = width;
     return v;
@@ -385,7 +389,7 @@ uint64_t part_hash(const struct part *p)
     return hash(h, p->tables, p->tables_bytes);
 }
 
-/* A rank without rows or keys may give anything for what has none. */
+/* A rank without rows or keys may pass any value for empty arrays. */
 static void part_take_grads(struct part *p)
 {
     const struct whole *w = p->whole;
@@ -447,7 +451,7 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
         p->call.q_coord = (double *)alloc(p, &w->q_coord, 0, true).data;
         p->call.k_coord = (double *)alloc(p, &w->k_coord, 0, true).data;
     }
-    /* Learned tensors are in the tables, and nobody reads them here. */
+    /* Learned tensors are in the tables, so they are not read here. */
     for (int i = 0; i < w->tensors; i++)
         p->data[i] = w->tensor[i].role != LOCI_INPUT ? NULL
             : w->input[i].data ? alloc(p, &w->input[i], 0, true).data : w->data[i];
@@ -481,7 +485,7 @@ void part_take_work(struct part *p)
     const bool good = bytes && bytes % 64 == 0;
     CHECK_THAT(good, "%s (%s), %s: a workspace of %zu bytes for rank %d of %d", p->whole->form.text,
                p->whole->form.name, p->split->name, bytes, p->rank, p->split->ranks);
-    /* a little, where there is none, so that the call may say why */
+    /* a small one if there is none, so that the call can return its error */
     p->work_bytes = good ? bytes : 64;
     p->work = p->memory = blocks_lines(&p->blocks, p->work_bytes);
 }
@@ -493,7 +497,7 @@ static const struct lines *output(const struct part *p, int i)
 }
 enum { OUTPUTS = 4 };
 
-/* Sets all bits of lines, or asks whether they are set. */
+/* Sets all bits of lines, or tests whether they are set. */
 static bool set_lines(const struct part *p, const struct lines *l, bool ask)
 {
     if (!l->data) return true;
@@ -541,7 +545,7 @@ static void look(const struct part *p, loci_status status)
 loci_status part_call(struct part *p)
 {
     if (!p->memory) part_take_work(p);
-    /* NaN, and -1; or what no position can be */
+    /* NaN and -1, or an impossible position */
     memset(p->memory, p->rank % 2 ? 0xff : 0x7f, p->work_bytes);
     set_outputs(p, false);
     p->error = (loci_error){ 0 };
@@ -649,7 +653,7 @@ struct job {
     char text[MAILBOX_RANKS][512];
     uint64_t sent[MAILBOX_RANKS], received[MAILBOX_RANKS];
 };
-/* Now and then two calls, one after the other, in the same memory. */
+/* Some runs make two calls, one after the other, in the same memory. */
 static void body(const loci_transport *t, void *arg)
 {
     struct job *j = arg;

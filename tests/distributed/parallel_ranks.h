@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_ranks.h -- one attention in one process, and the parts of it that ranks own, each array
- * of a part apart and with not a byte more than it needs. */
+/* parallel_ranks.h -- one attention in one process, and its parts that ranks own.  Each array of a
+ * part is separate and has no spare byte. */
 #ifndef LOCI_TESTS_DISTRIBUTED_PARALLEL_RANKS_H
 #define LOCI_TESTS_DISTRIBUTED_PARALLEL_RANKS_H
 
@@ -11,13 +11,14 @@
 
 struct blocks { void **list; int n, capacity; };
 void *blocks_alloc(struct blocks *, size_t bytes);        /* never NULL */
-void *blocks_lines(struct blocks *, size_t bytes);       /* on 64 bytes, for tables and work */
+/* 64-byte aligned, for tables and workspaces */
+void *blocks_lines(struct blocks *, size_t bytes);
 void blocks_drop(struct blocks *);
 
 /* ---- One process ----------------------------------------------------------------------------- */
 
 struct form {
-    const char *text, *name;             /* name: what to print when it fails */
+    const char *text, *name;             /* name: printed on failure */
     loci_dtype dtype;                    /* a library without float has F64 instead */
     int batch, heads, kv_heads, dim, value_dim;
     ptrdiff_t q_len, k_len;
@@ -25,9 +26,9 @@ struct form {
     bool full, keys_rotated;
     /* Positions: none given; rising with gaps; those of each batch entry; in no order. */
     enum places { COUNTED, SPREAD, PER_BATCH, SHUFFLED } places;
-    bool lasting;                        /* far keys count: gates and sticks hardly act */
+    bool lasting;                        /* far keys matter: gates and sticks hardly act */
     bool no_rows;                        /* neither lse nor rem */
-    bool grads;                          /* gradients, too */
+    bool grads;                          /* with gradients */
 };
 
 /* An array of lines, one for each row or key, repeated: [outer][len][inner bytes]. */
@@ -43,7 +44,7 @@ struct whole {
     loci_tensor tensor[WALK_TENSORS];
     const void *data[WALK_TENSORS];
     struct lines q, k, v, q_pos, k_pos, q_coord, k_coord, o, lse, rem, ae, input[WALK_TENSORS];
-    loci_grad grad;                      /* of everything; what is summed, and what comes */
+    loci_grad grad;                      /* of everything; sums, and cotangents */
     struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
     void *dtensor[WALK_TENSORS];
     loci_status grad_status;
@@ -53,8 +54,8 @@ struct whole {
     struct blocks blocks;
 };
 
-/* Makes the problem and computes it.  False: a plan or tables cannot be had, and that is counted
- * as a failure. */
+/* Creates the problem and computes it.  False: a plan or tables failed, which counts as a failed
+ * check. */
 bool whole_make(struct whole *, const struct form *, int seed);
 void whole_drop(struct whole *);
 
@@ -63,15 +64,15 @@ void whole_drop(struct whole *);
 enum { MOST_SHARES = 64 };
 struct split {
     const char *name;
-    int ranks, count, key_count;         /* key_count 0: keys are shared out as rows */
+    int ranks, count, key_count;         /* key_count 0: keys are shared like rows */
     loci_share rows[MOST_SHARES], keys[MOST_SHARES];
 };
 
-/* Layouts of loci_share_out(), and one at random: cut anywhere, with empty shares, and at times
- * several of one rank side by side, or a rank that owns nothing. */
+/* Layouts of loci_share_out(), and a random one: cut anywhere, with empty shares, and sometimes
+ * with several adjacent shares of one rank, or a rank that owns nothing. */
 enum layout { CONTIGUOUS, ZIGZAG, RANDOM, LAYOUTS };
-/* keys_apart: keys have a list of their own, drawn apart or over another number of keys.  grads: on
- * such borders as gradients want. */
+/* keys_apart: keys have their own list, drawn separately or over another number of keys. grads:
+ * with borders that gradients require. */
 void split_make(struct split *, enum layout, int ranks, ptrdiff_t q_len, ptrdiff_t k_len,
                 bool keys_apart, bool grads, uint64_t seed);
 
@@ -82,7 +83,7 @@ struct part {
     const loci_plan *plan;
     const void *tables;
     size_t tables_bytes;
-    unsigned char *memory;               /* that the call may have, and where its work begins */
+    unsigned char *memory;               /* work of the call, and its first byte */
     void *work;
     size_t work_bytes;
     loci_call call, *callp;
@@ -96,30 +97,31 @@ struct part {
     bool backward;                       /* the last call was that of the gradients */
     struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
     void *dtensor[WALK_TENSORS];
-    bool token_major;                    /* how q, k, v and o lie */
-    ptrdiff_t *rows, *keys, nq, nk;      /* which of all it owns, in its order */
+    bool token_major;                    /* layout of q, k, v and o */
+    ptrdiff_t *rows, *keys, nq, nk;      /* indices of its rows and keys, in its order */
     const void *data[WALK_TENSORS];
     struct blocks blocks;
-    int inputs;                          /* so many blocks are read only */
+    int inputs;                          /* number of read-only blocks */
     uint64_t hash;                       /* of them */
 };
 
-/* Ranks differ in instruction set, threads and the order of memory; `turn` says which has what. */
+/* Ranks differ in instruction set, threads and the order of memory.  `turn` rotates the
+ * assignment. */
 void part_make(struct part *, const struct whole *, const struct split *, const loci_transport *,
                int turn);
-/* Takes memory for `work`, of just the bytes that are asked for. */
+/* Allocates `work` with exactly the requested bytes. */
 void part_take_work(struct part *);
-/* Takes work where there is none; all bits of outputs and work are set; then it calls, forward and,
- * where the form wants gradients, backward.  Requests that are left open and inputs that have
- * changed are failures. */
+/* Allocates work if there is none, sets all bits of outputs and work, then calls forward and, if
+ * the form has gradients, backward.  Open requests and changed inputs are failures. */
 loci_status part_call(struct part *);
-uint64_t part_hash(const struct part *);                 /* of what is read only */
-bool part_untouched(const struct part *);                /* are outputs as before the last call? */
-bool part_same(const struct part *, const char *context);      /* as in one process? */
+uint64_t part_hash(const struct part *);                 /* of read-only memory */
+/* Are outputs unchanged since the last call? */
+bool part_untouched(const struct part *);
+bool part_same(const struct part *, const char *context);      /* The same as in one process? */
 void part_drop(struct part *);
 
-/* All ranks of a split, each a thread: what they compute is what one process has, and a call that
- * it refuses, or that is to be `refused`, they all refuse in the same words. */
+/* All ranks of a split, each a thread: their results are those of one process.  A call that it
+ * rejects, or that is expected to be `refused`, fails on all ranks with the same sentence. */
 void parts_together(const struct whole *, const struct split *, bool gather, bool refused,
                     int turn);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel_sizes.c -- what loci_parallel_workspace() and loci_parallel_decode_workspace() promise:
- * both passes, fewer entries and threads, and while decoding fewer rows and keys.  Sizes are asked
- * for alone, so the transport has no other side.
+/* parallel_sizes.c -- the promises of loci_parallel_workspace() and
+ * loci_parallel_decode_workspace(): one size serves both passes, fewer entries and threads and, for
+ * decoding, fewer rows and keys.  Only sizes are requested, so the transport has no other side.
  *
- * An argument is a text of the walk, to have that one alone. */
+ * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
 
 #include "harness.h"
@@ -63,7 +63,7 @@ static const loci_transport transport = LOCI_TRANSPORT_INIT(
 
 struct asked { ptrdiff_t batch, rows, own, newer; int threads; };
 
-/* Ranks 0, 1 and 2 own keys in that order; rank 1, whose size it is, has `own`. */
+/* Ranks 0, 1 and 2 own keys in that order.  Rank 1, whose size is requested, has `own`. */
 static size_t decode_size(const loci_plan *p, const struct asked *s, const loci_call *like)
 {
     const loci_share shares[] = { { 0, PIECE, 0 }, { PIECE, s->own, 1 },

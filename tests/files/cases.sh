@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The golden cases: within their bounds on the fused engine, with the same bytes from every instruction set and any
-# number of threads, and to rounding on the reference.  tests/cases/errors holds impossible and damaged ones.
+# The golden cases: within their bounds on the fused engine, with the same bytes from every
+# instruction set and any number of threads, and to rounding on the reference. tests/cases/errors
+# has invalid and damaged ones.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
 . tests/support/harness.sh
 isas=$("$LOCI" info --json | grep -o '"isas":\[[^]]*' | cut -d[ -f2 | tr -d '"' | tr , ' ')
 
-refused() {                              # CASE SENTENCE: exit code 2, one line on stderr that says so, no file
+refused() {  # CASE SENTENCE: exit code 2, one line on stderr with the sentence, no file
     "$LOCI" run "$1" -o "$work/none" >"$work/out" 2>"$work/err"
     local code=$?
     cat "$work/err"
@@ -19,7 +20,8 @@ check "this processor runs something" test -n "$isas"
 for case in tests/cases/*.safetensors; do
     check "$case" "$LOCI" run "$case"
     tol=1e-12,1e-11
-    [[ $case != *-far[-.]* ]] || tol=1e-10,1e-9      # their oracle's angles are plain doubles, 10^-10 off at position 10^6
+    # the angles of their oracle are plain doubles, 10^-10 off at position 10^6
+    [[ $case != *-far[-.]* ]] || tol=1e-10,1e-9
     check "$case, reference" "$LOCI" run "$case" --engine reference --tol "$tol"
     check "$case, f64" "$LOCI" run "$case" --dtype f64 --tol 1e-10,1e-9
     check "$case, bf16" "$LOCI" run "$case" --dtype bf16
@@ -38,12 +40,12 @@ for case in tests/cases/errors/*.safetensors; do
     check "$case" refused "$case" .
 done
 
-# ---- Cases made here: one query and one key of width 2, all numbers zero -------------------------------------
+# ---- Cases made here: one query and one key of width 2, all numbers zero
 
 u64() {                                  # little-endian, of numbers below 2^16
     printf "\\x$(printf %02x $(($1 % 256)))\\x$(printf %02x $(($1 / 256)))\0\0\0\0\0\0"
 }
-make() {                                 # METADATA [AXES]: "key":"value",...; q_pos and k_pos with so many coordinates
+make() {  # METADATA [AXES]: "key":"value",...; q_pos and k_pos with AXES coordinates
     local meta=$1 axes=${2:-0} header at=24 name
     header="{\"__metadata__\":{\"loci.case\":\"1\",$meta}"
     for name in q k v; do

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c -- `loci check` names the rule and the usual mistakes of data that this file makes with
- * plain formulas. */
+/* check.c -- `loci check` names the rule and the common mistakes of data that this file generates
+ * by plain formulas. */
 #define _DEFAULT_SOURCE
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static struct safetensor shape(int rank, ptrdiff_t a, ptrdiff_t b, ptrdiff_t c)
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 enum { H = 2, L = 200, D = 32 };
-struct engine {                          /* what an engine does; zeros are right */
+struct engine {                          /* the steps of an engine; zeros are right */
     bool interleaved, permuted, float_angles, bfloat;
     double base, linear, factor;
     int dim, offset, shift, sign;
@@ -161,7 +161,7 @@ static void rotations(void)
                f.score.within);
 }
 
-/* Positions that are given, far away, and rounded to bfloat16. */
+/* Given positions that are far away, or rounded to bfloat16. */
 static void far_positions(bool rounded)
 {
     static double pos[L];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- loci/convert.h: weights come back bitwise and keep their scores, tables are what the
- * library turns by, rounding is right at its edges, and a cache can be moved. */
+/* convert.c -- loci/convert.h: weights return bitwise and preserve their scores, tables are what
+ * the library rotates by, rounding is right at its edges, and a cache can be moved. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static void *tables_of(const loci_plan *plan, ptrdiff_t reach)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Where channel i of `from` lies in `to`, said plainly. */
+/* The position of channel i of `from` in `to`, by plain arithmetic. */
 static int moved(int i, int turned, loci_pairing from)
 {
     const int half = turned / 2, t = from == LOCI_HALF ? i % half : i / 2,
@@ -103,8 +103,8 @@ static void refusals(void)
                "an unknown pairing");
 }
 
-/* Converted weights under the other pairing attend alike: q = W x, and W's rows are all that
- * changes. */
+/* Converted weights under the other pairing give the same attention: q = W x, and only W's rows
+ * change. */
 enum { D = 16, H = 4, KV = 2, L = 40, MODEL = 24 };
 static void project(const float *w, int heads, const float *x, float *q)
 {
@@ -168,7 +168,7 @@ static const char *const texts[] = {
     "alibi+rope:pairing=half,scaling=llama3,factor=8,original_length=64",
 };
 
-/* Rows (1, 0) in every pair, turned by the library in double, are cos and sin. */
+/* Rows (1, 0) in every pair, rotated by the library in double, are cos and sin. */
 static void tables(const char *text, int64_t far)
 {
     enum { POINTS = 70 };
@@ -199,7 +199,7 @@ static void tables(const char *text, int64_t far)
         }
     CHECK_THAT(right, "a table is what the library turns by");
 
-    /* the layouts, and cos beside sin in one buffer */
+    /* the layouts, and cos next to sin in one buffer */
     for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
         static double half[POINTS * D * 2], full[POINTS * D], once[1];
         t = (loci_rope_table)LOCI_ROPE_TABLE(.layout = LOCI_TABLE_HALF, .dtype = dtype,
@@ -248,8 +248,8 @@ static void other_plans(void)
 
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* Every number of 16 bits stays; what is between two goes to the nearer one, and from the middle to
- * the even one. */
+/* Every 16-bit number stays.  Numbers between two are rounded to the nearer one, and ties to
+ * even. */
 static void rounding(loci_dtype dtype, int infinite)
 {
     bool same = true, nearest = true;
@@ -279,7 +279,7 @@ static void rounding(loci_dtype dtype, int infinite)
     CHECK_THAT((nan & 0x7fff) > infinite, "NaN stays NaN");
 }
 
-/* ---- A cache that moves ---------------------------------------------------------------------- */
+/* ---- A moved cache --------------------------------------------------------------------------- */
 
 static void cache(const char *text, const char *mover, int64_t by)
 {

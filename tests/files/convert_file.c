@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* convert_file.c -- `loci convert`: channels of a file go where their pair is and all else stays,
- * tables are the library's, and what would be half a conversion is refused with one sentence and
- * leaves nothing. */
+/* convert_file.c -- `loci convert`: channels of a file move to their pair and everything else
+ * stays, tables are the library's, and a partial conversion fails with one sentence and leaves no
+ * file. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static char folder[SCRATCH], input[SCRATCH + 16], output[SCRATCH + 16], back[SCR
 
 /* ---- Running it ------------------------------------------------------------------------------ */
 
-/* Words apart by spaces; IN, OUT, BACK and CONFIG stand for the files.  What it prints is in
+/* Words are separated by spaces.  IN, OUT, BACK and CONFIG are the files.  Its output is in
  * `said`. */
 static int command(const struct command *c, const char *line)
 {
@@ -52,7 +52,7 @@ static int command(const struct command *c, const char *line)
 }
 static int convert(const char *line) { return command(&cmd_convert, line); }
 
-/* Nothing unfinished lies in the folder. */
+/* The folder contains no unfinished file. */
 static bool tidy(void)
 {
     bool good = true;
@@ -149,15 +149,15 @@ static void usual_file(void)
     save(NULL);
 }
 
-/* Where channel i of the ones that turn comes from, written down apart from the library. */
+/* The source of rotated channel i, written independently of the library. */
 static int from(int i, int turned, bool to_interleaved)
 {
     return to_interleaved ? (i % 2 ? turned / 2 + i / 2 : i / 2)
         : (i < turned / 2 ? 2 * i : 2 * (i - turned / 2) + 1);
 }
 
-/* The new file against `made`: rows of what `moves` names are put by the rule, everything else is
- * as it was. */
+/* Compares the new file with `made`: rows of tensors that `moves` selects follow the rule, and
+ * everything else is unchanged. */
 static bool right(const char *path, bool (*moves)(const char *), int dim, int turned, int offset,
                   bool to_interleaved, int *moved)
 {
@@ -184,8 +184,8 @@ static bool right(const char *path, bool (*moves)(const char *), int dim, int tu
             const size_t row = t->bytes / (size_t)rows;
             for (ptrdiff_t r = 0; r < rows && good; r++) {
                 const int c = (int)(r % own), ordered_sum = c >= at && c < at + turned;
-                const ptrdiff_t source = ordered_sum ? r - c + at + from(c - at, turned, to_interleaved)
-                    : r;
+                const ptrdiff_t source =
+                    ordered_sum ? r - c + at + from(c - at, turned, to_interleaved) : r;
                 good = !memcmp(got + (size_t)r * row, was + (size_t)source * row, row);
             }
             *moved += good && memcmp(got, was, t->bytes);
@@ -327,7 +327,7 @@ static void bad_weights(void)
     refused("IN CONFIG --to interleaved -o OUT", "of none of the layers 0 to 2");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":32,\"num_attention_heads\":2,"
                "\"num_hidden_layers\":4}");
-    /* as rows of gates between the heads would be */
+    /* like rows of gates between the heads */
     refused("IN CONFIG --to interleaved -o OUT", "4 heads of 16, and not 2 heads");
     put_config("GGUFxxxx");
     refused("IN CONFIG --to interleaved -o OUT", "GGUF file is about its own weights");
@@ -365,7 +365,7 @@ static void bad_weights(void)
     refused("IN --to half --dim 16 -o OUT", "loci.pairing=spiral");
 }
 
-/* A disk that is full, as a limit on the size of a file. */
+/* A full disk, simulated by a limit on the size of a file. */
 static void full_disk(void)
 {
     struct rlimit was, little;
@@ -377,7 +377,7 @@ static void full_disk(void)
         little.rlim_cur = size;
         unlink(output);
         if (setrlimit(RLIMIT_FSIZE, &little)) exit(2);
-        /* what it says goes to a file as well */
+        /* its output goes to a file as well */
         const int code = convert("IN --to half --dim 16 -o OUT");
         const int table = convert("--table half -e rope:pairing=half --dim 16 --rows 9999 -o OUT");
         if (setrlimit(RLIMIT_FSIZE, &was)) exit(2);
@@ -400,7 +400,7 @@ static void full_disk(void)
     unlink(output);
 }
 
-/* What is copied goes through a small buffer. */
+/* Copying uses a small buffer. */
 static void large_file(void)
 {
     enum { MB = 1 << 20, LARGE = 48 };

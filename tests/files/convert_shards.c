@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* convert_shards.c -- `loci convert` of an index: shards that are cut at random become what one
- * file of all tensors becomes, an index that does not fit its files is refused with one sentence,
- * and what fails leaves nothing. */
+/* convert_shards.c -- `loci convert` of an index: randomly cut shards give the same result as one
+ * file of all tensors, an index that does not fit its files fails with one sentence, and failures
+ * leave no file. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ static char home[SCRATCH], said[8192];
 
 static int below(int n) { return (int)((walk_uniform() + 1) / 2 * n) % n; }
 
-/* In one of a few buffers. */
+/* Returns one of a few buffers. */
 static char *in_home(const char *format, ...)
 {
     static char paths[8][PATH];
@@ -42,7 +42,7 @@ static char *in_home(const char *format, ...)
 
 /* ---- Running it ------------------------------------------------------------------------------ */
 
-/* convert FROM --to PAIRING --dim 16 -o TO; what it prints is in `said`. */
+/* convert FROM --to PAIRING --dim 16 -o TO.  Its output is in `said`. */
 static int convert(const char *from, const char *pairing, const char *to)
 {
     char words[8][PATH];
@@ -67,7 +67,7 @@ static int convert(const char *from, const char *pairing, const char *to)
     return code;
 }
 
-/* How many files are in a folder; -1: there is no such folder. */
+/* The number of files in a folder. -1: there is no such folder. */
 static int files_in(const char *path)
 {
     int n = 0;
@@ -129,7 +129,7 @@ static const char *shard_name(int i)
     snprintf(to, 64, "model-%05d-of-%05d.safetensors", i + 1, m.shards);
     return to;
 }
-/* Those of one shard; -1: all of them. */
+/* Tensors of one shard. -1: all of them. */
 static void save(const char *path, int shard, const char *pairing)
 {
     struct safetensor t[TENSORS];
@@ -146,7 +146,7 @@ static void put(const char *path, const char *text)
     FILE *f = fopen(path, "w");
     if (!f || fputs(text, f) < 0 || fclose(f)) exit(2);
 }
-/* With `extra`, text that goes into the map, and without tensor number `but`. */
+/* Adds the text `extra` to the map, and omits tensor number `but`. */
 static void put_index(const char *path, const char *extra, int but)
 {
     char text[8192];
@@ -177,7 +177,7 @@ static void make(int shards)
             add(name, type, i == 0 ? 2 * D : D, M);
         }
     }
-    /* each has one at least, and a q may be in another file than its k */
+    /* each has at least one, and a q may be in another file than its k */
     for (int i = 0; i < m.count; i++) m.shard[i] = i < shards ? i : below(shards);
     empty(in_home("model"));
     if (mkdir(in_home("model"), 0777)) exit(2);
@@ -186,7 +186,7 @@ static void make(int shards)
     save(in_home("whole"), -1, NULL);
 }
 
-/* ---- What it becomes ------------------------------------------------------------------------- */
+/* ---- Results --------------------------------------------------------------------------------- */
 
 static bool same_text(const char *path, const char *other)
 {
@@ -236,7 +236,7 @@ static void random_shards(int round)
     walk_restart(round);
     make(1 + below(SHARDS));
     const char *const index = "model/model.safetensors.index.json";
-    /* the folder, or the index itself; into a folder that is there, or is not */
+    /* the folder, or the index itself; into an existing folder, or a new one */
     const char *const from = in_home("%s", below(2) ? "model" : index);
     if (below(2) && mkdir(in_home("out"), 0777)) exit(2);
     CHECK_THAT(!convert(in_home("whole"), "interleaved", in_home("whole-out")), "round %d: %s",
@@ -255,7 +255,7 @@ static void random_shards(int round)
     empty(in_home("out")), empty(in_home("back"));
 }
 
-/* ---- What is refused ------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void bad_index(void)
 {
@@ -309,7 +309,7 @@ static void bad_index(void)
     refused(from, out, "so there is nothing to convert");
     for (int i = 0; i < 3; i++) save(in_home("model/%s", shard_name(i)), i, NULL);
 
-    /* where the result cannot go */
+    /* invalid destinations */
     refused(from, from, "there is such a file already");
     refused(from, in_home("nowhere/out"), "cannot write");
     put(out, "a file");
@@ -330,7 +330,7 @@ static void bad_index(void)
     free(path), free(from), free(out);
 }
 
-/* A disk that is full, as a limit on the size of a file: of the first, a later or any shard. */
+/* A full disk, simulated by a limit on the size of a file: of the first, a later or any shard. */
 static void full_disk(void)
 {
     struct rlimit was, little;
@@ -355,7 +355,7 @@ static void full_disk(void)
     free(from), free(out);
 }
 
-/* More shards than files may be open. */
+/* More shards than the limit of open files. */
 static void few_files(void)
 {
     struct rlimit was, few;

@@ -3,8 +3,8 @@
  *
  * Golden cases are truncated, get bits flipped and hostile numbers and words spliced in.  Whatever
  * the file, the command ends within a deadline and 1 GiB, with a result or with one sentence and no
- * output file.  The files come from a fixed seed; the first failure ends the test and keeps its
- * file. */
+ * output file.  The files come from a fixed seed.  The first failure ends the test and preserves
+ * its file. */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -22,7 +22,7 @@
 
 #ifdef LOCI_SANITIZED
 #include <sanitizer/common_interface_defs.h>
-enum { THIN = 4, DEADLINE = 120 };      /* keep one file in so many; seconds */
+enum { THIN = 4, DEADLINE = 120 };      /* test one file of THIN; seconds */
 #else
 enum { THIN = 1, DEADLINE = 20 };
 #endif
@@ -36,7 +36,7 @@ static const char *const cases[] = {
 
 static char folder[SCRATCH] = "/dev/shm/loci-damaged-XXXXXX", path[SCRATCH + 16],
     result[SCRATCH + 16], said_path[SCRATCH + 16];
-/* the damaged file; what goes to stderr; the real stdout */
+/* the damaged file; captured stderr; the real stdout */
 static int file, said, screen;
 
 /* ---- One file -------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static void put(const void *data, size_t n)
 {
     if (ftruncate(file, 0) || pwrite(file, data, n, 0) != (ssize_t)n) exit(1);
 }
-static void copy_file(void)              /* what is in `result` becomes the damaged file */
+static void copy_file(void)              /* the contents of `result` become the damaged file */
 {
     char block[4096];
     const int f = open(result, O_RDONLY);
@@ -110,7 +110,8 @@ static void copy_file(void)              /* what is in `result` becomes the dama
 static void begin(const char *how) { now_at.how = how; }
 static void end(void) { harness_pass(); }
 
-static uint64_t state;                   /* a counter, well mixed: the same files every time */
+/* a counter and a mixing function: the same files every time */
+static uint64_t state;
 static uint64_t draw(void)
 {
     uint64_t z = state += 0x9e3779b97f4a7c15u;
@@ -119,7 +120,7 @@ static uint64_t draw(void)
     return z ^ z >> 31;
 }
 
-/* ---- Ways to damage: data[size] is a sound case, its header header[n] ------------------------ */
+/* ---- Kinds of damage: data[size] is a sound case, its header header[n] ----------------------- */
 
 static unsigned char *data, *buffer;
 static size_t size, n;
@@ -153,7 +154,7 @@ static void flipped(void)
     end();
 }
 
-/* Words of the data become numbers that are dangerous as positions, segments or floats. */
+/* Replaces words of the data by numbers that are dangerous as positions, segments or floats. */
 static void poisoned(void)
 {
     static const uint64_t words[] = {
@@ -189,7 +190,7 @@ static void wrong_lengths(void)
     end();
 }
 
-/* The file with header[from .. to - 1] replaced by `word`. */
+/* Replaces header[from .. to - 1] by `word`. */
 static void splice(size_t from, size_t to, const char *word)
 {
     const size_t w = strlen(word);
@@ -205,7 +206,8 @@ static void splice(size_t from, size_t to, const char *word)
 enum { LONG = 1 << 20 };
 static char long_word[LONG + 1];
 
-/* Every number of shapes and offsets becomes each of these, and every string each of the others. */
+/* Replaces every number of shapes and offsets by each of these, and every string by each of the
+ * others. */
 static void spliced(void)
 {
     static const char *const numbers[] = {
@@ -261,7 +263,7 @@ static void spliced(void)
     end();
 }
 
-/* The whole header said twice; then one entry of the metadata. */
+/* Duplicates the whole header, then one entry of the metadata. */
 static void twice(void)
 {
     size_t close = n - 1;
@@ -290,7 +292,7 @@ static void reshaped(void)
     if (loci_safetensors_open(&f, path, &e)) exit(1);
     struct safetensor *t = calloc((size_t)f.count, sizeof *t);
     const void **from = calloc((size_t)f.count, sizeof *from);
-    for (int i = 0; i < f.count; i++) {              /* room for the largest of the changes */
+    for (int i = 0; i < f.count; i++) {              /* capacity for the largest of the changes */
         void *x = calloc(1, 16 * f.tensor[i].bytes + 64);
         if (!t || !x || loci_safetensors_read(&f, &f.tensor[i], x, &e)) exit(1);
         from[i] = x;
@@ -306,7 +308,7 @@ static void reshaped(void)
                 t[i].shape[change / 5] = sizes[change % 5];
             } else if (change == changes) {
                 t[i] = t[--count];
-            /* ones in front: one of them, and as many as go */
+            /* ones in front: one of them, and the most that fit */
             } else if (change <= changes + 2) {
                 const int ones = change == changes + 1 ? 1 : ST_MAX_RANK - was->rank;
                 for (int k = 0; k < ST_MAX_RANK; k++)
@@ -372,7 +374,7 @@ static void nonsense(void)
     end();
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static void load(const char *name)
 {
@@ -398,8 +400,8 @@ static void load(const char *name)
     end();
 }
 
-/* stdout to nowhere, stderr to a file that feed() reads; crashes and the deadline tell which file
- * did it. */
+/* Redirects stdout to nowhere and stderr to a file that feed() reads.  Crashes and the deadline
+ * report the file. */
 static void set_the_stage(void)
 {
     screen = dup(STDOUT_FILENO);

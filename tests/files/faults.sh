@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The program is killed, told to stop, and cut off from its disk, its readers, its threads and its inputs: files are as they
-# were or as they should be, never a mixture; it says one sentence, and hangs nowhere.
-#     tests/files/faults.sh [KILLS]            SIGKILL so often in each of three commands (default 10; scripts/faults kill KILLS)
+# The program is killed, told to stop, and cut off from its disk, its readers, its threads and its
+# inputs.  Files are either unchanged or complete, never a mixture.  It prints one sentence, and
+# never hangs.
+#     tests/files/faults.sh [KILLS]      KILLS times SIGKILL in each of three commands (default 10;
+#                                        scripts/faults kill KILLS)
 . tests/support/harness.sh
 kills=${1:-10}
 [ -z "${LOCI_SANITIZE:-}" ] || kills=4
@@ -12,9 +14,10 @@ sum() { sha256sum <"$1"; }
 milliseconds() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
 started=0
 
-# ---- kill -9: a result is not there, the old one, or the new one
+# ---- kill -9: a result is missing, the old one, or the new one
 
-# once COMMAND...: how many milliseconds it takes here; a kill comes anywhere in these, and a little later
+# once COMMAND...: its duration here in milliseconds; a kill comes anywhere within it, or a little
+# later
 once() {
     local from to
     from=$(date +%s%N)
@@ -23,7 +26,8 @@ once() {
     echo $(((to - from) / 1000000 + 2))
 }
 absent=0 old=0 new=0 left=0
-killed() {                               # COMMAND...: writes $work/k/out, once over an old file, once where there was none
+# COMMAND...: writes $work/k/out, once over an old file, once where there was none
+killed() {
     local took i pid
     rm -rf "$work/k" && mkdir "$work/k" && took=$(once "$@") && mv "$work/k/out" "$work/fresh" || return 1
     for ((i = 0; i < kills; i++)); do
@@ -56,7 +60,7 @@ lab_killed() {
     local took i pid
     took=$(once "${two[@]}" -o "$work/calm")
     for ((i = 0; i < kills; i++)); do
-        [ $((i % 5)) -ne 0 ] || rm -rf "$work/lab"       # five kills on the way, then another one
+        [ $((i % 5)) -ne 0 ] || rm -rf "$work/lab"       # five kills during a run, then a new one
         "$LOCI" "${two[@]}" -o "$work/lab" >/dev/null 2>>"$work/noise" &
         pid=$!
         milliseconds $((RANDOM % took))
@@ -74,10 +78,11 @@ check "kill -9 in lab run, and it goes on to the same weights" lab_killed
 echo "$started times killed: results were $absent times not there, $old times old, $new times new, and $left times a part lay beside them"
 [ "$kills" -le 10 ] || { harness_end; exit; }
 
-# ---- Signals that ask
+# ---- Signals that request an exit
 
 long_run() { "$LOCI" run $case $case --engine reference "$@"; }
-asked() {                                # SIGNAL CODE COMMAND...: ends by it, or as COMMAND usually does, within seconds
+# SIGNAL CODE COMMAND...: ends by it, or as COMMAND normally does, within seconds
+asked() {
     local signal=$1 want=$2 pid code i
     shift 2
     for i in 1 2 3 4; do
@@ -102,12 +107,13 @@ check "SIGTERM in lab run" asked TERM 143 "${two[@]}" -o "$work/signals/lab"
 check "and it goes on" "$LOCI" "${two[@]}" -o "$work/signals/lab"
 check "to the same weights" test "$(hashes "$work/signals/lab")" = "$(hashes "$work/calm")"
 
-piped() {                                # COMMAND...: into a reader that has gone; ends by the signal, quietly, soon
+# COMMAND...: into a closed reader; ends by the signal, quietly and soon
+piped() {
     "$LOCI" "$@" 2>"$work/err" | head -n 1 >"$work/out"
     local codes=("${PIPESTATUS[@]}")
     { [ "${codes[0]}" -eq 141 ] || [ "${codes[0]}" -eq 0 ]; } && [ "$(wc -l <"$work/out")" -eq 1 ] && [ ! -s "$work/err" ]
 }
-unheard() {                              # the same where SIGPIPE is ignored: one sentence
+unheard() {                              # the same with SIGPIPE ignored: one sentence
     local code
     (trap '' PIPE; "$LOCI" list --json 2>"$work/err"; echo $? >"$work/code") | true
     code=$(cat "$work/code")
@@ -117,7 +123,7 @@ check "show into head" piped show alibi
 check "list into head" piped list --json
 check "no reader, and no signal" unheard
 
-# ---- Disks that are full
+# ---- Full disks
 
 kept() { [ "$(cat "$1")" = old ] && [ -z "$(find "$(dirname "$1")" -name '*.loci-tmp')" ]; }
 mkdir "$work/limited"
@@ -154,7 +160,7 @@ else
     echo "faults: nothing can be mounted here: a full disk is left out"
 fi
 
-# ---- Inputs that are no files, or do not stay what they are
+# ---- Inputs that are not files, or change meanwhile
 
 socket() { python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$1" 2>/dev/null; }
 cd "$work" && socket s && cd "$OLDPWD" || cd "$OLDPWD" || exit 1
@@ -175,7 +181,8 @@ for name in "$work" /dev/zero; do
     check "a corpus that is $name" bash -c 'timeout 20 "$LOCI" lab run --arms nope --tasks text --size XS --steps 1 -q --corpus "$1" -o "$2" 2>"$3"; [ $? -eq 2 ] && [ "$(wc -l <"$3")" -eq 1 ]' - "$name" "$work/l" "$work/err"
 done
 
-# While it is read a file shrinks, grows, and shrinks.  Whatever was read, it ends by itself, with a result or one sentence.
+# A file shrinks, grows, and shrinks while it is read.  Whatever was read, the program ends by
+# itself, with a result or one sentence.
 shrinking() {
     local i pid writer size codes=0
     size=$(stat -c %s "$work/table")
@@ -193,7 +200,7 @@ shrinking() {
 }
 check "a file that shrinks while it is read" shrinking
 
-# ---- Threads that cannot be made: as somebody else, who has too many already
+# ---- Threads that cannot be created: as another user, who already has too many
 
 if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null && setpriv --reuid 65534 --clear-groups true 2>/dev/null; then
     chmod 755 "$work"

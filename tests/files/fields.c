@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* fields.c -- every field that a model's file can have, with every kind of value: of each family's
  * config.json, of its dictionary of the rotation, and of GGUF files of each kind of architecture.
- * Whatever stands there, what comes out is layers whose numbers make sense, or one sentence. */
+ * Every value gives layers with plausible numbers, or one sentence. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static const char *broken;
 #include "models/model.h"
 #include "walk.h"
 
-enum { EACH = 3 };                       /* one file of so many */
+enum { EACH = 3 };                       /* tests one file of EACH */
 static int refused, taken;
 static void try_file(const void *data, size_t size, const char *what, const char *key,
                      const char *value)
@@ -75,7 +75,7 @@ static const char *const dict_words[] = {
 };
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-/* One field of an object, with one value; NULL: without it. */
+/* One field of an object with one value.  NULL: without it. */
 static void try_field(json_t *root, json_t *object, const char *what, const char *key,
                       const char *value)
 {
@@ -89,7 +89,7 @@ static void try_field(json_t *root, json_t *object, const char *what, const char
     if (before) json_object_set_new(object, key, before);
     else json_object_del(object, key);
 }
-/* What is there gets all values, and what could be there some: others in each family. */
+/* Existing fields get all values, possible ones get some: different ones in each family. */
 static void try_object(json_t *root, json_t *object, const char *what, const char *const *list,
                        size_t n)
 {
@@ -131,7 +131,7 @@ static void try_family(json_t *root, const char *what, int number)
     }
     try_type(root, object, what, types[number % (int)COUNT(types)]);
 }
-/* Some of these have the language model's part further inside. */
+/* Some of these have the language model's part nested deeper. */
 static void models(void)
 {
     static const char *const list[] = {
@@ -179,7 +179,7 @@ static void put32(uint32_t x) { put(&x, sizeof x); }
 static void put64(uint64_t x) { put(&x, sizeof x); }
 static void put_text(const char *s) { put64(strlen(s)), put(s, strlen(s)); }
 
-/* A value of a field: some kinds of each type. */
+/* Values of a field: some kinds of each type. */
 struct value { const char *name; uint32_t type, of; uint64_t count; double x; const char *text; };
 static const struct value gguf_values[] = {
     { "0", U32, 0, 0, 0, 0 }, { "1", U32, 0, 0, 1, 0 }, { "64", U32, 0, 0, 64, 0 },
@@ -202,7 +202,7 @@ static const struct value gguf_values[] = {
 static void put_number(uint32_t type, double x)
 {
     const int64_t n = fabs(x) < 1e18 ? (int64_t)x : 0;
-    if (type == U8 || type == I8) put(&n, 1);        /* the lowest bytes are the first */
+    if (type == U8 || type == I8) put(&n, 1);        /* little endian */
     if (type == U16 || type == I16) put(&n, 2);
     if (type == U32 || type == I32) put(&n, 4);
     if (type == U64 || type == I64) put(&n, 8);
@@ -241,7 +241,7 @@ static size_t finish(const struct tensor *t)
     return end;
 }
 
-/* What every file has, but for the field that is tried; some have a scaling as well. */
+/* The required fields, except for the one under test.  Some files have a scaling too. */
 static void begin(const char *arch, const char *without, const char *scaling, int layers)
 {
     const struct { const char *name; double x; } usual[] = {

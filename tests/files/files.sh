@@ -1,27 +1,28 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Files that the program reads and writes: nothing is written over what is read, nothing but files is taken, at once and with
-# one sentence, and names do not steer a terminal.
+# Files that the program reads and writes: outputs never overwrite inputs, anything except a file
+# fails at once and with one sentence, and names do not control a terminal.
 . tests/support/harness.sh
 case=tests/cases/nope-one-token.safetensors
 table=(convert --table half -e rope:pairing=half --dim 8 --rows 4)
 
 plain() { [ "$(cat "$@" | LC_ALL=C tr -d '\n -~' | wc -c)" -eq 0 ]; }
 loci() { timeout 20 "$LOCI" "$@" >"$work/out" 2>"$work/err"; }
-refused() {                              # SENTENCE ARGUMENTS...: exit code 2 soon, nothing on stdout, one plain line that says so
+# SENTENCE ARGUMENTS...: exit code 2 soon, nothing on stdout, one plain line with the sentence
+refused() {
     local sentence=$1
     shift
     loci "$@"
     [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && plain "$work/err" && grep -q "^loci: .*$sentence" "$work/err"
 }
-done_plain() {                           # ARGUMENTS...: exit code 0 or 1, nothing on stderr, plain lines
+done_plain() {  # ARGUMENTS...: exit code 0 or 1, nothing on stderr, plain lines
     loci "$@"
     [ $? -le 1 ] && [ ! -s "$work/err" ] && [ -s "$work/out" ] && plain "$work/out"
 }
 same() { cmp -s "$1" "$2"; }
 only() { [ "$(find "$work/in" | wc -l)" -eq "$1" ]; }
 
-# ---- What is read is not written over ------------------------------------------------------------------------
+# ---- Inputs are not overwritten
 
 mkdir "$work/in"
 cp $case "$work/in/case"
@@ -48,7 +49,7 @@ check "a result" loci run $case -o "$work/in/t"
 check "replaces a file" loci run "$work/in/case" -o "$work/in/t"
 rm -r "$work/in"
 
-# ---- What is no file -------------------------------------------------------------------------------------------
+# ---- Inputs that are not files
 
 mkfifo "$work/fifo"
 mkdir "$work/folder"
@@ -81,7 +82,8 @@ for command in 'list' 'list --json' 'info --json' "run $case" 'bench nope --len 
 done
 
 "$LOCI" run $case -o "$work/whole" >"$work/out"
-closed() {                               # REDIRECTION...: of what is closed; the result must be what it is otherwise, or not be there
+# REDIRECTION...: closes a stream; the result must be complete, or missing
+closed() {
     rm -f "$work/closed"
     eval "\"\$LOCI\" run $case $case -o x >/dev/null $1"
     [ $? -eq 2 ] && eval "\"\$LOCI\" run $case -o \"\$work/closed\" >/dev/null $1"
@@ -92,7 +94,7 @@ for streams in '<&-' '>&-' '2>&-' '>&- 2>&-' '<&- >&-' '<&- 2>&-' '<&- >&- 2>&-'
 done
 check "nothing goes to a stream that is closed" bash -c '"$LOCI" list >&- 2>"$0"; [ $? -eq 2 ] && grep -q "^loci: cannot write" "$0"' "$work/err"
 
-# ---- Names that would steer a terminal -------------------------------------------------------------------------
+# ---- Names that would control a terminal
 
 for odd in $'\e[31mred' $'two\nlines' $'csi\x9b31m' $'c1\xc2\x9b31m' $'turned\xe2\x80\xaename' $'del\x7f' $'mark\xef\xbb\xbf' $'cut\xe2\x82' '%s%n'; do
     name=$(printf %q "$odd")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* gguf.c -- GGUF files written here, key by key: what each key does to the rotation, and files that
- * break one rule. */
+/* gguf.c -- GGUF files written here, key by key: the effect of each key on the rotation, and files
+ * that break one rule. */
 #define _DEFAULT_SOURCE
 #include "inject.h"
 
@@ -19,7 +19,8 @@ enum {
 };
 static unsigned char file[ROOM];
 static size_t end;
-static uint64_t keys, tensors, raw;      /* raw: tensors that were put by hand, behind all keys */
+/* raw: tensors put by hand, after all keys */
+static uint64_t keys, tensors, raw;
 static unsigned char version = 3;
 static struct { const char *name; float value; uint64_t count, off; uint32_t type; } tensor[4];
 static const char *arch;
@@ -50,7 +51,7 @@ static void factors(const char *name, float value, uint64_t count)
     tensor[tensors].name = name, tensor[tensors].value = value, tensor[tensors].count = count,
         tensor[tensors].off = 0, tensor[tensors++].type = 0;
 }
-/* Heads of 64 channels, 8 layers, 4096 positions; all but the keys that are named. */
+/* Heads of 64 channels, 8 layers, 4096 positions; all keys except the named ones. */
 static void start_without(const char *architecture, const char *without)
 {
     static const struct { const char *name; uint32_t value; } usual[] = {
@@ -63,7 +64,7 @@ static void start_without(const char *architecture, const char *without)
         if (!strstr(without, usual[i].name)) whole(usual[i].name, usual[i].value);
 }
 static void start(const char *architecture) { start_without(architecture, ""); }
-/* not 0: so many divisors are all alike, and those behind hold their pairs still */
+/* not 0: this number of divisors are equal, and later ones disable their pairs */
 static uint64_t still;
 static size_t finish(void)
 {
@@ -112,7 +113,7 @@ static void expect(int layer, double length, const char *encoding, double attent
     loci_model_close(m);
 }
 
-/* What goes with the rotation. */
+/* Checks the properties of the layer besides its rotation. */
 static void expect_beside(int layer, const char *attention, double scale, int64_t window)
 {
     loci_model *m;
@@ -278,7 +279,7 @@ static void check_keys(void)
         factors("rope_factors_short.weight", 1, 32), factors("rope_factors_long.weight", 3, 32),
         expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=3,"
                "original_length=1024", 0, 1);
-    /* of a file that does not know its context, divisors that hold nothing still */
+    /* a file without a context length, with divisors that disable no pair */
     start_without("llama", "context_length"), factors("rope_freqs.weight", 1, 32),
         expect_ratio(3, 0, 10000, 0.25);
     start("llama"), factors("rope_freqs.weight", 1, 32), still = 32, expect_ratio(3, 0, 10000, 1);
@@ -396,7 +397,8 @@ static void check_refusals(void)
         refused("number 0 of rope_freqs.weight holds its pair still");
     start("llama"), factors("rope_freqs.weight", 1, 16), still = 8,
         refused("has 16 numbers, but the head has 32 pairs");
-    /* ones before divisors that hold pairs still, whose share of the pairs no double has */
+    /* ones before divisors that disable pairs, whose share of the pairs no double represents
+     * exactly */
     start("llama"), whole("attention.key_length", 44), factors("rope_freqs.weight", 1, 22),
         still = 15, refused("number 15 of rope_freqs.weight holds its pair still"), still = 0;
     start("llama"), end = 24, keys = 0, words("general.architecture", "llama"),
@@ -474,7 +476,7 @@ static void check_types(void)
     }
 }
 
-/* A word in the place of a number, where each key is read. */
+/* A word in place of a number, at each place where a key is read. */
 static void check_words(void)
 {
     static const struct { const char *arch, *key, *beside; } list[] = {
@@ -508,13 +510,13 @@ static void check_words(void)
         if (beside && !strcmp(beside, "yarn"))
             words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 2);
         else if (beside) whole(beside, 128);
-        /* whose first layer is full, and the second one slides */
+        /* whose first layer is full, and the second one has a window */
         if (!strcmp(list[i].arch, "laguna")) refused_at(1, says);
         else refused(says);
     }
 }
 
-/* What the container refuses, whatever the keys mean. */
+/* Errors of the container, whatever the keys mean. */
 static void check_container(void)
 {
     static char long_word[1200];
@@ -561,8 +563,8 @@ static void check_container(void)
     refused("general.architecture is missing");
 }
 
-/* A file in which each call of the system fails once, or does half of what was asked for, or is
- * interrupted: it is refused with a sentence, or read as if nothing had been. */
+/* Each system call on a file fails once, does half of the requested work, or is interrupted.  The
+ * file is rejected with a sentence, or read without any effect. */
 static void check_reading(void)
 {
     static const struct { int kind, error; enum inject_how how; const char *says; } list[] = {
@@ -573,7 +575,7 @@ static void check_reading(void)
     static char text[17000], path[SCRATCH];
     scratch(path, "gguf");
     const int fd = mkstemp(path);
-    /* longer than what is read at a time */
+    /* longer than one read */
     memset(text, 'x', sizeof text - 1);
     start("llama"), words("x", text), factors("rope_freqs.weight", 1, 32);
     const size_t size = finish();
@@ -593,14 +595,14 @@ static void check_reading(void)
             CHECK_THAT(!m == (s != LOCI_OK), "call %ld: half a model", n);
             loci_model_close(m);
         }
-        /* one opens; of those that read one is for the first bytes, two for all keys, one for the
+        /* one opens; of the reads one is for the first bytes, two for all keys, one for the
          * divisors */
         CHECK_THAT(n - 1 >= (list[i].kind == INJECT_READ ? 4 : 1), "only %ld calls failed", n - 1);
     }
     unlink(path);
 }
 
-/* Files large enough for what they claim, which are refused for how much that is. */
+/* Files large enough for their claims, which fail because the claims are too large. */
 static void check_large(void)
 {
     static const struct { uint32_t type, of; uint64_t keys; const char *says; } list[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* memory_files.c -- reading and writing files when memory runs out: every allocation fails once,
- * jansson's too, and so does every call that opens or reads.  Nothing leaks, no half of a file is
- * left, and the status says so. */
+/* memory_files.c -- reading and writing files out of memory: every allocation fails once, including
+ * jansson's, and so does every call that opens or reads.  Nothing leaks, no partial file remains,
+ * and the status reports it. */
 #define _DEFAULT_SOURCE
 #include "inject.h"
 
@@ -15,7 +15,7 @@
 
 static char folder[SCRATCH], file[SCRATCH + 8];
 
-/* Each returns a status, and true in *whole where all is as it should be then. */
+/* Each returns a status, and sets *whole if everything is right then. */
 static loci_status write_file(bool *whole, loci_error *e)
 {
     static const float numbers[] = { 1, 2, 3, 4, 5, 6 };
@@ -76,7 +76,7 @@ static void fail_kind(int kind, int error, loci_status says, const char *name,
         const loci_status status = job(&whole, &e);
         fired = inject->fired;
         inject_off();
-        /* Without memory for its name the folder is not synced, which is no failure. */
+        /* Without memory for its name the folder is not synced, which is not an error. */
         const bool right = !fired ? status == LOCI_OK : !status ? job == write_file
                          : status == says && e.text[0];
         CHECK_THAT(right && whole && inject->live == live,
@@ -94,7 +94,7 @@ static void fail_reads(const char *name, loci_status (*job)(bool *, loci_error *
     fail_kind(INJECT_READ | INJECT_OPEN, EIO, LOCI_BAD_ARG, name, job, fewest);
 }
 
-/* A file that becomes a FIFO between the two looks at it: nobody waits there. */
+/* A file that becomes a FIFO between the two checks must not block. */
 static void make_fifo(void)
 {
     if (unlink(file) || mkfifo(file, 0600)) exit(2);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* models.c -- `loci rope` on the files of models: what NAME.expect.json says about NAME.json or
- * NAME.gguf, and the refusal of files beside a NAME.error.  The folders are tests/cases/rope, whose
+/* models.c -- `loci rope` on the files of models: NAME.expect.json describes the result for
+ * NAME.json or NAME.gguf, and NAME.error the error.  The folders are tests/cases/rope, whose
  * frequencies come from another implementation, and tests/cases/models, one file per family.
  * tests/cases/families.jsonl has a config of many families in one line each, with the float32
- * frequencies that the families' own code makes of it. */
+ * frequencies that the families' own code computes from it. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -19,9 +19,9 @@
 #include "harness.h"
 #include "scratch.h"
 
-static FILE *out, *err;                  /* what the command prints */
+static FILE *out, *err;                  /* output of the command */
 
-/* Runs the command; its exit code. */
+/* Runs the command.  Returns its exit code. */
 static int rope(int count, char **argv)
 {
     struct args a;
@@ -48,7 +48,7 @@ static bool same(const json_t *a, const json_t *b)
     return true;
 }
 
-/* A text stands for the rotation that a plan makes of it. */
+/* Compares texts by the rotation that a plan makes of them. */
 static bool same_encoding(const char *a, const char *b, int dim, double factor)
 {
     enum { ROOM = 512 };
@@ -94,7 +94,7 @@ static void check_query(const char *path, const json_t *query)
             ok = same_encoding(json_string_value(g), json_string_value(v),
                                (int)json_integer_value(json_object_get(got, "head_dim")),
                                json_number_value(json_object_get(got, "attention_factor")));
-        /* what a layer has instead may say more */
+        /* a layer's other property may have more text */
         else if (!strcmp(key, "encoding") && json_is_string(g))
             ok = !strncmp(json_string_value(g), json_string_value(v), strlen(json_string_value(v)));
         else ok = g && same(g, v);
@@ -117,7 +117,7 @@ static void check_refused(const char *path)
                && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
 }
 
-/* The table for people: done, within 140 columns, and about every layer. */
+/* The table for people: exits with success, fits 140 columns, and has every layer. */
 static void check_table(const char *path)
 {
     char line[1024], *argv[] = { (char *)path };
@@ -135,7 +135,7 @@ static bool ends(const char *name, const char *with)
     return n > m && !strcmp(name + n - m, with);
 }
 
-/* NAME.expect.json or NAME.error: the file NAME.json or NAME.gguf beside it. */
+/* NAME.expect.json or NAME.error, next to the file NAME.json or NAME.gguf. */
 static void check_file(const char *folder, const char *name)
 {
     char path[512], of[512];
@@ -289,7 +289,7 @@ static const struct { const char *json, *says; } broken[] = {
     { SCALED("llama", "mrope", ",\"mrope_section\":[600,0,0]") "}", "600 is no such number" },
     { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"max_position_embeddings\":64,"
       "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "3 of 16 channels cannot turn" },
-    /* a word in the place of what a key holds, where each of them is read */
+    /* a word in place of a key's value, wherever keys are read */
 #define WORD(family, key) { FAMILY(family) ",\"" key "\":\"x\"}", key " must be" }
 #define WORD_IN(family, object, key) \
     { FAMILY(family) ",\"" object "\":{\"" key "\":\"x\"}}", key " must be" }
@@ -343,8 +343,8 @@ static void check_broken(const char *json, const char *says)
 
 /* ---- Many families --------------------------------------------------------------------------- */
 
-/* Layers whose class makes frequencies that it then does not apply: Flint's full layers, Zamba2's
- * without use_mem_rope. */
+/* Layers whose class computes frequencies that it then does not apply: Flint's full layers,
+ * Zamba2's without use_mem_rope. */
 static bool stands_still(const char *type)
 {
     return !strcmp(type, "flint") || !strcmp(type, "zamba2");
@@ -397,7 +397,7 @@ static void check_families(const char *path)
     if (f) fclose(f);
 }
 
-/* ---- What a file says beside the rotation, and what it leaves to the class ------------------- */
+/* ---- Other fields, and defaults of the class ------------------------------------------------- */
 
 static const struct said { const char *json; int layer; const char *attention; double scale;
                            int64_t window; double warmth; } saids[] = {
@@ -496,7 +496,7 @@ static const struct said { const char *json; int layer; const char *attention; d
     { "{\"model_type\":\"qwen2_5_omni\","
       "\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}", 0,
       "rope:pairing=half,base=1000000,dim=64", 0.125, 0, 0 },
-    /* no further inside than three deep */
+    /* nested at most three deep */
     { FILE("llama") ",\"text_config\":" FILE("llama") ",\"text_config\":" FILE("llama")
       ",\"text_config\":" FILE("qwen2") ",\"rope_theta\":5,\"text_config\":"
       FILE("gptj") "}}}}}", 0, "rope:pairing=half,base=5,dim=64", 0.125, 0, 0 },
@@ -586,7 +586,7 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("llama4_text") ",\"attn_temperature_tuning\":0}", 3, "nope", 0.08838834764831845, 0, 0 },
     { FILE("llama4_text") ",\"attn_temperature_tuning\":4}", 3, "nope", 0.08838834764831845, 0,
       0.1 },
-    /* what a dictionary has for another type is passed over, and 0 stands for the usual */
+    /* keys of other types in a dictionary are ignored, and 0 selects the default */
     { FILE("llama") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":3,"
       "\"short_factor\":[]}}", 0, "rope:pairing=half,base=10000,dim=64,scaling=linear,factor=2",
       0.125, 0, 0 },
@@ -641,7 +641,7 @@ static void check_said(const struct said *w)
     loci_model_close(m);
 }
 
-/* Whether values are turned as keys are, and the word for the kind of layer. */
+/* Whether values are rotated as keys are, and the name of the kind of layer. */
 static void check_kinds(void)
 {
     static const struct { const char *json; bool values; const char *layer; } list[] = {
@@ -727,8 +727,8 @@ static void check_callers(void)
     loci_model_close(m);
 }
 
-/* A longrope file of 12 KB whose heads are far wider than any list: refused by its own sentence in
- * every build. */
+/* A longrope file of 12 KB whose heads are far wider than any list has its own error in every
+ * build. */
 static void check_wide_head(void)
 {
     enum { N = 2000 };
@@ -748,7 +748,7 @@ static void check_wide_head(void)
     free(text);
 }
 
-/* No config.json is a megabyte, and what is longer is not read. */
+/* No config.json has a megabyte, and a longer one is not read. */
 static void check_long(void)
 {
     enum { MOST = 1 << 20 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* output.c -- how files are written: whole or not at all, with the mode of the old one, never over
- * what is read, whatever lies in the way, and however many programs do so or are ended meanwhile.
- * */
+/* output.c -- writing files: completely or not at all, with the mode of the old one, never over an
+ * input, whatever is in the way, and however many programs write or are killed meanwhile. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +31,7 @@ static void put(const char *path, char letter, mode_t mode)
     if (!f || putc(letter, f) < 0 || fclose(f) || chmod(path, mode)) exit(2);
 }
 
-/* The letter that all of the file consists of, and how many; 0: it is not there, or a mixture. */
+/* The letter that fills the whole file, and the count. 0: no file, or a mixture. */
 static char letter_of(const char *path, size_t *count)
 {
     static char data[SIZE + 1];
@@ -55,7 +54,7 @@ static mode_t mode_of(const char *path)
     return lstat(path, &st) ? 0 : st.st_mode & 07777;
 }
 
-/* How many files there are, whose names are to be given up. */
+/* Deletes all files.  Returns their number. */
 static int clear(void)
 {
     int n = 0;
@@ -174,7 +173,7 @@ static void links(void)
     refused("loop", "symbolic links");
     unlink("folder/none"), unlink("folder/again"), unlink("folder/target");
 
-    /* names that lie in wait do not matter */
+    /* existing temporary names have no effect */
     put("old", 'o', 0644), put("old.loci-tmp", 't', 0644);
     if (link("old", "hard")) exit(2);
     CHECK_THAT(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'),
@@ -216,7 +215,7 @@ static void no_permission(void)
     CHECK_THAT(clear() == 2, "nothing else is left: no permission");
 }
 
-/* A limit on the size of files, as a full disk. */
+/* A full disk, simulated by a limit on the size of files. */
 static void full_disk(void)
 {
     struct rlimit was, little;
@@ -311,7 +310,7 @@ static void ended(void)
     }
 }
 
-/* Whenever it comes. */
+/* A signal at any moment. */
 static void ended_anywhere(void)
 {
     int bad = 0;

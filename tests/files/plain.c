@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* plain.c -- text from outside is made safe to print: every code point, every pair of bytes, every
- * cut; and the sentences of loci_fail() and loci_io_fail() are. */
+ * cut.  So are the sentences of loci_fail() and loci_io_fail(). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "util/printable.h"
 #include "harness.h"
 
-/* Written down apart from plain.h. */
+/* Written independently of plain.h. */
 static bool harmful(uint32_t c)
 {
     static const uint32_t singles[] = { 0x7f, 0x61c, 0x200e, 0x200f, 0x2028, 0x2029, 0x202a, 0x202b,
@@ -50,7 +50,7 @@ static void code_points(void)
     CHECK_THAT(cuts == 0, "a cut character stays: %d", cuts);
 }
 
-/* No two bytes give anything but plain text. */
+/* Any two bytes give plain text. */
 static void pairs_of_bytes(void)
 {
     int wrong = 0;
@@ -97,7 +97,7 @@ static void sentences(void)
     loci_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
     CHECK_THAT(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_fail: %s",
                e.text);
-    for (size_t at = 0; at < 4; at++) {                  /* the buffer ends inside of a character */
+    for (size_t at = 0; at < 4; at++) {                  /* the buffer ends inside a character */
         for (size_t i = 0; i + 4 < sizeof name; i += 3) memcpy(name + i, "\xe2\x82\xac", 4);
         loci_io_fail(&e, LOCI_BAD_ARG, "%.*s%s", (int)at, "xxxx", name);
         CHECK_THAT(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The safetensors reader and writer: what is written comes back, and no damaged file is taken or
- * does harm. */
+/* safetensors.c -- the safetensors reader and writer: written files read back, and damaged files
+ * fail without harm. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 #include "scratch.h"
 
 #ifdef LOCI_SANITIZED
-enum { SANITIZED = 1 };                  /* memory is not what it is elsewhere */
+enum { SANITIZED = 1 };                  /* sanitizers change memory usage */
 #else
 enum { SANITIZED = 0 };
 #endif
@@ -30,7 +30,7 @@ static void put_file(const void *data, size_t n)
     if (!f || fwrite(data, 1, n, f) != n || fclose(f)) exit(1);
 }
 
-/* Opens the file, reads every tensor that it promises, closes it. */
+/* Opens the file, reads every promised tensor, closes it. */
 static loci_status take_all(loci_error *e)
 {
     struct safetensors f;
@@ -226,7 +226,7 @@ static void test_headers(void)
 
 /* ---- Strings --------------------------------------------------------------------------------- */
 
-/* All that JSON can write, in names and metadata: what a string is, and what is none. */
+/* All JSON forms of strings, in names and metadata: valid and invalid ones. */
 static void test_strings(void)
 {
     static const struct { const char *json, *is; } list[] = {
@@ -258,7 +258,7 @@ static void test_strings(void)
                    list[i].json);
         if (!s) loci_safetensors_close(&f);
     }
-    /* what we write comes back, or is refused */
+    /* our own output reads back, or is rejected */
     for (int i = 1; i < 256; i++) {
         char name[] = { 'x', (char)i, 0 };
         const struct safetensor t = { .name = name, .type = ST_F64, .rank = 1, .shape = { 2 } };
@@ -278,8 +278,8 @@ static void test_strings(void)
 
 /* ---- Large headers --------------------------------------------------------------------------- */
 
-/* A pattern with a number in it, again and again, until the header has `size` bytes; all tensors
- * are empty. */
+/* A pattern that contains a number, repeated until the header has `size` bytes.  All tensors are
+ * empty. */
 static void put_large(uint64_t size, const char *front, const char *pattern, const char *between,
                       const char *back)
 {
@@ -294,8 +294,7 @@ static void put_large(uint64_t size, const char *front, const char *pattern, con
     if (fprintf(f, "%*s", (int)(size - n), "") < 0 || fclose(f)) exit(1);
 }
 
-/* How much more memory than before was in use at most, in bytes; the file is read by a process of
- * its own. */
+/* The peak of additional memory in bytes.  A process of its own reads the file. */
 static double peak(loci_status *s)
 {
     struct { loci_status s; double bytes; } said = { LOCI_NO_MEMORY, 0 };
@@ -352,7 +351,7 @@ static void test_large_headers(void)
                "a header of 100 MB is refused before it is read: %s", path);
 }
 
-/* One more than can be, of each; and what is no file at all. */
+/* One more than the limit, of each; and objects that are not files. */
 static void test_limits(void)
 {
     static char text[2048];
@@ -374,7 +373,7 @@ static void test_limits(void)
     }
     unlink(path);
     CHECK_SAYS(loci_safetensors_open(&f, path, &e), LOCI_BAD_ARG, &e, "cannot open");
-    loci_safetensors_close(&f);          /* nothing is, and that is no mistake */
+    loci_safetensors_close(&f);          /* closing a closed file is valid */
     CHECK_THAT(f.fd == -1 && !f.text, "what is closed: %s", path);
     for (loci_dtype d = LOCI_F32; d <= LOCI_F16; d++) {
         static const char *const names[] = {
@@ -448,7 +447,7 @@ int main(void)
     test_damage();
     test_headers();
     test_strings();
-    if (!LOCI_COUNTED) test_large_headers();         /* in children, of which nothing is counted */
+    if (!LOCI_COUNTED) test_large_headers();         /* in children, where nothing is counted */
     test_limits();
     test_changes();
     test_writing();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* call.c -- bytes become a description, a call and its contents.  Most are such as a careful caller
- * makes, and in some a wish, a list or a stride is anything at all.
+/* call.c -- bytes become a description, a call and its contents.  Most are valid calls, and in some
+ * an option, a list or a stride is arbitrary.
  *
- *     refused       one sentence says why, and nothing is written
- *     cancelled     nobody reads what is there
+ *     rejected      one sentence gives the reason, and nothing is written
+ *     cancelled     outputs are undefined
  *     computed      the numbers are those of the reference, with gradients; another instruction
  *                   set, with other threads, has the same bits; nothing is written behind outputs
  *
- * What a stride or a length says that the library cannot know to be wrong is never given: its
- * memory would not be there. */
+ * A stride or a length that the library cannot recognise as invalid is never used: its memory would
+ * not exist. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include "reference/reference.h"
 
 enum { MOST_TENSORS = 40, MOST_BLOCKS = 256, MOST_AXES = 3, MOST_RANGE = 4000 };
-enum { MOST_PAIRS = 10000 };              /* the reference takes its time for each */
+enum { MOST_PAIRS = 10000 };              /* the reference is slow for each pair */
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
@@ -52,7 +52,7 @@ static int64_t anything(void)
     return ONE_OF(list);
 }
 
-/* ---- Memory, which ends in bytes that nobody may touch --------------------------------------- */
+/* ---- Memory with a guard behind its end ------------------------------------------------------ */
 
 static struct { unsigned char *p; size_t bytes; } blocks[MOST_BLOCKS];
 static int block_count;
@@ -97,7 +97,7 @@ static size_t size_of(loci_dtype d) { return d == LOCI_F64 ? 8 : d == LOCI_F32 ?
 
 /* ---- A problem ------------------------------------------------------------------------------- */
 
-/* A tensor [batch][heads][len][width], in double, and as the engine has it. */
+/* A tensor [batch][heads][len][width], in double, and in the engine's form. */
 struct array { ptrdiff_t n[4]; double *exact; loci_view view; size_t bytes; };
 struct problem {
     char text[256];
@@ -114,7 +114,7 @@ struct problem {
     void *data[MOST_TENSORS], *ddata[MOST_TENSORS];
     double *exact_data[MOST_TENSORS], *exact_ddata[MOST_TENSORS];
     size_t rows;                         /* batch, heads and queries */
-    bool backward, dull;                 /* dull: numbers such as the reference can judge */
+    bool backward, dull;                 /* dull: numbers that the reference can judge */
     loci_pages pages;
     bool cached;                         /* keys are in a cache */
 };
@@ -159,7 +159,7 @@ static void describe(struct problem *p)
     if (one_in(32)) d->dtype = (loci_dtype)below(9);
 }
 
-/* Dense, token-major, or with gaps; of inputs also the same numbers for each batch entry. */
+/* Dense, token-major, or with gaps.  Inputs may also have the same numbers for each batch entry. */
 static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool in)
 {
     const ptrdiff_t B = a->n[0], H = a->n[1], L = a->n[2], W = a->n[3];
@@ -205,7 +205,7 @@ static struct array array(ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t W)
     return (struct array){ .n = { B, H, L, W } };
 }
 
-/* A list of so many numbers: from somewhere on with some step, or with anything in it. */
+/* A list of n numbers: from a start with a step, or arbitrary. */
 static int64_t *list_of(struct problem *p, ptrdiff_t n, int64_t from, int64_t step)
 {
     int64_t *list = alloc((size_t)n * sizeof *list);
@@ -272,7 +272,7 @@ static void choose_mask(struct problem *p)
     if (one_in(24)) c->mask_kind = (loci_mask)below(5);
 }
 
-/* Keys and values in pages of some length, the last one first. */
+/* Keys and values in pages of some length, in reverse order. */
 static void choose_pages(struct problem *p)
 {
     loci_call *c = &p->call;
@@ -323,7 +323,7 @@ static void choose_host(struct problem *p)
     c->host = &p->host;
 }
 
-/* As walk_count() says. */
+/* The count of walk_count(). */
 static size_t count_of(const loci_tensor *t, const loci_call *c)
 {
     size_t n = 1;
@@ -357,7 +357,7 @@ static void choose_tensors(struct problem *p, const loci_plan *plan)
     }
 }
 
-/* ---- What must hold -------------------------------------------------------------------------- */
+/* ---- Invariants ------------------------------------------------------------------------------ */
 
 static bool untouched(const void *x, size_t bytes)
 {
@@ -371,7 +371,7 @@ static void check_sentence(const loci_error *e, loci_status s)
     FUZZ_CHECK(!strchr(e->text, '\n'));
 }
 
-/* What encodings claim, of all in the text. */
+/* The largest error claimed by an encoding of the text. */
 static double claim(const char *text)
 {
     const loci_encoding_info *list;
@@ -388,7 +388,7 @@ static double rounding(loci_dtype d)
 {
     return d == LOCI_BF16 ? 0x1p-7 : d == LOCI_F16 ? 0x1p-10 : 0;
 }
-/* bound: of what the largest number may be off. */
+/* bound: relative to the largest number. */
 static void compare(const char *name, const double *want, size_t n, double bound,
                     double (*got)(const void *of, size_t i), const void *of)
 {
@@ -430,7 +430,7 @@ static void compare_list(const struct problem *p, const char *name, const void *
                 &(struct typed){ .list = got, .dtype = real_of(p) });
 }
 
-/* The reference takes the same positions and masks, and dense arrays of doubles. */
+/* The reference gets the same positions and masks, and dense arrays of doubles. */
 static void judge(struct problem *p)
 {
     loci_plan *exact;
@@ -458,7 +458,7 @@ static void judge(struct problem *p)
     FUZZ_CHECK(!loci_reference(exact, (const void *const *)p->exact_data, c,
                                p->backward ? g : NULL));
     loci_plan_destroy(exact);
-    /* In 16 bits o is rounded before gradients are made of it. */
+    /* In 16 bits o is rounded before gradients are computed from it. */
     const double bound = p->desc.dtype == LOCI_F64 ? 1e-10 : 4 * claim(p->text) + 2e-6,
                  back = 10 * bound + 4 * rounding(p->desc.dtype);
     compare_array(p, "o", &p->o, bound);
@@ -475,7 +475,7 @@ static void judge(struct problem *p)
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* A bit that hangs on nothing but the outputs. */
+/* A hash of the outputs' bits only. */
 static uint64_t hash_of(const void *x, size_t bytes, uint64_t h)
 {
     for (size_t i = 0; x && i < bytes; i++)
@@ -493,7 +493,7 @@ static uint64_t hash(const struct problem *p)
     for (int i = 0; i < p->tensors; i++) h = hash_of(p->ddata[i], p->count[i] * real, h);
     return h;
 }
-/* Forward, and backward; LOCI_OK: all that was wished is there. */
+/* Forward and backward.  LOCI_OK: all requested results are present. */
 static loci_status call(struct problem *p, const loci_plan *plan, const void *tables)
 {
     loci_error e = { 0 };
@@ -607,7 +607,7 @@ static void make_call(struct problem *p)
                                    .dv = p->dv.view, .dtensors = (void *const *)p->ddata);
 }
 
-/* Keys in a cache, added in two parts; the call is then that of one on all keys. */
+/* Appends keys to a cache in two parts.  The call is then a call on all keys. */
 static bool fill_cache(struct problem *p, const loci_plan *plan, const void *tables)
 {
     loci_call *c = &p->call, one = *c;
@@ -652,7 +652,7 @@ static bool cacheable(const struct problem *p)
 static void attend(struct problem *p, loci_plan *plan)
 {
     make_call(p);
-    /* lengths that are wrong have no memory behind them, and neither have tensors of theirs */
+    /* invalid lengths have no memory, and neither do tensors sized by them */
     const loci_call *c = &p->call;
     if (c->q_len != p->q.n[2] || c->batch != p->q.n[0]) {
         loci_call wrong = *c;
@@ -681,9 +681,9 @@ static void attend(struct problem *p, loci_plan *plan)
     const loci_status s = call(p, plan, tables);
     if (s) return;
     const uint64_t bits = hash(p);
-    /* The reference knows whole entries only. */
+    /* The reference handles whole entries only. */
     const bool parts = c->k_lens || c->q_starts;
-    /* Turned keys are rounded where a cache has 16 bits: that is another problem. */
+    /* Rotated keys are rounded if a cache has 16 bits, which makes another problem. */
     const bool rounded = p->cached && p->desc.keys_rotated && size_of(p->desc.dtype) == 2;
     const ptrdiff_t pairs = (ptrdiff_t)p->rows * p->k.n[2];
     if (p->dull && !parts && !rounded && pairs <= MOST_PAIRS
@@ -718,7 +718,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* One for each encoding, and some that begin with chance. */
+/* One for each encoding, and some random starts. */
 void fuzz_seeds(void (*add)(const void *, size_t))
 {
     unsigned char bytes[96];

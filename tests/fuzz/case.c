@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* case.c -- case files.  One that is accepted is computed, forward and backward: whatever it holds,
- * there is a result or a sentence.  Not computed are positions that lie far apart: the tables of a
- * million distances take a fuzzer's time. */
+/* case.c -- case files.  An accepted one is computed, forward and backward, with a result or a
+ * sentence.  Cases with positions far apart are not computed: the tables of a million distances are
+ * too slow for a fuzzer. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>

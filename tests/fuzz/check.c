@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c -- `loci check` on random arguments, configurations and files: a finding, as text or as
- * JSON, or a sentence. */
+/* check.c -- `loci check` on random arguments, configurations and files: gives a finding, as text
+ * or as JSON, or a sentence. */
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>
@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(root);
         const json_t *follows = json_object_get(root, "follows");
         FUZZ_CHECK(json_is_boolean(follows) && json_is_true(follows) == (code == EXIT_DONE));
-        /* a number that is none follows no rule */
+        /* NaN follows no rule */
         FUZZ_CHECK(code == EXIT_BROKEN || json_is_number(json_object_get(root, "worst")));
         json_decref(root);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* command.c -- commands in this process. */
+/* command.c -- runs commands in this process. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 #include "command.h"
 #include "tests/support/scratch.h"
 
-/* What is read and printed has no name in any folder; outputs have, as they take other names. */
+/* Inputs and printed output have no name in any folder.  Outputs have names, since they are
+ * renamed. */
 static struct { int file, config, said, printed; char paths[2][32], out[2][SCRATCH + 8]; } places;
 
 static int in_memory(const char *name)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* command.h -- commands of the program, run in this process on an input that is arguments and
- * files: a line of words, a model's config.json up to a byte 0, and a safetensors file.  The words
- * FILE, CONFIG and OUT stand for paths. */
+/* command.h -- commands of the program, run in this process on an input of arguments and files: a
+ * line of words, a model's config.json up to a byte 0, and a safetensors file.  The words FILE,
+ * CONFIG and OUT become paths. */
 #ifndef LOCI_TESTS_FUZZ_COMMAND_H
 #define LOCI_TESTS_FUZZ_COMMAND_H
 
@@ -12,7 +12,7 @@
 
 enum { MOST_WORDS = 24 };
 struct input {
-    char words[1024];                    /* with a 0 behind each */
+    char words[1024];                    /* each followed by a 0 */
     int count;
     char *word[MOST_WORDS + 1];
     const char *file, *config, *out, *back;          /* paths; back: of another output */
@@ -22,19 +22,19 @@ struct input {
 bool input_open(struct input *, const uint8_t *data, size_t size);
 /* Removes outputs. */
 void input_close(struct input *);
-/* The value behind an option, or NULL. */
+/* The value of an option, or NULL. */
 const char *input_value(const struct input *, const char *option);
 
-/* Runs it and returns its exit code; what it prints goes to files.  Exit code 2 comes with one
+/* Runs it and returns its exit code.  Its output goes to files.  Exit code 2 comes with one
  * sentence, the others with none. */
 int  run_command(const struct command *, const struct input *);
-/* What the last command printed. */
+/* The output of the last command. */
 size_t printed(char *text, size_t capacity);
 
-/* A place for a file of which a seed is made. */
+/* A path for the file of a seed. */
 const char *fuzz_scratch(void);
-/* A seed: the line, a config (its path, or text that begins with a brace, or NULL), and the path
- * of a file (or NULL). */
+/* A seed: the line, a config (its path, or text that begins with a brace, or NULL), and the path of
+ * a file (or NULL). */
 void add_input(void (*add)(const void *, size_t), const char *line, const char *config,
                const char *file);
 

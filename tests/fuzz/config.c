@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config.c -- config.json.  Of an accepted file: JSON without duplicate keys, known keys only in
- * the dictionary that counts, and layers whose numbers make sense. */
+/* config.c -- config.json.  An accepted file has JSON without duplicate keys, only known keys in
+ * the dictionary that counts, and layers with plausible numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void check_keys(const json_t *dict)
     }
 }
 
-/* The object about the language model. */
+/* The object of the language model. */
 static json_t *language_part(json_t *root)
 {
     static const char *const nested[] = { "text_config",    "llm_config",     "language_config",

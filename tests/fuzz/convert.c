@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- `loci convert` on random arguments, configurations and files.  What it refuses
- * leaves no file; weights that were converted have the same names and shapes, and converted back
- * they are the bytes that came. */
+/* convert.c -- `loci convert` on random arguments, configurations and files.  A rejected input
+ * leaves no file.  Converted weights have the same names and shapes, and converting back restores
+ * the original bytes. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "command.h"
 #include "models/safetensors.h"
 
-/* The same tensors; `same`: with the same bytes. */
+/* The same tensors.  `same`: with the same bytes. */
 static void compare(const char *path, const char *other, bool same)
 {
     struct safetensors a, b;
@@ -25,7 +25,7 @@ static void compare(const char *path, const char *other, bool same)
         FUZZ_CHECK(bytes && !loci_safetensors_read(&a, x, bytes, &e)
                    && !loci_safetensors_read(&b, y, bytes + x->bytes, &e));
         FUZZ_CHECK(!same || !memcmp(bytes, bytes + x->bytes, x->bytes));
-        /* whatever moves is there once */
+        /* every moved element is there once */
         unsigned sum[2] = { 0 };
         for (size_t k = 0; k < 2 * x->bytes; k++) sum[k / x->bytes] += bytes[k];
         FUZZ_CHECK(sum[0] == sum[1]);
@@ -34,7 +34,7 @@ static void compare(const char *path, const char *other, bool same)
     loci_safetensors_close(&a), loci_safetensors_close(&b);
 }
 
-/* OUT to BACK, with the other pairing; all other arguments stay. */
+/* Converts OUT to BACK, with the other pairing.  All other arguments stay. */
 static void turn_back(struct input *in)
 {
     const char *const before = input_value(in, "--to");
@@ -59,14 +59,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input in;
     if (!input_open(&in, data, size)) return 0;
-    /* a table of so many rows is written */
+    /* the written table has this number of rows */
     const char *rows = input_value(&in, "--rows"), *to = input_value(&in, "--to");
     const bool dry = count(&in, "-n") || count(&in, "--dry-run");
     if (input_value(&in, "--table") && !dry && (!rows || strlen(rows) > 3)) return 0;
     const int code = run_command(&cmd_convert, &in);
     const bool written = !access(in.out, F_OK);
     FUZZ_CHECK(!written || code == EXIT_DONE);
-    /* An option that stands twice has its last value, which is not the one found here. */
+    /* A repeated option uses its last value, but the search here finds the first. */
     if (written && !input_value(&in, "--table") && to && in.word[0]
         && (!strcmp(to, "half") || !strcmp(to, "interleaved")) && count(&in, "--to") == 1
         && count(&in, "FILE") == 1 && count(&in, "OUT") == 1 && !strcmp(in.word[0], "FILE"))
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 /* ---- Seeds ----------------------------------------------------------------------------------- */
 
-/* Two layers of 2 query heads on 1 key head of 8, or of a norm and a bias beside them. */
+/* Two layers of 2 query heads and 1 key head of 8, or with a norm and a bias as well. */
 static void make_weights(const char *path, bool more)
 {
     const ptrdiff_t D = 8, M = 2;

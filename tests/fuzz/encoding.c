@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* encoding.c -- encoding texts.  Of an accepted one: numbers within the ranges that
- * loci_encodings() promises. */
+/* encoding.c -- encoding texts.  The numbers of an accepted one are within the ranges of
+ * loci_encodings(). */
 #include <string.h>
 
 #include "fuzz.h"
 #include "loci/loci.h"
 
-/* The text of a plan begins with the encodings, every option included. */
+/* The text of a plan begins with the encodings, including every option. */
 static void check_ranges(const char *text)
 {
     const loci_encoding_info *list;

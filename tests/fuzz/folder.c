@@ -11,7 +11,7 @@ void fuzz_add_folder(const char *folder, const char *suffix, void (*to)(const vo
 {
     static unsigned char data[1 << 15];
     struct dirent **list;
-    /* sorted: a run can be repeated */
+    /* sorted, so that a run can be repeated */
     const int n = scandir(folder, &list, NULL, alphasort);
     for (int i = 0; i < n; i++) {
         char path[512];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* fuzz.h -- what a fuzz target is.  config.c, gguf.c, safetensors.c, case.c and encoding.c feed
- * bytes to a reader, check.c and convert.c to a command, and call.c makes a call of them;
- * FUZZ_CHECK is what must hold of everything that is accepted.  main.c drives them for a short
- * fixed time with any compiler; with clang and LOCI_FUZZ=ON libFuzzer does, for as long as you
- * like (scripts/fuzz). */
+/* fuzz.h -- the interface of a fuzz target. config.c, gguf.c, safetensors.c, case.c and encoding.c
+ * pass bytes to a reader, check.c and convert.c to a command, and call.c makes a call of them.
+ * FUZZ_CHECK is an invariant of all accepted inputs. main.c drives the targets for a short fixed
+ * time with any compiler.  With clang and LOCI_FUZZ=ON libFuzzer does, without a time limit
+ * (scripts/fuzz). */
 #ifndef LOCI_TESTS_FUZZ_FUZZ_H
 #define LOCI_TESTS_FUZZ_FUZZ_H
 
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Hands sound inputs to add(), which copies them. */
+/* Passes sound inputs to add(), which copies them. */
 void fuzz_seeds(void (*add)(const void *data, size_t size));
 void fuzz_add_folder(const char *folder, const char *suffix,
                      void (*add)(const void *data, size_t size));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* layers.h -- what must hold of the layers of any accepted model. */
+/* layers.h -- invariants of the layers of any accepted model. */
 #ifndef LOCI_TESTS_FUZZ_LAYERS_H
 #define LOCI_TESTS_FUZZ_LAYERS_H
 
@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "loci/io.h"
 
-/* Whether some layer of those looked at turns. */
+/* Does any of the checked layers rotate? */
 static bool check_layers(const loci_model *m)
 {
     const int layers = loci_model_layers(m), look[] = { 0, 1, 5, layers - 1 };

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* main.c -- drives a fuzz target without libFuzzer: seeds, changed in one to four ways, for a fixed
- * short time, which is the processor's: on a busy machine nothing takes too long.
+/* main.c -- drives a fuzz target without libFuzzer: seeds, changed in one to four ways, for a short
+ * fixed amount of CPU time.  So a busy machine causes no timeout.
  *
- * Each input ends where a page begins that must not be touched, so that reading past it is noticed
- * in every build.  The first input that crashes, breaks a check or takes too long ends the run and
- * is kept.  Inputs in tests/fuzz/kept/TARGET are seeds, too.
+ * Each input ends at a guard page, so that reading past it is detected in every build.  The first
+ * input that crashes, breaks a check or takes too long ends the run and is saved.  Inputs in
+ * tests/fuzz/kept/TARGET are also seeds.
  *
  *     fuzz_TARGET                  a short time, as a test
- *     fuzz_TARGET SECONDS          so long
+ *     fuzz_TARGET SECONDS          this time
  *     fuzz_TARGET --seeds FOLDER   writes the seeds there
  *     fuzz_TARGET --feed FILE...   these inputs, once each
  *
- * Built with LOCI_PLANTED the run is to find the mistake within a number of inputs, and
- * fails if it does not.  The inputs come from a fixed seed. */
+ * Built with LOCI_PLANTED, the run must find the planted bug within a number of inputs, and fails
+ * if it does not.  The inputs come from a fixed seed. */
 #define _DEFAULT_SOURCE
 #include <signal.h>
 #include <stdbool.h>
@@ -37,7 +37,7 @@ enum {
 
 static struct seed { unsigned char *data; size_t size; } seeds[MAX_SEEDS];
 static int seed_count;
-static unsigned char *page;              /* the one that must not be touched */
+static unsigned char *page;              /* the guard page */
 static size_t size;                      /* of the input, which ends there */
 static long inputs;
 static volatile sig_atomic_t feeding;
@@ -64,7 +64,7 @@ static uint64_t draw(void)
 }
 static size_t below(size_t n) { return n ? (size_t)(draw() % n) : 0; }
 
-/* Puts n bytes in the place of `gone` bytes at `at`, if there is room. */
+/* Replaces `gone` bytes at `at` by n bytes, if they fit the capacity. */
 static void replace(unsigned char *data, size_t *length, size_t at, size_t gone, const void *with,
                     size_t n)
 {
@@ -99,7 +99,7 @@ static void change(unsigned char *data, size_t *length)
         return;
     }
     case 3: replace(data, length, at, part < left ? part : left, "", 0); return;
-    case 4: {                            /* a byte or a part many times */
+    case 4: {                            /* repeats a byte or a part */
         const size_t unit = below(2) ? 1 : part < left ? part : left;
         for (size_t i = 1 + below(100); i > 0; i--) replace(data, length, at, 0, data + at, unit);
         return;
@@ -110,7 +110,7 @@ static void change(unsigned char *data, size_t *length)
         replace(data, length, at, gone < left ? gone : left, word, strlen(word));
         return;
     }
-    case 6: {                            /* a line to another place */
+    case 6: {                            /* moves a line */
         size_t from = at, to = at, place = below(*length);
         while (from > 0 && data[from - 1] != '\n') from--;
         while (to < *length && data[to++] != '\n') { }
@@ -118,7 +118,7 @@ static void change(unsigned char *data, size_t *length)
         replace(data, length, place, 0, data + from, to - from);
         return;
     }
-    case 7: {                            /* a part of another seed */
+    case 7: {                            /* inserts a part of another seed */
         const struct seed *s = &seeds[below((size_t)seed_count)];
         const size_t from = below(s->size), n = s->size - from < 64 ? s->size - from : 64;
         replace(data, length, at, below(2) && n <= left ? n : 0, s->data + from, n);
@@ -137,7 +137,7 @@ static void change(unsigned char *data, size_t *length)
 
 /* ---- The run --------------------------------------------------------------------------------- */
 
-/* The input is a failure: of the reader, or of the mistake planted in it. */
+/* The input is a failure: of the reader, or of the bug planted in it. */
 static void found(const char *how)
 {
     feeding = 0;
@@ -189,7 +189,7 @@ static void feed(const unsigned char *data, size_t n)
     feeding = 0;
 }
 
-/* The target's name is the program's, without what is before and behind it. */
+/* The target's name is the program's, without prefix and suffix. */
 static void add_kept(const char *program)
 {
     char folder[4096];
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     if (map == MAP_FAILED || mprotect(map + MOST_BYTES, (size_t)step, PROT_NONE)) return 2;
     page = map + MOST_BYTES;
 
-    /* On a stack of its own: a mistake may have destroyed the usual one. */
+    /* On a stack of its own: a bug may have destroyed the main one. */
     static unsigned char stack[1 << 16];
     sigaltstack(&(stack_t){ .ss_sp = stack, .ss_size = sizeof stack }, NULL);
     struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK | SA_NODEFER };
@@ -245,7 +245,7 @@ int main(int argc, char **argv)
     if (LOCI_PLANTED && !freopen("/dev/null", "w", stderr)) return 2;
 
     static char buffer[1 << 12];
-    /* after a crash there may be no malloc() */
+    /* after a crash malloc() may not work */
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     if (argc > 2 && !strcmp(argv[1], "--feed")) return feed_files(argc - 2, argv + 2);
     fuzz_seeds(add);

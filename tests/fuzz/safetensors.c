@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* safetensors.c -- safetensors files.  Of an accepted file: tensors as large as their shapes say,
- * end to end up to the end. */
+/* safetensors.c -- safetensors files.  An accepted file has tensors of the size of their shapes,
+ * contiguous up to the end. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* accuracy.c -- errors of the engine in units of the budget: |got - exact| <= C u B for every
- * number that comes out, with one C per encoding that docs/accuracy.md promises.
+ * output number, with one C per encoding that docs/accuracy.md promises.
  *
  *     test_accuracy                     a short form, for `make check`
- *     test_accuracy N [NAME...]         N problems for each encoding, or for those named, and what
- *                                       was worst; `compositions` are the texts of several
- *     test_accuracy --table N           and the table of docs/accuracy.md, with new promises
- *     test_accuracy --seed S TEXT       one problem, and the worst of its numbers
+ *     test_accuracy N [NAME...]         N problems for each encoding, or for the named ones, and
+ *                                       the worst errors; `compositions` are the texts of several
+ *     test_accuracy --table N           also the table of docs/accuracy.md, with new promises
+ *     test_accuracy --seed S TEXT       one problem, and its worst number
  *
  * A problem is drawn from its text and a seed: shape, mask, numbers of one regime, positions,
  * arithmetic, and whether it is a pass with gradients or decode, from the call's own keys or from a
- * cache that was filled in pieces.  Exact is the definition in reference, which also says the
- * budget. */
+ * cache that was filled in pieces.  The reference defines the exact numbers and the budget. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,10 +72,10 @@ struct problem {
     enum regime regime;
     loci_dtype dtype;
     bool decode, cache;
-    bool near;                           /* exponentials of matrices are made in double: small
-                                            coordinates only */
+    /* exponentials of matrices are computed in double: small coordinates only */
+    bool near;
     loci_desc desc;
-    loci_plan *exact, *plan;             /* of the reference, and what is measured */
+    loci_plan *exact, *plan;             /* of the reference, and the one under test */
     const char *isa;
     ptrdiff_t B, Lq, Lk, range;
     int H, Hkv, D, Dv, axes, tensors;
@@ -98,7 +97,7 @@ static double *numbers(struct problem *p, size_t count, double by)
     for (size_t i = 0; i < count; i++) x[i] = by * normal();
     return x;
 }
-/* As storage has them. */
+/* Rounds to the stored type. */
 static void store(const double *x, size_t count, loci_dtype dtype, void *to)
 {
     for (size_t i = 0; i < count; i++) store_stored(to, dtype, (ptrdiff_t)i, x[i]);
@@ -131,7 +130,7 @@ static void draw_shape(struct problem *p)
     /* the definition sums in double */
     if (p->dtype == LOCI_F64 && p->Lk > 300) p->Lk = 300;
     if (!p->decode && (strstr(p->text, "fope") || strstr(p->text, "xl")) && p->Lk > 24)
-        p->Lk = 24;                      /* their budgets take long */
+        p->Lk = 24;                      /* their budgets are slow */
     if (LOCI_SLOW && p->Lk > 40) p->Lk = 40;
     p->Lq = p->decode ? 1 + roll(2) : roll(3) ? p->Lk : 1 + roll((int)p->Lk);
     if (p->Lq > p->Lk) p->Lq = p->Lk;
@@ -143,7 +142,7 @@ static void draw_shape(struct problem *p)
     if (d->full && roll(3) == 0) d->window_right = 1 + roll((int)p->Lk);
 }
 
-/* Distances as far as tables go; then places somewhere within 2^40. */
+/* Distances up to the limit of tables; then places anywhere within 2^40. */
 static bool draw_places(struct problem *p)
 {
     p->range = p->Lk + 1;
@@ -172,7 +171,7 @@ static void place(struct problem *p)
     }
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         p->k_pos[j] = at;
-        /* gaps: mostly none, now and then half of what is left */
+        /* gaps: mostly none, sometimes half of the remaining range */
         const int64_t gap = p->regime != FAR || mem < 2 || roll(8) ? 0
             : (int64_t)((uniform() + 1) / 4 * (double)mem);
         at += 1 + gap, mem -= gap;
@@ -191,7 +190,7 @@ static void place(struct problem *p)
             p->q_coord[a * p->Lq + i] = p->k_coord[a * p->Lk + p->Lk - p->Lq + i];
 }
 
-/* Learned numbers: as they start, and a little more; inputs: by their name. */
+/* Learned numbers: initial values plus a small change.  Inputs: by their name. */
 static void draw_tensors(struct problem *p)
 {
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
@@ -227,7 +226,7 @@ static void draw_rows(struct problem *p)
     case HUGE_LOGITS: by[0] = power_of_ten(1, half ? 2 : 4) / sqrt(sqrt(p->D)); break;
     case TINY_LOGITS: by[0] = power_of_ten(-8, -2); break;
     case SUBNORMAL:
-        /* among matrices the definition itself loses digits earlier */
+        /* with matrices the definition itself loses digits earlier */
         by[roll(4)] = p->dtype == LOCI_F64 ? (p->near ? power_of_ten(-250, -170)
                                                       : power_of_ten(-320, -308))
             : half ? power_of_ten(-8, -5) : power_of_ten(-45, -38);
@@ -253,13 +252,14 @@ static void draw_rows(struct problem *p)
         for (size_t i = 0; i < nq; i++) p->q[i] = fabs(p->q[i]);
         for (int c = 0; c < p->D; c++) p->k[j + (size_t)c] = size;
     }
-    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype), round_to_dtype(p->v, nv, p->dtype);
+    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype),
+        round_to_dtype(p->v, nv, p->dtype);
     round_to_dtype(p->dout, no, p->dtype), round_to_dtype(p->dlse, rows(p, true), real(p));
     round_to_dtype(p->drem, rows(p, true), real(p));
     round_to_dtype(p->dae, rows(p, true) * (size_t)p->D, real(p));
 }
 
-/* Some pairs are masked, or get a number more. */
+/* Masks some pairs, or adds a number to them. */
 static void draw_mask(struct problem *p)
 {
     const size_t count = (size_t)(p->B * p->Lq * p->Lk);
@@ -322,7 +322,7 @@ static bool draw(struct problem *p, const char *text, uint64_t seed)
     return true;
 }
 
-/* ---- What is measured ------------------------------------------------------------------------ */
+/* ---- Measured results ------------------------------------------------------------------------ */
 
 struct measured {
     void *o, *lse, *rem, *ae, *dq, *dk, *dv, *dtensors[WALK_TENSORS];
@@ -359,7 +359,7 @@ static void *cut(struct problem *p, int t, ptrdiff_t from, ptrdiff_t n, void *co
     return to;
 }
 
-/* Decode from a cache that got its keys in up to three pieces. */
+/* Decodes from a cache that received its keys in up to three pieces. */
 static loci_status from_cache(struct problem *p, loci_call c, void *const *data, const void *tables)
 {
     const size_t size = stored_size(p->dtype);
@@ -367,7 +367,7 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
     loci_plan *plan;
     loci_status status;
     d.keys_rotated = 1;
-    if (loci_plan_create(&plan, &d, c.error)) {          /* nothing turns */
+    if (loci_plan_create(&plan, &d, c.error)) {          /* there is no rotation */
         d.keys_rotated = 0;
         if ((status = loci_plan_create(&plan, &d, c.error))) return status;
     }
@@ -506,7 +506,7 @@ struct worst {
 struct record {
     char name[64];
     size_t problems, beyond;             /* beyond: numbers too large for the type, not compared */
-    struct worst worst[2][OUTPUTS];      /* f32 and what is stored in 16 bits; f64 */
+    struct worst worst[2][OUTPUTS];      /* f32 and 16-bit types; f64 */
 };
 static bool aloud;
 
@@ -557,7 +557,7 @@ static void solve(struct record *r, const char *text, uint64_t seed)
                p->Lq, p->Lk, (int)p->B, p->H, p->Hkv, p->D, p->Dv,
                p->desc.full ? "full" : "causal");
     const loci_status status = measure(p, &m, &e);
-    if (status == LOCI_UNSUPPORTED && p->regime == FAR) {      /* a gap that the encoding refuses */
+    if (status == LOCI_UNSUPPORTED && p->regime == FAR) {      /* a gap that the encoding rejects */
         leave(p);
         return;
     }
@@ -610,7 +610,7 @@ static double worst_of(const struct record *r, int promise)
             most = r->worst[promise / 2][o].c;
     return most;
 }
-/* Twice what was measured, and a power of two: 4 at least. */
+/* Twice the measured value, as a power of two: 4 at least. */
 static double promise_for(double c)
 {
     double p = 4;
@@ -618,7 +618,7 @@ static double promise_for(double c)
     return p;
 }
 
-/* What docs/accuracy.md promises: the last columns of the row with this name. */
+/* The promise of docs/accuracy.md: the last columns of the row with this name. */
 static bool promised(const char *name, double *c)
 {
     char line[1024];
@@ -685,7 +685,7 @@ static void keep_promises(const struct record *r)
     }
 }
 
-/* The first seed with which a text's F64 plan stands far away: few of the first ones do. */
+/* The first seed whose problem has an F64 plan and far positions: few of the first ones do. */
 static uint64_t far_seed(const char *text)
 {
     for (uint64_t seed = 0; seed < 400; seed++) {
@@ -699,10 +699,11 @@ static uint64_t far_seed(const char *text)
     return 0;
 }
 
-/* Problems that once were beyond their promise, or whose definition was. */
+/* Problems that once exceeded their promise, or whose definition was inaccurate. */
 static const struct { const char *text; uint64_t seed; } found[] = {
     { "kerple:kernel=power,weight=1", 118 },   /* small gradients in double met no factor */
-    { "liere:block=3", 6 },                    /* gradients whose squares underflow stayed turned */
+    /* gradients with underflowing squares were not rotated back */
+    { "liere:block=3", 6 },
 };
 
 int main(int argc, char **argv)
@@ -724,7 +725,7 @@ int main(int argc, char **argv)
         for (int i = named; i < argc; i++)
             wanted |= !strcmp(argv[i], t.text) || !strcmp(argv[i], r->name);
         if (!wanted) continue;
-        /* compositions get three times as many, as there are more ways to be one */
+        /* compositions get three times as many, as they have more variety */
         const size_t all = texts[r - records], most = longer ? (size_t)count : LOCI_EMULATED ? 4
             : LOCI_SLOW ? 6 : 10;
         size_t n = (most * (!strcmp(r->name, "compositions") ? 3 : 1) + all - 1) / all;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/accuracy repeats a problem by its seed, says what is promised and fails beyond it; accuracy-torch says what it needs.
+# scripts/accuracy repeats a problem by its seed, prints the promises and fails beyond them.
+# accuracy-torch names its requirements.
 . tests/support/harness.sh
 if [ -x "$LOCI_BUILD/tests/test_accuracy" ]; then
     check "one problem" bash -c 'scripts/accuracy --seed 7 fox >"$0/out"' "$work"

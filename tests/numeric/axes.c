@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* axes.c -- encodings with several coordinates, told by rope: what they do where only one axis
- * speaks, or all say the same, is what rope does.  To the bit, for the same angles are made in the
- * same way. */
+/* axes.c -- encodings with several coordinates, against rope: if only one axis is used, or all have
+ * the same value, the result is rope's.  To the bit, since the angles are computed in the same
+ * way. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { D = 24, L = 70, N = L * D };
 
-/* One head of L rows at coord [axes][L]; freq is the learned tensor, if the text has one. */
+/* One head of L rows at coord [axes][L]. freq is the learned tensor, if the text has one. */
 static void turn(const char *encoding, const char *isa, const double *coord, const float *freq,
                  const float *x, float *y)
 {
@@ -103,7 +103,7 @@ static void laws(const char *isa)
     CHECK_THAT(same(y, want), "%s: mrope can listen to time alone", isa);
 }
 
-/* Half of a head's pairs look along its angle, half across it. */
+/* Half of a head's pairs point along its angle, half across it. */
 static void start(void)
 {
     loci_plan *plan;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* campaign.c -- problems that nobody thought of, one after the other.
+/* campaign.c -- random problems, one after the other.
  *
- *     compositions   encodings of any texts of the walk, put together; random shapes, windows,
- *                    segments and gradients; positions that repeat, fall, are far or negative:
- *                    as the float64 reference, and the same bits on each instruction set
- *     caches         random operations (append, truncate, remove, copy, move, decode) against
- *                    plain arrays that hold the same keys
- *     matrices       turning blocks at positions from -2^40 to 2^40, as compositions
+ *     compositions   encodings of any texts of the walk, combined; random shapes, windows, segments
+ *                    and gradients; positions that repeat, fall, are far or negative: equal to the
+ *                    float64 reference, and the same bits on each instruction set
+ *     caches         random operations (append, truncate, remove, copy, move, decode) against plain
+ *                    arrays with the same keys
+ *     matrices       rotation blocks at positions from -2^40 to 2^40, as compositions
  *     linear         states of random chunks, copied and reused, against one call on all keys
  *     layers         the functions of loci/layers.h, in chunks with states, against definitions
  *     sizes          1000 heads, widths from 1 to 1024, 300000 keys
@@ -14,7 +14,7 @@
  *     test_campaign [SECONDS [SEED [KIND]]]
  *
  * Without arguments it makes a few rounds of each kind, the same ones every time.  With SECONDS it
- * goes on for so long, and says the seed of what fails: SECONDS 0 repeats that round. */
+ * continues for that time, and prints the seed of each failure: SECONDS 0 repeats that round. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,10 +32,10 @@
 
 enum { PARTS = 4, MOST_TEXTS = 400, MOST_KEYS = 400, MOST_BATCH = 3 };
 
-/* ---- Chance ---------------------------------------------------------------------------------- */
+/* ---- Random numbers -------------------------------------------------------------------------- */
 
 static unsigned long seed;               /* of this round */
-static long refused;                     /* problems that the library refused, with a sentence */
+static long refused;                     /* problems that the library rejected with a sentence */
 static int below(int n) { return n < 2 ? 0 : (int)((walk_uniform() + 1) / 2 * n) % n; }
 static bool one_in(int n) { return below(n) == 0; }
 #define ONE_OF(list) (list)[below((int)(sizeof(list) / sizeof *(list)))]
@@ -68,14 +68,14 @@ static const char *random_text(char text[2048])
     return text;
 }
 
-/* ---- What is wrong --------------------------------------------------------------------------- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 static struct mem mem;
 static bool said(const loci_error *e, loci_status s)
 {
     return s != LOCI_OK && e->status == s && e->text[0] && !strchr(e->text, '\n');
 }
-/* A refusal must have one sentence. */
+/* A rejection must have one sentence. */
 static bool refuses(const loci_desc *d, loci_status s, const loci_error *e)
 {
     if (!s) return false;
@@ -89,7 +89,7 @@ static loci_dtype real_of(loci_dtype d) { return d == LOCI_F64 ? LOCI_F64 : LOCI
 
 /* ---- Compositions ---------------------------------------------------------------------------- */
 
-/* Positions of one list: counted, repeated, falling, anywhere near, or far from 0. */
+/* Positions of one list: counted, repeated, falling, random nearby, or far from 0. */
 static void random_places(int64_t *at, ptrdiff_t n, int64_t base, int how, int reach)
 {
     for (ptrdiff_t i = 0; i < n; i++)
@@ -123,7 +123,7 @@ struct composition {
     loci_call call;
     double *q, *k, *v, *dout, *dlse, *drem, *dae;
     int64_t range;
-    double allowed;                      /* of gradients of tensors against the reference */
+    double allowed;                      /* error of tensor gradients against the reference */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
     double *data[WALK_TENSORS];
@@ -155,7 +155,8 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
             random_places(k + b * s->Lk, s->Lk, base, k_how, reach);
         }
         c->call.q_pos = q, c->call.k_pos = k, c->range = 700;
-        /* gradients of learned rates are sums over positions, which cancel; of matrices many */
+        /* gradients of learned rates are sums over positions, which cancel; for matrices they have
+         * many terms */
         c->allowed += (blocks ? 0x1p-47 : 0x1p-50) * fabs((double)base);
     }
     if (one_in(4)) {
@@ -199,7 +200,7 @@ static void choose_numbers(struct composition *c, const loci_plan *plan)
     }
 }
 
-/* All that a pass gives, one after the other. */
+/* All results of a pass, concatenated. */
 struct results {
     loci_status status;
     size_t count, before;                /* before: numbers in front of the gradients of tensors */
@@ -282,7 +283,7 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     return r;
 }
 
-/* All NaN are alike. */
+/* All NaN are equal. */
 static bool same_bits(const struct results *a, const struct results *b)
 {
     for (size_t i = 0; i < a->count; i++)
@@ -296,7 +297,7 @@ static double farthest(const struct results *a, const struct results *b, size_t 
                        size_t *where)
 {
     double most = 0, far = 0;
-    /* Powers that ran away, and learned numbers that are none of theirs, are not judged. */
+    /* Powers that overflow, and learned numbers outside their domain, are not judged. */
     for (size_t i = 0; i < a->count; i++) {
         if (isnan(b->x[i])) return 0;
         if (isfinite(b->x[i])) most = fmax(most, fabs(b->x[i]));
@@ -365,14 +366,14 @@ static void compositions(void)
     const struct shape s = random_shape();
     compose(random_text(text), s);
 }
-/* Heads of width 1, whose gradients by key are rows of padding almost alone. */
+/* Heads of width 1, whose gradients by key are rows that consist almost only of padding. */
 static void narrow(void)
 {
     compose("cope:npos=5,gates=given", (struct shape){ 2, 65, 65, 2, 1, 1, 7 });
     compose("cope:npos=5,gates=given+fox", (struct shape){ 1, 9, 130, 4, 2, 1, 1 });
 }
 
-/* Turning blocks on one axis, whose angles are positions times learned rates. */
+/* Rotation blocks on one axis, whose angles are positions times learned rates. */
 static void matrices(void)
 {
     static const char *const list[] = {
@@ -389,14 +390,14 @@ static void matrices(void)
 
 /* ---- Caches ---------------------------------------------------------------------------------- */
 
-/* Tokens are drawn from a bag; a sequence is a list of them with their positions. */
+/* Tokens are drawn from a bag.  A sequence is a list of them with their positions. */
 enum { BAG = 64, REACH = 2000 };
 struct key { int token; int64_t pos; };
 struct sequences {
     int64_t len[MOST_BATCH];
     struct key key[MOST_BATCH][MOST_KEYS];
     bool placed, cut;                    /* with positions; a ring that was truncated */
-    bool turned[MOST_BATCH];             /* keys were turned again, so that bits are others */
+    bool turned[MOST_BATCH];             /* keys were rotated again, so their bits differ */
 };
 struct caches {
     loci_desc desc;
@@ -405,7 +406,7 @@ struct caches {
     void *tables;
     int capacity, ring, axes, tensors;
     loci_tensor tensor[WALK_TENSORS];
-    void *data[WALK_TENSORS];            /* LEARNED ones; of INPUT ones by key what the bag has */
+    void *data[WALK_TENSORS];            /* LEARNED ones; for INPUT ones by key the bag's */
     char *k, *v;                         /* [BAG][G][D], [BAG][G][Dv] */
     double *coord;                       /* [BAG][axes] */
     loci_cache *cache;
@@ -524,7 +525,7 @@ static bool open_caches(struct caches *c, const char *text)
     status = loci_prepare_on(NULL, c->plan, REACH, (const void *const *)c->data, c->tables, &c->e);
     return !refuses(&c->desc, status, &c->e);
 }
-/* Exactly what loci_workspace() asks for; 64 bytes for a call that it says is impossible. */
+/* Exactly the size from loci_workspace(). 64 bytes for an invalid call. */
 static void *work_for(const struct caches *c, loci_call *call)
 {
     const size_t bytes = loci_workspace(c->plan, call, 0);
@@ -602,7 +603,8 @@ static bool decode_some(struct caches *c, const struct sequences *m)
             plain = loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k,
                                 one.k);
         if (!plain) plain = loci_forward(c->plan, c->tables, work_for(c, &one), &one);
-        /* Without keys there is none for a row of its own; next to longer entries it wants none. */
+        /* An entry without keys has none for a row of its own.  Next to longer entries it needs
+         * none. */
         if (plain && !m->len[b]) continue;
         if (plain) {
             CHECK_FAILED("seed %lu: %s: arrays are refused where a cache is not: %s", seed,
@@ -677,7 +679,7 @@ static void caches(void)
         else if (what < 7) ok = decode_some(&c[x], &model[x]);
         else if (what == 7) ok = remove_some(&c[x], &model[x]);
         else if (what == 8) ok = truncate_some(&c[x], &model[x]);
-        else {                           /* a copy of the other, opened where this one was */
+        else {                           /* a copy of the other, opened in place of this one */
             memcpy(c[x].memory, c[!x].memory, c[x].bytes);
             ok = CHECK_THAT(!loci_cache_open(&c[x].cache, c[x].plan, c[x].memory, c[x].bytes,
                                              &c[x].e), "seed %lu: %s: a copy: %s", seed, text,
@@ -696,7 +698,7 @@ static void caches(void)
 
 /* ---- Linear attention ------------------------------------------------------------------------ */
 
-/* Rows and keys from .. from + n of a whole call; all entries are dense in their own call. */
+/* Rows and keys from .. from + n of a whole call.  All entries are dense in their own call. */
 static void *slice(const char *x, ptrdiff_t outer, ptrdiff_t len, ptrdiff_t from, ptrdiff_t n,
                    size_t bytes)
 {
@@ -809,7 +811,7 @@ static void round_of(const struct kind *k, unsigned long number)
     k->round();
     mem_release(&mem, 0);
 }
-/* Rounds of a kind: a few, or for so many seconds, or the one of this seed. */
+/* Rounds of a kind: a few, or for the given seconds, or the one of this seed. */
 static void run(const struct kind *k, double seconds, unsigned long first)
 {
     const time_t end = time(NULL) + (time_t)seconds;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* claims.c -- what papers and textbooks say of their encodings, checked on the library, each by
+/* claims.c -- claims of papers and textbooks about their encodings, checked on the library, each by
  * name. */
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void sinusoids(void)
     CHECK_CLOSE(off, 0, 1e-15, "sinusoids of width 4: (0, 1, 0, 1), then (sin 1, cos 1, sin 0.01, "
                 "cos 0.01)");
 
-    /* M_k turns each pair (sin, cos) by k w, whatever the position. */
+    /* M_k rotates each pair (sin, cos) by k w, whatever the position. */
     double linear = 0, offset = 0, symmetric = 0;
     for (int k = 0; k < 60; k++)
         for (int pos = 0; pos + k < PLACES; pos++) {
@@ -166,8 +166,8 @@ static void falling(void)
     CHECK_THAT(same, "FIRE: whatever the length, its network sees numbers from 0 to 1");
 }
 
-/* FIRE takes the sizes of c and l: a sign turns their gradients and nothing else, and where they
- * are 0 there is none. */
+/* FIRE uses the magnitudes of c and l: a sign flips their gradients and nothing else, and at 0 the
+ * gradient is 0. */
 static double fire_c, fire_l;
 static double small_network(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -218,7 +218,7 @@ static void stick(void)
                                             .dtype = LOCI_F64,
                                             .scale = 1), .q_len = N, .k_len = N, .q = q, .k = k };
     bool geometric = true, whole = true;
-    for (int j = 0; j < N; j++) {        /* v picks key j */
+    for (int j = 0; j < N; j++) {        /* v selects key j */
         memset(v, 0, sizeof v);
         for (int c = 0; c < D; c++) v[j * D + c] = 1;
         all.v = v;
@@ -316,14 +316,14 @@ static void caps(void)
     CHECK_CLOSE(off, 0, 2.6, "soft-capping: tanh to 2.6 units in the last place, small scores too");
     CHECK_THAT(ends, "soft-capping: infinite scores become the cap, NaN stays NaN");
     CHECK_THAT(below, "soft-capping: no score exceeds the cap, and small ones stay as they are");
-    /* models and flash attention cap the product alone; caps of whole scores are in use, too */
+    /* models and flash attention cap the product alone; caps of whole scores are also in use */
     CHECK_THAT(attend_bias("softcap:cap=2+alibi", 8, 0, 4000, 0, NULL) == -2000,
                "soft-capping: what is added behind it is not capped");
     CHECK_CLOSE(attend_bias("alibi+softcap:cap=2", 8, 0, 1, 0, NULL), 2 * tanh(-0.5 / 2), 1e-7,
                 "soft-capping: what is added before it is capped, too");
 }
 
-/* Every third token is marked; gates open there alone, and e[p] = p, so that scores are counts. */
+/* Every third token is marked.  Gates open only there, and e[p] = p, so that scores are counts. */
 static double count_vectors(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding, (void)t;
@@ -335,7 +335,7 @@ static void counting(void)
     for (int i = 0; i < N * D; i++)
         q[i] = i % D <= 1, k[i] = i % D ? 0 : i / D % 3 == 0 ? 800 : -800;
     bool counts = true;
-    /* next to nothing is left of q.k, so the lse tells the counts */
+    /* q.k is nearly 0, so the lse gives the counts */
     for (int from = 0; from < N; from++) {
         struct attend a = { .desc = LOCI_DESC(.encoding = "cope:npos=20,gate_scale=1,pos_scale=1",
                                               .heads = 1, .dim = D, .dtype = LOCI_F64,
@@ -356,7 +356,7 @@ static void counting(void)
                "them");
 }
 
-/* The last row of an encoding, with the keys before its own in two orders: how far apart. */
+/* The last row of an encoding, with the keys before its own in two orders: the difference. */
 static double order(const char *encoding)
 {
     double q[N * D], k[2][N * D], v[2][N * D], off = 0;

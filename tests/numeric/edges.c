@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* edges.c -- what happens at the edges: rows that see nothing, numbers that are none, huge logits,
- * odd strides, a host that cancels, memory that grows with the length. */
+/* edges.c -- edge cases: rows that see nothing, NaN and infinity, huge logits, odd strides, a host
+ * that cancels, memory that grows with the length. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static struct task *fresh(void)
     return t;
 }
 
-/* Both passes on the best engine; the status of the first that fails. */
+/* Both passes on the best engine.  Returns the status of the first that fails. */
 static loci_status run(struct task *t, const loci_desc *like)
 {
     loci_desc d = *like;
@@ -119,7 +119,7 @@ static void no_rows(void)
     free(t);
 }
 
-/* Entries whose length is 0 are the same whether or not others have keys: their rows see none. */
+/* Entries of length 0 behave the same whether or not others have keys: their rows see none. */
 static void no_length(const char *encoding, ptrdiff_t rows)
 {
     static const int64_t lens[] = { 0, 0 };
@@ -140,7 +140,7 @@ static void no_length(const char *encoding, ptrdiff_t rows)
     }
 }
 
-/* ---- Numbers that are none ------------------------------------------------------------------- */
+/* ---- NaN and infinity ------------------------------------------------------------------------ */
 
 /* NaN in keys and values reaches the rows that see them and no others, whatever tile they share. */
 static void poison(const char *encoding, float with, const char *what)
@@ -159,7 +159,7 @@ static void poison(const char *encoding, float with, const char *what)
     free(clean);
     free(t);
 }
-/* In decode, too: behind a window, in the tile where it begins and in those before. */
+/* The same in decode: behind a window, in the tile where it begins and in those before. */
 static void poison_behind(const char *encoding)
 {
     const int seen = 20, first = L - 3 - seen;
@@ -184,7 +184,7 @@ static void poison_behind(const char *encoding)
         free(t);
     }
 }
-/* A bad query or cotangent stays with its own row. */
+/* A bad query or cotangent affects its own row only. */
 static void bad_query(void)
 {
     enum { ROW = 70 };
@@ -201,7 +201,7 @@ static void bad_query(void)
     free(clean);
     free(t);
 }
-/* Whatever else its bits say, a NaN among the keys makes weights NaN, not numbers. */
+/* Any NaN among the keys, whatever its bits, makes weights NaN. */
 static void every_nan(const char *encoding)
 {
     static const uint32_t nans[] = { 0x7fc00000, 0x7fc00001, 0xffc00155, 0xffffffff };
@@ -316,7 +316,7 @@ static void cancelling(void)
 
 /* ---- Few rows -------------------------------------------------------------------------------- */
 
-/* Rows that go as in decode and stand before, within or behind their keys. */
+/* Rows that use the decode path and are before, within or behind their keys. */
 static void few_rows(const char *encoding, int64_t first)
 {
     enum { KEYS = 200 };
@@ -343,8 +343,8 @@ static void few_rows(const char *encoding, int64_t first)
 
 /* ---- Small gradients ------------------------------------------------------------------------- */
 
-/* What docs/accuracy.md says of scores that have factors: gradients below 2^-60 are 0, those above
- * are passed on, whichever pair they are of. */
+/* docs/accuracy.md on scores that have factors: gradients below 2^-60 are 0, and larger ones
+ * propagate, whichever pair they belong to. */
 static void small_gradients(void)
 {
     for (int keys = 1; keys <= 70; keys += 23)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* extremes.c -- numbers at the ends of their ranges: gates that are shut by a finite number,
- * learned biases of mask constants, products that leave the floats.  Each is right, the same as the
- * reference's, or shows. */
+/* extremes.c -- numbers at the ends of their ranges: gates that a finite number shuts, learned
+ * biases of mask constants, products that overflow the floats.  Each result is right, equal to the
+ * reference's, or visibly not finite. */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -14,8 +14,8 @@
 
 enum { H = 2, D = 8 };
 
-/* The farthest that two lists are apart, of the larger of them or 1; infinite where only one is a
- * number, or they are different infinities. */
+/* The largest difference of two lists, relative to the larger number or 1.  Infinite if only one is
+ * finite, or if they are different infinities. */
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
     double off = 0, most = 1;
@@ -29,7 +29,7 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
     }
     return off / most;
 }
-/* The same of everything that two calls give. */
+/* The same over all results of two calls. */
 static double differ(const struct attend *a, const struct attend *b, ptrdiff_t inputs)
 {
     const int heads = a->desc.heads, dim = a->desc.dim;
@@ -43,9 +43,9 @@ static double differ(const struct attend *a, const struct attend *b, ptrdiff_t i
 
 /* ---- Gates ----------------------------------------------------------------------------------- */
 
-/* keys: sums of gates are made by 16 tiles of 64, and then tile by tile */
+/* sums of gates are computed by 16 tiles of 64, and then tile by tile: LONG crosses both */
 enum { LONG = 1300 };
-/* what the gates at two keys are, the others being moderate */
+/* the gates at two keys; the others are moderate */
 static double gate;
 
 static double gates(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -126,9 +126,9 @@ static void fox(void)
     }
 }
 
-/* ---- Products that leave the floats ---------------------------------------------------------- */
+/* ---- Products that overflow the floats ------------------------------------------------------- */
 
-/* One query, at row `row` of both heads, whose products with all keys that it sees are below
+/* One query, at row `row` of both heads, whose products with all visible keys are below
  * -FLT_MAX. */
 static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdiff_t row,
                      bool shows)
@@ -167,7 +167,7 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
     free(q), free(k);
 }
 
-/* The same in double, where the reference must say so, too; and a query that is NaN. */
+/* The same in double, where the reference must agree; and a query that is NaN. */
 static void overflow_in_double(double with)
 {
     enum { ROWS = 5 };
@@ -186,8 +186,8 @@ static void overflow_in_double(double with)
     attend_free(&got), attend_free(&says);
 }
 
-/* Biases that are -inf hide keys, and a row without any other has weight 0, however large its
- * products are. */
+/* Biases of -inf hide keys.  A row without any other key has weight 0, however large its products
+ * are. */
 static double hidden(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding, (void)t, (void)i;
@@ -255,7 +255,7 @@ static void scales(void)
 
 /* ---- Biases ---------------------------------------------------------------------------------- */
 
-/* All numbers of the tensor `which` are `value`, or every third from the second on; others are
+/* All numbers of the tensor `which` are `value`, or every third from the second on.  Others are
  * moderate. */
 static const char *which;
 static double value;
@@ -266,7 +266,7 @@ static double learned(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     return !strcmp(t->name, which) && (all || i % 3 == 1) ? value
         : 0.3 * sin(1.7 * (double)i + t->name[0]);
 }
-/* Pairs that no row sees are of distances whose bias is no number. */
+/* Pairs that no row sees have distances whose bias is not finite. */
 static double unseen(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
@@ -315,8 +315,9 @@ static void hidden_distances(void)
         }
 }
 
-/* Mask constants and infinities among what is learned: outputs are the reference's, or both are
- * NaN.  Less than 2^-64 of a stick counts as nothing, but not next to 10^30: sticks of 15 keys. */
+/* Mask constants and infinities among learned numbers: outputs are the reference's, or both are
+ * NaN.  Less than 2^-64 of a stick counts as nothing, but not next to 10^30, so sticks have 15
+ * keys. */
 static bool sticks(const char *text) { return !strncmp(text, "sba", 3); }
 static void biases(void)
 {
@@ -353,8 +354,8 @@ static void biases(void)
 
 /* ---- Far positions --------------------------------------------------------------------------- */
 
-/* S turns about (1, 2, 3), by w = sqrt(14), so that exp(x S) = 1 + sin(x w)/w S + (1 - cos(x w))/14
- * S^2. */
+/* S rotates about (1, 2, 3), by w = sqrt(14), so that exp(x S) = 1 + sin(x w)/w S + (1 - cos(x
+ * w))/14 S^2. */
 static const double spin[3][3] = { { 0, -3, 2 }, { 3, 0, -1 }, { -2, 1, 0 } };
 static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -391,7 +392,7 @@ static void far_blocks(const char *encoding)
     }
 }
 
-/* Turns about several axes are refused where rounding their exponents would show. */
+/* Rotations about several axes fail if rounding their exponents would be visible. */
 static double ones(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding, (void)t, (void)i;
@@ -400,7 +401,8 @@ static double ones(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 static void far_matrices(void)
 {
     enum { W = 5 };
-    const double limit = 0x1p28 / (2 * (W - 1));     /* both axes add so much per coordinate */
+    /* the contribution of each axis per coordinate */
+    const double limit = 0x1p28 / (2 * (W - 1));
     const double reach[] = { 0.99, 1.01, 1e4 };
     for (int i = 0; i < 3; i++) {
         double coord[2] = { limit * reach[i], -limit * reach[i] }, zero[2] = { 0 },
@@ -436,7 +438,7 @@ static void far_matrices(void)
     }
 }
 
-/* Angles of the reference at far positions, by the engine's, which are exact. */
+/* Angles of the reference at far positions, against the engine's, which are exact. */
 static void far_references(void)
 {
     static const char *const texts[] = { "rope:pairing=half", "fope", "xpos",
@@ -449,9 +451,13 @@ static void far_references(void)
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         const bool ordered_sum = i < 4;        /* others have tables by distance */
         struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
-                                                .dtype = LOCI_F64), .q_len = ROWS, .k_len = ROWS,
+                                                .dtype = LOCI_F64),
+                              .q_len = ROWS,
+                              .k_len = ROWS,
                               .seed = 4,
-                              .q_pos = ordered_sum ? pos : by, .k_pos = ordered_sum ? pos : by }, says = got;
+                              .q_pos = ordered_sum ? pos : by,
+                              .k_pos = ordered_sum ? pos : by },
+                      says = got;
         says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, 0);
@@ -460,7 +466,7 @@ static void far_references(void)
     }
 }
 
-/* The reference refuses what every call refuses. */
+/* The reference rejects what every call rejects. */
 static void too_far(void)
 {
     const int64_t bad[] = { INT64_MIN, INT64_MAX, ((int64_t)1 << 40) + 1, -((int64_t)1 << 40) - 1 };

@@ -4,7 +4,7 @@
  *
  * In double the two agree to rounding.  In float, an output may be off by the tolerance that its
  * encodings claim times 1 + max|exact|, and a gradient by ten times that.  Workspaces and outputs
- * start as NaN, so whoever reads before writing is caught. */
+ * start as NaN, so code that reads before writing is detected. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void compare(const struct play *r, const char *owner, const char *name, c
                bound * (1 + most));
 }
 
-/* Runs the walk's problem on one engine and compares all that comes out. */
+/* Runs the walk's problem on one engine and compares all results. */
 static void run(struct walk *w, const char *isa, bool f64)
 {
     static struct play p;
@@ -93,10 +93,10 @@ static void check(struct walk *w)
         return;
     }
     const char *isas[8];
-    /* there, what runs elsewhere is left out */
+    /* in emulation, instruction sets tested elsewhere are skipped */
     const int count = loci_isas(isas, 8), first = LOCI_EMULATED ? count - 1 : 0;
     if (!LOCI_EMULATED) run(w, NULL, true);
-    /* and sanitizers, which take ten times as long, see the worst and the best */
+    /* and sanitizers, ten times as slow, run the worst and the best */
     for (int i = first; i < count; i++)
         if (!LOCI_SLOW || i == 0 || i == count - 1) run(w, isas[i], false);
 }

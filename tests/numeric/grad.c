@@ -6,9 +6,9 @@
  *
  *     sum(u * dx) = (8 (L(x + hu) - L(x - hu)) - (L(x + 2hu) - L(x - 2hu))) / 12h + O(h^4)
  *
- * L = sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  h is small, and smaller
- * again when they differ, and then u is another one, since cope, cape and fire have corners: a step
- * across one shows as an error, which a wrong gradient does at every h and in every direction. */
+ * L = sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  h is small.  If they
+ * differ, a smaller h is tried, and then another u, since cope, cape and fire have corners: a step
+ * across one causes an error, but a wrong gradient fails at every h and in every direction. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #include "walk.h"
 
 static const double steps[] = { 0x1p-16, 0x1p-18, 0x1p-20 }, BOUND = 1e-8;
-enum { WAYS = 3 };                       /* directions to look in */
+enum { WAYS = 3 };                       /* directions to try */
 static loci_status run(struct walk *w, bool backward)
 {
     if (w->stage == LOCI_ATTENTION)
@@ -95,7 +95,7 @@ static void check(struct walk *w)
         CHECK_FAILED("%s (%s): %s", w->encoding, w->shape, error.text);
         return;
     }
-    /* What is added to the embeddings leaves their gradient alone; fixed tensors have none. */
+    /* The addition to embeddings leaves their gradient unchanged; fixed tensors have none. */
     for (int n = w->stage == LOCI_EMBED; n < w->inputs; n++) {
         const int tensor = n - (w->inputs - w->tensors);
         if (tensor < 0 || w->tensor[tensor].role != LOCI_FIXED) check_input(w, n);

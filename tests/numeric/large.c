@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* large.c -- shapes beyond 32 bits.
  *
- *     strides      rows, heads and batch entries more than 2^33 numbers apart have the bits that
- * dense ones have, in every stage
- *                  and every gradient; the memory between them is reserved and never touched
+ *     strides      rows, heads and batch entries more than 2^33 numbers apart have the bits of
+ *                  dense ones, in every stage and every gradient; the memory between them is
+ *                  reserved and never touched
  *     long texts   2^20 rows in the workspace of 2^16, with the bits of their parts
- *     tables       a larger distance never takes less room: nothing wraps around
- *     too large    every function refuses shapes and strides whose products do not fit, with a
- * sentence, and writes nothing */
+ *     tables       a larger distance never needs less memory: nothing wraps around
+ *     too large    every function rejects shapes and strides whose products do not fit, with a
+ *                  sentence, and writes nothing */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -113,8 +113,8 @@ static void *converted(struct problem *p, const double *x, size_t count)
     return to;
 }
 
-/* The problem of the walk, forward and backward.  `sums` are what is not a view: lse or rem, ae,
- * gradients of tensors. */
+/* The problem of the walk, forward and backward.  `sums` are the results without a view: lse or
+ * rem, ae, gradients of tensors. */
 struct sums { void *x[3 + WALK_TENSORS]; size_t count[3 + WALK_TENSORS]; int n; };
 static void *sum(struct problem *p, struct sums *s, size_t count)
 {
@@ -245,7 +245,7 @@ static loci_plan *plan_of(const char *text, bool windows)
     if (loci_plan_create(&p, &d, &e)) printf("%s: %s\n", text, e.text), exit(2);
     return p;
 }
-/* Rows first .. first + n - 1 of the text, keys up to the last of them. */
+/* Rows first .. first + n - 1 of the text, with keys up to the last of them. */
 static bool rows(const loci_plan *p, const void *tables, ptrdiff_t first, ptrdiff_t n, float *to)
 {
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = first + n,
@@ -262,8 +262,8 @@ static void *tables_of(const loci_plan *p, ptrdiff_t range)
     if (loci_prepare(p, range, NULL, tables)) exit(2);
     return tables;
 }
-/* Is the workspace the same for long texts and short ones, but for the sums that a decode of four
- * rows has of every chunk of keys? */
+/* Is the workspace the same for long and short texts, except for the sums of every chunk of keys in
+ * a decode of four rows? */
 static bool stays_small(const loci_plan *p)
 {
     const ptrdiff_t lens[] = { LONG, LONG / 16 };
@@ -324,7 +324,7 @@ static void long_texts(void)
     for (size_t i = 0; i < n; i++)
         q[i] = (float)walk_uniform(), k[i] = (float)walk_uniform(), v[i] = (float)walk_uniform();
     for (int i = 0; i < COUNT(texts); i++) {
-        /* learned: here the workspace is what counts */
+        /* learned tensors: only the workspace matters here */
         if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {
             loci_plan *p = plan_of(texts[i], false);
             CHECK_THAT(stays_small(p),
@@ -340,10 +340,10 @@ static void long_texts(void)
 
 /* ---- Tables and workspaces ------------------------------------------------------------------- */
 
-/* Twice of something takes no less room; once it is too much, it stays so. */
+/* Doubling a size never needs less memory.  Once a size is too large, larger ones are too. */
 static void sizes_of(const char *text)
 {
-    const int heads = strstr(text, "cape") ? 1024 : 65520;     /* a mix has them all at hand */
+    const int heads = strstr(text, "cape") ? 1024 : 65520;     /* a mix needs them all at once */
     loci_desc d = LOCI_DESC(.encoding = text, .heads = heads, .dim = walk_dim(text, 960),
                             .full = !walk_causal_only(text), .max_len = 1000, .model_dim = 1 << 20);
     loci_plan *p;
@@ -496,7 +496,7 @@ static void too_large(void)
                && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1,
                "segments_len: too large");
 
-    /* Strides that reach beyond everything, in rows, heads and batch entries. */
+    /* Strides that exceed the address range, in rows, heads and batch entries. */
     for (int s = 0; s < 3; s++) {
         const ptrdiff_t far = PTRDIFF_MAX / 2 + 1;
         const loci_view wide = { result, s == 0 ? far : 64, s == 1 ? far : 16, s == 2 ? far : 4 };
@@ -522,7 +522,7 @@ int main(void)
 {
     too_large();
     sizes();
-    /* an emulator pays for memory that is only reserved, and addresses are plain C */
+    /* an emulator also allocates reserved memory, and addresses are plain C */
     if (!LOCI_EMULATED) long_texts(), strides();
     return harness_end();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lattice.c -- one encoding is another one when its parameters say so: outputs and the gradients of
- * q, k and v.  With the same bits where no rounding differs, else within a bound. */
+/* lattice.c -- with certain parameters one encoding equals another one: outputs and the gradients
+ * of q, k and v.  With the same bits where no rounding differs, else within a bound. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static double nothing(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     (void)encoding, (void)t, (void)i;
     return -INFINITY;
 }
-/* As zero(), but what meets what is 0 is not. */
+/* As zero(), but factors of zeros are not 0. */
 static double last_zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
@@ -31,7 +31,7 @@ static double last_zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
         : 0.5 + 0.1 * (double)(i % 3);
 }
 
-/* A slope m[h] in every dress. */
+/* A slope m[h] in the form of every encoding. */
 static double slope(ptrdiff_t h) { return h == 0 ? 0.125 : 0.03125; }
 static const double fire_threshold = 1000, kerple_rate = 0.5;
 static double slopes(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -43,8 +43,8 @@ static double slopes(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     if (is(encoding, "kerple")) return is(t->name, "r1") ? slope(i) : 1;
     return NAN;
 }
-/* -r1 log(1 + r2 d) of kerple, and as a network of one hidden number: fire's input is log(1 + c d)
- * / log(1 + c threshold). */
+/* -r1 log(1 + r2 d) of kerple, and as a network of one hidden unit: fire's input is log(1 + c d) /
+ * log(1 + c threshold). */
 static double logs(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(encoding, "kerple")) return is(t->name, "r1") ? slope(i) : kerple_rate;
@@ -52,8 +52,8 @@ static double logs(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     return is(t->name, "c") ? kerple_rate : is(t->name, "l") ? 1 : is(t->name, "w1") ? 1
         : is(t->name, "w3") ? -slope(i) * whole : 0;
 }
-/* Vectors by distance: shaw's rows count from the farthest, cope's from the query's own key at 1.
- * */
+/* Vectors by distance: shaw's rows count from the farthest, cope's from the query's own key at
+ * 1. */
 static double by_distance(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(t->name, "gate_k")) return i % D == 0 ? 300 : 0;
@@ -69,7 +69,7 @@ static double rope_frequencies(const char *encoding, const loci_tensor *t, ptrdi
 
 /* Inputs: random ones, or q with a 1 in front, so that a gate on it is always open. */
 enum inputs { RANDOM, OPEN };
-/* Positions along one axis; with several axes all the same, or the first one alone. */
+/* Positions along one axis.  With several axes all the same, or the first one alone. */
 enum places { ROW, SAME, FIRST };
 
 static void run(struct attend *a, const char *encoding, attend_fill *fill, enum inputs inputs,

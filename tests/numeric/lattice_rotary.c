@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lattice_rotary.c -- turning blocks and sums of waves are rope, and each other, when their
- * parameters say so. */
+/* lattice_rotary.c -- with certain parameters, rotation blocks and sums of waves equal rope, and
+ * each other. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static struct place place(const loci_tensor *t, ptrdiff_t i)
     return (struct place){ .j = (int)(i / (block * block) % count), .row = (int)(i / block % block),
                            .column = (int)(i % block), .block = block };
 }
-/* The first axis turns each pair of channels as rope does; others turn nothing. */
+/* The first axis rotates each pair of channels as rope does.  Others rotate nothing. */
 static double as_rope(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(encoding, "rope")) return frequency(i);
@@ -34,7 +34,7 @@ static double as_rope(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     return at.column == at.row + 1 && at.column % 2
         && i < t->shape[t->rank - 3] * at.block * at.block ? -w : 0;
 }
-/* Generators that turn everything, on the first axis; comrope has the same as liere. */
+/* Generators that rotate all channels, on the first axis. comrope has the same as liere. */
 static double any_generator(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(t->name, "theta")) return 1;
@@ -53,7 +53,7 @@ static double products(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     if (is(t->name, "theta")) return theta((int)(i / (D / 2)), (int)(i % (D / 2)));
     return place(t, i).row ? lambda(place(t, i).j) : 0;
 }
-/* Each pair takes its own wave, or with few pairs the first ones. */
+/* Each pair uses its own wave, or with few pairs the first ones. */
 static double unit(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(encoding, "rope")) return i < D / 4 ? frequency(i) : 0;

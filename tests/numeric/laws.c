@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* laws.c -- what must hold for every encoding, whatever it computes: positions that all move,
- * values that are all 1 or all larger, and biases whose gradients cancel. */
+/* laws.c -- laws of every encoding, whatever it computes: shifting all positions, values that are
+ * all 1 or all larger, and biases whose gradients cancel. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { H = 2, D = 12, L = 140 };
 
-/* Where the encodings of a text enter, and whether one of them has this name. */
+/* The places of a text's encodings, and whether one of them has this name. */
 static int places(const char *text)
 {
     const loci_encoding_info *list;
@@ -43,8 +43,8 @@ static double apart(const double *a, const double *b, double times, ptrdiff_t n)
     return most;
 }
 
-/* Tables of distances do not know where they are; fire and tables of positions do, and a rotation
- * turns by larger angles. */
+/* Tables of distances are shift invariant. fire and tables of positions are not, and a rotation
+ * uses larger angles. */
 static void moved(const char *text)
 {
     static int64_t pos[L], later[L];
@@ -88,12 +88,12 @@ int main(void)
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
         const int where = places(text);
-        /* What reads queries or keys alone reads them turned, if they turn. */
+        /* Terms that read queries or keys alone read them rotated, if there is a rotation. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl")
             || strstr(text, "deberta");
-        /* Generators that do not commute, and sums of waves, know where they are. */
+        /* Generators that do not commute, and sums of waves, depend on absolute positions. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
-        /* which know where they are, as they wear out */
+        /* these depend on absolute positions by rounding */
         const bool rounded = strstr(text, "angles=f32");
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
         if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector")

@@ -2,11 +2,11 @@
 /* layers.c -- the functions of loci/layers.h.
  *
  *     one by one     against plain definitions in double, gradients against 4-point central
- * differences of them; in float
- *                    to its precision; with other strides, in place and on threads: the same bits
+ *                    differences of them; in float to its precision; with other strides, in place
+ *                    and on threads: the same bits
  *     shift          packed sequences = each of them alone; with states, any chunks = the whole
  *     FoX (Pro)      the whole layer: its gradient against differences of definition and reference;
- * token by token = the whole
+ *                    token by token = the whole
  *     misuse         one sentence, and nothing is written */
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static size_t second_count(enum op op, const struct shape *s)
 }
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* One row of the output; z is the weight, the logits of the shift, or the gate. */
+/* One row of the output. z is the weight, the logits of the shift, or the gate. */
 static void define_row(enum op op, const struct shape *s, int h, int t, size_t row, const double *x,
                        const double *z, double *y)
 {
@@ -103,7 +103,7 @@ static loci_status backward(enum op op, const loci_layer *l, loci_view x, loci_v
 
 /* ---- One by one ------------------------------------------------------------------------------ */
 
-/* Inputs (exact in float), the cotangent, and what comes out: y, dx, dz. */
+/* Inputs (exact in float), the cotangent, and the results: y, dx, dz. */
 static double x[MAX], z[MAX], dy[MAX], y[MAX], dx[MAX], dz[MAX], other[MAX], moved[MAX];
 static float fx[MAX], fz[MAX], fdy[MAX], fy[MAX], fdx[MAX], fdz[MAX], fother[MAX];
 
@@ -201,7 +201,7 @@ static void one(enum op op, const struct shape *s)
                && !memcmp(again, fy, n * sizeof *fy), "%s: in place", names[op]);
 }
 
-/* Far out the gates saturate, and logarithms keep their small numbers. */
+/* Far out the gates saturate, and logarithms preserve small numbers. */
 static void far_out(void)
 {
     static const double far[] = { -1e300, -1000, -745, -700, -40, -1, -1e-20, 0, 1e-20, 1, 40, 700,
@@ -249,7 +249,8 @@ static void chunks(void)
 /* ---- FoX (Pro) ------------------------------------------------------------------------------- */
 
 enum { H = 4, G = 2, L = 11, D = 6, Q = H * L * D, K = G * L * D };
-/* What the projections give, and the weights of the norms; and all gradients, in the same order. */
+/* The outputs of the projections, and the weights of the norms; and all gradients, in the same
+ * order. */
 enum { IN_Q, IN_K, IN_V, IN_AK, IN_AV, IN_F, IN_GATE, IN_NQ, IN_NK, IN_NO, INS };
 static const int sizes[INS] = { Q, K, K, G * L, G * L, H * L, Q, H * D, G * D, H * D };
 static const char *const inputs[INS] = { "q", "k", "v", "shift of k", "shift of v", "forget gate",
@@ -275,7 +276,7 @@ static double layer_loss(const loci_plan *p, double *const *in)
 }
 
 /* The layer by the library, in the type of the plan: rows from .. from + n of buffers for L rows.
- * The cache is k, v, log_f; the states are those of the shifts. */
+ * The cache is k, v, log_f.  The states are those of the shifts. */
 struct layer {
     const loci_plan *plan;
     void *tables, *work;
@@ -295,7 +296,7 @@ static bool layer_forward(const struct layer *a, int from, int n)
                                         .width = D),
         kv = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = G, .width = D);
     void *const before[] = { from ? a->state[0] : NULL, from ? a->state[1] : NULL };
-    /* The gates so far, as the cache of `fox` wants them: dense. */
+    /* The gates so far, in the dense form of the cache of `fox`. */
     static char gates[H * L * sizeof(double)];
     bool ok = !loci_shift(&kv, part(a, a->in[IN_K], D, from), part(a, a->in[IN_AK], 1, from), NULL,
                           0, before[0], a->state[0], part(a, a->ks, D, from))

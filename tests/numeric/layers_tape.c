@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* layers_tape.c -- how layers move the states of tape: formulas, gradients by differences, bits,
- * what cannot be. */
+/* layers_tape.c -- updates of tape's states by layers: formulas, gradients by differences, bits,
+ * invalid calls. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { B = 2, H = 3, L = 21, D = 10, P = 19, N = B * H * L * D, G = B * L * P };
 
-/* Everything that either update reads or makes. */
+/* All arrays that either update reads or writes. */
 struct numbers { double e[N], ae[N], gates[G], w[H * H], up[P * H], down[H * P], dy[N], y[N], de[N],
                  dae[N], dgates[G], dw[H * H], dup[P * H], ddown[H * P]; };
 
@@ -202,7 +202,7 @@ static void bits(void)
     free(full);
 }
 
-/* ---- The start is rope; a common turn commutes ----------------------------------------------- */
+/* ---- The initial state is rope; a common rotation commutes ----------------------------------- */
 
 static void attend(const char *encoding, const float *q, const float *k, const int64_t *pos,
                    const float *e, float *o)
@@ -268,7 +268,7 @@ static void turned_together(enum kind kind)
     free(u);
 }
 
-/* ---- What cannot be -------------------------------------------------------------------------- */
+/* ---- Invalid calls --------------------------------------------------------------------------- */
 
 static void refusals(void)
 {

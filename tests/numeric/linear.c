@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* linear.c -- linear attention beyond what the walk checks.
+/* linear.c -- linear attention beyond the checks of the walk.
  *
  *     instruction sets, threads   the same bits, forward and all gradients
  *     states                      one call = any chunks = token by token; keys first and rows later
- * = both at once
+ *                                 = both at once
  *     packing                     sequences side by side = each of them alone
  *     long texts                  the sums' second part, against the reference in double
  *     NaN                         reaches no row that does not see it, and no key that no such row
- * sees
+ *                                 sees
  *     misuse                      one sentence, and nothing is written */
 #include <math.h>
 #include <stdio.h>
@@ -149,7 +149,7 @@ static void chunks(const char *text)
             loci_call c = call_of(p, &other, at, step, at, step, coord);
             void *work = mem_block(loci_workspace(p, &c, 0));
             c.error = &e;
-            /* One buffer, or two in turn. */
+            /* One buffer, or two that alternate. */
             const void *before = after;
             after = state[n % 2 ? 0 : i % 2];
             ok = !loci_linear_forward(p, tables, work, &c, before, after);

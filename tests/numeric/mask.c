@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* mask.c -- who sees whom, pair by pair: masks of bytes, masks of numbers that are added, first and
- * last keys; every encoding against the reference in double, gradients of what is added against
- * differences, and bits against calls that say the same in other words. */
+/* mask.c -- visibility of keys, pair by pair: masks of bytes, masks of numbers that are added,
+ * first and last keys.  Every encoding is compared with the reference in double, gradients of added
+ * masks with differences, and bits with equivalent calls. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@ enum { B = 2, H = 4, G = 2, WANTED = 12 };
 enum kind { SEEN, ADDED, RANGES, ALL_OF_IT, KINDS };
 static const char *const kinds[] = { "seen", "added", "ranges", "added, ranges and segments" };
 
-/* A problem in double, exact in float; and which pairs are let through, as bytes, as numbers and as
- * first and last keys. */
+/* A problem in double, exact in float; and its visible pairs as bytes, as numbers and as first and
+ * last keys. */
 struct problem {
     const char *text;
     bool causal, mixes;
@@ -31,7 +31,7 @@ struct problem {
     int64_t *first, *last, *q_seg, *k_seg;   /* [B][rows], [B][keys] */
     struct mem mem;
 };
-/* What comes out: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
+/* The results: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
 struct results {
     int n;
     struct { const char *name; void *at; size_t count; } of[WANTED + WALK_TENSORS];
@@ -54,7 +54,7 @@ static void open_masks(struct problem *p)
     p->q_seg = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
     p->k_seg = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->keys));
 }
-/* Rows that see little, nothing, all, and whole tiles that none sees. */
+/* Rows that see little, nothing, all, and whole tiles that no row sees. */
 static void draw_masks(struct problem *p)
 {
     for (ptrdiff_t b = 0; b < B; b++)
@@ -79,7 +79,8 @@ static void draw_masks(struct problem *p)
             }
 }
 
-/* The plan in a type and for an instruction set; NULL, and a check that failed, if it cannot be. */
+/* The plan in a type and for an instruction set.  NULL, and a failed check, if it cannot be
+ * created. */
 static loci_plan *plan_of(const struct problem *p, loci_dtype dtype, const char *isa, bool full,
                           int64_t window)
 {
@@ -119,7 +120,7 @@ static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, pt
     return true;
 }
 
-/* Doubles as the plan wants them. */
+/* Doubles in the type of the plan. */
 static void *as(struct problem *p, const double *x, size_t n, bool f64)
 {
     if (!x || f64) return (void *)x;
@@ -133,13 +134,13 @@ static void *result(struct problem *p, struct results *r, const char *name, size
     return r->of[r->n++].at = memset(mem_alloc(&p->mem, n * (f64 ? 8 : 4)), 0, n * (f64 ? 8 : 4));
 }
 
-/* How a call is made: in which type and with which instructions, and what says who sees whom. */
+/* The form of a call: its type, its instruction set, and the masks that it has. */
 struct way {
     bool f64, reference, full, forward;
     const char *isa;
     int64_t window;
     enum kind kind;
-    bool plain, bytes_of_ranges;         /* nothing but order and window; ranges said as bytes */
+    bool plain, bytes_of_ranges;         /* only order and window; ranges given as bytes */
     const loci_host *host;
 };
 
@@ -157,7 +158,7 @@ static void say_who(struct problem *p, const struct way *w, loci_call *c)
     if (w->kind >= RANGES && !w->bytes_of_ranges) c->k_first = p->first, c->k_last = p->last;
     if (w->kind == ALL_OF_IT) c->q_seg = p->q_seg, c->k_seg = p->k_seg;
     c->per_batch = c->k_first || c->q_seg;
-    if (c->per_batch && c->q_coord) {    /* coordinates are per batch, too, then */
+    if (c->per_batch && c->q_coord) {    /* then coordinates are per batch too */
         const size_t q = (size_t)(p->rows * p->axes), k = (size_t)(p->keys * p->axes);
         double *cq = numbers(p, B * q, 0), *ck = numbers(p, B * k, 0);
         for (size_t b = 0; b < B; b++)
@@ -220,7 +221,7 @@ static double at(const struct results *r, int i, size_t n, bool f64)
 {
     return f64 ? ((const double *)r->of[i].at)[n] : (double)((const float *)r->of[i].at)[n];
 }
-/* Numbers of two ways are close; infinities are the same. */
+/* Numbers of two ways are close.  Infinities are the same. */
 static void compare(const char *text, const char *how, const struct results *a, bool f64,
                     const struct results *b, double bound)
 {
@@ -273,8 +274,8 @@ static void against_reference(struct problem *p)
     }
 }
 
-/* Ranges that are a window, bytes that are ranges, -inf that is added to hide: the same bits, but
- * for gradients of what is learned, which fox and cape sum up in an order of their own where rows
+/* Ranges that equal a window, bytes that equal ranges, an added -inf that hides: the same bits.
+ * The exception is gradients of learned tensors, which fox and cape sum in another order where rows
  * see intervals. */
 static void in_other_words(struct problem *p)
 {
@@ -284,7 +285,7 @@ static void in_other_words(struct problem *p)
     const ptrdiff_t window = p->keys / 3 + 1;
     for (ptrdiff_t i = 0; i < B * p->rows; i++)
         p->last[i] = p->keys - p->rows + i % p->rows, p->first[i] = p->last[i] - window;
-    /* gates of keys before the window, too */
+    /* also gates of keys before the window */
     const bool counts = strstr(p->text, "fox") != NULL;
     if (run(p, (struct way){ .kind = RANGES }, &a) && !counts
         && run(p, (struct way){ .plain = true, .window = window }, &b))
@@ -308,7 +309,7 @@ static void in_other_words(struct problem *p)
     mem_release(&p->mem, mem);
 }
 
-/* The last rows alone, as in decode: the bits that they have among all. */
+/* The last rows alone, as in decode: the same bits as among all rows. */
 static void few_rows(struct problem *p, ptrdiff_t few)
 {
     const ptrdiff_t left = p->rows - few;
@@ -375,7 +376,7 @@ static void every_encoding(void)
     }
 }
 
-/* ---- What is added has a gradient ------------------------------------------------------------ */
+/* ---- The gradient of an added mask ----------------------------------------------------------- */
 
 static double loss(struct problem *p)
 {
@@ -422,7 +423,7 @@ static void differences(const char *text)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Times the values they are o. */
+/* Times the values they give o. */
 static void weights(const char *text)
 {
     static struct problem p;
@@ -465,7 +466,7 @@ static void weights(const char *text)
     mem_release(&p.mem, 0);
 }
 
-/* ---- Chunks, a cache, and what is refused ---------------------------------------------------- */
+/* ---- Chunks, a cache, and errors ------------------------------------------------------------- */
 
 static void chunks(void)
 {
@@ -481,7 +482,7 @@ static void chunks(void)
     }
 }
 
-/* Rows of a mask lie against the keys of a cache, first to last. */
+/* Rows of a mask cover the keys of a cache, first to last. */
 static void cached(void)
 {
     static struct problem p;

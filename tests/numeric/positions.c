@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* positions.c -- coordinates of text, pictures and films against examples made by hand. */
+/* positions.c -- coordinates of text, pictures and videos against examples made by hand. */
 #include "loci/positions.h"
 
 #include <stdbool.h>
@@ -59,8 +59,8 @@ static void refused(const char *says, int count, const loci_segment *s, double s
     CHECK_THAT(untouched, "%s: something was written", says);
 }
 
-/* Times are products in float: 39 times 2 * 2/1.3 is 120 there, and 119.99999999999999 in double.
- * */
+/* Times are products in float: 39 times 2 * 2/1.3 is 120 there, and 119.99999999999999 in
+ * double. */
 static void rounding(void)
 {
     const loci_segment film = { .t = 41, .h = 1, .w = 1, .step = 2 * (2 / 1.3) };

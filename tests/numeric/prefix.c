@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* prefix.c -- the recipes of docs/batches.md for a prefix whose rows see all of it: two calls whose
- * gradients are added, or one call whose positions say who sees whom and whose coordinates turn.
- * In double, against the reference, row by row with just the keys that the row is to see. */
+ * gradients are added, or one call whose positions define visibility and whose coordinates rotate.
+ * In double, against the reference, row by row with exactly the keys that the row should see. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { H = 2, G = 1, L = 90, PREFIX = 37, MOST = 64 };
 
-/* A problem of L rows and keys: what goes in, and sums of what comes out. */
+/* A problem of L rows and keys: its inputs, and sums of its results. */
 struct problem {
     const char *text;
     int D, axes, tensors;
@@ -34,7 +34,7 @@ static double *zeros(size_t n)
     return memset(mem_block(n * sizeof(double)), 0, n * sizeof(double));
 }
 
-/* Rows from .. from + n of x [outer][L][inner], or those of y added to them. */
+/* Rows from .. from + n of x [outer][L][inner], or adds those of y to them. */
 static double *cut(const double *x, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
     double *y = mem_block(outer * (size_t)n * inner * sizeof *y);
@@ -50,7 +50,7 @@ static void add(double *x, const double *y, size_t outer, size_t inner, ptrdiff_
             x[(h * L + (size_t)from) * inner + i] += y[h * (size_t)n * inner + i];
 }
 
-/* Where a tensor's rows are; false: it has none of queries or keys. */
+/* The axis of a tensor's rows.  False: it has none of queries or keys. */
 struct layout { size_t outer, inner; bool queries; };
 static bool rows_of(const struct problem *p, int i, struct layout *at)
 {
@@ -66,7 +66,7 @@ static bool rows_of(const struct problem *p, int i, struct layout *at)
     return true;
 }
 
-/* Rows from .. from + n with the first `keys` keys; positions as given, or of the last of these
+/* Rows from .. from + n with the first `keys` keys.  Positions as given, or of the last of these
  * keys. */
 static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t from, ptrdiff_t n,
                 ptrdiff_t keys, const int64_t *q_pos,
@@ -86,7 +86,8 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
 #define COPY_STRUCT(x) (block[blocks++] = (x))
     double *o = COPY_STRUCT(zeros(H * (size_t)n * D)), *lse = COPY_STRUCT(zeros(H * (size_t)n)),
         *dq = COPY_STRUCT(zeros(H * (size_t)n * D));
-    double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)), *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
+    double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)),
+           *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         const bool rows = rows_of(p, i, &at);
@@ -97,11 +98,13 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
                             .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
                             .k_pos = k_pos);
-    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)), c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
-        c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
+    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)),
+    c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
+    c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
     if (coord) c.q_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, from, n)),
             c.k_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, 0, keys));
-    double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)), *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
+    double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)),
+           *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
     loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dlse = dlse, .dq = { dq, 0, 0, 0 },
                             .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors);
     bool ok;
@@ -196,7 +199,7 @@ static bool make(struct problem *p)
     return true;
 }
 
-/* Does the encoding turn vectors and do nothing else with positions? */
+/* Does the encoding use positions only to rotate? */
 static bool only_turns(const char *text)
 {
     const loci_encoding_info *list;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* random.c -- uniform numbers lie within (0, 1), the smallest and the largest of all as well, and
- * normal ones have the mean and the variance that they should. */
+/* random.c -- uniform numbers are within (0, 1), including the smallest and the largest, and normal
+ * ones have the right mean and variance. */
 #include "math/random.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 
 int main(void)
 {
-    /* The streams whose number 0 comes of no bit, and of all bits: the mixing is undone. */
+    /* The streams whose number 0 has no bit set, and all bits set, found by inverting the
+     * mixing. */
     const uint64_t none = 0u - 0x9e3779b97f4a7c15u, all = 0x31628af67b2131abu;
     CHECK_THAT(loci_scramble(none + 0x9e3779b97f4a7c15u) == 0, "a stream that begins with no bit");
     CHECK_THAT(loci_scramble(all + 0x9e3779b97f4a7c15u) == UINT64_MAX, "and one with all");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rope.c -- what a rotation must do whatever its arithmetic: the worked example, norms, shifts,
+/* rope.c -- properties of a rotation, whatever its arithmetic: the worked example, norms, shifts,
  * both pairings, keys from a cache, and cos and sin at any position. */
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static void release(struct rotation *r)
     loci_plan_destroy(r->plan);
 }
 
-/* Rows of a dense x as keys at these positions, in place. */
+/* Rotates rows of a dense x as keys at these positions, in place. */
 static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, const int64_t *pos,
                  const double *coord, void *x)
 {
@@ -46,7 +46,7 @@ static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, cons
     free(work);
 }
 
-/* ---- Small things ---------------------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------------------ */
 
 static void worked_example(const char *isa)
 {
@@ -79,7 +79,7 @@ static double dot(const float *x, const float *y)
     return sum;
 }
 
-/* |x| stays; the product of two rows depends on the distance alone; turning again moves a key. */
+/* |x| stays; the product of two rows depends on the distance alone; rotating again moves a key. */
 static void properties(const char *isa, const char *encoding, int64_t far)
 {
     const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
@@ -107,7 +107,7 @@ static void properties(const char *isa, const char *encoding, int64_t far)
     release(&r);
 }
 
-/* Half style is interleaved style with its channels in another order. */
+/* Half style is interleaved style with permuted channels. */
 static void pairings(const char *isa)
 {
     const loci_desc a = LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
@@ -128,8 +128,8 @@ static void pairings(const char *isa)
     release(&half), release(&interleaved);
 }
 
-/* In place, into another buffer, and there with rows further apart: the same bits, also on the way
- * back. */
+/* In place, into another buffer, and there with larger row strides: the same bits, also
+ * backward. */
 static void places(const char *isa, const char *encoding)
 {
     enum { APART = D + 3 };
@@ -162,8 +162,7 @@ static void places(const char *isa, const char *encoding)
     release(&r);
 }
 
-/* The same with so many rows that they go past the caches, or would if they lay on whole vectors.
- * */
+/* The same with more rows than the caches store, or would with rows padded to whole vectors. */
 static void many(const char *isa, const char *encoding, bool back)
 {
     enum { WIDTH = 64, ROWS_MANY = 1801, HEADS = 10 };
@@ -194,7 +193,7 @@ static void many(const char *isa, const char *encoding, bool back)
     release(&r);
 }
 
-/* Heads turn side by side: the same bits as one by one, for few rows and many, in place and
+/* Heads are rotated together: the same bits as one by one, for few rows and many, in place and
  * elsewhere. */
 static void abreast(const char *isa, const char *encoding)
 {
@@ -270,7 +269,7 @@ static void cached_keys(const char *isa)
     fill(q, 4 * L * D), fill(k, 2 * L * D), fill(v, 2 * L * D);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
                                .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
-    /* enough to attend and to turn */
+    /* enough to attend and to rotate */
     void *work = mem_block(loci_workspace(raw.plan, &call, 0));
     bool done = !loci_forward(raw.plan, raw.tables, work, &call);
     done &= !loci_rotate(raw.plan, raw.tables, work, &call, LOCI_CACHE, call.k, call.k);
@@ -286,7 +285,7 @@ static void cached_keys(const char *isa)
 
 enum { ROWS_TRIED = 2000 };
 
-/* Rounded once: half an ulp of a float where the value is not tiny, 2^-51 besides. */
+/* Rounded once: half an ulp of a float if the value is not tiny, 2^-51 besides. */
 static void angles(const char *isa, double base, double reach, bool whole)
 {
     char encoding[64];
@@ -324,7 +323,7 @@ static void angles(const char *isa, double base, double reach, bool whole)
 
 enum { WIDE = 128, FAR = 31, LISTED = 2 * (3 * FAR + 3) };
 
-/* 0, and a power of two, the numbers beside it and all their negatives, up to 2^31. */
+/* 0, the powers of two, the numbers next to them and all their negatives, up to 2^31. */
 static void list_positions(int64_t *pos)
 {
     int n = 0;
@@ -335,7 +334,8 @@ static void list_positions(int64_t *pos)
         }
 }
 
-/* cos and sin of every pair at the listed positions, as the library applies them: (1, 0) turned. */
+/* cos and sin of every pair at the listed positions, as the library applies them: (1, 0)
+ * rotated. */
 static void cos_and_sin(const loci_desc *d, const int64_t *pos, float *x)
 {
     struct rotation r = prepare(d);
@@ -344,7 +344,7 @@ static void cos_and_sin(const loci_desc *d, const int64_t *pos, float *x)
     release(&r);
 }
 
-/* Within 0.51 ulp of a float everywhere, near the zeros too. */
+/* Within 0.51 ulp of a float everywhere, including near the zeros. */
 static void listed(const char *isa, double base)
 {
     char encoding[64];
@@ -373,8 +373,8 @@ static void listed(const char *isa, double base)
                 isa ? isa : "best");
 }
 
-/* angles=f32: float32(position) times float32(frequency) is a float, and cos and sin of that are
- * rounded once, then multiplied by m as a float. */
+/* angles=f32: float32(position) times float32(frequency) is a float.  Its cos and sin are rounded
+ * once, then multiplied by m as a float. */
 static void float_angles(const char *isa, const char *options)
 {
     char encoding[128];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* scaling.c -- laws of rope's scaling rules that hold whatever their arithmetic, and published
+/* scaling.c -- laws of rope's scaling rules, whatever their arithmetic, and published
  * magnitudes. */
 #include <math.h>
 #include <stdio.h>

@@ -37,7 +37,7 @@ static void times_transposed(int n, const double *a, const double *b, double *c)
         }
 }
 
-/* Random; all angles equal; of low rank; only the last channel meets others; nothing. */
+/* Random; all angles equal; of low rank; only the last channel interacts with others; zero. */
 enum kind { ANY, EQUAL, LOW_RANK, LAST, ZERO, KINDS };
 static void fill(int n, enum kind kind, double size, double *s)
 {

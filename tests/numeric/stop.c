@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* stop.c -- keys that are left out.  Rows that may end early drop at most what they may, whichever
- * channel of whichever key is the large one, in every dtype, in memory of every layout; and they do
- * end.  Tiles that are skipped, as their scores can matter to no row, are none that matter. */
+/* stop.c -- keys that are skipped.  Rows that may end early drop at most the permitted weight,
+ * whichever channel of whichever key is the large one, in every dtype, in memory of every layout;
+ * and they do end.  Only negligible tiles are skipped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ struct trial {
     loci_dtype dtype;
     ptrdiff_t rows, keys;
     int dim, batch;
-    bool cached;                         /* in a cache, whose keys lie channel by channel */
+    bool cached;                         /* in a cache, which stores keys channel by channel */
     double *q, *k, *v, *gates;           /* [batch][H or G][.][.]; gates [batch][H][keys] */
     struct mem mem;
 };
@@ -105,8 +105,8 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
 
 /* ---- Forgetting gates ------------------------------------------------------------------------ */
 
-/* In each entry and head one old key has all the weight, by one channel of it, which is none of
- * those that are turned. */
+/* In each entry and head one old key has all the weight, by one channel of it that is not
+ * rotated. */
 static void one_channel(const char *encoding, loci_dtype dtype, ptrdiff_t rows, int dim, int turned,
                         bool cached)
 {
@@ -126,7 +126,7 @@ static void one_channel(const char *encoding, loci_dtype dtype, ptrdiff_t rows, 
         for (ptrdiff_t i = 0; i < H * KEYS; i++) t.gates[b * H * KEYS + i] = -0.2;
     }
     run(&t, encoding, o, NULL);
-    /* 81 less 0.2 for each of at most 329 gates, against 1 + e^-0.2 + ... */
+    /* 81 minus 0.2 for each of at most 329 gates, against 1 + e^-0.2 + ... */
     double least = 1;
     for (ptrdiff_t i = 0; i < outputs; i++) least = fmin(least, o[i]);
     CHECK_THAT(least > 0.99, "%s, %s, %td rows, dim %d%s: the key that has all the weight has %g",
@@ -134,7 +134,7 @@ static void one_channel(const char *encoding, loci_dtype dtype, ptrdiff_t rows, 
     mem_release(&t.mem, 0);
 }
 
-/* Keys that are forgotten are not read: their values are no numbers. */
+/* Forgotten keys are not read: their values are NaN. */
 static void forgotten(const char *encoding, loci_dtype dtype, ptrdiff_t rows, bool cached)
 {
     struct trial t = make(encoding, dtype, rows, 20, 3);
@@ -153,7 +153,8 @@ static void forgotten(const char *encoding, loci_dtype dtype, ptrdiff_t rows, bo
     mem_release(&t.mem, 0);
 }
 
-/* No more is dropped than may be: of random problems, with gates and scores of all sizes. */
+/* The dropped weight is within the limit, for random problems with gates and scores of all
+ * sizes. */
 static void share(const char *exact, const char *ends, double stop, bool stick)
 {
     double worst = 0;
@@ -175,15 +176,15 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
         for (ptrdiff_t i = 0; i < outputs; i++) worst = fmax(worst, fabs(o[i] - less[i]));
         mem_release(&t.mem, 0);
     }
-    /* of a softmax what is left is scaled up; of a stick it is missing */
+    /* a softmax renormalises the remaining weights; a stick does not */
     CHECK_THAT(worst <= (stick ? 1 : 2) * stop + 1e-12, "%s: %g is dropped", ends, worst);
     CHECK_THAT(worst > 0, "%s: no row has ended", ends);
 }
 
 /* ---- Sticks ---------------------------------------------------------------------------------- */
 
-/* Each key takes half, so of the n keys in the newest tile 2^-n is left at its border.  A row ends
- * there if that is less than `stop`, and not if it is as much. */
+/* Each key gets half, so after the n keys of the newest tile 2^-n remains at its border.  A row
+ * ends there if that is less than `stop`, and not if it is equal. */
 static void border(loci_dtype dtype, ptrdiff_t rows)
 {
     for (int more = 0; more < 2; more++) {
@@ -213,7 +214,7 @@ static void border(loci_dtype dtype, ptrdiff_t rows)
 
 /* ---- Bounds of scores ------------------------------------------------------------------------ */
 
-/* Biases of up to `size` decide, be they large far away or nearby. */
+/* Biases of up to `size` dominate, whether the large ones are far or near. */
 static double size;
 static double scattered(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {

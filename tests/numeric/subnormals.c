@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* subnormals.c -- on ordinary inputs no call computes with a subnormal number or makes one: some
- * processors take 150 cycles for each.  x86 notes both in flags of the thread, DE and UE of MXCSR;
- * elsewhere only the second is looked at, and whether an output holds any.
+/* subnormals.c -- on ordinary inputs no call reads or produces a subnormal number: some CPUs need
+ * 150 cycles for each. x86 records both in flags of the thread, DE and UE of MXCSR.  Elsewhere only
+ * produced ones are checked, and whether an output contains any.
  *
  * Inputs are normally distributed, gates and sticks forget fast, slowly or hardly at all, and texts
- * are long enough that weights fall below everything. */
+ * are long enough that weights underflow. */
 #include <fenv.h>
 #include <float.h>
 #include <math.h>
@@ -45,8 +45,8 @@ struct trial {
     loci_stage stage;
     loci_dtype dtype;
     bool full, fast;
-    /* How slowly keys are forgotten: gates are sigmoid(shift + N(0, 1)), and scores, which break
-     * sticks, around -shift. */
+    /* The speed of forgetting: gates are sigmoid(shift + N(0, 1)), and scores, which break sticks,
+     * around -shift. */
     double shift;
     int heads, dim;
     ptrdiff_t len;
@@ -77,7 +77,7 @@ static size_t size_of(const struct problem *p, bool stored)
 {
     return stored ? stored_size(p->a->dtype) : p->a->dtype == LOCI_F64 ? 8 : 4;
 }
-/* 16 bits are for what is stored; all else is in f32 then. */
+/* 16 bits apply to stored numbers only.  Then everything else is f32. */
 static loci_dtype type_of(const struct problem *p, bool stored)
 {
     return stored || p->a->dtype == LOCI_F64 ? p->a->dtype : LOCI_F32;
@@ -92,7 +92,7 @@ static void *place(struct problem *p, size_t n, bool stored)
 {
     return mem_alloc(&p->mem, n * size_of(p, stored));
 }
-/* Channel 0 takes the shift from every score. */
+/* Channel 0 subtracts the shift from every score. */
 static void shift(struct problem *p)
 {
     const double root = sqrt(p->a->shift * sqrt(p->a->dim));
@@ -182,8 +182,8 @@ static const char *where(const struct problem *p)
              a->isa ? a->isa : "the best", a->len, a->shift);
     return text;
 }
-/* A number of f16 below 2^-14 is subnormal, and o or a gradient may be that, so with f16 only what
- * is computed with counts.  Processors widen and narrow them at no cost. */
+/* A number of f16 below 2^-14 is subnormal, and o or a gradient may be that.  So with f16 only the
+ * computation counts.  CPUs convert f16 at no cost. */
 static void verdict(struct problem *p, const char *pass, loci_status status)
 {
     const int found = flags() & (p->a->dtype == LOCI_F16 ? READ : READ | MADE);
@@ -231,8 +231,8 @@ static void attention(struct problem *p)
             : loci_forward(p->plan, p->tables, work, c));
     outputs(p, "o", c->o.data, p->q, true), outputs(p, "lse", c->lse, p->rows, false);
     outputs(p, "rem", c->rem, p->rows, false), outputs(p, "ae", c->ae, p->q, false);
-    /* Pairs that nobody sees may be computed with what the workspace held before: here no integers
-     * of the forward pass. */
+    /* Invisible pairs may be computed from old contents of the workspace: here no integers of the
+     * forward pass. */
     work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
     verdict(p, "backward", linear ? loci_linear_backward(p->plan, p->tables, work, c, &p->grad)
@@ -242,7 +242,7 @@ static void attention(struct problem *p)
     gradients(p);
 }
 
-/* The last rows against all keys, which the caller has. */
+/* The last rows against all keys, in the caller's arrays. */
 static void decode(struct problem *p, ptrdiff_t rows)
 {
     const ptrdiff_t len = p->a->len, D = p->a->dim, axes = loci_axes(p->plan);
@@ -260,7 +260,7 @@ static void decode(struct problem *p, ptrdiff_t rows)
             loci_forward(p->plan, p->tables, work, &c));
     free(work);
 }
-/* The last row against keys in a cache, which keeps them turned. */
+/* The last row against keys in a cache, which stores them rotated. */
 static void decode_cached(struct problem *p)
 {
     struct problem cached = *p;
@@ -316,12 +316,13 @@ static void run(struct trial a)
         else attention(&p);
         if (a.stage == LOCI_ATTENTION && !a.full) decode(&p, 1), decode(&p, 3), decode_cached(&p);
     } else if (a.stage == LOCI_ATTENTION && !(a.full && walk_causal_only(a.text))) {
-        CHECK_FAILED("%s: %s", where(&p), p.e.text);     /* the other stages take some only */
+        /* the other stages have only some encodings */
+        CHECK_FAILED("%s: %s", where(&p), p.e.text);
     }
     drop(&p);
 }
 
-/* An encoding's own text in all its stages, forms and paces. */
+/* An encoding's own text in all its stages, forms and speeds. */
 static void example(struct trial a)
 {
     const char *isas[8];
@@ -359,8 +360,8 @@ int main(int argc, char **argv)
         a.text = list[i].example, a.stage = LOCI_EMBED;
         if (list[i].places & LOCI_PLACE_EMBED) run(a);
     }
-    /* Powers that leave the floats within this length; and sticks, gates and slopes that last for
-     * two chunks, just. */
+    /* Powers that overflow the floats within this length; and sticks, gates and slopes that just
+     * last for two chunks. */
     run((struct trial){ .text = "xpos:scale_base=5", .heads = 2, .dim = 16, .len = usual.len });
     if (LOCI_SLOW) return harness_end();
     run((struct trial){ .text = "sba", .shift = 5.5, .heads = 2, .dim = 16, .len = 5000 });

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- states that turn and are averaged: at their start they are rope, a common turn of all
- * of them changes nothing, turned keys can come from a cache, and each gradient can be wanted
+/* tape.c -- states that rotate and are averaged: initially they are rope, a common rotation of all
+ * of them has no effect, rotated keys can come from a cache, and each gradient can be requested
  * alone. */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
 
-/* Results first, so that two tasks can be compared in one go. */
+/* Results first, so that two tasks can be compared in one step. */
 struct results { float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N]; };
 struct task {
     struct results r;
@@ -84,7 +84,7 @@ static double apart(const float *a, const float *b)
     return most;
 }
 
-/* Turns the rows of x, or back. */
+/* Rotates the rows of x, or applies the inverse rotation. */
 static loci_status turn(struct task *t, loci_desc d, loci_which which, const float *x, float *y)
 {
     loci_plan *plan = plan_of(d);
@@ -100,7 +100,7 @@ static loci_status turn(struct task *t, loci_desc d, loci_which which, const flo
     return status;
 }
 
-/* ---- At the start ---------------------------------------------------------------------------- */
+/* ---- Initial states -------------------------------------------------------------------------- */
 
 /* With (cos, sin) of rope's angles as states, tape is rope, bit for bit, and ae is the average of
  * those. */
@@ -126,7 +126,7 @@ static void starts_as_rope(const char *isa)
                "%s: at its start tape has the gradients of rope", isa);
     CHECK_THAT(same(tape->r.ae, tape->ek, D), "%s: a row that sees one key has its state", isa);
 
-    /* The states as values: their average is what attention makes of them. */
+    /* The states as values: attention then computes their average. */
     memcpy(rope->v, tape->ek, sizeof rope->v);
     CHECK_THAT(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6,
                "%s: ae is attention to the states", isa);
@@ -134,7 +134,7 @@ static void starts_as_rope(const char *isa)
     free(tape);
 }
 
-/* ---- A common turn of all states ------------------------------------------------------------- */
+/* ---- A common rotation of all states --------------------------------------------------------- */
 
 static void turn_states(float *e, int sign)
 {
@@ -192,7 +192,7 @@ static void cache(const char *isa)
     free(c);
 }
 
-/* ---- Gradients that are wanted alone --------------------------------------------------------- */
+/* ---- Single gradients ------------------------------------------------------------------------ */
 
 static void wanted(int kv_heads)
 {
@@ -250,9 +250,10 @@ static void turned_back(loci_which which)
     loci_plan_destroy(plan);
 }
 
-/* ---- What cannot be -------------------------------------------------------------------------- */
+/* ---- Invalid calls --------------------------------------------------------------------------- */
 
-/* Padding may hold anything: its states have no gradient, and nobody else's change. */
+/* Padding may contain anything: its states have no gradient, and the gradients of others do not
+ * change. */
 static void padded(const char *isa)
 {
     static int64_t segments[L];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Angles against fixed-point arithmetic of 64 + 320 bits, with its own pi, logarithm and series. */
+/* trig.c -- angles against fixed-point arithmetic of 64 + 320 bits, with its own pi, logarithm and
+ * series. */
 #include "math/trig.h"
 
 #include <stdbool.h>
@@ -181,8 +182,8 @@ static double ulp(double x)
 
 static double worst_double, worst_float, worst_pow;
 
-/* Close to a multiple of pi/2 the value is as small as what the reduction rounds away: 1 ulp there.
- * */
+/* Close to a multiple of pi/2 the value is as small as the rounding error of the reduction: 1 ulp
+ * there. */
 static void check_value(double got, double sign, struct big exact, double x, double w)
 {
     float single = (float)got;

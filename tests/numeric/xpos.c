@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* xpos.c -- fading by distance: far positions, keys from a cache, the way to rope, gaps that cannot
- * be. */
+/* xpos.c -- fading by distance: far positions, keys from a cache, the limit to rope, invalid
+ * gaps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static bool near(const float *a, const float *b, float within)
     return true;
 }
 
-/* Keys as a cache has them. */
+/* Keys in the form of a cache. */
 static void turn_keys(struct task *t, const char *encoding, const char *isa)
 {
     loci_plan *plan;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A program outside the tree, in several processes: each has a row, and gets the average of all
- * values up to it. */
+/* apart.c -- a program outside the tree, in several processes: each has a row, and gets the average
+ * of all values up to it. */
 #include <loci/mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A program outside the tree that knows the installed library only. */
+/* main.c -- a program outside the tree that uses the installed library only. */
 #include <loci/layers.h>
 #include <loci/loci.h>
 #include <stdio.h>

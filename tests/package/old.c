@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A program as it was linked with 0.2: bound to that version of loci_plan_create(), and with
- * structs whose size is 0.  Fields of 0.1 count, and later ones are ignored. */
+/* old.c -- a program linked with 0.2: bound to that version of loci_plan_create(), and with structs
+ * whose size is 0.  Fields of 0.1 count, and later ones are ignored. */
 #include <loci/loci.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A program outside the tree that reads how a model rotates. */
+/* reader.c -- a program outside the tree that reads the rotation of a model. */
 #include <loci/io.h>
 #include <stdio.h>
 

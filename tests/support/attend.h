@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all
- * outputs and gradients; or what the reference says of it. */
+/* attend.h -- an attention call in one step, for tests of claims about encodings: f32 or f64, all
+ * outputs and gradients; or the reference's result. */
 #ifndef LOCI_TESTS_SUPPORT_ATTEND_H
 #define LOCI_TESTS_SUPPORT_ATTEND_H
 
@@ -13,27 +13,28 @@
 typedef double attend_fill(const char *encoding, const loci_tensor *, ptrdiff_t i);
 
 struct attend {
-    /* In.  Inputs NULL: random numbers, from the seed; they are [heads][len][dim], in double,
-     * rounded where the call is f32. */
+    /* Inputs.  NULL: random numbers, from the seed.  They are [heads][len][dim], in double, rounded
+     * if the call is f32. */
     loci_desc desc;
     ptrdiff_t q_len, k_len;
     int seed;
     const double *q, *k, *v;
-    attend_fill *fill;                   /* NULL: as the paper starts them, and a little more */
+    /* NULL: as the paper initialises them, plus a small change */
+    attend_fill *fill;
     const int64_t *q_pos, *k_pos;
     const double *q_coord, *k_coord;
     bool reference;                      /* not the engine; desc.dtype must be LOCI_F64 */
 
-    /* Out, in double; freed by attend_free().  rows: lse, or rem of a stick. */
+    /* Outputs, in double, freed by attend_free(). rows: lse, or rem of a stick. */
     double *o, *rows, *dq, *dk, *dv, *dtensor[WALK_TENSORS];
     struct mem mem;
 };
 
-/* Forward and backward; prints the sentence and ends the program when the library refuses. */
+/* Forward and backward.  If the library fails, prints the sentence and exits. */
 void attend(struct attend *);
 void attend_free(struct attend *);
 
-/* What an encoding adds to the score of one pair: the lse of one query 0 and one key 0. */
+/* The bias of one pair: the lse of one query 0 and one key 0. */
 double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,
                    attend_fill *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* counted.h -- allocators that count, and of which one call fails: for tests that compile the
- * sources they test. */
+/* counted.h -- counting allocators, of which one call fails: for tests that compile the sources
+ * they test. */
 #ifndef LOCI_TESTS_SUPPORT_COUNTED_H
 #define LOCI_TESTS_SUPPORT_COUNTED_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* deadline.h -- SIGPROF for what computes too long.  It counts the processor's time, so that a busy
- * machine makes nothing late; who waits for something that never comes is ended by ctest.  Wants
- * _DEFAULT_SOURCE. */
+/* deadline.h -- SIGPROF for endless computation.  It counts CPU time, so that a busy machine causes
+ * no timeout. ctest ends a test that waits for ever.  Requires _DEFAULT_SOURCE. */
 #ifndef LOCI_TESTS_SUPPORT_DEADLINE_H
 #define LOCI_TESTS_SUPPORT_DEADLINE_H
 

@@ -20,7 +20,8 @@ bool harness_pass(void)
 
 bool harness_that(bool holds) { return holds && harness_pass(); }
 
-/* In one call, so that threads do not mix their lines; at once, as the test may end by a crash. */
+/* Prints in one call, so that lines of threads do not mix, and at once, since a crash may
+ * follow. */
 static bool fail(const char *file, int line, const char *context, const char *words)
 {
     if (atomic_fetch_add(&failed, 1) >= SHOWN) return false;

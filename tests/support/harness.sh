@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# harness.sh -- checks that are counted, for tests/*.sh:
+# harness.sh -- counted checks, for tests/*.sh:
 #
 #     . tests/support/harness.sh
 #     check NAME COMMAND...
@@ -7,14 +7,15 @@
 #     check NAME refused PATTERN ARGUMENTS...
 #     harness_end
 #
-# $work is a folder that goes when the test ends.  What a command says is shown when its check fails, and so are
-# $work/out and $work/err, where a test keeps what it reads; after the first 20 failures they are only counted.
+# $work is a folder that is removed when the test ends.  If a check fails, the output of its command
+# is shown, and so are $work/out and $work/err, where a test stores inputs.  After the first 20
+# failures they are only counted.
 passed=0 failed=0
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 pass() { passed=$((passed + 1)); }
-fail() {                                 # TEXT: a check that failed
+fail() {                                 # TEXT: a failed check
     failed=$((failed + 1))
     [ $failed -gt 20 ] || echo "$(basename "$0" .sh): $1"
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* inject.h -- calls of the system that fail when a test says so.
+/* inject.h -- system calls that fail on demand.
  *
  *     inject_open();
  *     inject_arm(INJECT_MEMORY, INJECT_ONCE, ENOMEM, 3);     the fourth allocation from now on
  *     ...
- *     inject_off();                        inject->seen calls of the kind were made; inject->fired
+ *     inject_off();                        inject->seen: calls of the kind; inject->fired: failures
  *
- * For the one file of a test, which tests/CMakeLists.txt then links so that calls of our sources,
- * and no others, come here (--wrap).  Children of the test have the same counters.  Wants
- * _DEFAULT_SOURCE. */
+ * For one file of a test.  tests/CMakeLists.txt links the test so that calls of our sources, and
+ * no others, come here (--wrap).  Children of the test share the counters.
+ * Requires _DEFAULT_SOURCE. */
 #ifndef LOCI_TESTS_SUPPORT_INJECT_H
 #define LOCI_TESTS_SUPPORT_INJECT_H
 
@@ -30,8 +30,8 @@ enum inject_kind {
     INJECT_MEMORY = 1, INJECT_THREAD = 2, INJECT_WRITE = 4, INJECT_SYNC = 8, INJECT_NAME = 16,
     INJECT_OPEN = 32, INJECT_CLOSE = 64, INJECT_READ = 128, INJECT_MODE = 256
 };
-/* SHORT: reads and writes do half of what was asked for, the rest fails not.  HOOK: a function of
- * the test is called first, and the call is made as usual. */
+/* SHORT: reads and writes process half of the request, other calls succeed.  HOOK: a function of
+ * the test runs first, then the call proceeds. */
 enum inject_how { INJECT_ONCE, INJECT_ON, INJECT_SHORT, INJECT_HOOK };
 
 struct inject {
@@ -39,7 +39,7 @@ struct inject {
     enum inject_how how;
     void (*hook)(void);
     atomic_long left, seen, fired;       /* calls until the one; so far; that failed */
-    atomic_long live;                    /* blocks that were not given back */
+    atomic_long live;                    /* blocks not freed */
 };
 static struct inject *inject;
 
@@ -57,7 +57,7 @@ static inline void inject_arm(int kinds, enum inject_how how, int error, long at
 }
 static inline void inject_off(void) { inject->kinds = 0; }
 
-/* Is it this call's turn? */
+/* Is this the call to fail? */
 static inline bool inject_due(int kind)
 {
     if (!inject || !(inject->kinds & kind)) return false;
@@ -78,7 +78,7 @@ static inline void *inject_count(void *block)
     return block;
 }
 
-/* What takes a call's place, and the call itself. */
+/* The replacement of a call, and the call itself. */
 #define INJECT(kind, instead, type, name, parameters, arguments) \
     type __real_##name parameters; \
     type __wrap_##name parameters; \
@@ -96,7 +96,7 @@ void *__wrap_malloc(size_t n)
 {
     return inject_due(INJECT_MEMORY) ? NULL : inject_count(__real_malloc(n));
 }
-/* Not by calloc(), which in a static libc would come here again for its memory. */
+/* Not calloc(), which in a static libc would come here again for its memory. */
 void *__wrap_calloc(size_t n, size_t each)
 {
     size_t bytes;
@@ -142,7 +142,7 @@ int __wrap_open(const char *path, int flags, ...)
     return inject_due(INJECT_OPEN) ? -1 : __real_open(path, flags, mode);
 }
 
-/* At least a byte, or it would be the end of a file. */
+/* At least a byte, since 0 would mean the end of a file. */
 #define INJECT_PART(kind, name, parameters, whole, half) \
     ssize_t __real_##name parameters; \
     ssize_t __wrap_##name parameters; \

@@ -2,9 +2,9 @@
 /* layers_round.c -- see layers_round.h.
  *
  *     definition   the output is that of plain loops in double, rounded once
- *     bits         strides, threads, in place, gradients that are not wanted, and chunks of rows
- *                  with states change none, and nothing is written between the rows
- *     gradients    along a random direction, as the differences of the function */
+ *     bits         strides, threads, in place, omitted gradients, and chunks of rows with states
+ *                  change none, and nothing is written between the rows
+ *     gradients    along a random direction, equal to the differences of the function */
 #include <math.h>
 #include <string.h>
 
@@ -44,14 +44,14 @@ struct task {
     struct mem *mem;
 };
 
-/* ---- Drawing --------------------------------------------------------------------------------- */
+/* ---- Random problems ------------------------------------------------------------------------- */
 
 static struct array array_of(struct task *t, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t W,
                              bool plain, double size)
 {
     struct array a = { B, H, L, W, plain, NULL };
     a.x = mem_alloc(t->mem, (count_of(&a) + 1) * sizeof *a.x);
-    /* away from 0, where rmsnorm bends too much for differences */
+    /* away from 0, where rmsnorm is too curved for differences */
     for (size_t i = 0; i < count_of(&a); i++) {
         const double u = walk_uniform();
         a.x[i] = (float)(size * (u + (u < 0 ? -0.5 : 0.5)));
@@ -185,7 +185,7 @@ static void define(const struct task *t, double *to)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* An array of the task as a call has it, with gaps between rows. */
+/* An array of the task in the form of a call, with gaps between rows. */
 struct stored {
     loci_view view;
     void *data;
@@ -219,7 +219,7 @@ static struct stored store(struct task *t, const struct array *a, loci_dtype dty
                     store_stored(s.data, dtype, b * v.batch + h * v.head + l * v.row + c, *from++);
     return s;
 }
-/* What it holds; false: something was written between its rows. */
+/* Its contents.  False: bytes between its rows were written. */
 static bool load(struct task *t, const struct stored *s, double **to)
 {
     const struct array *a = s->of;
@@ -278,13 +278,13 @@ static loci_status backward(const struct task *t, const loci_layer *l, const loc
                                              d[0], d[1], d[2].data, d[3].data);
     }
 }
-/* Has the function a gradient of this input?  That of e in an attention update is dy. */
+/* Does the function have a gradient of this input?  That of e in an attention update is dy. */
 static bool differentiates(const struct task *t, int i)
 {
     return t->op != TEMPERATURE && !((t->op == ROWSUM || t->op == FULL) && i == 0);
 }
 
-/* One forward call; NULL: it failed, and said so. */
+/* One forward call.  NULL: it failed, and a check has reported it. */
 static double *compute(struct task *t, unsigned long seed, loci_dtype dtype, bool dense,
                        const loci_host *host)
 {
@@ -305,7 +305,7 @@ static double *compute(struct task *t, unsigned long seed, loci_dtype dtype, boo
     return got;
 }
 
-/* Rows in pieces, one call each; what a shift knows of earlier rows goes on in states. */
+/* Rows in pieces, one call each.  The state of a shift passes from piece to piece. */
 static double *in_chunks(struct task *t, unsigned long seed, loci_dtype dtype,
                          const loci_host *host)
 {
@@ -344,7 +344,7 @@ static double *in_chunks(struct task *t, unsigned long seed, loci_dtype dtype,
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* Gradients of every input, NULL where not wanted; returns false if the call failed. */
+/* Gradients of every input, NULL if not requested.  Returns false if the call failed. */
 static bool gradients(struct task *t, unsigned long seed, loci_dtype dtype, bool dense,
                       const loci_host *host, bool all, double *to[INPUTS])
 {

@@ -6,7 +6,7 @@
 #include "loci/loci.h"
 #include "mem.h"
 
-/* Draws by walk_uniform(); `seed` goes into what it says. */
+/* Draws by walk_uniform().  Failures print `seed`. */
 void layers_round(unsigned long seed, const loci_host *pool, struct mem *capacity);
 
 #endif

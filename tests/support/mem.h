@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* mem.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so
- * that in floats and in bf16 it is NaN wherever nothing was written.  What is given back together
- * must not have been written to behind what was asked for. */
+/* mem.h -- memory for tests: 64-byte lines, a vector longer than requested, with all bits set, so
+ * that unwritten floats and bf16 are NaN.  Releasing a group also checks that nothing was written
+ * behind the requested bytes. */
 #ifndef LOCI_TESTS_SUPPORT_MEM_H
 #define LOCI_TESTS_SUPPORT_MEM_H
 
@@ -18,7 +18,7 @@ static inline void *mem_block(size_t bytes)
     return memset(p, 0xff, room_lines(bytes));
 }
 
-/* Blocks that are given back together. */
+/* Blocks that are released together. */
 struct mem { struct { unsigned char *at; size_t bytes; } block[512]; int blocks; };
 
 static inline void *mem_alloc(struct mem *r, size_t bytes)
@@ -27,7 +27,7 @@ static inline void *mem_alloc(struct mem *r, size_t bytes)
     r->block[r->blocks].bytes = bytes;
     return r->block[r->blocks++].at = mem_block(bytes);
 }
-/* All but the first `blocks`. */
+/* Releases all but the first `blocks`. */
 static inline void mem_release(struct mem *r, int blocks)
 {
     while (r->blocks > blocks) {

@@ -11,7 +11,8 @@
 #include "walk.h"
 
 enum { HEADS = 2, KV_HEADS = 1, DIM = 12, MOST_SHARES = 64, OUTPUTS = 4 };
-enum { Q = WALK_TENSORS, K, V, Q_COORD, K_COORD };       /* which array; tensors come first */
+/* index of the array; tensors come first */
+enum { Q = WALK_TENSORS, K, V, Q_COORD, K_COORD };
 
 static double number(int array, ptrdiff_t outer, ptrdiff_t row, ptrdiff_t inner)
 {
@@ -24,7 +25,7 @@ static double number(int array, ptrdiff_t outer, ptrdiff_t row, ptrdiff_t inner)
 
 struct rows {
     struct mem mem;
-    const ptrdiff_t *at;                 /* which rows of all these are */
+    const ptrdiff_t *at;                 /* indices of its rows among all */
     ptrdiff_t n;
 };
 

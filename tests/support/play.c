@@ -31,7 +31,7 @@ static void open_inputs(struct play *p, size_t real)
     }
 }
 
-/* Keys of one sequence per entry, whose turns a cache may keep. */
+/* Keys of one sequence per entry, which a cache may store rotated. */
 static void open_cache(struct play *p, loci_desc d)
 {
     const loci_call *c = &p->call;
@@ -149,8 +149,8 @@ static loci_status append(struct play *p)
     return status ? status : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
                                                p->cached.cache, c);
 }
-/* The cache is made anew where it changes, so that a pass can be made again.  Some keys cannot move
- * up, and the call says so. */
+/* A pass that changes the cache gets a new cache, so that it can be repeated.  Some keys cannot be
+ * moved, and the call reports that. */
 static loci_status cached(struct play *p, enum play_pass pass)
 {
     const loci_plan *plan = p->cached.plan;
@@ -182,7 +182,7 @@ loci_status play_pass(struct play *p, enum play_pass pass)
     }
 }
 
-/* ---- What takes no problem ------------------------------------------------------------------- */
+/* ---- Functions without a problem ------------------------------------------------------------- */
 
 enum { LEN = 7, WIDTH = 16, HEADS = 2, N = HEADS * LEN * WIDTH };
 struct numbers {
@@ -221,7 +221,7 @@ static void layers(struct numbers *n, const loci_host *host)
 int play_others(const loci_host *host)
 {
     static struct numbers n;
-    static loci_plan *plan;                  /* made once, as plans take memory */
+    static loci_plan *plan;                  /* created once, since plans allocate memory */
     const loci_desc d = LOCI_DESC(
         .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60", .heads = 1,
         .dim = WIDTH);

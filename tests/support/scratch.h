@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* scratch.h -- where tests put their files.  Wants _DEFAULT_SOURCE. */
+/* scratch.h -- the location of test files.  Requires _DEFAULT_SOURCE. */
 #ifndef LOCI_TESTS_SUPPORT_SCRATCH_H
 #define LOCI_TESTS_SUPPORT_SCRATCH_H
 
@@ -9,14 +9,14 @@
 
 enum { SCRATCH = 4096 };
 
-/* A name for mkstemp() or mkdtemp(), in a folder that ctest makes sure of. */
+/* A name for mkstemp() or mkdtemp(), in a folder that ctest creates. */
 static inline void scratch(char name[SCRATCH], const char *what)
 {
     const char *folder = getenv("TMPDIR");
     snprintf(name, SCRATCH, "%s/loci-%s-XXXXXX", folder ? folder : P_tmpdir, what);
 }
 
-/* A file without a name, which is gone when it is closed; NULL where none can be made. */
+/* An unnamed file, which disappears when closed.  NULL on failure. */
 static inline FILE *scratch_file(void)
 {
     char name[SCRATCH];

@@ -10,7 +10,7 @@
 
 #include "harness.h"
 
-/* Options that examples leave alone, and encodings that meet.  square: value width must be the head
+/* Options that examples do not set, and combined encodings. square: value width must be the head
  * width. */
 static const struct { const char *encoding; bool square; } texts[] = {
     { "alibi:slopes=geometric", false },
@@ -116,8 +116,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 
-/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads,
- * perhaps a stick or a sink.  Those that a plan refuses are drawn again. */
+/* Random compositions: an optional rotation, one to three encodings of scores, optionally a mix of
+ * heads, optionally a stick or a sink.  Compositions that a plan rejects are drawn again. */
 static const char *const rotations[] = { "rope:pairing=half",
                                          "rope:pairing=interleaved,base=500,dim=4,offset=2",
                                          "rope2d", "mixed", "xpos:scale_base=30",
@@ -131,7 +131,7 @@ static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10,bid
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
 static char compositions[WALK_COMPOSITIONS][256];
 
-/* What linear attention takes. */
+/* Encodings of linear attention. */
 static const char *const linear[] = {
     "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2",
     "rope2d:base=20", "mixed:axes=3,pairing=half",
@@ -176,7 +176,7 @@ static const struct shape small[] = {
     { "window over chunks",     1, 2, 2,   5, 4200,  6,  6, false, 4140, 0, CONSECUTIVE, false },
     { "gaps over chunks",       1, 1, 1,   5, 4110,  6,  5, false, 0, 0,    SPREAD,      false },
 };
-/* Gates hardly open and sticks hardly break: they still count in the last of many keys. */
+/* Gates hardly close and sticks hardly break: they still matter in the last of many keys. */
 static bool lasting(const struct shape *s) { return s->k_len > 4096; }
 
 /* ---- Random numbers: xorshift64* ------------------------------------------------------------- */
@@ -239,8 +239,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
         const loci_tensor *f = &w->tensor[t];
         const size_t count = walk_count(f, s->batch, s->q_len, s->k_len);
         double *x = add_input(w, f->encoding, f->name, count);
-        /* As the paper starts it, and a little more: zeros would hide mistakes, and signs matter to
-         * some. */
+        /* As the paper initialises it, plus a small change: zeros would hide mistakes, and signs
+         * matter to some. */
         if (f->role != LOCI_INPUT) {
             double *start = numbers(w, count, 0);
             loci_tensor_init(w->plan, t, 1, start);
@@ -253,7 +253,7 @@ static void add_tensors(struct walk *w, const struct shape *s)
     }
 }
 
-/* Every query stands where a key stands, so that each has its own. */
+/* Every query is at the position of a key, so that each has its own. */
 static void place(struct walk *w, const struct shape *s)
 {
     int64_t *at = alloc(w, 2 * (size_t)(s->q_len + s->k_len) * sizeof *at);
@@ -263,8 +263,8 @@ static void place(struct walk *w, const struct shape *s)
         w->k_pos[j] = s->places == SPREAD ? 3 + 2 * j + (j % 3 == 2) : j;
         w->k_seg[j] = 0;
         if (s->places == PACKED) {
-            /* Padding, then three segments, the middle one of a single token; ids rise among many
-             * keys only. */
+            /* Padding, then three segments, the middle one of a single token. ids rise only among
+             * many keys. */
             const int first = s->k_len / 6, second = s->k_len * 7 / 12, few = s->k_len < 64;
             w->k_seg[j] = j < first ? -1 : j < second ? 4 : j < second + 1 ? few ? 9 : 5 : few ? 5
                 : 6;
@@ -276,7 +276,7 @@ static void place(struct walk *w, const struct shape *s)
         const int j = s->k_len - s->q_len + i < 0 ? 0 : s->k_len - s->q_len + i;
         w->q_pos[i] = w->k_pos[j], w->q_seg[i] = w->k_seg[j];
     }
-    /* one that is empty, one of a row, one whose keys no row asks for */
+    /* an empty one, one of a row, one whose keys no row attends to */
     if (s->places == STARTS) {
         const int nq = s->q_len, nk = s->k_len, few = nq / 3;
         const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq },
@@ -287,7 +287,7 @@ static void place(struct walk *w, const struct shape *s)
     } else if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
     if (s->places == PACKED) w->call.q_seg = w->q_seg, w->call.k_seg = w->k_seg;
 
-    /* Coordinates too, in any order. */
+    /* Coordinates as well, in any order. */
     const int axes = loci_axes(w->plan);
     if (axes < 2) return;
     const ptrdiff_t q_len = w->call.q_len, k_len = w->call.k_len;
@@ -366,7 +366,7 @@ static void release(struct walk *w)
 
 /* ---- The walk -------------------------------------------------------------------------------- */
 
-/* Is one of the encodings of the text for a causal mask only, or has one of the places? */
+/* Is one of the encodings of the text for a causal mask only, or does it have one of the places? */
 static bool some(const char *text, bool causal_only, int places)
 {
     const loci_encoding_info *list;
@@ -401,7 +401,7 @@ int walk_dim(const char *text, int dim)
     return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
 }
 
-/* A problem has numbers of its own, whatever comes before it in the list. */
+/* A problem has its own numbers, independent of the problems before it in the list. */
 static int seed_of(const char *encoding, const char *shape)
 {
     unsigned seed = 7;
@@ -495,10 +495,10 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
     if (only && strcmp(only, encoding) != 0) return;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
-        /* each encoding has some of the shapes there, and another one others */
+        /* each encoding gets some of the shapes there, the next one others */
         if ((i + (size_t)seed_of(encoding, "")) % (LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1)) continue;
         if (s->full && walk_causal_only(encoding)) continue;
-        /* there masks say nothing */
+        /* these stages have no masks */
         if ((s->full || s->places == STARTS) && !attends(stage)) continue;
         if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated
                                                || (s->places == PACKED && s->k_len < 64)))
@@ -506,7 +506,7 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
             continue;
         struct shape fitting = *s;
         fitting.dim = walk_dim(encoding, s->dim);
-        /* a group turns its keys apart */
+        /* a group needs one rotation per key */
         if (s->keys_rotated && walk_states(encoding)) fitting.kv_heads = s->heads;
         walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
     }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* walk.h -- small problems with every encoding in them, for tests that treat all encodings alike.
- * */
+/* walk.h -- small problems with every encoding, for tests that treat all encodings alike. */
 #ifndef LOCI_TESTS_SUPPORT_WALK_H
 #define LOCI_TESTS_SUPPORT_WALK_H
 
@@ -10,19 +9,19 @@
 #include "loci/loci.h"
 
 enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
-/* Slow builds, with sanitizers or for an emulated processor, do with less. */
+/* Slow builds, with sanitizers or for an emulated CPU, run fewer. */
 #ifndef LOCI_SLOW
 #define LOCI_SLOW 0
 #endif
 #ifndef LOCI_EMULATED
 #define LOCI_EMULATED 0
 #endif
-enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 };      /* drawn at random */
+enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 };      /* random compositions */
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs
- * and gradients are there, zeroed. */
+ * and gradients are allocated and zeroed. */
 struct walk {
-    const char *encoding, *shape;        /* what to print when it fails */
+    const char *encoding, *shape;        /* printed on failure */
     loci_stage stage;
     loci_desc desc;
     loci_plan *plan;
@@ -32,10 +31,10 @@ struct walk {
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
 
-    /* Whatever has a gradient: first the inputs of the stage, then the tensors. */
+    /* All tensors with a gradient: first the inputs of the stage, then the tensors. */
     int inputs;
     struct { const char *owner, *name; size_t count; double *x, *dx; } input[3 + WALK_TENSORS];
-    /* of o; of lse and rem; of ae, 0 when the encoding has none */
+    /* of o; of lse and rem; of ae, 0 if the encoding has none */
     size_t out_count, row_count, state_count;
     void *block[64];                     /* everything allocated */
     int blocks;
@@ -45,35 +44,34 @@ struct walk {
     ptrdiff_t range;                     /* distances to prepare tables for */
 };
 
-/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on
- * both sides of the borders of TILES, or few rows that see several CHUNKS of keys, with what counts
- * keys still counting in the last of them, and only of encodings' own examples; an emulated
- * processor gets a third of either.  Plans that cannot be made are checks that failed. */
+/* Calls check() with one problem after the other.  SMALL: a few rows.  TILES: on both sides of the
+ * borders of tiles.  CHUNKS: few rows that see several chunks of keys, where every key still
+ * matters, and only encodings' own examples.  An emulated CPU gets a third of either.  Plans that
+ * cannot be created are failed checks. */
 enum walk_size { WALK_SMALL, WALK_TILES, WALK_CHUNKS };
 void walk_all(enum walk_size, void (*check)(struct walk *));
 
-/* The program's argument, if there is one, is a text: problems and texts are those of this one
- * alone. */
+/* The program's argument, if there is one, is a text: only its problems and texts are used. */
 void walk_only(int argc, char **argv);
 bool walk_limited(void);
 
-/* The texts of the walk that attention can have, one after the other, the same in every run: every
- * encoding's example, then options and compositions.
+/* The texts of the walk that are valid for attention, one after the other, the same in every run:
+ * every encoding's example, then options and compositions.
  *     for (struct walk_text t = { 0 }; walk_next(&t);) ... t.text ... */
 struct walk_text {
     const char *text;
     bool example;                        /* an encoding's own */
     bool square;                         /* the value width must be the head width */
-    bool drawn;                          /* at random; slow builds have fewer of these */
+    bool drawn;                          /* random; slow builds have fewer of these */
     int next;
 };
 bool walk_next(struct walk_text *);
 bool walk_causal_only(const char *text);
 bool walk_states(const char *text);      /* does it fill ae? */
-/* the least head width from `dim` on that the text can have */
+/* the least valid head width for the text, from `dim` on */
 int walk_dim(const char *text, int dim);
 
-/* How many numbers a tensor has in a call of so many entries, rows and keys. */
+/* The size of a tensor in a call of this number of entries, rows and keys. */
 size_t walk_count(const loci_tensor *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len);
 
 /* Random numbers: the same everywhere and every time. */

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/ggml-serve.c answers as `loci bench --against` asks: here headers that compute nothing stand for ggml.
+# scripts/ggml-serve.c follows the protocol of `loci bench --against`.  Headers that compute nothing
+# replace ggml.
 . tests/support/harness.sh
 cc=${CC:-cc}
 mkdir "$work/include"

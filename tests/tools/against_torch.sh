@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/against-torch and lab-against-torch without PyTorch: what they say then, and that its structs are those of include/loci/loci.h.
+# scripts/against-torch and lab-against-torch without PyTorch: their errors, and the agreement of
+# their structs with include/loci/loci.h.
 . tests/support/harness.sh
 if ! command -v python3 >/dev/null; then
     echo "scripts/against-torch left out: there is no python3 here"

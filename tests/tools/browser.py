@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A page in headless Chromium, spoken to through two pipes: no server, no network, nothing but the
-standard library.
+"""A page in headless Chromium, controlled through two pipes.
+
+It needs no server, no network and only the standard library.
 
 with Browser(profile) as page:
     page.open("file:///.../index.html")
@@ -18,7 +19,7 @@ import time
 
 
 def program():
-    """Where Chromium is, or None."""
+    """The path of Chromium, or None."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if shutil.which(name):
             return shutil.which(name)
@@ -82,7 +83,7 @@ class Browser:
         self.log.close()
 
     def ask(self, method, **parameters):
-        """What Chromium answers to a command of its protocol; messages end with a 0."""
+        """The answer to a command of Chromium's protocol. Messages end with a 0."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         if self.session:
@@ -109,14 +110,14 @@ class Browser:
         return json.loads(message)
 
     def value(self, expression):
-        """Of an expression in the page."""
+        """The value of an expression in the page."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
     def wait(self, expression):
-        """Until it is true; False: it never was."""
+        """Waits until it is true. False: timeout."""
         end = time.monotonic() + self.patience / 4
         while time.monotonic() < end:
             if self.value(expression):
@@ -156,7 +157,7 @@ class Browser:
     }
 
     def key(self, name, shift=False):
-        """A key as somebody would press it."""
+        """Presses a key."""
         code = self.KEYS[name]
         text = {"Enter": "\r", "Space": " "}.get(name)
         what = {

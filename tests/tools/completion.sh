@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What shells complete is what --help says and the parser takes; and keys typed into bash, zsh and fish complete it.
+# Shell completions agree with --help and with the parser.  Keys typed into bash, zsh and fish
+# complete them.
 . tests/support/harness.sh
 
 next() { "$LOCI" completion next -- "$@" | cut -f1; }
@@ -10,7 +11,7 @@ is() {                                   # WANTED WORD...: these lines, in any o
 has() { next "${@:2}" | grep -Fqx -- "$1"; }
 has_not() { ! has "$@"; }
 
-# ---- As --help says
+# ---- Agreement with --help
 listed() { "$LOCI" $1 --help | awk '/^COMMANDS/ { on = 1; next } /^$/ { on = 0 } on { print $1 }'; }
 section() { "$LOCI" $1 --help | awk '/^OPTIONS/ { on = 1; next } /^$/ { on = 0 } on'; }
 check "commands" is "$(listed | xargs)" ""
@@ -20,7 +21,8 @@ commands=$(listed; listed lab | sed 's/^/lab /')
 while read -r command; do
     flags=$(section "$command" | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -- '-[-a-z]+' | grep -vx -- -h | paste -sd " ")
     check "options of $command" is "$flags" $command -
-    while read -r flag; do               # words that a value may be stand in the option's help, or in the description
+    # the words of a value are in the option's help, or in the description
+    while read -r flag; do
         for word in $(next $command "$flag" "" | grep -vE '^:' | head -n 8); do
             case $(section "$command" | grep -E -- "$flag [A-Z]" | grep -oE -- '--[a-z-]+ [A-Z]+') in
                 *ISA | "--isa NAME") check "$command $flag $word" grep -Fq "\"$word\"" <("$LOCI" info --json) ;;
@@ -47,7 +49,7 @@ check "options in a list" is "alibi,rope:pairing=half" show --compare alibi,rope
 check "the next one in a list" has "rope:pairing=half,t5" show --compare rope:pairing=half,
 check "an option in a list" has "rope:pairing=half,base=" show --compare rope:pairing=half,
 
-# ---- Where a word stands
+# ---- Position of a word
 check "a value apart" is "f32 bf16 f16" bench t5 --dtype ""
 check "a value behind =" is "--dtype=bf16" bench --dtype=b
 check "behind a value no value" is "$names" bench --dtype bf16 ""
@@ -69,7 +71,7 @@ check "no word" test -z "$("$LOCI" completion next 2>&1)"
 long=$(printf 'x%.0s' {1..600})
 check "a word that is too long" is "" show --compare "$long,al"
 
-# ---- What is offered is taken
+# ---- Offered words are valid
 for command in bench run show check convert; do
     while read -r flag; do
         check "$command takes $flag" bash -c '! "$0" "$@" 2>&1 | grep -q "unknown option"' "$LOCI" $command --help "$flag"
@@ -79,7 +81,7 @@ for word in $(next run --dtype ""); do
     check "run takes --dtype $word" says '' run tests/cases/nope-causal.safetensors --dtype "$word" --tol 1,1
 done
 
-# ---- Keys, typed into shells.  A line that is completed is printed word by word, not run.
+# ---- Keys typed into shells.  A completed line is printed word by word, not run.
 bin=$work/bin
 mkdir "$bin" && ln -s "$LOCI" "$bin/loci" && mkdir -p "$work/a place/folder" && touch "$work/a place/case one"
 keys=("loci ben" "loci bench rope:pai" "loci bench rope:pairing=i" "loci bench 'rope:pairing=i" "loci bench --pas" "loci bench --dtype=b" "loci bench --dtype b"
@@ -92,11 +94,11 @@ for shell in bash zsh fish; do
         check "the build has the script of $shell" cmp "$work/$shell" "$LOCI_BUILD/said/$shell"/*loci*
     fi
 done
-typed() {                                # SHELL: the lines that came of the keys, to compare
+typed() {  # SHELL: the lines that result from the keys, for comparison
     grep -oaE '^<loci>(<[^<>]*>)*' "$work/typed" | sed 's,/>$,>,' >"$work/out" || true
     printf '%s\n' "${wanted[@]}" | diff - "$work/out"
 }
-# Without a terminal of its own: a shell in the background of one would wait for it.
+# Without a terminal of its own: a shell in the background of one would block.
 if setsid -w true 2>/dev/null && echo 'bind -v' | setsid -w timeout 60 bash --norc --noprofile -i 2>/dev/null | grep -q editing-mode; then
     {
         printf 'cd "%s/a place"; PATH="%s:$PATH"; bind "set enable-bracketed-paste off"; source "%s/bash"\n' "$work" "$bin" "$work"
@@ -121,7 +123,7 @@ if command -v zsh >/dev/null && zsh -fc 'zmodload zsh/zpty' 2>/dev/null; then
     check "keys in zsh" typed
 fi
 if command -v fish >/dev/null; then
-    fish_next() {                        # LINE: the words that may stand at its end
+    fish_next() {                        # LINE: the candidates at its end
         HOME=$work XDG_CONFIG_HOME=$work timeout 60 fish --no-config -c 'set PATH $argv[1] $PATH; cd $argv[2]; source $argv[3]; complete -C $argv[4]' \
             "$bin" "$work/a place" "$work/fish" "$1" 2>/dev/null | cut -f1
     }

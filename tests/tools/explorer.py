@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""explorer.py PAGE LOCI [all]: the explorer as a reader uses it, in headless Chromium.
+"""explorer.py PAGE LOCI [all]: tests the explorer as users operate it, in headless Chromium.
 
-A line "ok WHAT" or "FAILED WHAT" for each check, and "end" when all were made; with `all`, the numbers of
-every encoding and figure.  Numbers of the page are those of `loci show --json`: the same engine, but for the
-last places of libm.
+A line "ok WHAT" or "FAILED WHAT" for each check, and "end" when all are done.  With `all`, the
+numbers of every encoding and figure.  Numbers of the page are those of `loci show --json`: the same
+engine, except for the last places of libm.
 """
 
 import json
@@ -29,12 +29,12 @@ def element(name):
 
 
 def shown(page):
-    """The figures are those of what is chosen; or there is a sentence."""
+    """The figures are those of the selection, or there is a sentence."""
     return page.wait("document.getElementById('panel')?.getAttribute('aria-busy') === 'false'")
 
 
 def choose(page, name, value):
-    """As if somebody had moved a control, and let it go."""
+    """Moves a control and releases it, like a user."""
     page.value(f"""{{ const e = {element(name)}; e.focus(); e.value = {json.dumps(value)};
         for (const kind of ["input", "change"]) e.dispatchEvent(new Event(kind, {{ bubbles: true }}));
         e.blur() }}""")
@@ -47,7 +47,7 @@ def tab(page, what):
 
 
 def numbers(page):
-    """What the page says when its numbers are opened."""
+    """The text of the page with its numbers opened."""
     if not page.value(f"{element('numbers')}.open"):
         page.value(f"{element('numbers')}.open = true")
     page.wait(f"{element('json')}.textContent.startsWith('[')")
@@ -90,7 +90,7 @@ def largest(x):
 
 
 def differ(a, b, size, where=""):
-    """The first place where two figures are not the same, or None."""
+    """The first difference of two figures, or None."""
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return (
             None if math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12 * size) else f"{where}: {a!r} and {b!r}"
@@ -106,7 +106,7 @@ def differ(a, b, size, where=""):
 
 
 def plain(figure):
-    """Of a table its first column: the others hold deviations near 0, which are noise, in words."""
+    """The first column of a table: the others contain deviations near 0, which are noise."""
     return [next(iter(row.values())) for row in figure["rows"]] if "rows" in figure else figure
 
 
@@ -321,7 +321,7 @@ def everything(page):
 
 
 def browser(profile):
-    """Some systems have a Chromium that they do not let run."""
+    """Some systems have a Chromium that they do not permit to run."""
     try:
         return Browser(profile)
     except (RuntimeError, OSError) as e:

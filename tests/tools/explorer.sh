@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The explorer: what its sources promise, and the page that `make explorer` has put into this build, in headless Chromium.
-# EXPLORER=all compares the numbers of every encoding and figure.
+# The explorer: its sources, and the page that `make explorer` wrote to this build, in headless
+# Chromium.  EXPLORER=all compares the numbers of every encoding and figure.
 . tests/support/harness.sh
 
 check "the page's script can be read" test "$(wc -l <tools/explorer/explorer.js)" -lt 400

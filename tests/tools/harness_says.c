@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* harness_says.c -- what checks print when they fail, and how such a test ends: a child fails them.
- * */
+/* harness_says.c -- the output of failing checks, and the end of such a test.  A child runs the
+ * failing checks. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "harness.h"
 #include "scratch.h"
 
-/* All fail but the last three; it leaves with what harness_end() says. */
+/* All fail but the last three.  It exits with the result of harness_end(). */
 static void child(void)
 {
     const int five = 5;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* machine.c -- what the program says of the machine it runs on, whatever the system tells about
- * that. */
+/* machine.c -- the program's report about its machine, whatever the system reports. */
 #define _DEFAULT_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +10,7 @@
 
 static char path[SCRATCH];
 
-/* The name that is found in such a text, in a room for 20 characters. */
+/* The name found in such a text, with a capacity of 20 characters. */
 static void named(const char *text, size_t size, const char *want)
 {
     char name[21];
@@ -22,8 +21,7 @@ static void named(const char *text, size_t size, const char *want)
 }
 #define NAMED(text, want) named(text, sizeof(text) - 1, want)
 
-/* Behind lines of every length around that of a buffer, one of which holds the words in its middle.
- * */
+/* After lines of every length around that of a buffer, one of which has the words in its middle. */
 static void long_lines(void)
 {
     char text[5000];

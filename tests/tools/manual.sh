@@ -1,19 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The pages of the manual say what --help says, word by word, for every command that it lists, and are free of what
-# mandoc and groff warn of, where those are.
+# The manual pages agree with --help, word by word, for every command that it lists. mandoc and
+# groff, if available, report no warnings.
 . tests/support/harness.sh
 
 listed() { "$LOCI" $1 --help | awk '/^COMMANDS/ { on = 1; next } /^$/ { on = 0 } on { print $1 }'; }
 commands=$(listed; listed lab | sed 's/^/lab /')
 [ "$(wc -l <<<"$commands")" -gt 15 ] || fail "--help lists too few commands: $commands"
 
-# What roff prints of a page, a word a line; only what our pages use is known here.
+# The text that roff prints for a page, a word a line.  It knows only the macros of our pages.
 words_of_page() {
     sed -E '/^\.(\\"|TH|PP|nf|fi|TP)/d; s/^\.(SH|B|BR) //; s/\\f[BIR]//g; s/\\&//g; s/\\-/-/g; s/\\\(aq/'"'"'/g
         s/\\\(ha/^/g; s/\\\(ti/~/g; s/\\\(ga/`/g; s/\\e/\\/g' "$1" | sed '/^SEE ALSO$/,$d' | tr -s ' ' '\n'
 }
-same_words() {                           # COMMAND PAGE: but for the page's own words
+same_words() {                           # COMMAND PAGE: except for the page's own words
     "$LOCI" $1 --help | sed -E "2s/loci $1/loci-${1// /-}/; s/^EXIT CODES$/EXIT STATUS/; s/^(    -h, --help) .*/\1 the same as this page, in short/" |
         tr -s ' ' '\n' | grep . >"$work/out"
     words_of_page "$2" | grep . | diff "$work/out" -
@@ -54,7 +54,7 @@ if command -v groff >/dev/null && groff -man -ww -z /dev/null 2>/dev/null; then
 fi
 [ $linted -eq 1 ] || echo "left out: neither mandoc nor groff is here"
 
-# What is installed is made by the build, from the same program.
+# The build generates the installed pages with the same program.
 if [ -d "$LOCI_BUILD/said/man" ]; then
     check "the build has the pages" diff <(ls "$work/man") <(ls "$LOCI_BUILD/said/man")
 fi

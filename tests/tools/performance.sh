@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/performance prints what `loci bench` counted, and no figure where it counted nothing: here a program that knows
-# its answers stands for loci.
+# scripts/performance prints the figures of `loci bench`, and none if no round counts.  A program
+# with fixed answers replaces loci.
 . tests/support/harness.sh
 cat >"$work/loci" <<'END'
 #!/bin/sh

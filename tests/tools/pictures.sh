@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# docs/ has the pictures and tables that `loci show` makes, byte for byte, and every page shows its own; none is large.
+# docs/ has the pictures and tables of `loci show`, byte for byte, and every page shows its own.
+# None is large.
 . tests/support/harness.sh
 if [ -n "${LOCI_SANITIZE:-}" ]; then
     echo "pictures: left out: a build with sanitizers takes too long for all of them"

@@ -3,7 +3,7 @@
 # The program's surface: help, exit codes, one sentence per error, machine-readable output.
 . tests/support/harness.sh
 
-refused() {                              # exit code 2, nothing on stdout, one line on stderr that starts with "loci: "
+refused() {  # exit code 2, nothing on stdout, one line on stderr that starts with "loci: "
     "$LOCI" "$@" >"$work/out" 2>"$work/err"
     [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q '^loci: ' "$work/err"
 }
@@ -12,7 +12,7 @@ prints() {                               # PATTERN ARGUMENTS...: exit code 0, an
     shift
     "$LOCI" "$@" >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
 }
-fits() {                                 # COMMAND...: it succeeds, and its lines fit into 100 columns
+fits() {  # COMMAND...: it succeeds, and its lines fit into 100 columns
     "$@" >"$work/out" && [ -s "$work/out" ] && ! grep -Eq '.{101}' "$work/out"
 }
 narrow() { fits "$LOCI" "$@"; }
@@ -68,16 +68,17 @@ check "a table" prints '^cos, sin  \[7,4\]' convert --table split -e rope:pairin
 printf '\x02\0\0\0\0\0\0\0{}' >"$work/empty"
 check "an empty file of tensors" refused run "$work/empty" -o "$work/result"
 check "nothing is left behind" test -z "$(compgen -G "$work/result*")"
-# Figures of `loci bench` are of what a shared machine leaves: null, and in the table a word, where no round counts.
-figure() {                               # FIELD: the object has it, a number if any round counts and else null
+# On a shared machine `loci bench` may count no round: then figures are null, and a word in the
+# table.
+figure() {  # FIELD: the object has it, a number if any round counts and else null
     if grep -q '"counted":0,' "$work/out"; then grep -Eq "\"$1\":null[,}]" "$work/out"
     else grep -Eq "\"$1\":[0-9.e+-]+[,}]" "$work/out"; fi
 }
-measured() {                             # FIELD ARGUMENTS...: measures, and the object has the field
+measured() {  # FIELD ARGUMENTS...: measures, and the object has the field
     "$LOCI" bench "${@:2}" --json >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ] &&
         grep -Eq '"counted":[0-9]+,"made":[1-9][0-9]*,"best_probe":[0-9.]+' "$work/out" && figure "$1"
 }
-# With sanitizers the same calls take three times as long, and the ways of numbers are tried elsewhere.
+# With sanitizers the same calls take three times as long.  Other tests cover the number types.
 dtypes=(f32 bf16 f16)
 [ -z "${LOCI_SANITIZE:-}" ] || dtypes=(bf16)
 row='^nope +32 +([0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+|busy +- +- +-) +[0-9.]+ KiB +[0-9]+ of [0-9]+$'
@@ -106,7 +107,7 @@ for text in "${texts[@]}"; do
     check "bench $text with a cache" prints '"q_len":3,' bench "$text" --pass prefill-chunk --rows 3 --cache --len 130 --heads 2 --batch 2 --repeat 5 --json
 done
 
-# Two builds by turns; here the second one is the first.
+# Two builds, interleaved.  Here both are the same.
 against='^t5 +40 +([0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+-[0-9.]+|busy +- +- +- +-) +[0-9]+ of [0-9]+$'
 check "bench --against" prints "$against" bench t5 --len 40 --repeat 5 --against "$LOCI"
 check "bench --against says whom" prints "^against $LOCI \(loci [0-9.]+\): x is our time to its time" bench t5 --len 40 --repeat 5 --against "$LOCI"
@@ -131,7 +132,7 @@ if [ -z "${LOCI_SANITIZE:-}" ]; then
     check "and what we chose" grep -Fxq -- "bench nope --serve --pass forward --dtype f32 --isa $isa --len 600 --dim 256 --heads 1 --kv-heads 1 --batch 1 --threads 1 --full" "$work/asked"
 fi
 
-# One attention over ranks: what is sent is no matter of speed.
+# One attention over ranks: the sent bytes do not depend on speed.
 ranks() { "$LOCI" bench "$@" --parallel zigzag --ranks 3 --len 700 --heads 2 --repeat 5 >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ]; }
 check "bench --parallel" ranks fox
 check "and the bits are those of one process" grep -Fq 'bits: the same;' "$work/out"
@@ -140,7 +141,7 @@ check "bench --parallel fits into 100 columns" bash -c '! grep -Eq ".{112}" "$0"
 check "bench --parallel --json" ranks t5 --json
 check "an object for each rank, and one for all" test "$(grep -c '"form":"streamed","ranks":3,.*"same_bits":true' "$work/out")" -eq 4
 back() { "$LOCI" bench alibi --pass backward --parallel zigzag --ranks 3 --len "$1" --heads 1 --repeat 5 --json >"$work/out" 2>"$work/err"; }
-# Sanitizers see these sums in tests/distributed/parallel_backward.c.
+# tests/distributed/parallel_backward.c runs these sums under sanitizers.
 if [ -z "${LOCI_SANITIZE:-}" ]; then
     check "bench --parallel, gradients" back 6144
     check "with the bits of one process" test "$(grep -c '"pass":"backward",.*"same_bits":true' "$work/out")" -eq 4
@@ -163,7 +164,7 @@ check "what serves has one problem" refused bench nope t5 --serve
 check "of one length" refused bench nope --len 3,4 --serve
 check "and asks nobody" refused bench nope --serve --against "$LOCI"
 
-wrong() {                                # WORDS PROGRAM: refused with these words
+wrong() {                                # WORDS PROGRAM: fails with these words
     refused bench nope --len 32 --repeat 5 --against "$2" && grep -Fq -- "loci: bench: --against $2: $1" "$work/err"
 }
 check "against nothing" wrong 'cannot be started: No such file' "$work/nothing"
@@ -185,7 +186,7 @@ check "against one that serves in another way" wrong 'it does not answer' "$work
 check "the fault may be ours" refused bench rotary --against "$LOCI"
 check "and then it is said so" grep -q '^loci: unknown encoding' "$work/err"
 check "race" prints '^nope ' race nope --len 64
-honest() {                                  # what no quiet try stands behind is marked, and said
+honest() {  # figures without an undisturbed try are marked and explained
     local out
     out=$("$LOCI" race nope --len 64) || return 1
     ! grep -Eq '[0-9]\?' <<<"$out" || grep -q '^busy: ' <<<"$out"
@@ -194,8 +195,8 @@ check "race says so where the machine was busy" honest
 check "race fits into 100 columns" narrow race nope --len 64
 drawn() { "$LOCI" race nope t5 --len 64 --svg "$work/race.svg" --html "$work/race.html" >/dev/null && grep -q '</svg>' "$work/race.svg" && grep -q '<table>' "$work/race.html"; }
 check "race draws what it found" drawn
-# The same where the processor has another name, if the system lets us hide its own.
-hidden() {                               # FILE COMMAND...: FILE stands for /proc/cpuinfo
+# The same with another CPU name, if the system permits hiding the real one.
+hidden() {                               # FILE COMMAND...: FILE replaces /proc/cpuinfo
     unshare --user --map-root-user --mount bash -c 'mount --bind "$1" /proc/cpuinfo && "${@:2}"' hidden "$@"
 }
 printf 'model name\t: %0200d\n' 0 >"$work/long"

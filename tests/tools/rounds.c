@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rounds.c -- which rounds of a measurement count, for machines that were made up. */
+/* rounds.c -- which rounds of a measurement count, for invented machines. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <time.h>
@@ -15,7 +15,7 @@ static struct rounds begun(bool apart)
     return r;
 }
 
-/* A round with these probes, whose calls took 2 and 1 seconds. */
+/* A round with these probes, whose calls lasted 2 and 1 seconds. */
 static struct pair probed(double a, double b, double c, double d)
 {
     return (struct pair){ { 2, a, b, 0, 0 }, { 1, c, d, 0, 0 } };
@@ -41,7 +41,7 @@ static void quiet(void)
     rounds_close(&r);
 }
 
-/* Any one of the probes, and any time that a process takes. */
+/* Any one of the probes, and any time lost to another process. */
 static void disturbed(void)
 {
     struct rounds r = begun(false);
@@ -62,7 +62,7 @@ static void disturbed(void)
     rounds_close(&r);
 }
 
-/* What looked quiet before the machine showed what it can do. */
+/* A row that looked undisturbed before the machine showed its full speed. */
 static void better_later(void)
 {
     struct rounds r = begun(false);
@@ -84,7 +84,7 @@ static void better_later(void)
     rounds_close(&r);
 }
 
-/* Two programs may probe differently. */
+/* Two programs may have different probe speeds. */
 static void apart(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -117,7 +117,7 @@ static void figures(void)
     rounds_close(&r);
 }
 
-/* In the place of the system's: a clock of whole seconds. */
+/* Replaces the system's: a clock of whole seconds. */
 static time_t clock_seconds;
 int clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -126,7 +126,8 @@ int clock_gettime(clockid_t id, struct timespec *t)
     return 0;
 }
 
-/* A clock that steps back, as some virtual machines' do: no time is negative, and it goes on. */
+/* A clock that steps back, as some virtual machines' do: no time is negative, and it advances
+ * again. */
 static void backward_clock(void)
 {
     static const struct { int read, passed; } list[] = {

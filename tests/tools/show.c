@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* show.c -- figures hold the numbers of the float64 reference: maps, weights, turned vectors, rows
- * of embeddings, and what is made of them; and drawings are whole. */
+/* show.c -- figures contain the numbers of the float64 reference: maps, weights, rotated vectors,
+ * rows of embeddings, and quantities derived from them.  Drawings are complete. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +17,11 @@ static const char *const compositions[] = {
     "softcap:cap=2+alibi", "alibi+softcap:cap=2", "fox+cope", "rope:pairing=interleaved+sba",
     "rope:pairing=half+xl"
 };
-/* value_dim is dim, and a value says which key it is of, so there are no more tokens than that. */
+/* value_dim is dim, and a value identifies its key, so there are at most that many tokens. */
 enum { HEADS = 3, DIM = 24, LEN = 20 };
 static const double bound = 1e-9;        /* scores come from logarithms of weights of up to e^-20 */
 
-/* ---- By the reference ------------------------------------------------------------------------ */
+/* ---- The reference --------------------------------------------------------------------------- */
 
 struct truth { double *q, *k, *at, *weights, *lse, *rem; };
 
@@ -45,7 +45,7 @@ static double *input_of(const struct show *s, const loci_tensor *t)
     return x;
 }
 
-/* Weights of whole rows, the keys told apart by values that are unit vectors. */
+/* Weights of whole rows.  Values are unit vectors, which identify the keys. */
 static struct truth attend(struct show *s, const struct side *side, bool zero)
 {
     const size_t count = (size_t)HEADS * LEN * DIM, rows = (size_t)HEADS * LEN;
@@ -99,7 +99,8 @@ static double product(const struct truth *t, int h, int i, int j)
 
 /* ---- Figures --------------------------------------------------------------------------------- */
 
-/* What is added is the logarithm of the weight, the row's sum, and the plain product. */
+/* The added bias is the logarithm of the weight plus the lse of the row, minus the plain
+ * product. */
 static void check_map(struct show *s, int h)
 {
     struct figure f[MAX_FIGURES];
@@ -142,7 +143,7 @@ static void check_attention(struct show *s, int h)
     for (int i = 0; i < LEN; i++)
         for (int j = 0; j <= i; j++) {
             double w = t.weights[(h * LEN + i) * LEN + j];
-            /* shaw's values and tape's are not the keys' alone */
+            /* values of shaw and tape do not depend on the keys alone */
             if (!(s->places & LOCI_PLACE_VALUE))
                 CHECK_CLOSE(f->z[i * LEN + j], w, 1e-12, "%s: weight %d, %d", s->encoding, i, j);
             w = f->z[i * LEN + j];
@@ -155,7 +156,7 @@ static void check_attention(struct show *s, int h)
     for (int i = 0; i < count; i++) figure_free(&f[i]);
 }
 
-/* A vector of ones, turned; what is left of q.q over the plane where there are several axes. */
+/* A vector of ones, rotated; what remains of q.q over the plane if there are several axes. */
 static void check_angles(struct show *s, int h)
 {
     struct figure f[MAX_FIGURES];
@@ -217,7 +218,7 @@ static void check_embedding(struct show *s)
     for (int i = 0; i < more; i++) figure_free(&like[i]);
 }
 
-/* Every figure that there is, drawn in every form. */
+/* Every available figure, drawn in every form. */
 static void check_drawings(struct show *s)
 {
     static const struct terminal forms[] = {
@@ -255,7 +256,7 @@ static void check_encoding(const char *text)
     loci_error e = { 0 };
     CHECK_THAT(!show_open(&s, &w, &e), "%s: %s", text, e.text);
     if (!s) return;
-    /* what is left of rows whose weights are not of keys alone cannot be told by values */
+    /* if weights are not of keys alone, values cannot show the remainder */
     const bool told = !(s->places & LOCI_PLACE_VALUE);
     if (told && show_has(s) & 1u << SHOW_MAP) check_map(s, s->head);
     check_attention(s, s->head);
@@ -267,7 +268,7 @@ static void check_encoding(const char *text)
 
 /* ---- The documentation's pictures ------------------------------------------------------------ */
 
-/* Byte for byte, whatever compiled and runs this; tests/tools/pictures.sh has all of them. */
+/* Byte for byte, for all compilers and machines. tests/tools/pictures.sh has all of them. */
 static void check_pictures(void)
 {
     static const struct { const char *text, *file; enum show_what what; } few[] = {
@@ -302,7 +303,7 @@ static void check_pictures(void)
 
 /* ---- Properties ------------------------------------------------------------------------------ */
 
-/* What everybody knows of some of them. */
+/* Well-known properties of some of them. */
 static void check_properties(void)
 {
     static const struct { const char *text; enum property which; const char *brief; } known[] = {
@@ -338,7 +339,7 @@ static void check_properties(void)
     }
 }
 
-/* ---- Wishes that cannot be ------------------------------------------------------------------- */
+/* ---- Invalid arguments ----------------------------------------------------------------------- */
 
 static void check_errors(void)
 {

@@ -1,16 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# loci show: every encoding in every form, pages that fit their terminal, numbers of the textbooks, sentences for what cannot be.
+# loci show: every encoding in every form, pages that fit their terminal, numbers of textbooks,
+# errors of invalid arguments.
 . tests/support/harness.sh
 
 under=(show)
-fits() {                                 # COLUMNS ARGUMENTS...: no line is longer, none ends with a blank, and nothing is painted
+# COLUMNS ARGUMENTS...: no line is longer, none ends with a blank, and there are no colours
+fits() {
     local columns=$1
     shift
     COLUMNS=$columns "$LOCI" show "$@" >"$work/out" 2>"$work/err" && [ -s "$work/out" ] &&
         ! grep -Eq ".{$((columns + 1))}| \$|"$'\033' "$work/out"
 }
-complete() {                             # FILE: begins and ends as it should, and every tag that is opened is closed
+complete() {  # FILE: correct beginning and end, and every opened tag is closed
     [ -s "$1" ] || return 1
     if command -v python3 >/dev/null; then
         python3 - "$1" <<'P'
@@ -40,7 +42,7 @@ check "a table in Markdown" says '^\| property \|' alibi --what properties --mar
 check "a word of --what" says 'by distance' fire --what curve
 check "another head" says 'head 3 of 4' alibi --what map --heads 4 --head 3
 
-# ---- What the textbooks print
+# ---- Numbers of textbooks
 check "rope, d = 4 at m = 2" says 'R\(2\) q +-0\.416147 +0\.909297 +0\.980067 +0\.198669' rope --example
 check "and its product, here and further on" test "$(grep -c -- '-0.034656' "$work/out")" -eq 2
 check "sines, d = 4" says 'p = 2 +0\.909297 -0\.416147 +0\.019999 +0\.999800$' sinusoidal --example
@@ -55,7 +57,7 @@ check "counted tokens" says '^ +row 7 +3\.000000 +3\.000000 +2\.000000 +2\.00000
 check "a config.json" says 'trained length 131072' tests/cases/rope/llama-3.1.gguf --what spectrum
 check "its decay" says '131072, 524288, 4194304' tests/cases/rope/llama-3.1.gguf --what properties --json
 
-# ---- What cannot be
+# ---- Invalid arguments
 check "an unknown encoding" refused 'rope' ropes
 check "nothing to show" refused 'one encoding'
 check "an unknown word" refused 'what' alibi --what maps

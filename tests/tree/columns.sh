@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Prose in Markdown has at most 100 columns.  Exempt are rows of tables, code, and lines that cannot be broken: a
-# heading, a picture, a link or a word alone.  folders.sh looks at lines of C.
+# Prose in Markdown has at most 100 columns.  Exempt are rows of tables, code, and lines that cannot
+# be broken: a heading, a picture, a link or a word alone. folders.sh checks lines of C.
 . tests/support/harness.sh
 
-# FILE: its wide lines, as NUMBER: TEXT.  Bytes that continue a UTF-8 character do not count, in any locale.
+# FILE: its wide lines, as NUMBER: TEXT.  Continuation bytes of UTF-8 do not count, in any locale.
 wide() {
     LC_ALL=C awk '
         /^ *```/ { code = !code; next }
@@ -21,9 +21,9 @@ while IFS= read -rd '' page; do
 done < <(scripts/sources files | grep -zE '\.md$')
 check "there are pages" test "$count" -gt 60
 
-# A planted line is found where it is prose, and only there.
+# A planted line is detected in prose, and only there.
 long=$(printf 'word %.0s' {1..21})
-planted() {                              # LINES TEXT...: so many wide lines
+planted() {                              # LINES TEXT...: has LINES wide lines
     printf '%s\n' "${@:2}" >"$work/page.md"
     test "$(wide "$work/page.md" | wc -l)" -eq "$1"
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The source archive has the same bytes twice, all sources, and unpacked it makes itself again; the bill of materials has
-# what SPDX 2.3 asks for, and sums that are those of the files.
+# Two source archives have the same bytes.  An archive has all sources, and can create itself again
+# when unpacked.  The bill of materials has the fields that SPDX 2.3 requires, and the sums of the
+# files.
 . tests/support/harness.sh
 version=$(scripts/sources version)
 check "the version is the program's" test "$("$LOCI" version)" = "loci $version"
@@ -22,8 +23,8 @@ check "is the same" cmp "$work/one/$archive" "$work/three/$archive"
 check "and so is its bill" cmp "$work/one/$bill" "$work/three/$bill"
 check "cmake takes it" cmake -S "$tree" -B "$work/build" -DLOCI_TESTS=OFF -DLOCI_ISAS=none
 
-# ---- The bill: fields that must be there, once and of their form; all names that relationships use; every sum.
-whole() {                                # BILL ROOT: prints what is wrong
+# ---- The bill: required fields, once and well-formed; all names that relationships use; every sum.
+whole() {                                # BILL ROOT: prints the mistakes
     awk '
         function once(tag, form) {
             if (count[tag] != 1) print what ": " tag " stands " count[tag] + 0 " times"
@@ -73,7 +74,7 @@ whole() {                                # BILL ROOT: prints what is wrong
     grep -Fqx "PackageVerificationCode: $code" "$1" || echo "the verification code is not $code"
 }
 says_nothing() { whole "$@" >"$work/out"; [ ! -s "$work/out" ]; }
-finds() {                                # PATTERN SCRIPT: in a bill that sed has changed
+finds() {                                # PATTERN SCRIPT: in a bill changed by sed
     sed -E "$2" "$work/one/$bill" >"$work/changed"
     ! cmp -s "$work/one/$bill" "$work/changed" && whole "$work/changed" . >"$work/out"
     grep -Eq -- "$1" "$work/out"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Every encoding has a page and a row in docs/encodings.md, README.md counts them, and the commands that pages show
-# work, on problems made small.
+# Every encoding has a page and a row in docs/encodings.md, README.md counts them, and the commands
+# on pages work, on smaller problems.
 . tests/support/harness.sh
 mapfile -t names < <("$LOCI" list --json | sed -E 's/.*"name":"([a-z0-9]+)","brief".*/\1/')
 check "README.md counts the encodings" test "$(grep -oE 'computes [0-9]+ positional' README.md)" = "computes ${#names[@]} positional"

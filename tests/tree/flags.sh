@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The promises that compiler flags keep: kernels of vectors at -O3 and the others at -O2 in every build type, no contraction,
-# no fast-math.
+# The guarantees of compiler flags: vector kernels at -O3 and others at -O2 in every build type, no
+# contraction, no fast-math.
 set -euo pipefail
 commands=$LOCI_BUILD/compile_commands.json
 . tests/support/harness.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Checks who may include whom, by the table in docs/design.md ("Folders").  Every include of ours is written from src,
-# include, tools or the root.  A header is guarded by that path; lists and vector vocabularies have no guard.  Layout
-# headers are named after terms.  C lines have at most 100 columns, and calls go only where includes may.
+# Checks includes against the table in docs/design.md ("Folders").  Every include of ours is written
+# relative to src, include, tools or the root.  A header's guard follows that path; lists and vector
+# vocabularies have no guard.  Layout headers are named after terms.  C lines have at most 100
+# columns, and calls go only where includes may.
 set -euo pipefail
 . tests/support/harness.sh
 
@@ -55,16 +56,17 @@ while read -r file; do
     else fail "$file has lines of more than 100 columns: $wide"; fi
 done < <(find src include reference models tools lab tests examples -name '*.[ch]' | sort)
 
-# ---- What an encoding and its term agree on has the name of the term.
+# ---- A layout has the name of its term.
 while read -r header; do
     term=$(basename "${header%.*}")
     if grep -q "^TERM($term," src/terms/list.h; then pass; else fail "$header is named after no term of src/terms/list.h"; fi
 done < <(find src/layout -name '*.[ch]' | sort)
 
-# ---- Calls: what a folder's objects take from another's they may see as well.  The other way three lists lead: plan knows
-# encodings and engines by name, and engine the terms; loci.h and what it promises are known to all.
+# ---- Calls: a folder may call functions of another folder only if it may see it.  In reverse there
+# are three lists: plan knows encodings and engines by name, and engine the terms.  All folders know
+# loci.h.
 declare -A home
-objects() {                                 # of a folder: those of files that are still there
+objects() {                                 # of a folder: objects of files that still exist
     find "$LOCI_BUILD"/CMakeFiles/loci_*.dir/src -name '*.o' -path "*/src/$1/*" | while read -r object; do
         if [ -e "src/$1/$(basename "$object" .o)" ]; then echo "$object"; fi
     done

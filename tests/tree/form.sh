@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The files around the code: the workflow and the templates of .github are well-formed and name only what exists, the
-# workflow has every preset of .ci/run, CITATION.cff agrees with LICENSE, and files are as .editorconfig says.
+# The files around the code: the workflow and the templates of .github are well-formed and name only
+# existing things, the workflow has every preset of .ci/run, CITATION.cff agrees with LICENSE, and
+# files follow .editorconfig.
 . tests/support/harness.sh
 workflow=.github/workflows/ci.yml
 mapfile -t yaml < <(find .github -name '*.yml' | sort; echo CITATION.cff)
@@ -10,7 +11,8 @@ mapfile -t yaml < <(find .github -name '*.yml' | sort; echo CITATION.cff)
 if python3 -c 'import yaml' 2>/dev/null; then
     parses() { python3 -c 'import sys, yaml; assert isinstance(yaml.safe_load(open(sys.argv[1])), dict)' "$1"; }
 else
-    # Without a parser: keys, items, comments or indented text, in steps of two and never with a tab.
+    # Without a parser: keys, items, comments or indented text, in steps of two and never with a
+    # tab.
     parses() { ! grep -P '\t' "$1" && ! grep -Evn '^(  )*(- )?([#/A-Za-z"]|$)' "$1"; }
 fi
 has() {                                  # FILE KEY...: at the top
@@ -64,7 +66,7 @@ holder=$(sed -nE 's/^Copyright \(c\) [0-9]+ (.*)/\1/p' LICENSE)
 check "the authors are those of LICENSE" grep -Fqx "  - name: $holder" CITATION.cff
 check "and so is the licence" grep -Fqx "license: $(sed -n '1s/ License//p' LICENSE)" CITATION.cff
 
-# ---- Form of text files, but for the inputs of tests
+# ---- Form of text files, except for inputs of tests
 scripts/sources files | grep -zvE '^tests/(cases|fuzz/kept)/' | xargs -0 grep -lIZ '' >"$work/files"
 none() { [ -z "$("$@" <"$work/files")" ]; }
 check "there are files" test "$(tr -cd '\0' <"$work/files" | wc -c)" -gt 300

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What hardening asked for is in the ELF files: of a build with LOCI_HARDENED, or of an installed tree that LOCI_INSTALLED
-# names, as a package's.  Other builds have nothing to show.
+# The hardening flags are visible in the ELF files: of a build with LOCI_HARDENED, or of an
+# installed tree (LOCI_INSTALLED), such as a package's.  Other builds are skipped.
 . tests/support/harness.sh
 root=${LOCI_INSTALLED:-}
 if [ -z "$root" ] && ! grep -Fqx 'LOCI_HARDENED:BOOL=ON' "$LOCI_BUILD/CMakeCache.txt"; then
@@ -25,14 +25,16 @@ no_text_relocations() { ! dynamic "$1" | grep -q TEXTREL; }
 no_writable_code() { ! headers "$1" | grep -Eq 'LOAD .* RWE '; }
 guards_stack() { readelf -sW --dyn-syms "$1" | grep -q __stack_chk_fail; }
 fortified() { readelf -sW --dyn-syms "$1" | grep -Eq '__[a-z]+_chk(@|$)' ; }
-# libloci-io looks for libloci beside itself, where a tree can be moved.
+# libloci-io searches libloci in its own folder, so that a tree can be moved.
 no_search_path() { ! dynamic "$1" | grep -E 'R(UN)?PATH' | grep -Fv '[$ORIGIN]'; }
-# A file has the property where all that is linked has it, also what the system puts in front of every program, which
-# Debian's does not; so what is ours is looked at, too: whatever may be jumped to begins with a landing pad.
+# A file has the property only if all linked objects have it, including the startup code of the
+# system, which lacks it on Debian.  So our own code is checked too: every indirect jump target
+# begins with a landing pad.
 property() { readelf -nW "$1" 2>/dev/null | grep -E 'x86 feature:|AArch64 feature:' | grep -Eq "$2"; }
 start=$("${CC:-cc}" -print-file-name=crti.o 2>/dev/null)
 marked() { ! property "$start" "$2" || property "$1" "$2"; }
-pads() {                                 # FILE PATTERN: functions with names of ours begin so; a stripped program has many
+# FILE PATTERN: our functions begin with it; a stripped program has many
+pads() {
     if [[ $1 = */bin/* ]] && ! readelf -SW "$1" | grep -q ' \.symtab '; then
         [ "$(objdump -d --no-show-raw-insn "$1" | grep -Ec "$2")" -gt 500 ]
         return

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What scripts/hotloops finds in an object file and says of it.  Programs that know their answers stand for objdump and for
-# llvm-mca: one shows the loops below, the other takes half a cycle for every instruction.
+# The findings and the output of scripts/hotloops for an object file.  Programs with fixed answers
+# replace objdump and llvm-mca: one prints the loops below, the other uses half a cycle for every
+# instruction.
 . tests/support/harness.sh
 if ! command -v python3 >/dev/null; then
     echo "scripts/hotloops left out: there is no python3 here"
@@ -13,7 +14,7 @@ mkdir "$work/bin"
 a() {                                    # COMMAND: the script on stdin
     cat >"$work/bin/$1" && chmod +x "$work/bin/$1"
 }
-object() {                               # FILE MACHINE: as far as anybody looks at it
+object() {                               # FILE MACHINE: the header fields that are read
     mkdir -p "$(dirname "$work/$1")"
     { printf '\177ELF%014d' 0 && printf "$2" && cat; } >"$work/$1"
 }
@@ -40,7 +41,8 @@ awk '
     END { if (bad) exit 1; print "{\"CodeRegions\":[" all "]}" }'
 END
 
-lines() {                                # FROM COUNT TEXT: numbered instructions, # is their number
+# FROM COUNT TEXT: numbered instructions, # is their number
+lines() {
     for ((i = 0; i < $2; i++)); do printf '  %x:\t%s\n' $(($1 + i)) "${3//#/$i}"; done
 }
 {
@@ -48,7 +50,8 @@ lines() {                                # FROM COUNT TEXT: numbered instruction
     lines 0 16 'vfmadd231ps (%rax){1to16},%zmm20,%zmm#'
     lines 16 1 'add $0x4,%rax'
     lines 17 1 'jne 0 <wide>'
-    lines 18 16 'vfmadd231ps 0x40(%rsp),%zmm20,%zmm#'       # half of them from the stack, and twice as long
+    # half of them from the stack, and twice as long
+    lines 18 16 'vfmadd231ps 0x40(%rsp),%zmm20,%zmm#'
     lines 34 16 'vmovups %zmm#,0x80(%rsp)'
     lines 50 1 'jne 12 <wide+0x12>'
     lines 51 1 'jne 0 <wide>'                                 # around both
@@ -60,7 +63,7 @@ lines() {                                # FROM COUNT TEXT: numbered instruction
     lines 263 1 'vfmadd231ps %ymm1,%ymm2,%ymm3'
     lines 264 3 'mov %rax,%rbx'
     lines 267 1 'jmp 107 <narrow+0x7>'
-    lines 268 1 'vfmadd231ps %zmm1,%zmm2,%zmm3'               # calls somebody
+    lines 268 1 'vfmadd231ps %zmm1,%zmm2,%zmm3'               # calls a function
     lines 269 1 'call 0 <wide>'
     lines 270 1 'jne 10c <narrow+0xc>'
     lines 271 1 'vfmadd231ss %xmm1,%xmm2,%xmm3'               # no vectors

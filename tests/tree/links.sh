@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Every relative link of a Markdown file leads to a file of the tree, and every #fragment to a heading (code
-# excepted).  Every page of docs/ that a source, a script or a test names exists.
+# Every relative link of a Markdown file leads to a file of the tree, and every #fragment to a
+# heading (except in code).  Every page of docs/ that a source, a script or a test names exists.
 . tests/support/harness.sh
 
 slugs() {                                # FILE: the fragments of its headings
     awk '/^```/ { code = !code } !code && /^#+ / { sub(/^#+ +/, ""); print tolower($0) }' "$1" |
         sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g; s/[^a-z0-9 _-]//g; s/ /-/g'
 }
-links() {                                # FILE: what stands in ](...), outside of code
+links() {                                # FILE: the contents of ](...), outside of code
     awk '/^```/ { code = !code } !code && !/^    [^ -]/ { gsub(/`[^`]*`/, ""); print }' "$1" |
         grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//'
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The Makefile: which targets install packages, what they say beforehand, and the progress that they print.  Compilers,
-# CMake and apt-get are played by scripts here, so nothing is built and nothing is installed.
+# The Makefile: which targets install packages, their announcements, and the printed progress.
+# Scripts replace compilers, CMake and apt-get, so nothing is built and nothing is installed.
 . tests/support/harness.sh
 if ! command -v make >/dev/null; then
     echo "left out: there is no make here"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/mutate on a project of one file, whose mistakes it knows.
+# scripts/mutate on a project of one file with known mistakes.
 . tests/support/harness.sh
 left_out() { printf "mutate: left out: %s\n0 passed, 0 failed\n" "$*"; exit 0; }
 command -v python3 >/dev/null && command -v git >/dev/null || left_out "there is no python3 or no git here"

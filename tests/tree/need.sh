@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What `make deps` does about missing packages: it installs them as root, asks sudo otherwise, or says in one sentence what
-# is missing.  With --check nothing is installed.
+# `make deps` and missing packages: it installs them as root, uses sudo otherwise, or names the
+# missing ones in one sentence.  With --check nothing is installed.
 . tests/support/harness.sh
 mkdir "$work/bin"
 

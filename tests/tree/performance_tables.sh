@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Figures of speed have one home: README.md and docs/ agree with docs/results/performance.csv, and rows that
-# scripts/performance writes can be merged into it.
+# Figures of speed have one source: README.md and docs/ agree with docs/results/performance.csv, and
+# rows from scripts/performance can be merged into it.
 . tests/support/harness.sh
 if ! command -v python3 >/dev/null; then
     echo "performance_tables: left out: there is no python3"
@@ -58,7 +58,7 @@ sed -i '/performance: speed -->/,/<!-- end -->/d' "$work/tree/README.md"
 check "a page without its block" fails 2 'no page has the block'
 check "wrong words" fails 2 '^usage: ' --chek
 
-# What scripts/performance writes, with a program that knows its answers instead of loci.
+# The output of scripts/performance, with a program of fixed answers in place of loci.
 cat >"$work/loci" <<'END'
 #!/bin/sh
 case "$*" in

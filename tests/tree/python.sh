@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The Python package, from the tree, on the library that was just built: python/tests with what this Python has, numpy
-# alone or torch as well.  A wheel is made and tried where pip can build one without a network.
+# The Python package, from the tree, on the library of this build: python/tests with the available
+# packages, numpy alone or torch as well.  A wheel is built and tested if pip can build one without
+# a network.
 . tests/support/harness.sh
 python=${PYTHON:-python3}
 library=$LOCI_BUILD/libloci.so.0
@@ -23,7 +24,7 @@ for file in python/examples/*.py; do
     check "python/examples/$name.py" env PYTHONPATH=python "$python" "$file"
 done
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
-    # Whatever this machine is called, its processes talk to each other over the loopback.
+    # Whatever the name of this machine, its processes use the loopback.
     [ ! -e /sys/class/net/lo ] || export GLOO_SOCKET_IFNAME=lo
     trained() { PYTHONPATH=python OMP_NUM_THREADS=1 "$python" "$@" python/examples/distributed.py 2>"$work/err"; }
     alike() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Every C program in README.md and docs/guide.md compiles as it stands and runs: each ```c block whose first line is an
-# #include.
+# Every C program in README.md and docs/guide.md compiles unchanged and runs: each ```c block whose
+# first line is an #include.
 . tests/support/harness.sh
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt")
 flags=(-std=c17 -Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude)

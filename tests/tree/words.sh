@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Pages, headers and help use plain words: phrases that docs/glossary.md bans ("Words that are not used") do not occur,
-# as far as a phrase is unmistakable.  Code in Markdown is exempt.
+# Pages, headers and help use plain words: phrases that docs/glossary.md bans ("Words that are not
+# used") do not occur, if a phrase is unmistakable.  Code in Markdown is exempt.
 . tests/support/harness.sh
 
 banned='nobody|whoever|as many|by turns|what is none|that are none|such as there can(not)? be|beside'
@@ -13,7 +13,7 @@ found() {                                # FILE: banned phrases, with the words 
 }
 none() { [ -z "$(found "$1" | tee "$work/out")" ]; }
 
-# docs/properties.md is written by the program, docs/glossary.md names the phrases.
+# The program writes docs/properties.md, and docs/glossary.md lists the phrases.
 while IFS= read -rd '' page; do
     check "$page" none "$page"
 done < <(scripts/sources files | grep -zE '^(docs|lab|src)/.*\.md$|^(README|CONTRIBUTING|SECURITY)\.md$' |
@@ -26,7 +26,7 @@ for command in '' 'race ' 'list ' 'show ' 'run ' 'check ' 'lab ' 'info ' 'man ' 
     check "loci $command--help" none "$work/help"
 done
 
-# A planted phrase is found, also across lines and in a comment.
+# A planted phrase is detected, also across lines and in a comment.
 planted() {                              # COUNT LINES...
     printf '%s\n' "${@:2}" >"$work/page.md"
     test "$(found "$work/page.md" | wc -l)" -eq "$1"

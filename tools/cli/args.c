@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* args.c -- the command line, errors, and small helpers of all commands. */
+/* args.c -- command-line parsing, error output and small helpers of all commands. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 
-/* As make_plain() has it, but without memory: results may be on the disk already. */
+/* Does what make_plain() does without allocating: results may already be on disk. */
 void print_plain(FILE *to, const char *text)
 {
     uint32_t code;
@@ -26,7 +26,7 @@ void print_plain(FILE *to, const char *text)
         else putc('?', to);
 }
 
-/* A path may be longer than any buffer, and the sentence comes after it. */
+/* A path may be longer than any buffer.  The sentence follows it. */
 int fail(const char *format, ...)
 {
     char brief[512], *text = NULL;
@@ -40,7 +40,7 @@ int fail(const char *format, ...)
         va_end(args);
     }
     make_plain(text ? text : brief);
-    fflush(stdout);                      /* or the sentence would come before what led to it */
+    fflush(stdout);                      /* so that earlier output comes before the sentence */
     fprintf(stderr, "loci: %s\n", text ? text : brief);
     free(text);
     return EXIT_ERROR;
@@ -53,8 +53,8 @@ void *alloc(size_t count, size_t each)
     return p;
 }
 
-/* Monotonic: a clock that is set while something is measured changes nothing.  Some virtual
- * machines step back all the same; time then goes on from where it was. */
+/* Monotonic, so setting the clock during a measurement changes nothing.  Some virtual machines
+ * still step back.  Time then goes on from the last value. */
 double now(void)
 {
     static _Thread_local double last, lost;
@@ -72,14 +72,14 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of an even number, the mean of the two in the middle. */
+/* For an even count, the mean of the two middle numbers. */
 double median(double *x, int count)
 {
     qsort(x, (size_t)count, sizeof *x, by_size);
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
-/* Between two numbers where the share falls there. */
+/* Interpolates where the share falls between two numbers. */
 double quantile(double *x, int count, double share)
 {
     qsort(x, (size_t)count, sizeof *x, by_size);
@@ -88,7 +88,7 @@ double quantile(double *x, int count, double share)
     return x[low] + (place - low) * (x[high] - x[low]);
 }
 
-/* NO_COLOR counts unless it is empty, as its convention has it. */
+/* By the NO_COLOR convention, an empty value does not count. */
 bool colours(void)
 {
     const char *term = getenv("TERM"), *off = getenv("NO_COLOR");
@@ -124,7 +124,7 @@ const char *runnable_text(const char *text)
     return text;
 }
 
-/* A plan knows best: its text says so where it has chosen them. */
+/* The plan's text says which kernels it selected. */
 bool runs_fast(const char *isa)
 {
     const loci_desc d = LOCI_DESC(.heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa);
@@ -137,7 +137,7 @@ bool runs_fast(const char *isa)
     return fast;
 }
 
-/* The last one: loci_isas() has the worst first. */
+/* loci_isas() lists the slowest first, so this is the last one. */
 const char *best_isa(void)
 {
     const char *names[16];
@@ -145,7 +145,7 @@ const char *best_isa(void)
     return n > 0 ? names[(n < COUNT(names) ? n : COUNT(names)) - 1] : "scalar";
 }
 
-/* Words of printable ASCII, one blank between them; what does not fit ends with dots. */
+/* Words of printable ASCII with one blank between them.  Text that does not fit ends with dots. */
 static void tidy(const char *text, char *buffer, size_t capacity)
 {
     size_t n = 0;
@@ -163,12 +163,12 @@ static void tidy(const char *text, char *buffer, size_t capacity)
     buffer[n] = 0;
 }
 
-/* The first line "model name : ..."; other lines may hold these words further on. */
+/* Uses the first line "model name : ...".  Later lines may also contain these words. */
 const char *cpu_name_in(const char *file, char *buffer, size_t capacity)
 {
     FILE *f = fopen(file, "r");
     char line[1024];
-    bool begins = true;                  /* a line; long ones come in parts */
+    bool begins = true;                  /* at the start of a line; long lines are read in parts */
     buffer[0] = 0;
     while (f && !buffer[0] && fgets(line, sizeof line, f)) {
         const char *value = begins && !strncmp(line, "model name", 10)
@@ -199,7 +199,7 @@ const char *value_words(const struct flag *f)
 static const struct flag *flags;         /* of the command being parsed, for nearest() */
 static const char *flag_name(int i) { return flags[i].name; }
 
-/* A single letter gets no suggestion: any other one would be as near. */
+/* A single letter gets no suggestion: every other letter is equally near. */
 static bool unknown_flag(const struct command *c, const char *given, const char *name)
 {
     int n = 0;
@@ -213,8 +213,8 @@ static bool unknown_flag(const struct command *c, const char *given, const char 
     return false;
 }
 
-/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue"; takes a second argument where the value
- * stands apart. */
+/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue".  Consumes a second argument if the value
+ * is separate. */
 static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 {
     const struct command *c = a->command;
@@ -250,7 +250,7 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
     const char *kind = c->flags[k].value;
     if (a->value[k] && kind && (!strncmp(kind, "LIST", 4) || !strcmp(kind, "KEY=VALUE"))) {
         char *both = alloc(strlen(a->value[k]) + strlen(value) + 2, 1);
-        sprintf(both, "%s,%s", a->value[k], value);      /* kept as long as the program runs */
+        sprintf(both, "%s,%s", a->value[k], value);      /* lives until the program exits */
         value = both;
     }
     a->value[k] = value;
@@ -260,17 +260,17 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
 {
     *a = (struct args){ .command = c, .rest = (const char **)argv };
-    bool options = true;                 /* "--" ends them */
+    bool options = true;                 /* until "--" */
     for (int i = 0; i < argc; i++) {
         if (options && !strcmp(argv[i], "--")) options = false;
         else if (options && argv[i][0] == '-' && argv[i][1]) {
             if (!parse_flag(a, argc, argv, &i)) return false;
-        } else a->rest[a->rest_count++] = argv[i];       /* in argv's own place: never behind i */
+        } else a->rest[a->rest_count++] = argv[i];       /* within argv itself, never past i */
     }
     return true;
 }
 
-/* strtoll() alone would take blanks and a plus sign in front. */
+/* strtoll() alone would accept blanks and a plus sign in front. */
 bool parse_whole(const char *text, int64_t *value)
 {
     char *end;
@@ -284,7 +284,7 @@ bool parse_whole(const char *text, int64_t *value)
     return true;
 }
 
-/* strtod() alone would take blanks, "inf" and "nan". */
+/* strtod() alone would accept blanks, "inf" and "nan". */
 bool parse_number(const char *text, double *value)
 {
     char *end;
@@ -293,7 +293,7 @@ bool parse_number(const char *text, double *value)
     return !*end && isfinite(*value);
 }
 
-/* The sentence names the command, the option, its range and what was given. */
+/* The error names the command, the option, its range and the given value. */
 bool args_whole(const struct args *a, int flag, int low, int high, int *value)
 {
     int64_t v;
@@ -307,7 +307,7 @@ bool args_whole(const struct args *a, int flag, int low, int high, int *value)
     return true;
 }
 
-/* Whole words only: a beginning of one may be that of another some day. */
+/* Accepts whole words only: a prefix could become ambiguous later. */
 bool args_word_of(const struct args *a, int flag, const char *words, int *index)
 {
     const char *given = a->value[flag];
@@ -326,7 +326,7 @@ bool args_word(const struct args *a, int flag, int *index)
     return args_word_of(a, flag, value_words(&a->command->flags[flag]), index);
 }
 
-/* Asked before anything is computed, so that no work is lost for a folder that is closed. */
+/* Called before anything is computed, so that no work is lost to a folder that is not writable. */
 bool args_output(const struct args *a, int flag)
 {
     loci_error e;

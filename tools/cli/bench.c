@@ -2,14 +2,14 @@
 /* bench.c -- `loci bench`: each encoding against plain attention and against the limits of this
  * machine, or this build against another one.
  *
- * Machines change speed from second to second, so nothing is compared across time: every round
- * makes a call of plain attention and one of the encoding, with a probe before, between and after,
- * and the ratios are taken within the round.  Rounds with a disturbed probe do not count, and more
- * are made for them; medians are of those that count (rounds.h).
+ * The speed of a machine changes from second to second, so no comparison spans rounds.  Every round
+ * calls plain attention and the encoding, with a probe before, between and after.  Ratios are
+ * computed within the round.  Rounds with a disturbed probe do not count and are repeated.  Medians
+ * are over the rounds that count (rounds.h).
  *
- * Reading and copying vary by a tenth and more on a machine where nothing else runs, with where the
- * memory lies and with who else uses it.  So those probes may be further below the best one, still
- * far above what half a machine would do, and such a call is judged by the mean of its two. */
+ * Read and copy speed vary by a tenth and more even on an idle machine, with the placement of
+ * memory and its other users.  So those probes may be further below the best one, but still far
+ * above the speed of half a machine.  Such a call is judged by the mean of its two probes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ enum {
     PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING,
     REPEAT, AGAINST, SERVE, PARALLEL, RANKS, JSON
 };
-enum { SITTINGS = 4 };                   /* of the processes of --against */
+enum { SITTINGS = 4 };                   /* processes of --against */
 static const struct flag flags[] = {
     [PASS]     = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
                    "forward (default), backward, both, decode, prefill-chunk or rotate" },
@@ -73,13 +73,14 @@ struct bench {
     struct problem problem;
     struct rounds rounds;
     const char *against;                 /* a program, or NULL */
-    char version[32];                    /* of that one */
+    char version[32];                    /* version of `against` */
     bool json;
-    int rows, judged;                    /* printed; and looked at again later */
-    double *best;                        /* probe so far, at each row */
+    int rows, judged;                    /* rows: printed; judged: reviewed after later probes */
+    /* best probe so far, at each row */
+    double *best;
 };
 
-/* NaN stands for what a pass does not have, and for everything when no round counts. */
+/* NaN means that the pass does not have the figure.  All are NaN if no round counts. */
 struct row {
     const char *encoding;
     int counted;
@@ -180,7 +181,7 @@ static const char *limit_name(const struct problem *p)
     return p->pass == DECODE ? "read" : p->pass == ROTATE ? "copy" : "peak";
 }
 
-/* Everything that is the same in all rows stands above them. */
+/* Prints everything that is the same in all rows. */
 static void print_title(const struct bench *b)
 {
     const struct problem *p = &b->problem;
@@ -207,7 +208,7 @@ static void print_title(const struct bench *b)
     }
 }
 
-/* A figure, or a dash for none. */
+/* Prints a figure, or a dash if there is none. */
 static const char *cell(char text[16], double x, int digits)
 {
     if (isfinite(x)) snprintf(text, 16, "%.*f", digits, x);
@@ -215,7 +216,7 @@ static const char *cell(char text[16], double x, int digits)
     return text;
 }
 
-/* The title waits for the first row, so that an error comes without a table. */
+/* Printed with the first row, so that an error comes without a table. */
 static void print_row(const struct bench *b, const struct row *r)
 {
     const struct problem *p = &b->problem;
@@ -238,8 +239,8 @@ static void print_row(const struct bench *b, const struct row *r)
     fflush(stdout);
 }
 
-/* What was measured while the machine was slower all the time looked quiet then.  Judges the rows
- * since it last did, which had the same limit. */
+/* Rows measured while the machine was constantly slower looked undisturbed at the time.  Judges the
+ * rows since the last review, all of which had the same limit. */
 static void judge_rows(struct bench *b)
 {
     const double best = b->rounds.best[0], near = (1 - b->rounds.tolerance) * best;
@@ -254,8 +255,8 @@ static void judge_rows(struct bench *b)
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-/* Plain attention and the encoding by turns; a rotation has none to be compared with.  A probe
- * after a call is the one before the next. */
+/* Alternates plain attention and the encoding.  A rotation has no plain counterpart.  The probe
+ * after a call is also the probe before the next one. */
 static bool measure(struct bench *b, const char *encoding, size_t *workspace)
 {
     struct problem *p = &b->problem;
@@ -279,10 +280,10 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
     return ok;
 }
 
-/* Both builds by turns, until another so many rounds count; who comes first changes from round to
- * round.  A process keeps its memory where it got it when it was opened, which makes passes that
- * wait for memory a tenth faster or slower for as long as it lives, and usually slower for the one
- * that was opened first.  So there are SITTINGS of them, each with the other one first. */
+/* Alternates both builds until another `counting` rounds count.  The order changes from round to
+ * round.  A process keeps the memory that it got when it was opened.  This placement makes
+ * memory-bound passes a tenth faster or slower for its lifetime, and usually slower for the process
+ * opened first.  So processes are opened SITTINGS times, in alternating order. */
 static bool sitting(struct bench *b, const char *encoding, bool turned, int counting, int *steps,
                     size_t *workspace)
 {
@@ -313,7 +314,7 @@ static bool sitting(struct bench *b, const char *encoding, bool turned, int coun
 static bool measure_against(struct bench *b, const char *encoding, size_t *workspace)
 {
     const int counting = (b->rounds.wanted + SITTINGS - 1) / SITTINGS;
-    int steps = 0;                       /* both make the same number, in all rounds */
+    int steps = 0;                       /* both use the same number of steps in all rounds */
     bool ok = true;
     for (bool turned = false; ok && rounds_due(&b->rounds); turned = !turned)
         ok = sitting(b, encoding, turned, counting, &steps, workspace);
@@ -334,7 +335,7 @@ static bool bench_one(struct bench *b, const char *encoding)
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* How many lengths there are, 0: the text is no such list. */
+/* Returns the number of lengths, or 0 if the text is no such list. */
 static int parse_lens(const char *text, ptrdiff_t *len)
 {
     int n = 0;
@@ -350,13 +351,13 @@ static int parse_lens(const char *text, ptrdiff_t *len)
     return n;
 }
 
-/* With no names given: what makes sense for this pass and mask. */
+/* The default selection: encodings that suit this pass and mask. */
 static bool fits(const struct problem *p, const loci_encoding_info *e)
 {
     return (p->pass != ROTATE || e->places & LOCI_PLACE_ROTATE) && !(p->full && e->causal_only);
 }
 
-/* All numbers of the command line, before anything is allocated by them. */
+/* Reads all numbers of the command line before anything is allocated from them. */
 static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
     struct problem *p = &b->problem;
@@ -376,7 +377,7 @@ static void set_len(struct problem *p, ptrdiff_t len, int rows)
     p->rows = p->pass == DECODE ? 1 : p->pass == CHUNK ? rows : len;
 }
 
-/* For the longest of all, so that one table has one shape. */
+/* Sized for the longest length, so that all rows of a table have one shape. */
 static void choose_heads(const struct args *a, struct problem *p, const ptrdiff_t *len, int lens,
                          int rows)
 {
@@ -385,11 +386,12 @@ static void choose_heads(const struct args *a, struct problem *p, const ptrdiff_
         if (len[i] > longest) longest = len[i];
     set_len(p, longest, rows);
     if (!a->value[HEADS] && !a->value[KV_HEADS]) p->heads = usual_heads(p);
-    /* a rotation turns queries, and has no keys to share */
+    /* a rotation rotates queries and has no keys to share */
     if (!a->value[KV_HEADS] || p->pass == ROTATE) p->kv_heads = p->heads;
 }
 
-/* Every encoding at every length.  What is copied depends on the length, and so does its limit. */
+/* Runs every encoding at every length.  The bytes to copy depend on the length, and so does the
+ * limit. */
 static bool bench_all(const struct args *a, struct bench *b, const ptrdiff_t *len, int lens,
                       int rows)
 {
@@ -413,7 +415,7 @@ static bool bench_all(const struct args *a, struct bench *b, const ptrdiff_t *le
     return ok;
 }
 
-/* One attention over ranks: encodings one after the other, at every length. */
+/* One attention over ranks: each encoding in turn, at every length. */
 static int run_parallel(const struct args *a, struct problem *p, bool json, int repeat,
                         const ptrdiff_t *len, int lens)
 {
@@ -456,7 +458,7 @@ static int run(const struct args *a)
     if (!parse(a, &b, &pass, &rows)) return EXIT_ERROR;
     p->pass = (enum pass)pass;
     b.rounds.tolerance = by_memory(p) ? 0.25 : 0.04;
-    /* only forward passes have dot products of bf16, and only some processors */
+    /* Only forward passes have bf16 dot products, and only some CPUs. */
     p->dots = p->fast && (p->pass == FORWARD || p->pass == CHUNK) && runs_fast(p->isa);
     if (a->value[ROWS] && p->pass != CHUNK)
         return fail("bench: --rows is for --pass prefill-chunk");
@@ -476,7 +478,7 @@ static int run(const struct args *a)
     if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
     if (a->value[RANKS]) return fail("bench: --ranks is for --parallel");
 
-    loci_host pool;                      /* processes that serve calls have their own */
+    loci_host pool;                      /* serving processes have their own */
     if (!b.against && !start_threads(a, p->threads, &pool, &p->host)) return EXIT_ERROR;
     int code;
     if (a->value[SERVE]) code = serve(p, runnable_text(a->rest[0]));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* bench_parallel.c -- see bench_parallel.h.
  *
- * Every rank makes the whole problem from the same seeds, and cuts its share out of it, so that it
- * can compare its rows with those of one process.  Rounds go by turns: one process with as many
- * threads as all ranks have together, then the ranks. */
+ * Every rank creates the whole problem from the same seeds and cuts its share out of it, so that it
+ * can compare its rows with those of one process.  Rounds alternate: first one process with the
+ * total thread count of all ranks, then the ranks. */
 #define _DEFAULT_SOURCE
 
 #include <math.h>
@@ -37,13 +37,13 @@ bool spread_parse(struct spread *s, const char *text)
 
 /* ---- A share --------------------------------------------------------------------------------- */
 
-/* What a rank computes, and one process: [outer][rows][bytes], or the same numbers on all ranks. */
+/* A result of a rank and of one process: [outer][rows][bytes], or the same numbers on all ranks. */
 struct output { const void *whole; void *own; ptrdiff_t outer; size_t bytes; bool rows; };
 
-/* What a rank owns, cut out of the whole problem. */
+/* The share of a rank, cut out of the whole problem. */
 struct cut {
     const struct task *whole;
-    ptrdiff_t len, rows;                 /* of all ranks, and its own */
+    ptrdiff_t len, rows;                 /* of all ranks; of this one */
     loci_share list[2 * MOST_RANKS];
     int shares, rank;
     loci_call call;
@@ -54,11 +54,12 @@ struct cut {
     void *dtensors[MOST_OWNED], *own[MOST_BUFFERS], *work;
     int owned, outputs;
     struct output output[MOST_BUFFERS];
-    size_t work_bytes, key_bytes, sum_bytes;     /* by key, of all batch entries: of K, V and
-                                                    inputs, and of the sums of their gradients */
+    /* key_bytes: K, V and inputs per key, over all batch entries. sum_bytes: the sums of their
+     * gradients. */
+    size_t work_bytes, key_bytes, sum_bytes;
 };
 
-/* The rank's part of [outer][rows][bytes], freed by cut_close(). */
+/* Copies the rank's part of [outer][rows][bytes]. cut_close() frees it. */
 static void *cut_out(struct cut *c, const void *from, ptrdiff_t outer, size_t bytes)
 {
     const size_t mine = (size_t)c->rows * bytes, all = (size_t)c->len * bytes;
@@ -73,7 +74,8 @@ static void *cut_out(struct cut *c, const void *from, ptrdiff_t outer, size_t by
         }
     return c->own[c->owned++] = to;
 }
-/* Which dimension of an INPUT tensor counts rows or keys, and what lies before and behind it. */
+/* Finds which dimension of an INPUT tensor counts rows or keys, and the sizes before and behind
+ * it. */
 static bool by_row(const struct cut *c, const loci_tensor *plan, ptrdiff_t *outer, size_t *bytes,
                    bool *keys)
 {
@@ -87,7 +89,7 @@ static bool by_row(const struct cut *c, const loci_tensor *plan, ptrdiff_t *oute
     }
     return found && plan->role == LOCI_INPUT;
 }
-/* The same for what it computes. */
+/* The same for a result. */
 static void *cut_output(struct cut *c, const void *whole, ptrdiff_t outer, size_t bytes)
 {
     if (!whole) return NULL;
@@ -178,7 +180,7 @@ static void cut_close(struct cut *c)
     for (int i = 0; i < c->owned; i++) free(c->own[i]);
     free(c->work);
 }
-/* How many of its rows have other bits than those of one process. */
+/* Counts the rank's rows whose bits differ from those of one process. */
 static int64_t cut_compare(const struct cut *c)
 {
     int64_t wrong = 0;
@@ -197,9 +199,9 @@ static int64_t cut_compare(const struct cut *c)
     return wrong;
 }
 
-/* ---- What there should be -------------------------------------------------------------------- */
+/* ---- Expected figures ------------------------------------------------------------------------ */
 
-/* Keys that the rank's rows see by order, less its own. */
+/* Keys that the rank's rows see by order, minus its own keys. */
 static int64_t keys_of_others(const struct cut *c, const struct problem *p)
 {
     int64_t end = 0;
@@ -208,8 +210,8 @@ static int64_t keys_of_others(const struct cut *c, const struct problem *p)
             end = p->full ? p->len : c->list[i].first + c->list[i].count;
     return end ? end - c->rows : 0;
 }
-/* Of a backward pass: each share of rows takes the keys that it sees by itself; and sums of a chunk
- * go from the shares of later rows to those of earlier ones, and home. */
+/* Bytes that a backward pass should receive.  Each share of rows receives the keys that it sees.
+ * Sums of a chunk go from shares of later rows to earlier ones, and then to their owner. */
 static int64_t backward_bytes(const struct cut *c, const struct problem *p, bool gather)
 {
     int64_t keys = 0, sums = 0;
@@ -244,7 +246,7 @@ static double backward_memory(const struct cut *c, const struct problem *p, cons
     for (int i = 0; i < c->shares; i++) {
         const loci_share *x = &c->list[i];
         if (x->rank == c->rank && (double)x->count > rows) rows = (double)x->count;
-        /* early pieces of a zig-zag wait for the rank that has the middle */
+        /* early pieces of a zig-zag layout wait for the rank that has the middle */
         if (x->rank == c->rank && s->layout == LOCI_ZIGZAG && i < c->shares / 2)
             parked = (double)x->count;
     }
@@ -255,8 +257,8 @@ static double backward_memory(const struct cut *c, const struct problem *p, cons
                  sums = ((double)c->rows + parked + 3 * most + held) * (double)c->sum_bytes;
     return ((double)c->rows + ahead * most + held) * (double)c->key_bytes + items + state + sums;
 }
-/* Bytes beyond what the rank owns: copies of its own keys to send, keys on their way, keys that it
- * holds, what rows have so far, and the workspace of a call with so many keys. */
+/* Bytes beyond the rank's own data: copies of its keys to send, keys in transit, keys that it
+ * stores, partial results of rows, and the workspace of a call with that number of keys. */
 static double model_memory(const struct cut *c, const struct problem *p, const struct spread *s)
 {
     const int64_t most = p->len < CHUNK_OF_KEYS ? p->len : CHUNK_OF_KEYS,
@@ -271,12 +273,12 @@ static double model_memory(const struct cut *c, const struct problem *p, const s
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-/* What a rank finds, as it tells rank 0. */
+/* Findings of a rank, as sent to rank 0. */
 struct result {
     int64_t rows, sent, received, model_received, memory, model_memory, wrong;
     double attention, waited;
 };
-/* Of all of them, on rank 0. */
+/* Totals over all ranks, on rank 0. */
 struct figures { double wall, alone, share, cpu; };
 
 struct bench_ranks {
@@ -298,7 +300,7 @@ static bool meet(const loci_transport *t)
     int64_t nothing = 0;
     return t->highest(t->user, &nothing, 1) == 0;
 }
-/* To rank 0, or from there. */
+/* Sends to rank 0, or receives from there. */
 static bool tell(const loci_transport *t, int from, int to, void *data, size_t bytes)
 {
     void *request = NULL;
@@ -385,7 +387,8 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
     fflush(stdout);
 }
 
-/* One process, timed on rank 0 while the others wait; then all ranks.  Both keep what they took. */
+/* Times one process on rank 0 while the others wait, then all ranks.  Both keep the memory that
+ * they allocated. */
 static bool one_round(const struct bench_ranks *b, const loci_transport *t, struct task *whole,
                       struct cut *c, struct figures *f)
 {
@@ -406,7 +409,7 @@ static bool one_round(const struct bench_ranks *b, const loci_transport *t, stru
     if (!meet(t)) return refuse("bench: the transport failed");
     f->wall = now() - begun;
     f->share = f->alone / f->wall;
-    /* of threads, which are all of this process */
+    /* threads share the CPU time of this process */
     f->cpu = b->spread->ranks ? (cpu_seconds() - cpu) / alone : NAN;
     return true;
 }
@@ -435,7 +438,7 @@ static void body(const loci_transport *t, void *arg)
     const bool back = p.pass == BACKWARD;
     if (ok && back && task_forward(&whole.main)) exit(fail("bench: %s", whole.main.error.text));
     if (ok) cut_open(c, &p, b->spread, &whole.main, t);
-    /* once for memory that nobody has touched yet */
+    /* The first round is a warm-up: it touches all memory once. */
     struct figures f;
     for (int i = -1; i < n && ok; i++) {
         ok = one_round(b, t, &whole.main, c, &f);
@@ -443,7 +446,7 @@ static void body(const loci_transport *t, void *arg)
         attention[i] = c->report.attention, waited[i] = c->report.waited;
         wall[i] = f.wall, alone[i] = f.alone, share[i] = f.share, cpu[i] = f.cpu;
     }
-    if (!ok) exit(EXIT_ERROR);           /* the others would wait */
+    if (!ok) exit(EXIT_ERROR);           /* otherwise the other ranks wait for ever */
     if (t->rank && (back ? task_backward(&whole.main) : task_forward(&whole.main)))
         exit(fail("bench: %s", whole.main.error.text));
     struct result r = { .rows = c->rows,

@@ -9,12 +9,12 @@
 struct spread {
     loci_layout layout;
     bool gather, json;
-    int ranks;                           /* threads as ranks; 0: the processes of a job */
+    int ranks;                           /* number of ranks as threads; 0: processes of a job */
     int repeat;
 };
-/* "zigzag", "contiguous", each with ",gather"; prints its error. */
+/* Accepts "zigzag" and "contiguous", each with ",gather".  Prints its error. */
 bool spread_parse(struct spread *, const char *text);
-/* The problem's threads are those of each rank. */
+/* The problem's thread count is per rank. */
 bool bench_parallel(const struct spread *, struct problem *, const char *encoding);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* case.c -- from a case file to a task that can be run.  Every tensor of the file must have a use
- * and its exact shape, since what is misread here would be computed wrongly without a word. */
+/* case.c -- reads a case file into a task that can be run.  Every tensor of the file must have a
+ * use and its exact shape.  Otherwise a misread tensor would give wrong results without an
+ * error. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,12 +18,12 @@ static const char *const keys[] = {
 };
 static const char *key_name(int i) { return keys[i]; }
 
-/* A key of ours that is misspelt would leave its setting at the usual value. */
+/* Rejects unknown keys that begin with "loci.": a typo would silently select the default. */
 static bool check_keys(const struct case_file *c)
 {
     for (int i = 0; i < c->file.meta_count; i++) {
         const char *key = c->file.meta[i].key;
-        /* keys of other programs are theirs */
+        /* keys of other programs are ignored */
         bool known = strncmp(key, "loci.", 5) != 0;
         for (int k = 0; k < COUNT(keys); k++) known = known || !strcmp(key, keys[k]);
         if (known) continue;
@@ -33,21 +34,21 @@ static bool check_keys(const struct case_file *c)
     return true;
 }
 
-/* The value of a key, or the usual one. */
+/* Returns the value of a key, or its default value. */
 static const char *meta(const struct case_file *c, const char *key, const char *usual)
 {
     const char *value = loci_safetensors_meta(&c->file, key);
     return value ? value : usual;
 }
 
-/* Prints what a key must be and is not; returns false. */
+/* Prints what a key must be.  Returns false. */
 static bool bad_meta(const struct case_file *c, const char *key, const char *wanted)
 {
     fail("%s: %s must be %s, not '%.64s'", c->path, key, wanted, meta(c, key, ""));
     return false;
 }
 
-/* A case says -1 where the library says 0 (open), and 0 where it says LOCI_NONE. */
+/* A case has -1 where the library has 0 (open), and 0 where it has LOCI_NONE. */
 static bool parse_window(const struct case_file *c, const char *key, int64_t *window)
 {
     int64_t w;
@@ -57,7 +58,7 @@ static bool parse_window(const struct case_file *c, const char *key, int64_t *wi
     return true;
 }
 
-/* The first bound is of results, the second of gradients. */
+/* The first bound is for results, the second for gradients. */
 static bool parse_tol(struct case_file *c)
 {
     char f[64], g[64], more;
@@ -68,12 +69,12 @@ static bool parse_tol(struct case_file *c)
     return true;
 }
 
-/* What the metadata say of the problem goes into the plan's description; what they leave out is
- * the usual. */
+/* Reads the problem from the metadata into the plan's description.  Missing keys select the
+ * defaults. */
 static bool parse_meta(struct case_file *c, loci_desc *d)
 {
     if (!check_keys(c)) return false;
-    /* first of all: without it this is some other safetensors file */
+    /* checked first: without it this is some other safetensors file */
     const char *version = meta(c, "loci.case", NULL);
     const char *stage = meta(c, "loci.stage", "attention"), *mask = meta(c, "loci.mask", "causal");
     if (!version) return refuse("%s: this is no case file: its metadata lacks loci.case", c->path);
@@ -110,7 +111,7 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
 
 /* ---- Tensors of the file --------------------------------------------------------------------- */
 
-/* A tensor that is found has a use; NULL: there is none of this name. */
+/* Finds a tensor and marks it as used.  NULL: no tensor has this name. */
 static const struct safetensor *find(struct case_file *c, const char *name)
 {
     for (int i = 0; i < c->file.count; i++) {
@@ -142,7 +143,7 @@ static bool check_shape(const struct case_file *c, const struct safetensor *t, i
     return false;
 }
 
-/* A tensor that must be there, with `rank` dimensions, none empty. */
+/* Finds a required tensor that has `rank` dimensions, none empty. */
 static const struct safetensor *required(struct case_file *c, const char *name, int rank)
 {
     const struct safetensor *t = find(c, name);
@@ -161,7 +162,7 @@ static bool read_raw(struct case_file *c, const struct safetensor *t, void *data
     return !loci_safetensors_read(&c->file, t, data, &e) || refuse("%s: %s", c->path, e.text);
 }
 
-/* F32 data as numbers of that type; NULL after an error. */
+/* Reads F32 data as numbers of the given type.  NULL after an error. */
 static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dtype)
 {
     if (!check_type(c, t, ST_F32)) return NULL;
@@ -185,8 +186,8 @@ static bool fits_int(const struct case_file *c, const struct safetensor *t)
     return true;
 }
 
-/* Every param.<encoding>.<name> of the file, as the plan wants to know them; the strings live in
- * the task. */
+/* Collects every param.<encoding>.<name> of the file in the form that a plan expects.  The task
+ * owns the strings. */
 static bool gather_params(struct case_file *c, loci_tensor **list, int *count, char **names)
 {
     *list = alloc((size_t)c->file.count, sizeof **list);
@@ -211,8 +212,8 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
     return true;
 }
 
-/* In a case an option that is not said has its usual value, also where a plan wants to be told with
- * a full mask.  The causal plan spells all of them out. */
+/* An option that a case omits has its default value, even where a plan with a full mask requires
+ * it.  The text of the causal plan spells out all options. */
 static void say_all(struct case_file *c, loci_desc *d)
 {
     loci_desc causal = *d;
@@ -230,7 +231,7 @@ static void say_all(struct case_file *c, loci_desc *d)
     loci_plan_destroy(plan);
 }
 
-/* The plan, told of the learned tensors that the file has, and the tensors that it wants. */
+/* Opens the plan with the learned tensors of the file, and reads the tensors that it needs. */
 static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
                       ptrdiff_t k_len)
 {
@@ -265,7 +266,7 @@ static struct output *add_output(struct case_file *c, const char *name, int rank
     return o;
 }
 
-/* Room for a result, which becomes an output of the case. */
+/* Allocates a result, which becomes an output of the case. */
 static void *result(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape,
                     loci_dtype dtype)
 {
@@ -276,7 +277,7 @@ static void *result(struct case_file *c, const char *name, int rank, const ptrdi
     return data;
 }
 
-/* A cotangent, if the file has it: sets *data and c->backward. */
+/* Reads a cotangent if the file has it.  Sets *data and c->backward. */
 static bool cotangent(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape,
                       loci_dtype dtype, const void **data)
 {
@@ -286,7 +287,7 @@ static bool cotangent(struct case_file *c, const char *name, int rank, const ptr
     return check_shape(c, t, rank, shape) && (*data = load(c, t, dtype)) != NULL;
 }
 
-/* Gradients of all tensors that are not fixed. */
+/* Allocates gradients of all tensors that are not fixed. */
 static void param_results(struct case_file *c)
 {
     struct task *t = &c->task;
@@ -304,9 +305,9 @@ static bool attends(const struct case_file *c)
     return c->stage == LOCI_ATTENTION || c->stage == LOCI_LINEAR_ATTENTION;
 }
 
-/* Stages attention and linear_attention: inputs, results, and with a cotangent gradients.  A stick
- * has what remains of it in the place of lse, states have averages of their own, linear attention
- * has no sum of weights. */
+/* Stages attention and linear_attention: inputs and results, and gradients if there is a cotangent.
+ * A stick has its remainder in place of lse, states have averages of their own, and linear
+ * attention has no sum of weights. */
 static bool open_attention(struct case_file *c, loci_desc *d)
 {
     const struct safetensor *q = required(c, "q", 4), *k = q ? required(c, "k", 4) : NULL,
@@ -373,8 +374,9 @@ static bool open_rows(struct case_file *c, loci_desc *d)
 
 /* ---- Positions and segments ------------------------------------------------------------------ */
 
-/* I64 [L] or [B,L], or F64 [N,L] or [B,N,L]; either way the batch is in front when the rank is one
- * more.  `axes`: these are positions, which F64 coordinates may be; segments are I64 always. */
+/* Finds I64 [L] or [B,L], or F64 [N,L] or [B,N,L].  The batch comes first if the rank is one
+ * higher.  `axes`: these are positions, so F64 coordinates are allowed.  Segments are always
+ * I64. */
 static const struct safetensor *find_places(struct case_file *c, const char *name,
                                             ptrdiff_t length, bool axes, bool *ok)
 {
@@ -409,7 +411,8 @@ static const struct safetensor *find_places(struct case_file *c, const char *nam
     return t;
 }
 
-/* The numbers (8 bytes each), repeated for each batch entry where others differ between entries. */
+/* Reads the numbers (8 bytes each).  Repeats them for each batch entry if other numbers differ
+ * between entries. */
 static void *load_places(struct case_file *c, const struct safetensor *t, bool *ok)
 {
     bool repeat = c->batched && t->rank == (t->type == ST_F64 ? 2 : 1);
@@ -420,7 +423,7 @@ static void *load_places(struct case_file *c, const struct safetensor *t, bool *
     return data;
 }
 
-/* Queries without keys' positions, or the other way round, would be measured from nowhere. */
+/* Queries and keys must both have positions, or neither: else distances are undefined. */
 static bool both(const struct case_file *c, const struct safetensor *q, const struct safetensor *k,
                  const char *what)
 {
@@ -434,7 +437,8 @@ static bool open_places(struct case_file *c)
     struct task *t = &c->task;
     bool ok = true, attention = attends(c);
     const struct safetensor *qp = find_places(c, attention ? "q_pos" : "pos", t->q_len, true, &ok);
-    const struct safetensor *kp = qp, *qs = NULL, *ks = NULL;        /* of rows: their one list */
+    /* qp: the only list, of rows */
+    const struct safetensor *kp = qp, *qs = NULL, *ks = NULL;
     if (ok && attention) kp = find_places(c, "k_pos", t->k_len, true, &ok);
     if (ok && attention) qs = find_places(c, "q_seg", t->q_len, false, &ok);
     if (ok && attention) ks = find_places(c, "k_seg", t->k_len, false, &ok);
@@ -455,7 +459,7 @@ static bool open_places(struct case_file *c)
     return ok;
 }
 
-/* The smallest and the largest of n positions. */
+/* Finds the smallest and the largest of n positions. */
 static void range_of(const int64_t *pos, ptrdiff_t n, int64_t *low, int64_t *high)
 {
     *low = *high = pos[0];
@@ -465,15 +469,15 @@ static void range_of(const int64_t *pos, ptrdiff_t n, int64_t *low, int64_t *hig
     }
 }
 
-/* Positions are any numbers of 64 bits: their distance may be none. */
+/* Positions are arbitrary 64-bit numbers, so their distance may overflow. */
 static ptrdiff_t distance(int64_t a, int64_t b)
 {
     ptrdiff_t d;
     return __builtin_sub_overflow(a, b, &d) ? PTRDIFF_MAX : d;
 }
 
-/* The largest |pos_q - pos_k| of the call, for which tables are prepared.  Without positions the
- * last query is at the last key. */
+/* The largest |pos_q - pos_k| of the call.  Tables are prepared for it.  Without positions the last
+ * query is at the last key. */
 static ptrdiff_t max_distance(const struct task *t)
 {
     ptrdiff_t most = 0, entries = t->call.q_pos && t->call.per_batch ? t->batch : 1;
@@ -491,7 +495,7 @@ static ptrdiff_t max_distance(const struct task *t)
 
 /* ---- Expectations ---------------------------------------------------------------------------- */
 
-/* expect.NAME is what the result NAME should be, as F32 or F64. */
+/* expect.NAME is the expected value of the result NAME, as F32 or F64. */
 static bool load_expectation(struct case_file *c, const struct safetensor *t)
 {
     int k = 0;
@@ -516,7 +520,7 @@ static bool load_expectation(struct case_file *c, const struct safetensor *t)
     return true;
 }
 
-/* Comes last: by now every tensor with another use has had it. */
+/* Runs last, when every tensor with another use is marked. */
 static bool open_expectations(struct case_file *c)
 {
     for (int i = 0; i < c->file.count; i++) {
@@ -531,8 +535,8 @@ static bool open_expectations(struct case_file *c)
 
 /* ---- The case -------------------------------------------------------------------------------- */
 
-/* In the order in which things are known: metadata, plan and tensors, positions, then what is left
- * over can only be an expectation. */
+/* Each step needs the ones before it: metadata, plan and tensors, positions.  Every tensor that is
+ * still unused must be an expectation. */
 bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa)
 {
     *c = (struct case_file){ .path = path };

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* case.h -- a case file: a whole attention problem, and perhaps what it should give. */
+/* case.h -- a case file: an attention problem, with expected results if the file has them. */
 #ifndef LOCI_CLI_CASE_H
 #define LOCI_CLI_CASE_H
 
 #include "models/safetensors.h"
 #include "cli/task.h"
 
-/* One result of running a case, and what the file expects of it. */
+/* A result of running a case, and its expected value from the file. */
 struct output {
     char name[192];                      /* "out", "d.param.t5.table", ... */
     int rank;
     ptrdiff_t shape[ST_MAX_RANK];
     loci_dtype dtype;
     const void *data;
-    double *expect;                      /* NULL: nothing */
+    double *expect;                      /* NULL: nothing is expected */
 };
 
 struct case_file {
     const char *path;
-    char text[1024];                     /* the encoding, where the file's does not say enough */
+    /* the encoding, if the file's own text is not complete */
+    char text[1024];
     struct safetensors file;
     bool *used;                          /* per tensor of the file */
     loci_stage stage;
@@ -31,8 +32,8 @@ struct case_file {
     struct output output[64];
 };
 
-/* Reads the file, makes the plan for it, and fills the task: inputs, tensors, positions, room for
- * the results. Prints its error and returns false; the case may be closed either way. */
+/* Reads the file, creates its plan and fills the task: inputs, tensors, positions, buffers for the
+ * results.  Prints its error and returns false.  You may close the case either way. */
 bool case_open(struct case_file *, const char *path, loci_dtype, bool fast, const char *isa);
 void case_close(struct case_file *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c -- `loci check`: which rule do the numbers of another program follow, and where do they
- * leave it? */
+/* check.c -- `loci check`: finds the rule that the numbers of another program follow, and where
+ * they depart from it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@ double ulps_f32(double got, double want)
     return fabs(got - want) / ldexp(1, (want == 0 || e < -125 ? -125 : e) - 24);
 }
 
-/* NaN and infinity are off by infinity; squares are cut, so that one of them does not make all
- * rules equally bad. */
+/* NaN and infinity have an infinite error.  Squares are capped, so that one such number does not
+ * make all rules equally bad. */
 void score_add(struct score *s, struct place at, double got, double want, double tolerance,
                double loose)
 {
@@ -48,7 +48,7 @@ char *part_of(const char *encoding, const char *name)
     return NULL;
 }
 
-/* Where "key=" stands in a text, or NULL. */
+/* Finds "key=" in a text.  Returns NULL if it is absent. */
 static char *find_key(char *text, const char *key)
 {
     const size_t n = strlen(key);
@@ -65,7 +65,7 @@ bool text_has(const char *text, const char *key)
     return has;
 }
 
-/* The old value goes first, comma and all; the new one is put at the end. */
+/* Removes the old value with its comma and appends the new one. */
 bool text_with(char *text, size_t capacity, const char *key, const char *value)
 {
     char *at = find_key(text, key);
@@ -76,15 +76,16 @@ bool text_with(char *text, size_t capacity, const char *key, const char *value)
     }
     if (!value) return true;
     const size_t used = strlen(text);
-    return snprintf(text + used, capacity - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
+    return snprintf(text + used, capacity - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key,
+                    value)
          < (int)(capacity - used);
 }
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum { MOST = 1 << 24 };                 /* every rule that is tried computes as many */
+enum { MOST = 1 << 24 };                 /* every candidate rule computes this number too */
 
-/* Number i of a tensor of any type that is read. */
+/* Element i of a tensor of any supported type. */
 static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
 {
     switch (type) {
@@ -97,8 +98,8 @@ static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
     }
 }
 
-/* Half the distance from 1 to the next number of each type is what a rounding may cost.  A tensor
- * under its usual name need not be there; one that is named must be. */
+/* Rounding may cost half the distance from 1 to the next number of the type.  A tensor under its
+ * default name is optional; a tensor that the user names is required. */
 static bool read_numbers(struct check *c, struct numbers *n, const char *given, const char *usual)
 {
     n->name = given ? given : usual;
@@ -129,12 +130,13 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
     return read || refuse("%s: %s", c->path, e.text);
 }
 
-/* ---- What is said ---------------------------------------------------------------------------- */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
-/* Right, as far as the numbers go: explained, and by what was wanted. */
+/* True if a rule explains the numbers, and it is the one that was asked for. */
 static bool follows(const struct finding *f) { return f->explains && !f->mistake[0]; }
 
-/* For people: what it is, what was wanted, how well it fits; the first number that does not. */
+/* Prints for people: the rule found, the rule asked for, how well it fits, and the first number
+ * that differs. */
 static void print_text(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
@@ -219,7 +221,7 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* The tensors that may be there: where their numbers go, which option and which name says so. */
+/* The optional tensors: the offset of their numbers, the option and the default name. */
 static const struct { size_t at; int flag; const char *usual; } inputs[] = {
     { offsetof(struct check, before), BEFORE, "before" },
     { offsetof(struct check, after), AFTER, "after" },
@@ -235,7 +237,7 @@ static struct numbers *input(struct check *c, int i)
     return (struct numbers *)((char *)c + inputs[i].at);
 }
 
-/* One kind of thing at a time: which of several a sentence is about would not be clear. */
+/* Exactly one kind of input is allowed, so that the result is unambiguous. */
 static bool read_all(struct check *c, const struct args *a)
 {
     for (int i = 0; i < COUNT(inputs); i++)
@@ -257,7 +259,7 @@ static bool read_all(struct check *c, const struct args *a)
     return true;
 }
 
-/* What is there decides which rules are tried. */
+/* The tensors that are given decide which rules are tried. */
 static int look(struct check *c, const struct args *a)
 {
     struct finding f = { .what = "" };
@@ -271,7 +273,7 @@ static int look(struct check *c, const struct args *a)
     return follows(&f) ? EXIT_DONE : EXIT_BROKEN;
 }
 
-/* What a model's file says it should be. */
+/* Reads the encoding that a model's file specifies. */
 static bool read_config(const struct args *a, const char *path, loci_rope *rope)
 {
     int layer = 0, length = 0;
@@ -289,7 +291,7 @@ static int check_file(struct check *c, const struct args *a)
     return code;
 }
 
-/* CONFIG stands for the encoding of one of its layers. */
+/* CONFIG supplies the encoding of one of its layers. */
 static int run(const struct args *a)
 {
     int layout = 0;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* check_bias.c -- ALiBi's slopes, and T5's bias or bucket numbers.
  *
- * The exact numbers are asked of the library: with q and k zero and one key, lse is the bias at
- * that distance. */
+ * The library supplies the exact numbers: with q and k zero and one key, lse is the bias at that
+ * distance. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/check.h"
 
-enum { MAX_HEADS = 4096 };               /* a plan with so many heads is made for every rule */
+/* every candidate rule needs a plan with this number of heads */
+enum { MAX_HEADS = 4096 };
 
 /* ---- Biases from the library ----------------------------------------------------------------- */
 
-/* A plan of one query and one key, ready to be asked at any distance up to `reach`. */
+/* A plan of one query and one key, prepared for distances up to `reach`. */
 struct biases {
     loci_plan *plan;
     int heads;
@@ -23,7 +24,7 @@ struct biases {
     loci_call call;
 };
 
-/* One block of zeros is query, key and value; its second half takes the output. */
+/* One block of zeros serves as query, key and value.  Its second half receives the output. */
 static bool biases_open(struct biases *b, const char *text, int heads, const double *table,
                         ptrdiff_t reach, loci_error *e)
 {
@@ -32,7 +33,8 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
     b->tables = alloc(loci_tables_size(b->plan, reach), 1);
-    b->zero = alloc((size_t)heads * 8, sizeof(double)), b->lse = alloc((size_t)heads, sizeof(double));
+    b->zero = alloc((size_t)heads * 8, sizeof(double)),
+    b->lse = alloc((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
     b->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero,
                                    .v = zero, .o = out, .lse = b->lse, .error = e);
@@ -44,7 +46,7 @@ static void biases_close(struct biases *b)
     free(b->tables), free(b->work), free(b->zero), free(b->lse);
     loci_plan_destroy(b->plan);
 }
-/* Biases of all heads at query - key = distance, in b->lse. */
+/* Computes the biases of all heads at query - key = distance into b->lse. */
 static bool biases_at(struct biases *b, int64_t distance)
 {
     const int64_t q = distance > 0 ? distance : 0, k = distance > 0 ? 0 : -distance;
@@ -54,7 +56,7 @@ static bool biases_at(struct biases *b, int64_t distance)
 
 /* ---- Slopes ---------------------------------------------------------------------------------- */
 
-/* A slope is what one step back costs. */
+/* A slope is the change of the bias per step back. */
 static bool slopes_of(const char *text, int heads, double *m)
 {
     struct biases b;
@@ -65,23 +67,23 @@ static bool slopes_of(const char *text, int heads, double *m)
     return done;
 }
 
-/* for qsort: the largest first, as slopes usually are */
+/* For qsort: the largest first, the usual order of slopes. */
 static int falling(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x < y) - (x > y);
 }
 
-/* Rounding of the type, and for each head a float32 multiplication by the ratio. */
+/* Covers rounding of the type and, for each head, a float32 multiplication by the ratio. */
 static double slope_tolerance(const struct check *c, int h, double m)
 {
     if (c->tolerance >= 0) return c->tolerance * fabs(m);
     return fabs(m) * (c->slopes.unit + (h + 3) * fmin(c->slopes.unit, 0x1p-24));
 }
 
-/* Tries the rule that is wanted, the other one, and the mistakes known from other programs, until
- * one explains every head.  `low` and `high` are the powers of two around the number of heads:
- * where it is none itself, rules differ behind head `low`. */
+/* Tries the rule asked for, the other one, and known mistakes of other programs, until one explains
+ * every head.  `low` and `high` are the powers of two around the number of heads.  If that number
+ * is not itself a power of two, rules differ behind head `low`. */
 bool check_slopes(const struct check *c, struct finding *f)
 {
     if (c->slopes.tensor->count > MAX_HEADS || !c->slopes.unit)
@@ -121,7 +123,7 @@ bool check_slopes(const struct check *c, struct finding *f)
         else if (k == 2 || k == 3) made = slopes_of("alibi", k == 2 ? high : low, m);
         else memcpy(m, base, sizeof *m * (size_t)H);
         for (int h = low; h < H && k == 3; h++) m[h] = m[h - 1] * m[0];
-        if (k == 4) {                    /* exact where the ratio is: one slope further */
+        if (k == 4) {                    /* exact if the ratio is: one slope further */
             for (int h = H - 1; h > 0; h--) m[h] = m[h - 1];
             m[0] = 1;
         }
@@ -132,7 +134,7 @@ bool check_slopes(const struct check *c, struct finding *f)
             const double tolerance = slope_tolerance(c, h, m[h]);
             score_add(&s, (struct place){ h, 0, h }, c->slopes.x[h], m[h], tolerance, tolerance);
         }
-        /* the nearest one yet: more heads explained, then the smaller errors */
+        /* the nearest rule so far explains more heads, then has the smaller errors */
         const bool nearer = s.within > f->score.within
                             || (s.within == f->score.within && s.squares < f->score.squares);
         if (!made || (k && !nearer)) continue;
@@ -152,16 +154,17 @@ bool check_slopes(const struct check *c, struct finding *f)
 
 /* ---- Buckets --------------------------------------------------------------------------------- */
 
-/* A bias [heads][queries][keys], whose last query is at the last key, as in decoding. */
+/* A bias [heads][queries][keys].  The last query is at the last key, as in decoding. */
 struct bias_problem {
     const struct check *check;
     ptrdiff_t heads, queries, keys, buckets;
-    bool numbers;                        /* the bias holds bucket numbers */
+    bool numbers;                        /* the bias contains bucket numbers */
     double scale;
 };
 
-/* Buckets by distance, of a text; NULL when it is impossible.  A table that holds the number of
- * each bucket makes the bias that number.  Distances go one further than they occur, for slips. */
+/* Buckets by distance for a text, or NULL if the text is invalid.  A table that contains the number
+ * of each bucket makes the bias equal to that number.  Covers one distance more than occurs, to
+ * detect off-by-one mistakes. */
 static int *buckets_of(const struct bias_problem *p, const char *text, loci_error *e)
 {
     const ptrdiff_t back = p->queries + p->keys + 1;
@@ -181,7 +184,7 @@ static int *buckets_of(const struct bias_problem *p, const char *text, loci_erro
     return NULL;
 }
 
-/* Mistakes that a bucket number may hold. */
+/* Known mistakes in a bucket number. */
 enum slip { RIGHT, NEARER, FARTHER, MIRRORED, LOWER, HIGHER, SLIPS };
 static const char *const slip_names[] = {
     [RIGHT] = "",
@@ -215,7 +218,7 @@ static void score_buckets(const struct bias_problem *p, const int *bucket, enum 
             }
 }
 
-/* How many buckets there are: the text's word, else the table's, else the usual 32. */
+/* The number of buckets comes from the text, else from the table, else it is the default 32. */
 static bool shape_bias(struct bias_problem *p, const char *text)
 {
     const struct check *c = p->check;
@@ -243,8 +246,8 @@ static bool shape_bias(struct bias_problem *p, const char *text)
     return true;
 }
 
-/* Tries the forms of T5's rule with every slip, until one explains all.  The scale is taken out of
- * the text, and multiplied here: buckets are asked of the library as plain numbers. */
+/* Tries the forms of T5's rule with every slip, until one explains all.  The scale is removed from
+ * the text and applied here, since buckets are computed as plain numbers. */
 bool check_buckets(const struct check *c, struct finding *f)
 {
     struct bias_problem p = { .check = c, .scale = 1 };
@@ -262,7 +265,7 @@ bool check_buckets(const struct check *c, struct finding *f)
         return refuse("check: the encoding's text is too long");
     if (!strstr(text, "bidirectional=")) text_with(text, sizeof text, "bidirectional", "0");
     const bool two = strstr(text, "bidirectional=1");
-    /* as given, the other direction, and both with the usual distance */
+    /* Forms: as given, with the other direction, and both with the default distance. */
     for (int form = 0; form < 4 && !f->explains; form++) {
         char other[512];
         loci_error e;
@@ -279,7 +282,8 @@ bool check_buckets(const struct check *c, struct finding *f)
             const char *a = two ? "buckets are one-sided, not two-sided"
                                 : "buckets are two-sided, not one-sided";
             const char *b = form / 2 ? "max_distance is 128" : "";
-            if (form % 2 == 0 || !c->encoding) a = "";       /* nothing was said to be otherwise */
+            /* no option was given to depart from */
+            if (form % 2 == 0 || !c->encoding) a = "";
             snprintf(f->rule, sizeof f->rule, "%s", other);
             snprintf(f->mistake, sizeof f->mistake, "%s%s%s%s%s", a, *a && *b ? "; " : "", b,
                      (*a || *b) && slip ? "; " : "", slip_names[slip]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* check_rotation.c -- rotated rows, and tables of cos and sin.
  *
- * Candidates are encoding texts with, perhaps, positions that are wrong in some way.  Their cos and
- * sin come from loci_export_rope, so that what is compared with is what the library turns by. */
+ * A candidate is an encoding text, optionally with wrong positions.  Its cos and sin come from
+ * loci_export_rope, so the comparison uses the angles that the library rotates by. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "cli/check.h"
 #include "loci/convert.h"
 
-/* Candidates are told apart by a sample of rows, and the best is compared with all of them. */
+/* A sample of rows selects the best candidate, which is then compared with all rows. */
 enum { SAMPLE = 96, MAX_CANDIDATES = 256, TEXT = RULE_TEXT };
 enum shift { AS_GIVEN, ONE_LESS, ONE_MORE, NEGATIVE, ZERO, BFLOAT, HALF_FLOAT, SHIFTS };
 static const char *const shift_names[] = {
@@ -22,17 +22,19 @@ static const char *const shift_names[] = {
     [BFLOAT] = "positions are rounded to bfloat16",
     [HALF_FLOAT] = "positions are rounded to float16",
 };
-enum order { SAME, TO_INTERLEAVED, TO_HALF };      /* of the channels of `after` */
+/* channel order of `after` */
+enum order { SAME, TO_INTERLEAVED, TO_HALF };
 
 struct candidate { char text[TEXT], mistake[256]; enum shift shift; enum order order; };
 
-/* What is looked at: `rows` positions of `heads` heads (batch entries counted in), of `width`
+/* The data under test: `rows` positions of `heads` heads (over all batch entries), of `width`
  * channels. */
 struct problem {
     const struct check *check;
     bool table;
     ptrdiff_t heads, rows;
-    int width, dim;                      /* of a head; of a table: those that it is for */
+    /* dim: of a head; for a table, of the heads that it serves */
+    int width, dim;
     int layout;                          /* of a table */
     double unit;
     double *pos;                         /* [rows] */
@@ -44,8 +46,8 @@ struct problem {
 
 struct turns { int pairs, offset; bool interleaved; double m; double *cos, *sin, *slack; };
 
-/* Rounding of positions is a mistake of programs that hold them in the type of the model: from 257
- * on bfloat16 misses some, from 2049 on float16. */
+/* Programs that store positions in the type of the model round them: bfloat16 is wrong from 257 on,
+ * float16 from 2049 on. */
 static double moved(double pos, enum shift shift)
 {
     uint16_t h;
@@ -69,7 +71,7 @@ static double moved(double pos, enum shift shift)
     }
 }
 
-/* A number after "key=", or the usual one. */
+/* The number after "key=", or the default. */
 static double option(const char *text, const char *key, double usual)
 {
     char find[32];
@@ -89,8 +91,8 @@ static loci_plan *plan_of(const struct problem *p, const char *text, loci_error 
     return status ? NULL : plan;
 }
 
-/* cos and sin of some rows (`row` NULL: of the first n), and what an angle in float32 may be off.
- * The rule's own w is read off position 1. */
+/* Computes cos and sin of some rows (`row` NULL: of the first n), and the possible error of an
+ * angle in float32.  Reads the rule's own w off position 1. */
 static bool rotations_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
                      ptrdiff_t n, struct turns *t, loci_error *e)
 {
@@ -112,7 +114,7 @@ static bool rotations_of(const struct problem *p, const struct candidate *c, con
     table.count = 2, table.pos = ends, table.cos = rates, table.sin = sin;
     done = done && !loci_export_rope(plan, NULL, &table, e);
     t->m = rates[0];                     /* cos 0, times the attention factor */
-    /* w from one position on, for the error of a float32 angle */
+    /* w from position 1, for the error of a float32 angle */
     for (int i = 0; i < t->pairs && done; i++) {
         const double w = atan2(sin[t->pairs + i], rates[t->pairs + i]);
         for (ptrdiff_t r = 0; r < n && w > 0; r++)
@@ -125,7 +127,7 @@ static void release(struct turns *t) { free(t->cos), free(t->sin), free(t->slack
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* Where a number of `before` or `after` lies, in either layout. */
+/* The index of an element of `before` or `after`, in either layout. */
 static ptrdiff_t index_of(const struct problem *p, ptrdiff_t head, ptrdiff_t row, int channel)
 {
     const struct safetensor *t = p->check->before.tensor;
@@ -135,7 +137,7 @@ static ptrdiff_t index_of(const struct problem *p, ptrdiff_t head, ptrdiff_t row
     return ((head / per * p->rows + row) * per + head % per) * p->width + channel;
 }
 
-/* Where channel i of the exact row lies in `after`. */
+/* The channel of `after` that corresponds to channel i of the exact row. */
 static int ordered(const struct turns *t, enum order order, int i)
 {
     const int k = i - t->offset;
@@ -144,7 +146,7 @@ static int ordered(const struct turns *t, enum order order, int i)
          + (order == TO_INTERLEAVED ? k % t->pairs * 2 + k / t->pairs : k / 2 + k % 2 * t->pairs);
 }
 
-/* Two tolerances for each number: that of exact angles, and a looser one for angles in float32. */
+/* Each number has two tolerances: one for exact angles, and a looser one for float32 angles. */
 static void score_row(const struct problem *p, const struct candidate *c, const struct turns *t,
                       ptrdiff_t head, ptrdiff_t row, ptrdiff_t at, struct score *s)
 {
@@ -154,7 +156,7 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
         const int k = i - t->offset;
         const struct place here = { head, row, ordered(t, c->order, i) };
         const double got = y[index_of(p, head, row, (int)here.column)];
-        if (k < 0 || k >= 2 * t->pairs) {            /* a channel that stays */
+        if (k < 0 || k >= 2 * t->pairs) {            /* a channel that is not rotated */
             const double want = x[index_of(p, head, row, i)];
             score_add(s, here, got, want, unit * fabs(want), unit * fabs(want));
             continue;
@@ -171,7 +173,7 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
     }
 }
 
-/* cos is place 0, sin is place 1.  A pair of a table is its column, by the layout. */
+/* cos is place 0, sin is place 1.  The layout maps a pair to its column of the table. */
 static void score_table_row(const struct problem *p, const struct turns *t, ptrdiff_t row,
                             ptrdiff_t at, struct score *s)
 {
@@ -187,7 +189,7 @@ static void score_table_row(const struct problem *p, const struct turns *t, ptrd
         }
 }
 
-/* Of the rows given, and one head of them; or, row NULL, of all. */
+/* Scores the given rows and one head of them, or all if row is NULL. */
 static bool score_candidate(const struct problem *p, const struct candidate *c,
                             const ptrdiff_t *row, ptrdiff_t n, struct score *s, loci_error *e)
 {
@@ -205,8 +207,8 @@ static bool score_candidate(const struct problem *p, const struct candidate *c,
 
 /* ---- Candidates ------------------------------------------------------------------------------ */
 
-/* A candidate, unless it is there: the first one's words for a mistake are the simplest.  `a` and
- * `b` are said one behind the other. */
+/* Adds a candidate unless the list already has it: its first description is the simplest.  `a` and
+ * `b` are joined. */
 static void add(struct problem *p, const char *text, enum shift shift, enum order order,
                 const char *a, const char *b)
 {
@@ -221,7 +223,7 @@ static void add(struct problem *p, const char *text, enum shift shift, enum orde
     c->shift = shift, c->order = order;
 }
 
-/* The text with one option changed, in the digits that a person would write where these do. */
+/* The text with one option changed, printed with few digits where they give the same number. */
 static void add_with(struct problem *p, const char *text, const char *key, double value,
                      const char *a, const char *b)
 {
@@ -233,7 +235,7 @@ static void add_with(struct problem *p, const char *text, const char *key, doubl
     if (text_with(changed, sizeof changed, key, number)) add(p, changed, AS_GIVEN, SAME, a, b);
 }
 
-/* Only what says which channels turn, how fast, unscaled. */
+/* Keeps only the options that select the rotated channels and their speed, without scaling. */
 static void plain_text(const char *text, char *plain)
 {
     static const char *const keys[] = { "base", "dim", "offset" };
@@ -247,9 +249,9 @@ static void plain_text(const char *text, char *plain)
     }
 }
 
-/* The base that the row nearest to position 0 tells, in the pairing given; NaN if none does.  Each
- * pair's angle gives one, and the median of them counts: a pair near zero tells nothing.  Angles
- * near half a turn and very slow pairs are left out, as their w would be anything. */
+/* Estimates the base from the row nearest to position 0, in the given pairing.  Returns NaN if no
+ * pair gives one.  Each pair's angle gives an estimate, and the median counts.  Pairs near zero,
+ * angles near half a turn and very slow pairs are skipped: their w would be arbitrary. */
 static double guess_base(const struct problem *p, bool interleaved, int offset, int pairs)
 {
     ptrdiff_t row = -1;
@@ -279,7 +281,7 @@ static double guess_base(const struct problem *p, bool interleaved, int offset, 
     return found;
 }
 
-/* x in n digits: a guess of 9999.7 stands for 10000. */
+/* Rounds x to n digits: a guess of 9999.7 becomes 10000. */
 static double digits(double x, int n)
 {
     char text[40];
@@ -287,8 +289,8 @@ static double digits(double x, int n)
     return strtod(text, NULL);
 }
 
-/* The text in one pairing, and what may be wrong with it, the likeliest first.  Without an encoding
- * that was asked for, another base or width is no mistake, only the rule. */
+/* Adds the text in one pairing with its possible mistakes, the likeliest first.  If no encoding was
+ * given, another base or width is the rule, not a mistake. */
 static void add_family(struct problem *p, const char *text, const char *said)
 {
     static const double bases[] = {
@@ -311,7 +313,7 @@ static void add_family(struct problem *p, const char *text, const char *said)
     }
     const bool scaled = strstr(text, "scaling=") && !strstr(text, "scaling=none");
     if (scaled) add(p, plain, AS_GIVEN, SAME, said, "the scaling is ignored");
-    struct candidate one = { .shift = ZERO };        /* asked for its attention factor only */
+    struct candidate one = { .shift = ZERO };        /* serves only to read the attention factor */
     struct turns t = { 0 };
     loci_error e;
     snprintf(one.text, sizeof one.text, "%s", text);
@@ -331,7 +333,7 @@ static void add_family(struct problem *p, const char *text, const char *said)
         snprintf(what, sizeof what, "%d channels turn, not %d", width, dim);
         add_with(p, text, "dim", width, said, wanted ? what : "");
     }
-    /* the right number of channels, with exponents that divide by the head's width */
+    /* the right number of channels, with exponents divided by the head's width */
     if (dim < p->dim && !scaled)
         add_with(p, text, "base", pow(option(text, "base", 10000), (double)dim / p->dim), said,
                  "frequencies are spread over the whole head, not over the channels that turn");
@@ -358,7 +360,7 @@ static void add_candidates(struct problem *p, const char *text)
     char other[TEXT];
     const bool inter = strstr(text, "pairing=interleaved");
     add_family(p, text, "");
-    if (p->table) return;                /* has its pairs in its layout */
+    if (p->table) return;                /* its layout determines the pairs */
     snprintf(other, sizeof other, "%s", text);
     if (!text_with(other, sizeof other, "pairing", inter ? "half" : "interleaved")) return;
     const char *said = inter ? "the pairing is half, not interleaved"
@@ -368,11 +370,12 @@ static void add_candidates(struct problem *p, const char *text)
 
 /* ---- The search ------------------------------------------------------------------------------ */
 
-/* The nearest candidate: that of most numbers explained, then of the smallest errors.  First are
- * exact angles. */
+/* Finds the candidate that explains the most numbers, then the one with the smallest errors.  Tries
+ * exact angles first. */
 static bool search(struct problem *p, struct finding *f, loci_error *e)
 {
-    /* all rows, or the first ones, where fast pairs show, and others evenly up to the last */
+    /* samples all rows, or the first ones, which show fast pairs, and others evenly up to the
+     * last */
     ptrdiff_t row[SAMPLE], n = p->rows < SAMPLE ? p->rows : SAMPLE;
     for (ptrdiff_t i = 0; i < n; i++) {
         const ptrdiff_t later = i - SAMPLE / 2 + 1;
@@ -381,7 +384,7 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
     struct score *score = alloc((size_t)p->count, sizeof *score), all;
     const struct candidate *best = NULL;
     int nearest = -1;
-    /* the first candidate is what was asked for, and must be possible; others may fail */
+    /* the first candidate is the given encoding and must be valid; others may fail */
     bool made = score_candidate(p, &p->list[0], row, n, &score[0], e);
     for (int i = 0; i < p->count && made; i++) {
         loci_error ignored;
@@ -391,12 +394,12 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
             || (s->within == than->within && s->squares < than->squares && s->within < s->total))
             nearest = i;
     }
-    /* exact angles, then those of float32 */
+    /* exact angles first, then float32 angles */
     for (int pass = 0; pass < 2 && made && !best; pass++)
         for (int i = 0; i < p->count && !best; i++) {
             if (!score[i].total || (pass ? score[i].loose : score[i].within) < score[i].total)
                 continue;
-            /* it explains the sample; does it explain everything? */
+            /* it explains the sample; check it on all rows */
             if (!score_candidate(p, &p->list[i], NULL, p->rows, &all, e)) continue;
             if ((pass ? all.loose : all.within) < all.total) continue;
             best = &p->list[i];
@@ -417,7 +420,7 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
     return made;
 }
 
-/* The first number off, in words of the one who dumped it: the pair as well as the channel. */
+/* Describes the first difference in terms of the dump: the pair and the channel. */
 static void describe_place(const struct problem *p, struct finding *f)
 {
     const struct place *at = &f->score.first;
@@ -438,7 +441,8 @@ static void describe_place(const struct problem *p, struct finding *f)
 
 /* ---- Reading the problem --------------------------------------------------------------------- */
 
-/* Of the rows: given, or 0, 1, 2 and so on.  The bound keeps slips within the library's, 2^40. */
+/* Reads the positions of the rows, or sets 0, 1, 2 and so on.  The bound leaves margin for shifted
+ * positions within the library's limit, 2^40. */
 static bool read_positions(struct problem *p)
 {
     const struct numbers *n = &p->check->pos;
@@ -455,8 +459,8 @@ static bool read_positions(struct problem *p)
     return true;
 }
 
-/* before and after are [rows][channels], with heads and a batch in front, or, rows_first, with
- * heads behind the rows. */
+/* before and after are [rows][channels], with heads and batch in front.  With rows_first, heads
+ * follow the rows. */
 static bool shape_rotation(struct problem *p)
 {
     const struct check *c = p->check;
@@ -487,8 +491,8 @@ static bool shape_rotation(struct problem *p)
     return true;
 }
 
-/* The layout of a table is in its numbers: halves that repeat, neighbours that do, or neither.  Its
- * pairs are all that turn, so that width and offset of the head do not matter. */
+/* Infers the layout of a table from its numbers: repeated halves, repeated neighbours, or neither.
+ * All pairs of a table are rotated, so width and offset of the head do not matter. */
 static bool shape_table(struct problem *p, char *text)
 {
     const struct check *c = p->check;
@@ -524,14 +528,14 @@ static bool shape_table(struct problem *p, char *text)
     return text_with(text, TEXT, "dim", NULL) && text_with(text, TEXT, "offset", NULL);
 }
 
-/* The plan is made once for its sentence only: what is asked for may be impossible. */
+/* Creates the plan only for its error: the given encoding may be invalid. */
 static bool solve(struct problem *p, char *text, struct finding *f)
 {
     const struct check *c = p->check;
     loci_error e;
     if (!(c->before.x ? shape_rotation(p) : shape_table(p, text)) || !read_positions(p))
         return false;
-    loci_plan *plan = plan_of(p, text, &e);          /* candidates would fail without a word */
+    loci_plan *plan = plan_of(p, text, &e);          /* candidates fail without an error */
     if (!plan) return refuse("%s", e.text);
     loci_plan_destroy(plan);
     if (strstr(text, "freq=given")) return refuse("check: freq=given has no rule to compare with");
@@ -555,14 +559,14 @@ static bool solve(struct problem *p, char *text, struct finding *f)
     return true;
 }
 
-/* Without an encoding the search begins at plain rope, and finds pairing and base itself. */
+/* Without an encoding the search starts from plain rope, and finds pairing and base itself. */
 bool check_rotation(const struct check *c, struct finding *f)
 {
     char *part = part_of(c->encoding ? c->encoding : "rope:pairing=half", "rope"), text[TEXT];
     if (!part)
         return refuse("check: rotations and tables are compared with rope, which '%s' has not",
                       c->encoding);
-    /* candidates have an option more */
+    /* leaves space for one more option of a candidate */
     const bool fits = snprintf(text, sizeof text, "%s", part) < (int)sizeof text - 128;
     free(part);
     if (!fits) return refuse("check: the encoding's text is too long");

@@ -6,8 +6,8 @@
 
 #include "cli/show.h"
 
-/* Commas stand between encodings and between options; a piece that is "word=..." goes on with the
- * options of the one before. */
+/* Splits a list whose commas separate encodings and also options.  A piece of the form "word=..."
+ * continues the options of the encoding before it. */
 static int split(char *list, char **texts, int most)
 {
     int n = 0;
@@ -27,7 +27,7 @@ static int split(char *list, char **texts, int most)
     return n;
 }
 
-/* A row for each encoding: the question's word, with its largest deviation where there is one. */
+/* A row for each encoding: the answer's word, with its largest deviation if there is one. */
 static void property_row(struct figure *f, int row, const char *name, const struct finding *all)
 {
     figure_cell(f, row, 0, "%s", name);
@@ -78,7 +78,7 @@ static bool property_table(struct figure *f, const struct wish *w, int n, const 
     return true;
 }
 
-/* Side by side on one scale: what was drawn of the same kind reaches equally far. */
+/* Gives all figures of one kind the same range. */
 static void one_scale(struct album *all)
 {
     struct axis x, y, z;
@@ -92,7 +92,7 @@ static void one_scale(struct album *all)
             all->f[i].scale.low = low, all->f[i].scale.high = high;
 }
 
-/* The picture of one encoding: of what it has of a kind the first. */
+/* Adds the figure of one encoding: the first one of its kind. */
 static bool add_first(struct album *all, const struct wish *w, const char *text, int what)
 {
     struct wish mine = *w;
@@ -106,7 +106,8 @@ static bool add_first(struct album *all, const struct wish *w, const char *text,
     return ok;
 }
 
-/* The first line of each curve in one picture; takes the numbers of figures that it then frees. */
+/* Combines the first line of each curve in one figure.  Moves the numbers out of the other figures
+ * and frees those. */
 static bool common_curve(struct figure *to, const struct wish *w, int n, const char *const *texts)
 {
     int lines = 0;
@@ -165,7 +166,7 @@ int show_several(const struct args *a, const struct wish *w, int what)
     return code;
 }
 
-/* Every encoding of the list, in a table. */
+/* Prints every encoding of the list in a table. */
 int show_list(const struct args *a, const struct wish *w, int what)
 {
     const loci_encoding_info *list;

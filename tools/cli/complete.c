@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* complete.c -- `loci completion`: what may stand next on a command line, for bash, zsh and fish.
+/* complete.c -- `loci completion`: words that can come next on a command line, for bash, zsh and
+ * fish.
  *
- * The shells' scripts are short and know no command: they ask `loci completion next -- WORD...`,
- * where the last word is the one at the cursor, as far as it is typed.  Each answer is a line, what
- * the whole word may be, a tab and what that is; the line ":file" or ":folder" asks the shell for
- * the names of those. */
+ * The shells' scripts are short and know no commands.  They run `loci completion next -- WORD...`,
+ * where the last word is the typed part of the word at the cursor.  Each answer is a line: the
+ * whole completed word, a tab and its description.  The line ":file" or ":folder" asks the shell to
+ * complete file or folder names. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -15,12 +16,12 @@
 #include "lab/task.h"
 #include "show/show.h"
 
-/* ---- What there is --------------------------------------------------------------------------- */
+/* ---- Candidates ------------------------------------------------------------------------------ */
 
-/* The word at the cursor: `kept` is what stands in front of the part that is completed. */
+/* The word at the cursor: `kept` is the text in front of the part that is completed. */
 struct word { char kept[512]; const char *part; bool several; };
 
-/* One answer, if the part begins it. */
+/* Prints one answer if the part is a prefix of it. */
 static void answer(const struct word *w, const char *value, size_t n, const char *end,
                    const char *help)
 {
@@ -28,11 +29,11 @@ static void answer(const struct word *w, const char *value, size_t n, const char
         printf("%s%.*s%s\t%s\n", w->kept, (int)n, value, end, help);
 }
 
-/* w for the rest of the part behind `at`. */
+/* Moves w to the part that begins at `at`. */
 static void move_to(struct word *w, const char *at)
 {
     const size_t have = strlen(w->kept), n = (size_t)(at - w->part);
-    if (have + n >= sizeof w->kept) w->part = "\n";      /* begins nothing */
+    if (have + n >= sizeof w->kept) w->part = "\n";      /* a prefix of nothing */
     else memcpy(w->kept + have, w->part, n), w->kept[have + n] = 0, w->part = at;
 }
 
@@ -42,14 +43,14 @@ static void answer_words(const struct word *w, const char *words)
         answer(w, p, strcspn(p, "|"), "", "");
 }
 
-/* Behind a comma: another text, not an option of the encoding so far. */
+/* Does another text begin behind this comma, rather than an option of the current encoding? */
 static bool begins_text(const char *s)
 {
     const size_t n = strcspn(s, ":+,");
     return s[n] && find_encoding(s, n);
 }
 
-/* A text of encodings: names, and behind a name and a colon its options and their words. */
+/* Completes an encoding text: names, then options and their words behind a name and a colon. */
 static void answer_encoding(struct word w)
 {
     const loci_encoding_info *list, *own = NULL;
@@ -60,7 +61,8 @@ static void answer_encoding(struct word w)
     const char *colon = strchr(start, ':');
     if (colon) own = find_encoding(start, (size_t)(colon - start));
     const char *comma = strrchr(start, ',');
-    if (!own || (w.several && comma)) {                  /* a comma may begin another text */
+    /* a comma may begin another text */
+    if (!own || (w.several && comma)) {
         struct word name = w;
         const char *from = !own && colon ? colon : comma && w.several ? comma + 1 : start;
         move_to(&name, from);
@@ -105,7 +107,7 @@ static void answer_tasks(const struct word *w)
         answer(w, list[i]->name, strlen(list[i]->name), "", list[i]->brief);
 }
 
-/* Arms that have names of their own, and every text of encodings. */
+/* Answers named arms and every encoding text. */
 static void answer_arms(const struct word *w)
 {
     const struct lab_known *list;
@@ -127,7 +129,7 @@ static void answer_commands(const struct word *w, const struct command *const *l
         answer(w, word_of(*list), strlen(word_of(*list)), "", (*list)->brief);
 }
 
-/* `words` is what a flag or a command says it takes, up to a blank or the end. */
+/* `words` describes the value of a flag or a command, up to a blank or the end. */
 static void answer_kinds(struct word w, const char *words)
 {
     const size_t n = strcspn(words, " ");
@@ -154,7 +156,8 @@ static void answer_kinds(struct word w, const char *words)
 
 /* ---- A command line -------------------------------------------------------------------------- */
 
-/* Behind "--name=", "-l" alone and "--name" alone stands a value.  NULL: word says no such flag. */
+/* Finds the flag whose value follows "--name=", "-l" or "--name".  NULL: the word is no such
+ * flag. */
 static const struct flag *flag_of(const struct command *c, const char *word, size_t n)
 {
     for (const struct flag *f = c->flags; f->name; f++)
@@ -176,7 +179,7 @@ static void answer_flags(const struct word *w, const struct command *c)
     answer(w, "--help", 6, "", "this text");
 }
 
-/* What the n-th argument that is no option may be. */
+/* The description of positional argument n. */
 static const char *operand_text(const struct command *c, int n)
 {
     const char *p = c->operand_text ? c->operand_text : "";
@@ -191,7 +194,7 @@ static const char *operand_text(const struct command *c, int n)
 static void answer_next(const char *const *word, int count)
 {
     const struct command *c = &whole_program;
-    const struct flag *open = NULL;      /* whose value comes next */
+    const struct flag *open = NULL;      /* its value comes next */
     struct word w = { .part = word[count - 1] };
     bool options = true;
     int operands = 0, i = 0;
@@ -217,7 +220,8 @@ static void answer_next(const char *const *word, int count)
 
 /* ---- Scripts --------------------------------------------------------------------------------- */
 
-/* Bash cuts words at = and :, but not in quotes, and replaces what stands behind the last cut. */
+/* Bash splits words at = and :, except in quotes, and replaces only the text behind the last
+ * split. */
 static const char bash[] =
     "# SPDX-License-Identifier: MIT\n"
     "# bash completion of loci, made by: loci completion bash\n"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- `loci convert`: weights of safetensors files for the other pairing; convert_shards.c
- * has the files, and convert_table.c tables of cos and sin.
+/* convert.c -- `loci convert`: changes the pairing of weights in safetensors files.
+ * convert_shards.c handles the files, and convert_table.c writes tables of cos and sin.
  *
- * A file whose channels are moved twice, or in part, is not refused by any engine: it writes
- * nonsense.  So whatever could be that is an error here: a q without its k, scales and norms that
- * no pattern takes, a file that says it is converted. */
+ * No engine rejects a file whose channels are moved twice or in part: it produces nonsense.  So
+ * every sign of that is an error here: a q without its k, scales and norms that no pattern matches,
+ * a file that says it is converted. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static enum role usual_role(const char *name)
     return OTHER;
 }
 
-/* Patterns with commas between them. */
+/* Matches a list of patterns separated by commas. */
 static bool fits(const char *patterns, const char *name)
 {
     char one[256];
@@ -65,7 +65,7 @@ static bool fits(const char *patterns, const char *name)
     }
     return false;
 }
-/* Patterns take the place of the usual names of their role: what they leave out is not moved. */
+/* Patterns replace the default names of their role.  Names that they do not match are not moved. */
 static enum role role_of(const struct args *a, const char *name)
 {
     if (a->value[CONVERT_Q] && fits(a->value[CONVERT_Q], name)) return QUERY;
@@ -74,7 +74,7 @@ static enum role role_of(const struct args *a, const char *name)
     return a->value[role == QUERY ? CONVERT_Q : CONVERT_K] ? OTHER : role;
 }
 
-/* The attention that a tensor belongs to: its name without the last two words. */
+/* Names the attention that a tensor belongs to: the tensor's name without its last two words. */
 static int block_length(const char *name)
 {
     int n = (int)strlen(name);
@@ -101,13 +101,13 @@ struct job {
     struct safetensors file;             /* all tensors, from.all */
     struct move *move;                   /* per tensor */
     loci_pairing to;
-    loci_model *model;                   /* NULL: `all` counts for every layer */
+    loci_model *model;                   /* NULL: `all` applies to every layer */
     struct layer all, *layer;
     int heads[2], moved;
 };
 
-/* Weights are in CONFIG's pairing unless the file says that it was converted: if that is the one
- * wanted, they would be moved away from it. */
+/* Weights are in CONFIG's pairing unless the file says that it was converted.  If that is already
+ * the wanted pairing, converting would move them away from it. */
 static bool read_layer(struct job *j, int number, struct layer *to)
 {
     loci_rope r;
@@ -124,7 +124,7 @@ static bool read_layer(struct job *j, int number, struct layer *to)
     return true;
 }
 
-/* The first word of a name that is a number says the layer. */
+/* The first word of a name that is a number is the layer's number. */
 static bool layer_of(struct job *j, const char *name, const struct layer **to)
 {
     *to = &j->all;
@@ -142,8 +142,8 @@ static bool layer_of(struct job *j, const char *name, const struct layer **to)
     return l->known || read_layer(j, (int)number, l);
 }
 
-/* What happens to one tensor, whose rows are heads of l->dim.  A conversion to the pairing that it
- * has moves nothing: it lets the library say what is wrong before a file is begun. */
+/* Plans the move of one tensor, whose rows are heads of l->dim.  A conversion to its present
+ * pairing moves nothing, but lets the library validate before a file is created. */
 static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
 {
     const struct layer *l;
@@ -161,20 +161,21 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
                                     .turned = l->turned ? l->turned : l->dim - l->offset,
                                     .inner = t->count / rows);
     ptrdiff_t heads = rows / c.dim;
-    /* [latent | one key for all heads, which turns] */
+    /* [latent | one rotated key for all heads] */
     if (strstr(t->name, "kv_a_proj_with_mqa")) {
         heads = 1, c.dim = (int)(rows < 65536 ? rows : 65536), c.offset = c.dim - c.turned;
     }
     if (rows != heads * c.dim)
         return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d",
                       j->path, t->name, rows, c.dim);
-    /* The model says how many heads queries have; keys may have fewer. */
+    /* The model gives the number of query heads; keys may have fewer. */
     int wanted = j->heads[m->role == KEY];
     if (!wanted && m->role == QUERY) wanted = l->heads;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
         return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path,
                       t->name, rows, heads, c.dim, wanted);
-    c.heads = (int)(heads < 65537 ? heads : 65537);      /* one too many, for the library to say */
+    /* one too many, so that the library reports it */
+    c.heads = (int)(heads < 65537 ? heads : 65537);
     if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e))
         return refuse("%s: tensor '%.64s': %s", j->path, t->name, e.text);
     m->channels = c;
@@ -182,9 +183,9 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     return true;
 }
 
-/* ---- What would be half a conversion --------------------------------------------------------- */
+/* ---- Partial conversions --------------------------------------------------------------------- */
 
-/* By name, the shorter one first. */
+/* Sorts by name, the shorter one first. */
 static int by_block(const void *a, const void *b)
 {
     const struct block *x = a, *y = b;
@@ -193,7 +194,7 @@ static int by_block(const void *a, const void *b)
     return order ? order : x->length - y->length;
 }
 
-/* Another tensor of a layer whose weight moves, as its scales are. */
+/* Is it another tensor of a layer whose weight moves, such as its scales? */
 static bool follows_weight(const struct args *a, const char *name)
 {
     char weight[ST_MAX_NAME + sizeof ".weight"];
@@ -204,9 +205,9 @@ static bool follows_weight(const struct args *a, const char *name)
     return false;
 }
 
-/* Every attention whose weights move must have both of them, and nothing that belongs to them may
- * stay: scales of quantised rows, and norms per channel.  Norms of a latent (q_a, kv_a) do, since
- * they come before the weight whose rows move. */
+/* Every attention whose weights move must have both q and k.  No tensor that belongs to them may
+ * stay behind: scales of quantised rows, or norms per channel.  Norms of a latent (q_a, kv_a) stay,
+ * since they come before the weight whose rows move. */
 static bool check_rest(const struct job *j, struct block *blocks)
 {
     int n = 0;
@@ -216,7 +217,8 @@ static bool check_rest(const struct job *j, struct block *blocks)
             blocks[n++] = (struct block){ name, block_length(name), j->move[i].role };
     }
     qsort(blocks, (size_t)n, sizeof *blocks, by_block);
-    int kept = 0;                        /* one entry for each attention, with both roles in it */
+    /* merges to one entry per attention, with both roles in it */
+    int kept = 0;
     for (int i = 0; i < n; i++) {
         if (kept && !by_block(&blocks[kept - 1], &blocks[i]))
             blocks[kept - 1].roles |= blocks[i].roles;
@@ -246,7 +248,7 @@ static bool check_rest(const struct job *j, struct block *blocks)
     return true;
 }
 
-/* All is planned before anything is written: a file that is refused leaves nothing behind. */
+/* Plans all moves before anything is written, so a rejected file leaves no output. */
 static bool plan_all(struct job *j)
 {
     const struct safetensors *f = &j->file;
@@ -261,7 +263,7 @@ static bool plan_all(struct job *j)
         return refuse("%s: its metadata say %s=%.32s, so there is nothing to convert to %s",
                       j->path, pairing_key, done, pairings[j->to]);
     for (int i = 0; i < f->count; i++) j->move[i].role = role_of(j->args, f->tensor[i].name);
-    if (!j->model && !j->all.dim) {      /* from the first weight of the queries */
+    if (!j->model && !j->all.dim) {      /* inferred from the first query weight */
         int i = 0;
         while (i < f->count && !(j->move[i].role == QUERY && f->tensor[i].rank == 2)) i++;
         const ptrdiff_t rows = i < f->count ? f->tensor[i].shape[0] : 0;
@@ -286,7 +288,7 @@ static bool plan_all(struct job *j)
 
 /* ---- The new file ---------------------------------------------------------------------------- */
 
-/* In pieces: a tensor that only passes through need not fit into memory. */
+/* Copies in pieces, so that an unchanged tensor need not fit into memory. */
 static loci_status copy(const struct safetensors *f, const struct safetensor *t,
                         struct safetensors_writer *w, char *capacity, size_t size, loci_error *e)
 {
@@ -300,9 +302,10 @@ static loci_status copy(const struct safetensors *f, const struct safetensor *t,
     return s;
 }
 
-/* Tensor i of a shard.  What moves is held whole: its rows change places. */
+/* Writes tensor i of a shard.  A tensor that moves is loaded whole, since its rows are permuted. */
 static loci_status put_tensor(const struct job *j, const struct shard *from, int i,
-                              struct safetensors_writer *w, char *capacity, size_t size, loci_error *e)
+                              struct safetensors_writer *w, char *capacity, size_t size,
+                              loci_error *e)
 {
     const struct safetensor *t = &from->file.tensor[i];
     const loci_channels *c = &j->move[from->first + i].channels;
@@ -317,7 +320,7 @@ static loci_status put_tensor(const struct job *j, const struct shard *from, int
     return s;
 }
 
-/* The same tensors and metadata, but for the pairing that the file now says it has. */
+/* Writes the same tensors and metadata, except for the pairing that the file now declares. */
 static loci_status put_shard(const void *user, const struct shard *from,
                              struct safetensors_writer *w, const char *path, loci_error *e)
 {
@@ -349,7 +352,7 @@ static bool write_all(const struct job *j, const char *path)
     return !s || refuse("%s: %s", path, e.text);
 }
 
-/* For -n: every tensor that would move, and which of its channels. */
+/* For -n: prints every tensor that would move, and its affected channels. */
 static void print_moves(const struct job *j)
 {
     for (int i = 0; i < j->file.count; i++) {
@@ -366,7 +369,7 @@ static void print_moves(const struct job *j)
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* A GGUF file is about its own weights, which were put into another order when it was made. */
+/* The options of a GGUF file describe its own weights, which were reordered when it was made. */
 static bool is_gguf(const char *path)
 {
     char magic[4];
@@ -378,8 +381,8 @@ static bool is_gguf(const char *path)
     return is;
 }
 
-/* The command line, and what it leaves open: with CONFIG the model says how wide heads are and what
- * turns, without it the options do; both would be two answers. */
+/* Reads the command line.  With CONFIG the model gives the width of heads and the rotated part;
+ * without it the options do.  Giving both is an error. */
 static bool read_wish(struct job *j)
 {
     const struct args *a = j->args;
@@ -418,7 +421,7 @@ static bool read_wish(struct job *j)
     return true;
 }
 
-/* -n does all but the writing, so that it finds the same errors. */
+/* -n does everything except writing, so that it finds the same errors. */
 static int convert_file(struct job *j)
 {
     const char *output = j->args->value[CONVERT_DRY_RUN] ? NULL : j->args->value[CONVERT_OUTPUT];
@@ -437,7 +440,7 @@ static int convert_file(struct job *j)
     return done ? EXIT_DONE : EXIT_ERROR;
 }
 
-/* Tables are convert_table.c's. */
+/* convert_table.c handles tables. */
 int convert_weights(const struct args *a)
 {
     struct job j = { .args = a };
@@ -478,7 +481,7 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* An option of the other form would be passed over without a word. */
+/* Rejects options of the other form, which would otherwise be ignored silently. */
 static int run(const struct args *a)
 {
     static const struct { int flag; bool table; } one_form[] = {

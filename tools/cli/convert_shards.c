@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* convert_shards.c -- the files that `loci convert` reads and writes: one of weights, or the shards
- * that an index names.
+/* convert_shards.c -- the files that `loci convert` reads and writes: a single file of weights, or
+ * the shards that an index names.
  *
  * An index is {"weight_map": {TENSOR: FILE, ..}}, in the folder of its files.  It must name every
- * tensor of every shard, and nothing else: a tensor that two files have, or none, is an error. */
+ * tensor of every shard, and no others.  A tensor in two files, or in none, is an error. */
 #define _DEFAULT_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static bool is_folder(const char *path)
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
-/* A folder without an index is refused as any folder is, by the reader of files. */
+/* The file reader rejects a folder without an index, as it does any folder. */
 char *shards_index(const char *path)
 {
     if (!is_folder(path)) return ends(path, index_end) ? join(path, 0, path) : NULL;
@@ -67,13 +67,13 @@ static bool read_text(struct shards *s)
     return good;
 }
 
-/* A name of a file in the index's folder, and of no other. */
+/* Is it the name of a file in the index's folder itself? */
 static bool is_shard_name(const char *name)
 {
     return strlen(name) <= 255 && *name != '.' && !strpbrk(name, "/\\") && ends(name, shard_end);
 }
 
-/* Each file once, in the order of the index. */
+/* Lists each file once, in the order of the index. */
 static bool list_shards(struct shards *s, const json_t *map)
 {
     const char *slash = strrchr(s->index, '/');
@@ -122,7 +122,7 @@ static bool has(const struct shard *f, const char *name)
         if (!strcmp(f->file.tensor[i].name, name)) return true;
     return false;
 }
-/* Called if the shards have fewer tensors than the index: says which one is missing. */
+/* Called if the shards have fewer tensors than the index.  Reports a missing one. */
 static bool find_missing(const struct shards *s, const json_t *map)
 {
     for (struct member m = { .of = map }; next_member(&m);)
@@ -135,13 +135,13 @@ static bool find_missing(const struct shards *s, const json_t *map)
 
 /* ---- All tensors ----------------------------------------------------------------------------- */
 
-/* Two files for each shard are open at the same time. */
+/* Each shard needs two open files at the same time. */
 static void allow_files(int shards)
 {
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= 2 * (rlim_t)shards + 64) return;
     files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);    /* else open() says that there are too many */
+    setrlimit(RLIMIT_NOFILE, &files);    /* on failure, open() reports too many files */
 }
 
 static bool open_all(struct shards *s, const json_t *map)
@@ -182,7 +182,8 @@ bool shards_open(struct shards *s, const char *path)
     }
     if (!read_text(s)) return false;
     if (loci_json_parse(s->text, s->bytes, &root, &e)) {
-        const char *why = strstr(e.text, "sound JSON");      /* it may as well have been GGUF */
+        /* the file might have been GGUF */
+        const char *why = strstr(e.text, "sound JSON");
         return refuse("%s: %s%s", s->index, why ? "this is not " : "", why ? why : e.text);
     }
     const json_t *map = json_object_get(root, "weight_map");
@@ -209,14 +210,14 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Nothing is replaced, so a failure can remove all that it made. */
+/* No file is replaced, so a failure can remove all new files. */
 bool shards_check_output(const struct shards *s, const char *folder)
 {
     struct stat st;
     loci_error e;
     if (!*folder) return refuse("convert: the name of the folder is empty");
     if (stat(folder, &st)) {
-        /* its own folder must be there, and writable */
+        /* its parent folder must exist and be writable */
         char *path = join(folder, (int)strlen(folder), "");
         for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = 0;
         const bool good = !loci_output_check(path, 0, NULL, &e)
@@ -238,8 +239,8 @@ bool shards_check_output(const struct shards *s, const char *folder)
     return good;
 }
 
-/* All files grow next to their places until the last byte of them is written, and the index gets
- * its name last: a folder with an index is whole. */
+/* All files are written next to their final names until complete.  The index is renamed last, so a
+ * folder with an index is complete. */
 bool shards_write(const struct shards *s, const char *folder, write_shard *put, const void *user)
 {
     const int length = (int)strlen(folder);
@@ -268,7 +269,7 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
         listed = !status;
         if (!status) status = loci_output_put(&index, s->text, s->bytes, &e);
     }
-    loci_error ignored;                  /* the first failure is the one to tell */
+    loci_error ignored;                  /* report the first failure only */
     for (int i = 0; i < begun; i++) {
         const bool failed = status;
         if (!failed) at = path[i];

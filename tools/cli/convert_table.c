@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* convert_table.c -- `loci convert --table`: cos and sin of a rope, as other engines read them. */
+/* convert_table.c -- `loci convert --table`: cos and sin of a rope, in the form that other engines
+ * read. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,12 +10,12 @@
 
 struct table {
     const char *path, *encoding;
-    int head_dim, dim;                   /* of them turn */
+    int head_dim, dim;                   /* dim: rotated channels */
     int64_t rows;
     loci_rope_table form;
 };
 
-/* The rotation of one layer; one that does not turn has no table. */
+/* Reads the rotation of one layer.  A layer without a rotation has no table. */
 static bool read_config(const struct args *a, int64_t length, loci_rope *r)
 {
     int layer = 0;
@@ -26,15 +27,16 @@ static bool read_config(const struct args *a, int64_t length, loci_rope *r)
     return refuse("%s: layer %d does not turn, so it has no table", path, layer);
 }
 
-/* Columns of a table: split ones have each pair once. */
+/* Columns of a table.  A split table has each pair once. */
 static int width_of(const struct table *t)
 {
     return t->form.layout == LOCI_TABLE_SPLIT ? t->dim / 2 : t->dim;
 }
 
-/* cos or sin of all rows, a piece at a time: a table may be larger than memory. */
+/* Writes cos or sin of all rows in pieces, since a table may be larger than memory. */
 static loci_status write_part(const loci_plan *plan, const struct table *t, bool sin, int64_t piece,
-                              int64_t *pos, void *buffer, struct safetensors_writer *w, loci_error *e)
+                              int64_t *pos, void *buffer, struct safetensors_writer *w,
+                              loci_error *e)
 {
     const size_t row = (size_t)width_of(t) * stored_size(t->form.dtype);
     loci_status s = LOCI_OK;
@@ -50,7 +52,7 @@ static loci_status write_part(const loci_plan *plan, const struct table *t, bool
     return s;
 }
 
-/* Pieces of about 2^16 numbers, and at least one row.  The metadata say what the table is of. */
+/* Pieces have about 2^16 numbers, and at least one row.  The metadata describe the table. */
 static int write_table(const loci_plan *plan, const struct table *t)
 {
     const enum safetensors_type type = loci_safetensors_type_of(t->form.dtype);
@@ -88,7 +90,7 @@ static int plan_table(const struct args *a, struct table *t)
     const loci_desc d = LOCI_DESC(.encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1,
                                   .dim = t->head_dim);
     if (loci_plan_create(&plan, &d, &e)) return fail("%s", e.text);
-    /* A table of no rows: what is wrong with the plan is said before anything is opened. */
+    /* a table of no rows, so that errors of the plan are reported before any file is opened */
     loci_rope_table none = t->form;
     const double nothing[1] = { 0 };
     none.cos = (void *)nothing;
@@ -106,7 +108,7 @@ static int plan_table(const struct args *a, struct table *t)
     return code;
 }
 
-/* Rows and lengths may pass what an int holds; 2^40 is the library's bound on positions. */
+/* Rows and lengths may exceed an int.  The library's bound on positions is 2^40. */
 static bool parse_count(const struct args *a, int flag, int64_t *to)
 {
     const int64_t most = (int64_t)1 << 40;
@@ -116,7 +118,7 @@ static bool parse_count(const struct args *a, int flag, int64_t *to)
                   a->command->flags[flag].name, (long long)most, given);
 }
 
-/* Rows without --rows are those that the model was trained on. */
+/* Without --rows, the table has the rows of the model's trained length. */
 int convert_table(const struct args *a)
 {
     static const loci_rope_table forms[] = {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* help.c -- the commands of the program, and its help: all from the commands' own tables, so that
- * help, manual, completion and parser cannot disagree. */
+/* help.c -- the commands of the program, and its help.  Help, manual, completion and parser all use
+ * the commands' own tables, so they cannot disagree. */
 #include <string.h>
 
 #include "cli/cli.h"
 
-/* In the order of the help: what shows the most at once comes first. */
+/* In the order of the help: the most instructive commands come first. */
 static const struct command *const commands[] = {
     &cmd_race,    &cmd_list, &cmd_show, &cmd_run,  &cmd_bench,      &cmd_rope,    &cmd_check,
     &cmd_convert, &cmd_lab,  &cmd_info, &cmd_man,  &cmd_completion, &cmd_version, NULL

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* json.h -- printing JSON for scripts: one object per line, in ASCII, so that no text in it steers
+/* json.h -- JSON output for scripts: one object per line, in ASCII, so that its text cannot control
  * a terminal. */
 #ifndef LOCI_CLI_JSON_H
 #define LOCI_CLI_JSON_H
@@ -19,7 +19,7 @@ static inline json_t *json_number_or_null(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* Text from outside: as it is where it is UTF-8, which JSON must be, and else made plain. */
+/* Converts text from outside.  JSON must be UTF-8, so other text is made plain. */
 static inline json_t *json_text(const char *text)
 {
     char *copy = is_utf8(text) ? NULL : alloc(strlen(text) + 1, 1);
@@ -29,7 +29,7 @@ static inline json_t *json_text(const char *text)
     return j;
 }
 
-/* Prints and releases.  DEL is the one control character that JSON leaves as it is. */
+/* Prints and releases.  DEL is the one control character that JSON does not escape. */
 static inline void json_print(json_t *j)
 {
     char *text = json_dumps(j, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(10));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab.c -- `loci lab`: what it has, what would run, and how long that takes. */
+/* lab.c -- `loci lab`: lists its contents, shows which runs are selected, and estimates their
+ * time. */
 #define _DEFAULT_SOURCE                  /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
 
 #include "cli/lab.h"
@@ -25,7 +26,7 @@ int cores(void)
 
 /* ---- Wishes ---------------------------------------------------------------------------------- */
 
-static struct lab_corpus corpus; /* as long as the program runs */
+static struct lab_corpus corpus; /* live until the program exits */
 
 static bool open_corpus(const char *path, int length, struct lab_wish *w)
 {
@@ -46,7 +47,7 @@ static bool add_setting(struct lab_wish *w, const char *key, const char *value)
     return true;
 }
 
-/* What is wished for lasts as long as the program, and is found from here. */
+/* Storage of the selection, referenced from here until the program exits. */
 static char *kept[1024];
 static const char *copy_text(const char *text)
 {
@@ -93,7 +94,7 @@ bool read_wish_flags(const struct args *a, struct lab_wish *w)
     return !a->value[WISH_SET] || add_settings(a, a->value[WISH_SET], w);
 }
 
-/* A list of words, or one text with commas. */
+/* Accepts a list of words, or one text with commas. */
 static const char *words_of(const json_t *value)
 {
     struct text t = { .s = NULL };
@@ -172,7 +173,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     return counts || words || refuse("%s: %s must be a text, or a list of them", path, key);
 }
 
-/* What is no file may be one without end, or wait for ever. */
+/* Rejects anything but a regular file: a device may never end, or block. */
 static bool read_json(const char *path, json_t **root)
 {
     enum { MOST = 1 << 20 };
@@ -228,7 +229,7 @@ static double thread_time(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The processor's time, as what else runs here may be gone by then.  The first step warms up. */
+/* Uses CPU time, since other load here may differ during the runs.  The first step is a warm-up. */
 bool time_run(const struct lab_config *c, double seconds, double *step, double *tested)
 {
     const struct lab_shape s = lab_config_shape(c);
@@ -257,8 +258,8 @@ bool time_run(const struct lab_config *c, double seconds, double *step, double *
     return !status || refuse("%s", e.text);
 }
 
-/* An arm is timed once for each task, or where there are many of both on the first tasks alone,
- * and then by its share of nope's time. */
+/* Times an arm once for each task.  With many arms and tasks, times it on the first tasks only and
+ * scales by its ratio to nope. */
 bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate *to)
 {
     struct seen {
@@ -501,7 +502,7 @@ static const struct command *const under[] = { &cmd_lab_list,   &cmd_lab_plan,  
                                                &cmd_lab_report, &cmd_lab_watch, &cmd_lab_sample,
                                                &cmd_lab_dump,   &cmd_lab_bench, NULL };
 
-/* What the last run in ./lab-out said, if there is one. */
+/* Prints the summary of the last run in ./lab-out, if there is one. */
 static void print_last(void)
 {
     struct lab_results all;

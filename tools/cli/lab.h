@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* lab.h -- what the commands under `loci lab` share: which runs are wished for. */
+/* lab.h -- shared by the commands under `loci lab`: the selection of runs. */
 #ifndef LOCI_CLI_LAB_H
 #define LOCI_CLI_LAB_H
 
@@ -9,7 +9,7 @@
 extern const struct command cmd_lab_list, cmd_lab_plan, cmd_lab_run, cmd_lab_report, cmd_lab_watch,
     cmd_lab_sample, cmd_lab_dump, cmd_lab_bench;
 
-/* The flags that say what runs; a command has them first, in this order. */
+/* Flags that select runs.  A command has them first, in this order. */
 enum {
     WISH_PRESET,
     WISH_ARMS,
@@ -46,25 +46,26 @@ enum {
     [WISH_SET]    = { "set", NULL, "KEY=VALUE", "any field of the configuration" }
 /* clang-format on */
 
-/* From flags, or from FILE.json.  What they point to lasts as long as the program.  Prints its
- * error. */
+/* Reads the selection from flags, or from FILE.json.  Its pointers stay valid until the program
+ * exits.  Prints its error. */
 bool read_wish_flags(const struct args *, struct lab_wish *);
 bool read_wish_file(const char *path, struct lab_wish *);
 /* "key=value,key=value" */
 bool add_settings(const struct args *, const char *list, struct lab_wish *);
-/* The same and what comes of it. */
+/* The same, then creates the runs. */
 bool make_runs(const struct args *, const char *file, struct lab_wish *, struct lab_runs *);
 
-/* Seconds: of a step, of a tested token; measured in the time given, for one run on one thread. */
+/* Measures seconds of a step and of a tested token within the given time, for one run on one
+ * thread. */
 bool time_run(const struct lab_config *, double seconds, double *step, double *tested);
-/* What the runs take on so many threads; measures each arm shortly. */
+/* Estimates the time of the runs on `threads` threads.  Measures each arm briefly. */
 struct lab_estimate {
     double seconds, teraflops;
     long steps;
 };
 bool estimate_runs(const struct lab_runs *, int threads, struct lab_estimate *);
 
-/* What runs: a line for each task.  "3 min", "1.5 h". */
+/* Prints the selected runs, a line for each task.  "3 min", "1.5 h". */
 void print_runs(const struct lab_runs *);
 void print_time(double seconds);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_check.c -- `loci lab dump` and `loci lab bench`: one step for others to check, and how
- * fast steps are. */
+/* lab_check.c -- `loci lab dump` and `loci lab bench`: dumps one step for external checks, and
+ * measures the speed of steps. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
@@ -48,7 +48,7 @@ static const struct flag dump_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* A file's tensors, as they come together. */
+/* Tensors of a file, collected in order. */
 struct pile {
     int count, capacity;
     struct safetensor *list;
@@ -82,7 +82,7 @@ static void free_pile(struct pile *p)
     free(p->list), free(p->data);
 }
 
-/* All tensors of a list, without what lies behind columns. */
+/* All tensors of a list, without the padding behind columns. */
 static void pile_tensors(struct pile *p, struct lab_model *m, const char *prefix,
                          enum lab_list which)
 {
@@ -100,7 +100,7 @@ static void pile_tensors(struct pile *p, struct lab_model *m, const char *prefix
     }
 }
 
-/* Sequences below each other, as long as the longest. */
+/* Stacks sequences, padded to the longest. */
 static void pile_batch(struct pile *p, const struct lab_model *m, const struct lab_batch *b,
                        const struct lab_shape *s)
 {
@@ -125,8 +125,9 @@ static void pile_batch(struct pile *p, const struct lab_model *m, const struct l
         }
 }
 
-/* The first step of a model is blind: much that an encoding learns starts at 0, and AdamW has no
- * past.  So steps before `last` are trained as a run would, and its means go along. */
+/* The first step of a model checks little: many parameters of encodings start at 0, and AdamW has
+ * no history.  So the steps before `last` are trained as in a run, and the AdamW means are dumped
+ * as well. */
 static bool dump_step(const struct lab_config *c, struct lab_model *m, int last, const char *path)
 {
     const struct lab_shape *s = lab_model_shape(m);
@@ -183,7 +184,7 @@ static bool dump_step(const struct lab_config *c, struct lab_model *m, int last,
     return !status || refuse("lab dump: %s", e.text);
 }
 
-/* One run of these flags. */
+/* The configuration of one run of these flags. */
 static bool one_config(const struct args *a, struct lab_config *c, struct lab_shape *s,
                        struct lab_corpus *corpus)
 {
@@ -229,7 +230,7 @@ static int run_dump(const struct args *a)
         || !args_whole(a, DUMP_STEP, 1, 1000000, &step) || !one_config(a, &c, &s, &corpus)
         || !start_threads(a, threads, &pool, &host))
         return EXIT_ERROR;
-    if (step > c.steps) c.steps = step; /* of the rate, which falls to the last step */
+    if (step > c.steps) c.steps = step; /* so that the rate falls to the last step */
     if (lab_model_open(&m, &s, host, &e)) return fail("lab dump: %s", e.text);
     const bool fine = dump_step(&c, m, step, a->value[DUMP_OUTPUT]);
     lab_model_close(m);
@@ -277,7 +278,7 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of steps for a second, with its parts. */
+/* Measures the median step time over about a second, with its parts. */
 static bool time_steps(const struct lab_config *c, const struct lab_shape *s, const loci_host *host,
                        struct timing *to)
 {
@@ -297,7 +298,7 @@ static bool time_steps(const struct lab_config *c, const struct lab_shape *s, co
         const double from = now();
         if (lab_model_backward(m, &b, &mean, &e)) return refuse("lab bench: %s", e.text);
         lab_model_step(m, step + 1, 1e-4);
-        if (step == 0) continue; /* it makes room */
+        if (step == 0) continue; /* warm-up: allocates memory */
         all[n].step = now() - from, all[n].tokens = (double)b.rows;
         memcpy(all[n++].part, lab_model_parts(m), sizeof all->part);
     }
@@ -309,7 +310,7 @@ static bool time_steps(const struct lab_config *c, const struct lab_shape *s, co
     return true;
 }
 
-/* The products of a step at this size alone: flops per second, each shape for a moment. */
+/* Times only the products of a step at this size: flops per second, a moment per shape. */
 static double time_products(const struct lab_config *c, const char *isa)
 {
     const struct lab_engine *engine = lab_engine(isa, false);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_look.c -- `loci lab report` and `loci lab sample`: what came out, and what a model
- * answers. */
+/* lab_look.c -- `loci lab report` and `loci lab sample`: results, and answers of a model. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
@@ -34,8 +33,8 @@ static const struct flag report_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* "text-loss-against-position-2": letters and digits of the title, and a number where several have
- * it. */
+/* "text-loss-against-position-2": letters and digits of the title, with a number if several titles
+ * are equal. */
 static void picture_name(const char *title, int number, char name[128])
 {
     size_t n = 0;
@@ -150,7 +149,7 @@ static const struct flag sample_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* The folder of a run that is done; the newest of several settings is as good as any. */
+/* Finds the folder of a finished run.  If several settings match, selects the newest. */
 static bool find_run(const char *dir, const char *arm, const char *task, int seed,
                      char folder[LAB_PATH], int *length)
 {
@@ -191,8 +190,8 @@ static void print_tokens(const struct lab_problem *p, const char *name, const in
     putchar('\n');
 }
 
-/* What is asked, what should come and what comes.  An answer that is the next token is read by
- * the model as its own, right or wrong. */
+/* Prints the question, the expected answer and the model's answer.  The model reads its own
+ * next-token answers, right or wrong. */
 static bool sample_sequence(const struct lab_config *c, struct lab_model *m,
                             const struct lab_column *column, int row, int *right, int *asked)
 {
@@ -203,7 +202,7 @@ static bool sample_sequence(const struct lab_config *c, struct lab_model *m,
     const int n = (int)b.rows;
     int first = 0;
     while (b.target[first] < 0) first++;
-    if (b.scored == b.rows) first = n / 2; /* of a text the second half */
+    if (b.scored == b.rows) first = n / 2; /* the second half of a text */
     int32_t *want = alloc((size_t)n, sizeof *want), *got = alloc((size_t)n, sizeof *got), own = -1;
     int answers = 0;
     bool fine = !lab_decode_begin(m, n + 1, &e);

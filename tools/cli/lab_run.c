@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_run.c -- `loci lab run` and `loci lab watch`: work that goes on, and how it looks from
- * outside. */
+/* lab_run.c -- `loci lab run` and `loci lab watch`: runs the lab, and shows its progress from
+ * another process. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "lab/run.h"
 #include "lab/store.h"
 
-/* ---- A table of what goes on ----------------------------------------------------------------- */
+/* ---- A table of progress --------------------------------------------------------------------- */
 
 struct row {
     char arm[LAB_ARM], task[LAB_NAME];
@@ -28,7 +28,7 @@ struct row {
 
 static double work_of(const struct row *r) { return r->stage == LAB_READY ? r->steps : r->step; }
 
-/* One line for all, and on a terminal one for each run that goes on; returns how many lines. */
+/* Prints a total line and, on a terminal, one for each active run.  Returns the number of lines. */
 static int print_rows(const struct row *rows, int n, double left, bool each, bool terminal)
 {
     const char *clear = terminal ? "\033[K" : "";
@@ -85,7 +85,7 @@ static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p,
     }
 }
 
-/* In place on a terminal, else a line per minute. */
+/* Updates in place on a terminal, else prints a line per minute. */
 static void show_progress(struct lab_work *w, bool quiet)
 {
     struct row *rows = alloc((size_t)w->runs->count, sizeof *rows);
@@ -112,7 +112,7 @@ static void show_progress(struct lab_work *w, bool quiet)
     free(rows);
 }
 
-/* The command as it was typed, for lab.json. */
+/* The command as typed, for lab.json. */
 static void command_line(const struct args *a, struct text *t)
 {
     text_add(t, "loci %s", a->command->name);
@@ -135,7 +135,8 @@ static bool read_shard(const struct args *a, struct lab_work *w)
     return true;
 }
 
-/* Each run has files of its own, so a text that cannot be looked at later would be of no use. */
+/* Reports the end of the work.  Each run has its own files, so a text that cannot be opened later
+ * would be useless. */
 static int report_end(const struct lab_runs *runs, const struct lab_work *w, const char *dir)
 {
     struct row *rows = alloc((size_t)runs->count, sizeof *rows);
@@ -156,7 +157,7 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
 static int run_run(const struct args *a)
 {
     struct lab_wish wish;
-    static struct lab_runs runs;         /* these last as long as the program, however it ends */
+    static struct lab_runs runs;         /* live until the program exits, however it ends */
     static struct text command;
     loci_error e = { .text = "" };
     const char *dir = a->value[RUN_OUTPUT] ? a->value[RUN_OUTPUT] : "lab-out";
@@ -225,7 +226,7 @@ static const struct flag watch_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* The runs that lab.json names, as their folders tell. */
+/* Reads the runs that lab.json names from their folders. */
 static bool read_rows(const char *dir, struct row **rows, int *n)
 {
     char path[LAB_PATH];

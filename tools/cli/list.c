@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* list.c -- `loci list`, `loci info`, `loci version`: what is there. */
+/* list.c -- `loci list`, `loci info`, `loci version`. */
 #define _DEFAULT_SOURCE
 
 #include <math.h>
@@ -21,19 +21,19 @@ static const struct { int place; const char *name; } places[] = {
     { LOCI_PLACE_STATE, "state" }, { LOCI_PLACE_SUM, "sum" },
 };
 
-/* "rotate,score", or "-": the encoding enters nowhere. */
+/* "rotate,score", or "-" if the encoding has no place. */
 static const char *place_names(int set, char *buffer, size_t capacity)
 {
     buffer[0] = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (set & places[i].place)
-            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s", buffer[0] ? "," : "",
-                     places[i].name);
+            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s",
+                     buffer[0] ? "," : "", places[i].name);
     if (!buffer[0]) snprintf(buffer, capacity, "-");
     return buffer;
 }
 
-/* The usual value of an option, as it would be written. */
+/* The default value of an option, as a text would have it. */
 static const char *usual(const loci_option *o, char *buffer, size_t capacity)
 {
     if (o->must) snprintf(buffer, capacity, "must be given");
@@ -47,7 +47,7 @@ static const char *usual(const loci_option *o, char *buffer, size_t capacity)
     return buffer;
 }
 
-/* What an option may be: its words, or its range. */
+/* The valid values of an option: its words, or its range. */
 static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
 {
     const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
@@ -60,7 +60,7 @@ static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
 
 /* The tensors of an encoding's example, for 8 heads of width 64. */
 enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
-/* How many there are; the plan is the caller's to destroy, and holds the names. */
+/* Returns the number of tensors.  The plan owns their names, and the caller destroys it. */
 static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
 {
     const bool embeds = e->places == LOCI_PLACE_EMBED;
@@ -78,7 +78,7 @@ static const char *role_of(const loci_tensor *t)
     return t->role == LOCI_INPUT ? "input" : t->role == LOCI_FIXED ? "fixed" : "learned";
 }
 
-/* Two lines of the overview: what it does, and where it is from. */
+/* Two lines of the overview: purpose and origin. */
 static void print_line(const loci_encoding_info *e)
 {
     char where[64];
@@ -92,7 +92,7 @@ static void print_line(const loci_encoding_info *e)
     loci_plan_destroy(plan);
 }
 
-/* Everything that a text of this encoding may say. */
+/* Prints all options that a text of this encoding may have. */
 static void print_details(const loci_encoding_info *e)
 {
     char a[128], b[128];
@@ -117,7 +117,7 @@ static void print_details(const loci_encoding_info *e)
     printf("\n");
 }
 
-/* A word has its words, a number its range; what is not finite is null. */
+/* A word has its words, a number its range.  Infinite bounds are null. */
 static json_t *option_json(const loci_option *o)
 {
     static const char *const kinds[] = { "number", "whole", "word", "list" };
@@ -183,7 +183,7 @@ static const struct flag list_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* All names are looked at before anything is printed. */
+/* Looks up all names before it prints. */
 static int list_run(const struct args *a)
 {
     const loci_encoding_info *list;
@@ -238,7 +238,7 @@ static const struct flag info_flags[] = {
 #define COMPILER "unknown compiler"
 #endif
 
-/* Nothing here is measured: it is what the system and the library say. */
+/* Nothing here is measured: the system and the library report it. */
 static int info_run(const struct args *a)
 {
     if (!args_rest(a, 0)) return EXIT_ERROR;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* main.c -- the program `loci`: picks the command. */
+/* main.c -- the program `loci`: selects the command. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
@@ -11,13 +11,13 @@
 
 #include "cli/cli.h"
 
-/* The list that nearest() chooses from. */
+/* The commands that nearest() chooses from. */
 static const struct command *const *among;
 static const char *command_name(int i) { return word_of(among[i]); }
 
 static int parse_and_run(const struct command *c, int argc, char **argv)
 {
-    struct args a;                       /* --help counts even if the rest would not do */
+    struct args a;                       /* --help works even if the other arguments are invalid */
     if (!args_parse(&a, c, argc, argv)) return EXIT_ERROR;
     if (a.help) return print_help(c), EXIT_DONE;
     return c->run(&a);
@@ -51,8 +51,8 @@ static int run_command(int argc, char **argv)
     return unknown_command(c->under, above, argv[2]);
 }
 
-/* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What
- * takes the place here fails when it is used. */
+/* If stdin, stdout or stderr is closed, the next opened file would get its number and receive the
+ * output.  The placeholder opened here fails when it is used. */
 static bool reserve_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -62,8 +62,7 @@ static bool reserve_streams(void)
     return true;
 }
 
-/* Without memory jansson leaves out what it was given, and nobody would see that a line of JSON
- * lacks something. */
+/* If out of memory, jansson silently omits values, and a line of JSON would be incomplete. */
 static void *alloc_for_json(size_t bytes)
 {
     void *p = malloc(bytes);
@@ -71,12 +70,13 @@ static void *alloc_for_json(size_t bytes)
     return p;
 }
 
-/* A result that did not reach a full disk or a closed pipe is an error, however it was computed. */
+/* A result that did not reach a full disk or a closed pipe is an error. */
 int main(int argc, char **argv)
 {
     if (!reserve_streams()) return EXIT_ERROR;
 #ifdef SIGXFSZ
-    signal(SIGXFSZ, SIG_IGN);            /* a file size limit is an error of write(), not the end */
+    /* a file size limit is an error of write(), not a fatal signal */
+    signal(SIGXFSZ, SIG_IGN);
 #endif
     json_set_alloc_funcs(alloc_for_json, free);
     int code = run_command(argc, argv);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* manual.c -- `loci man`: the pages of the manual, from the tables that --help is printed from. */
+/* manual.c -- `loci man`: manual pages, from the same tables as --help. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <ctype.h>
@@ -11,10 +11,11 @@
 #include "cli/terminal.h"
 #include "draw/text.h"
 
-/* ---- Text, as roff wants it ------------------------------------------------------------------ */
+/* ---- Text in roff ---------------------------------------------------------------------------- */
 
-/* Characters that roff would read, or print as others: what stands in a page can be copied.  A
- * hyphen inside a word is one; before a word, and in what is typed, it is the sign. */
+/* Escapes characters that roff interprets or prints as others, so that text can be copied from a
+ * page.  A hyphen inside a word is a hyphen; before a word, and in typed text, it is a minus
+ * sign. */
 static void put_escaped(struct text *t, const char *s, size_t n, bool typed)
 {
     for (size_t i = 0; i < n; i++) {
@@ -32,7 +33,7 @@ static void put_escaped(struct text *t, const char *s, size_t n, bool typed)
 }
 static void put_typed(struct text *t, const char *s) { put_escaped(t, s, strlen(s), true); }
 
-/* A line of text: a dot in front is none of roff's, and options are bold. */
+/* A line of text.  Escapes a dot in front, and prints options in bold. */
 static void put_line(struct text *t, const char *s, size_t n)
 {
     if (n && (*s == '.' || *s == '\'')) text_add(t, "\\&");
@@ -57,8 +58,9 @@ static void put_line(struct text *t, const char *s, size_t n)
     text_add(t, "\n");
 }
 
-/* Of a line of a list, "    word     what it is", where the text begins behind the indent; else 0.
- * Words of a list hold no dot, but sentences end with one, and two blanks stand behind it. */
+/* If the line is a list entry, "    word     what it is", returns the offset of its text behind the
+ * indent, else 0.  Words of an entry contain no dot.  Sentences end with one, and two blanks follow
+ * it. */
 static size_t entry(const char *s, size_t n)
 {
     size_t word = 0, text;
@@ -67,8 +69,8 @@ static size_t entry(const char *s, size_t n)
     return word && text - word > 1 && text < n && !strchr(".,:;?!", s[word - 1]) ? text : 0;
 }
 
-/* Lines that end with '\n', four blanks in front of each: paragraphs with empty lines between; one
- * whose lines are all entries is a list, and what is indented further stays as it is. */
+/* Input lines end with '\n' and have four blanks in front.  Empty lines separate paragraphs.  A
+ * paragraph of entries only becomes a list.  Lines with a deeper indent stay as they are. */
 static void put_text(struct text *t, const char *s)
 {
     for (bool first = true; *s; first = false) {
@@ -100,7 +102,7 @@ static void put_text(struct text *t, const char *s)
     }
 }
 
-/* What is typed, line by line without the indent. */
+/* Typed text, line by line without the indent. */
 static void put_verbatim(struct text *t, const char *s)
 {
     text_add(t, ".nf\n");
@@ -124,8 +126,8 @@ static void page_name(const struct command *c, char name[64])
         if (*p == ' ') *p = '-';
 }
 
-/* The day of the page: that of the source where the environment tells, as builds that can be
- * repeated do; else none. */
+/* The date of the page: the source date from the environment, as reproducible builds set it, else
+ * none. */
 static void put_day(struct text *t)
 {
     const char *given = getenv("SOURCE_DATE_EPOCH");
@@ -162,7 +164,7 @@ static void put_reference(struct text *t, const struct command *c, bool more)
     text_add(t, " (1)%s\n", more ? "," : "");
 }
 
-/* Of the program, and of what stands in several places. */
+/* The encodings, for the program's page and others that list them. */
 static void put_encodings(struct text *t)
 {
     const loci_encoding_info *list;
@@ -242,7 +244,7 @@ static bool write_page(const char *folder, const struct command *c, const struct
     return code == EXIT_DONE;
 }
 
-/* A command, and all below it. */
+/* Writes the page of a command, and those of its subcommands. */
 static bool write_pages(const char *folder, const struct command *c, const struct command *above)
 {
     bool ok = write_page(folder, c, above);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* naive.c -- see naive.h.  Three-line matrix products whose inner loop runs over neighbours, which
- * compilers vectorise; on x86-64 with glibc they are compiled for AVX2 and AVX-512 as well, so that
- * the race is not decided by compiler flags. */
+/* naive.c -- see naive.h.  Matrix products of three lines, whose inner loop runs over contiguous
+ * elements so that compilers vectorise it.  On x86-64 with glibc they are compiled for AVX2 and
+ * AVX-512 too, so that compiler flags do not decide the race. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,14 +37,15 @@ WIDE static void product_turned(const float *restrict a, const float *restrict b
             for (ptrdiff_t j = 0; j < n; j++) c[i * n + j] += a[x * m + i] * b[x * n + j];
 }
 
-/* t = a^T: then both products run along rows. */
+/* t = a^T: with it both products run along rows. */
 static void transpose(const float *a, float *t, ptrdiff_t rows, ptrdiff_t columns)
 {
     for (ptrdiff_t i = 0; i < rows; i++)
         for (ptrdiff_t j = 0; j < columns; j++) t[j * rows + i] = a[i * columns + j];
 }
 
-/* One square of scores for all heads in turn, but all weights: backward reads them again. */
+/* One square of scores, reused by all heads, but the weights of every head: backward reads them
+ * again. */
 void naive_open(struct naive *n, int heads, ptrdiff_t len, int dim)
 {
     size_t square = (size_t)len * (size_t)len, wide = (size_t)len * (size_t)dim;
@@ -62,7 +63,7 @@ void naive_close(struct naive *n)
     free(n->turned);
 }
 
-/* As a textbook has it: all scores, the largest of a row, e to the difference, the sum. */
+/* The textbook softmax: all scores, the maximum of a row, exponentials of differences, the sum. */
 void naive_forward(struct naive *n)
 {
     ptrdiff_t L = n->len, D = n->dim;
@@ -75,7 +76,7 @@ void naive_forward(struct naive *n)
             const float *s = n->scores + i * L;
             float most = -INFINITY, sum = 0;
             for (ptrdiff_t j = 0; j <= i; j++) most = fmaxf(most, s[j] * scale);
-            /* what is masked is 0, and so drops out of all products */
+            /* masked pairs get 0, so they drop out of all products */
             for (ptrdiff_t j = 0; j < L; j++) p[i * L + j] = j <= i ? expf(s[j] * scale - most) : 0;
             for (ptrdiff_t j = 0; j <= i; j++) sum += p[i * L + j];
             for (ptrdiff_t j = 0; j <= i; j++) p[i * L + j] /= sum;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* probe.c -- see probe.h.
  *
- * Functions for an instruction set carry it as an attribute, so the file needs no flags of its own;
- * they are called only for the name that the library says it uses.  Twelve independent chains cover
- * a latency of four cycles on two pipes, with room to spare, and fit into 16 registers with both
- * factors; the sum of the results keeps the compiler from dropping any. */
+ * Functions for an instruction set have it as an attribute, so the file needs no flags of its own.
+ * They are called only for the instruction set that the library uses.  Twelve independent chains
+ * cover a latency of four cycles on two pipes with margin, and fit into 16 registers with both
+ * factors.  The sum of the results prevents the compiler from dropping any. */
 #define _DEFAULT_SOURCE
 
 #include <math.h>
@@ -25,14 +25,14 @@
 
 enum { MAX_THREADS = 256, CHAINS = 12, STEPS = 5000 };
 /* Pieces per thread, so that a late thread costs little: of multiply-adds, and of memory, where
- * they must not be small. */
+ * pieces must not be small. */
 enum { FLOP_JOBS = 64, JOBS = 8 };
 
-/* ---- Multiply-adds: x = x a + b, which goes to 1 and stays there ----------------------------- */
+/* ---- Multiply-adds: x = x a + b, which converges to 1 ---------------------------------------- */
 
 typedef float four __attribute__((vector_size(16)));
 
-/* What the compiler's baseline has: a multiplication and an addition of four. */
+/* The compiler's baseline: a multiplication and an addition of four lanes. */
 static float flops_base(float a, float b)
 {
     four x[CHAINS], va = { a, a, a, a }, vb = { b, b, b, b }, sum = { 0 };
@@ -44,7 +44,7 @@ static float flops_base(float a, float b)
     return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-/* Eight sums, so that additions do not wait for each other, only for memory. */
+/* Eight sums, so that additions wait for memory only, not for each other. */
 static float read_base(const float *p, size_t n)
 {
     four s[8] = { { 0 } }, v;
@@ -144,7 +144,7 @@ static const struct kernels {
     { NULL, 4, flops_base, read_base },  /* everything else */
 };
 
-/* The last one is for every name that is not there. */
+/* The last entry serves every other name. */
 static const struct kernels *find_kernels(const char *isa)
 {
     const struct kernels *k = kernels;
@@ -165,7 +165,7 @@ struct work {
 static void flops_job(void *arg, int i)
 {
     struct work *w = arg;
-    volatile float a = 0.999f, b = 0.001f;     /* the compiler must not know them */
+    volatile float a = 0.999f, b = 0.001f;     /* volatile: unknown to the compiler */
     w->sink[i] = w->kernels->flops(a, b);
 }
 
@@ -190,7 +190,7 @@ static void dots_job(void *arg, int i)
 }
 #endif
 
-/* Without a host, on this thread alone. */
+/* Without a host, runs on this thread alone. */
 static double seconds(struct work *w, void (*job)(void *, int), const loci_host *host, int pieces)
 {
     volatile float sink[MAX_THREADS * FLOP_JOBS];
@@ -208,7 +208,7 @@ double probe_flops(const char *isa, const loci_host *host, int threads)
     return 2.0 * w.kernels->lanes * CHAINS * STEPS * pieces / seconds(&w, flops_job, host, pieces);
 }
 
-/* Four flops a lane: two products and two sums. */
+/* Four flops per lane: two products and two sums. */
 double probe_dots(const loci_host *host, int threads)
 {
 #if defined __x86_64__
@@ -221,7 +221,7 @@ double probe_dots(const loci_host *host, int threads)
 #endif
 }
 
-/* Pieces are whole steps of the widest kernel, 128 floats. */
+/* A piece is a whole number of steps of the widest kernel, 128 floats. */
 double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host,
                   int threads)
 {
@@ -247,14 +247,14 @@ struct spent spent_now(void)
     return (struct spent){ now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, r.ru_nivcsw };
 }
 
-/* Waiting for threads that work is no such time, so both must have changed. */
+/* Waiting for busy threads does not count, so both must have changed. */
 double taken_between(struct spent from, struct spent to)
 {
     const double wall = to.wall - from.wall, core = to.core - from.core;
     return to.aside == from.aside ? 0 : fmax(0, (wall - core) / wall);
 }
 
-/* Four times the last cache, so that what is met again has been driven out in between. */
+/* Four times the last-level cache, so that data is evicted before it is read again. */
 size_t beyond_caches(void)
 {
     double cache = 0, memory = 0;

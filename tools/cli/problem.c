@@ -14,12 +14,13 @@ const char *const pass_names[] = {
 };
 const char *const dtype_names[] = { "f32", "bf16", "f16" };
 
-/* Seconds: a step is repeated until a call takes about this long.  Systems that run more processes
- * than there are cores give each some 3 milliseconds at a time. */
+/* Seconds.  Steps are repeated until a call lasts about this long.  Systems with more processes
+ * than cores give each a slice of about 3 milliseconds. */
 static const double atom = 0.002;
-/* What a call does in a few milliseconds on one thread, where the number of heads is free. */
+/* The work of a call that lasts a few milliseconds on one thread, for choosing the number of
+ * heads. */
 static const double usual_flops = 3e8, usual_bytes = 2e8;
-/* A probe reads or copies so much per thread, in about a millisecond. */
+/* The bytes that a probe reads or copies per thread, in about a millisecond. */
 static const size_t probe_bytes = 16 << 20;
 
 static loci_dtype dtype_of(const struct problem *p)
@@ -42,12 +43,12 @@ double useful_flops(const struct problem *p)
 double moved_bytes(const struct problem *p)
 {
     double rows = (double)p->batch * (double)p->len * p->dim * (double)stored_size(dtype_of(p)) * 2;
-    /* K and V; or x read and y written */
+    /* K and V, or x that is read and y that is written */
     return rows * (p->pass == DECODE ? p->kv_heads : p->heads);
 }
 
-/* By sizes alone, so that the same words are the same problem on every machine.  Each thread has a
- * head at least. */
+/* Depends on sizes only, so that the same arguments give the same problem on every machine.  Each
+ * thread gets at least one head. */
 int usual_heads(const struct problem *asked)
 {
     struct problem p = *asked;
@@ -59,16 +60,16 @@ int usual_heads(const struct problem *asked)
     return p.heads;
 }
 
-/* ---- Keys and values that come from memory --------------------------------------------------- */
+/* ---- Keys and values from memory ------------------------------------------------------------- */
 
-/* Of K, or of V. */
+/* Bytes of K, or of V. */
 static size_t keys_bytes(const struct problem *p)
 {
     return (size_t)p->batch * (size_t)p->kv_heads * (size_t)p->len * (size_t)p->dim
          * stored_size(dtype_of(p));
 }
 
-/* How many copies of K and V there must be, and what is read beside them. */
+/* Computes the number of copies of K and V, and the bytes that are read besides them. */
 void problem_open(struct problem *p)
 {
     if (!inference(p)) return;
@@ -77,7 +78,7 @@ void problem_open(struct problem *p)
     if (p->pass == DECODE) p->stream = alloc(p->stream_bytes, 1);
 }
 
-/* Of the keys and values of a task, which are the same in all of this shape. */
+/* Copies the keys and values of a task, which are the same for all tasks of this shape. */
 static void open_copies(struct problem *p, const struct task *t)
 {
     const size_t bytes = keys_bytes(p);
@@ -104,7 +105,7 @@ void problem_close(struct problem *p)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* The same seeds for every contender, so that they attend to the same numbers. */
+/* All contenders use the same seeds, so that they attend to the same numbers. */
 static bool ready(const struct problem *p, struct task *t, bool backward)
 {
     task_random_tensors(t, 1);
@@ -116,8 +117,8 @@ static bool ready(const struct problem *p, struct task *t, bool backward)
     return refuse("%s: %s", t->desc.encoding, t->error.text);
 }
 
-/* Caches with all keys in each; what else belongs to a token is random too.  They are filled by a
- * task of one query that has every key, since the contender's own has the new ones only. */
+/* Caches that contain all keys.  Other inputs of a token are random too.  A task of one query and
+ * all keys fills them, since the contender's own task has only the new ones. */
 static bool open_caches(const struct problem *p, struct contender *c)
 {
     struct task all, *t = &c->main;
@@ -129,7 +130,8 @@ static bool open_caches(const struct problem *p, struct contender *c)
         if (loci_cache_create(&c->cache[i], t->plan, p->batch, p->len, 0, task_alloc(t, bytes, 1),
                               &all.error))
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
-    all.call.cache = t->call.cache = c->cache[0];        /* a workspace depends on it */
+    /* the size of a workspace depends on it */
+    all.call.cache = t->call.cache = c->cache[0];
     ok = ok && ready(p, &all, false);
     for (int i = 0; i < p->copies && ok; i++)
         if (loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
@@ -138,7 +140,7 @@ static bool open_caches(const struct problem *p, struct contender *c)
     return ok;
 }
 
-/* An encoding of embeddings is measured as its embedding, and plain attention after it. */
+/* An encoding of embeddings is measured as its embedding followed by plain attention. */
 static bool open_tasks(struct problem *p, struct contender *c, const char *encoding)
 {
     const bool backward = p->pass == BACKWARD || p->pass == BOTH;
@@ -149,7 +151,8 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
                             .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
                             .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
                             .max_len = p->len, .isa = p->isa);
-    /* Keys that are there were turned when they came; by states only where no heads share them. */
+    /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
+     * not share keys. */
     int turned = LOCI_PLACE_ROTATE;
     if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
     d.keys_rotated = inference(p) && text_places(encoding) & turned;
@@ -172,7 +175,8 @@ void contender_close(struct contender *c)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* The next copy of the keys; a cache forgets the last tokens, which are about to come. */
+/* Selects the next copy of the keys.  A cache drops its last tokens, which the step appends
+ * again. */
 static loci_status rotate_to_next(struct problem *p, struct contender *c)
 {
     loci_call *call = &c->main.call;
@@ -189,13 +193,13 @@ static loci_status rotate_to_next(struct problem *p, struct contender *c)
     return s;
 }
 
-/* The step of a decode with a cache: new tokens enter it, and then attend to all. */
+/* The step of a decode with a cache: appends new tokens, then attends to all. */
 static loci_status append(struct task *t, loci_cache *to)
 {
     return loci_cache_append(t->plan, t->tables, t->work, to, &t->call);
 }
 
-/* What is timed: a forward pass, but where only the backward one is asked for. */
+/* The timed work: a forward pass, unless only the backward pass is asked for. */
 static loci_status step(const struct problem *p, struct contender *c, enum pass pass)
 {
     loci_status s = LOCI_OK;
@@ -211,8 +215,8 @@ static loci_status step(const struct problem *p, struct contender *c, enum pass 
     return s;
 }
 
-/* Seconds of one step, over `steps` of them; negative after an error.  Turning to the next copy of
- * the keys is no part of a step, and its time is taken off. */
+/* Seconds per step over `steps` steps; negative after an error.  Selecting the next copy of the
+ * keys does not belong to a step, and its time is subtracted. */
 static double time_steps(struct problem *p, struct contender *c, enum pass pass, int steps)
 {
     double start = now(), aside = 0;
@@ -231,8 +235,8 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
     return fmax(0, now() - start - aside) / steps;
 }
 
-/* Runs it a few times, and finds how many steps make a call.  A backward pass reads what a forward
- * pass wrote. */
+/* Runs a few steps and finds how many make a call.  A backward pass reads the output of a forward
+ * pass. */
 static bool warm_up(struct problem *p, struct contender *c)
 {
     if (p->pass == BACKWARD && time_steps(p, c, FORWARD, 1) < 0) return false;
@@ -247,9 +251,9 @@ bool contender_open(struct problem *p, struct contender *c, const char *encoding
     return open_tasks(p, c, encoding) && warm_up(p, c);
 }
 
-/* ---- Between two probes ---------------------------------------------------------------------- */
+/* ---- Probes around a call -------------------------------------------------------------------- */
 
-/* Reading goes on where it stopped, and so it is memory that is read, not a cache. */
+/* Reading continues where it stopped, so that it reads memory and not a cache. */
 static double read_limit(struct problem *p)
 {
     size_t bytes = probe_bytes * (size_t)p->threads;
@@ -260,7 +264,7 @@ static double read_limit(struct problem *p)
     return probe_read(p->isa, from, bytes, p->host, p->threads);
 }
 
-/* At the same footprint, hence with the same caches; small ones often enough. */
+/* Copies the same footprint, hence with the same caches.  Small footprints repeat. */
 static double copy_limit(const struct problem *p, const struct contender *c)
 {
     const size_t bytes = (size_t)p->batch * (size_t)p->heads * (size_t)p->len * (size_t)p->dim
@@ -278,7 +282,7 @@ static double flops_limit(const struct problem *p)
                    : probe_flops(p->isa, p->host, p->threads);
 }
 
-/* What the machine can do at most, in the unit that counts: bytes or flops per second. */
+/* The limit of the machine in the unit that applies: bytes or flops per second. */
 static double limit(struct problem *p, const struct contender *c)
 {
     return p->pass == DECODE ? read_limit(p)

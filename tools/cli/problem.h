@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* problem.h -- what `loci bench` times: a pass at one shape, an encoding that is ready to make it,
- * and what the machine could do at most meanwhile. */
+/* problem.h -- the timed work of `loci bench`: a pass at one shape, an encoding prepared for it,
+ * and the limit of the machine meanwhile. */
 #ifndef LOCI_CLI_PROBLEM_H
 #define LOCI_CLI_PROBLEM_H
 
@@ -15,45 +15,47 @@ struct problem {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full;
     bool cached, fast, lasting;
-    bool dots;                           /* it is the bf16 dot products that count */
+    bool dots;                           /* the limit is that of bf16 dot products */
     const char *isa;
-    ptrdiff_t len, rows;                 /* rows: queries per sequence, its last ones */
+    /* rows: queries per sequence, its last ones */
+    ptrdiff_t len, rows;
     const loci_host *host;
-    float *stream;                       /* decode: beyond every cache of the processor */
+    float *stream;                       /* for decode: larger than every CPU cache */
     size_t stream_bytes, at;             /* at: where the next probe reads */
-    int copies, turn;                    /* decode, chunk: K and V, in turn, come from memory */
+    /* decode, chunk: K and V alternate between copies, so they come from memory */
+    int copies, turn;
     void **k, **v;
 };
 
-/* New tokens against keys that are there. */
+/* New tokens against existing keys. */
 bool inference(const struct problem *);
-/* Limited by what is read and written, not by arithmetic. */
+/* Limited by memory traffic, not by arithmetic. */
 bool by_memory(const struct problem *);
-/* Of a step.  Visible pairs times heads and batch: 4 D flops each forward, 10 D backward; and what
- * must be moved at least, however often a cache helps. */
+/* Per step.  Visible pairs times heads and batch cost 4 D flops each forward, 10 D backward.
+ * moved_bytes: the minimum of bytes to move, even with ideal caches. */
 double useful_flops(const struct problem *), moved_bytes(const struct problem *);
-/* As many heads as there usually are, or fewer, lest a call be longer than a quiet moment. */
+/* The usual number of heads, or fewer, so that a call fits an undisturbed moment. */
 int usual_heads(const struct problem *);
 
-/* What decode and prefill-chunk read, for all contenders at this shape. */
+/* The data of decode and prefill-chunk, shared by all contenders at this shape. */
 void problem_open(struct problem *);
 void problem_close(struct problem *);
 
-/* What is timed: one task, or an embedding and plain attention after it. */
+/* The timed work: one task, or an embedding followed by plain attention. */
 struct contender {
     struct task main, embed;
     bool embeds;
-    int steps;                           /* that make a call */
+    int steps;                           /* steps per call */
     /* with --cache: its copies of K and V; the task has the new tokens alone */
     loci_cache **cache, *current;
 };
 
-/* Opens it and warms it up.  They print their error and return false; it may be closed either
+/* Opens it and warms it up.  Both print their error and return false.  You may close it either
  * way. */
 bool contender_open(struct problem *, struct contender *, const char *encoding);
 void contender_close(struct contender *);
-/* A call of so many steps between two probes.  *probe is the one right before, where there is one,
- * or 0; and then the one right after. */
+/* Runs a call of `steps` steps between two probes. *probe is the probe right before, or 0 if there
+ * is none, and then the one right after. */
 bool contender_call(struct problem *, struct contender *, int steps, double *probe, struct call *);
 
 #endif

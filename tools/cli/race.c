@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* race.c -- `loci race`: every encoding, fused, against textbook attention without any encoding, in
+/* race.c -- `loci race`: every encoding, fused, against textbook attention without an encoding, in
  * one table. */
 #include <math.h>
 #include <stdlib.h>
@@ -33,21 +33,21 @@ struct race {
     bool fast;
     const char *isa;
     const loci_host *host;
-    struct rounds *rounds;               /* a round is a try, between two probes of this machine */
+    struct rounds *rounds;               /* a round is a try between two probes of this machine */
 };
-/* Milliseconds, of the fastest try that counts; busy: no try of one of the two did, and it is the
- * fastest of all.  best: the best probe so far. */
+/* Milliseconds of the fastest try that counts. busy: no try counted for one of the two, and its
+ * time is that of its fastest try. best: the best probe so far. */
 struct score { double forward, step, megabytes, error, best; bool busy; };
 
-/* Seconds for the tries of one pass, and where fewer than WANTED of them count; at least two are
- * made. */
+/* Seconds for the tries of one pass, and the limit if fewer than WANTED of them count.  At least
+ * two tries are made. */
 static const double patience = 0.2, most_patience = 1;
 enum { SEED = 7, WANTED = 2 };
-enum { JUDGED = 256 };                   /* tokens on which errors are measured, at most */
+enum { JUDGED = 256 };                   /* errors are measured on at most this number of tokens */
 
 /* ---- The exact result ------------------------------------------------------------------------ */
 
-/* Largest difference relative to 1 + the largest exact value. */
+/* The largest difference, relative to 1 + the largest exact value. */
 static double error_of(const void *results, loci_dtype dtype, const double *exact, ptrdiff_t n)
 {
     double most = 0, worst = 0;
@@ -55,7 +55,7 @@ static double error_of(const void *results, loci_dtype dtype, const double *exac
         if (isfinite(exact[i])) most = fmax(most, fabs(exact[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
         const double got = load_stored(results, dtype, i);
-        /* equal infinities are no error, and NaN is the largest one */
+        /* equal infinities have no error; NaN is the largest error */
         double d = got == exact[i] ? 0 : fabs(got - exact[i]);
         if (!(d <= worst)) worst = d;
     }
@@ -70,7 +70,8 @@ static double *widen(struct task *t, const void *from, ptrdiff_t n)
     return d;
 }
 
-/* The same problem in float64, by the reference; then the largest error of the results in t. */
+/* Solves the same problem in float64 with the reference, then finds the largest error of the
+ * results in t. */
 static bool judge(const struct task *t, double *error)
 {
     struct task e;
@@ -82,7 +83,7 @@ static bool judge(const struct task *t, double *error)
         const ptrdiff_t wide = t->batch * t->q_len * width, rows = t->batch * t->q_len * d.heads;
         task_random_inputs(&e, SEED);
         task_gradients(&e);
-        /* The numbers as they are stored: rounding the inputs is no error of the encoding. */
+        /* Uses the stored numbers: rounding the inputs is no error of the encoding. */
         void *const numbers[][2] = {
             { t->x.data, e.x.data }, { t->dy.data, e.dy.data }, { t->call.q.data, e.call.q.data },
             { t->call.k.data, e.call.k.data }, { t->call.v.data, e.call.v.data },
@@ -121,7 +122,7 @@ static bool judge(const struct task *t, double *error)
 
 /* ---- The runners ----------------------------------------------------------------------------- */
 
-/* The fused runner: attention, after an embedding where the encoding is one. */
+/* The fused runner: attention, after an embedding if the encoding is one. */
 struct fused { struct task main, embed; bool embeds; loci_status status; };
 
 static void fused_pass(void *arg, bool backward)
@@ -159,7 +160,7 @@ static double seconds_of(const struct pair *p, const void *user)
     return (void)user, p->mine.seconds;
 }
 
-/* Milliseconds of the fastest try that counts: what disturbs a try only makes it slower. */
+/* Milliseconds of the fastest try that counts: disturbances only slow a try down. */
 static double run_fastest(const struct race *r, struct score *s, void (*pass)(void *, bool),
                           void *runner, bool backward)
 {
@@ -189,7 +190,7 @@ static bool ready(const struct race *r, struct task *t)
     return !task_prepare(t, r->len, true) || refuse("%s: %s", t->desc.encoding, t->error.text);
 }
 
-/* A training step needs the whole of a task: tensors, inputs, cotangents, room for gradients. */
+/* A training step needs the whole task: tensors, inputs, cotangents and gradient buffers. */
 static bool open_fused(const struct race *r, struct fused *f, const char *encoding)
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
@@ -215,7 +216,7 @@ static bool fine(const struct fused *f)
                   f->main.error.text[0] ? f->main.error.text : f->embed.error.text);
 }
 
-/* Errors are measured on the first tokens only, as the reference takes its time. */
+/* Errors are measured on the first tokens only, since the reference is slow. */
 static struct race shorter(const struct race *r)
 {
     struct race few = *r;
@@ -223,7 +224,7 @@ static struct race shorter(const struct race *r)
     return few;
 }
 
-/* Timed at full length, then judged at a shorter one. */
+/* Times the full length, then measures errors at a shorter one. */
 static bool run_fused(const struct race *r, const char *encoding, struct score *s)
 {
     struct fused f;
@@ -249,7 +250,7 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     return ok;
 }
 
-/* A runner on the buffers of a plain task, which then holds its results and can be judged like a
+/* A runner on the buffers of a plain task.  The task then has its results and is judged like a
  * fused one. */
 static bool open_naive(const struct race *r, struct task *t, struct naive *n)
 {
@@ -264,7 +265,7 @@ static bool open_naive(const struct race *r, struct task *t, struct naive *n)
     return true;
 }
 
-/* As run_fused(), by the textbook. */
+/* As run_fused(), with the textbook runner. */
 static bool run_naive(const struct race *r, struct score *s)
 {
     struct task t;
@@ -296,7 +297,7 @@ static void print_line(void)
 
 static void print_header(const struct race *r)
 {
-    char cpu[86];                        /* with the label, what 100 columns hold */
+    char cpu[86];                        /* with the label, fills 100 columns */
     const char *numbers = "float32";
     if (r->fast) numbers = runs_fast(r->isa) ? "bf16, by dot products" : "bf16";
     printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"),
@@ -331,8 +332,8 @@ static void print_row(const char *name, const struct score *s, const struct scor
     fflush(stdout);
 }
 
-/* A row is doubtful where its own times or those of the naive row are: no try of them counted, or
- * the machine turned out to be faster than it was then. */
+/* A row is doubtful if its own times or those of the naive row are: no try counted, or later probes
+ * showed a faster machine. */
 static int doubtful_rows(const struct race *r, const struct score *s, int rows)
 {
     const double near = (1 - r->rounds->tolerance) * r->rounds->best[0];
@@ -361,10 +362,10 @@ static void print_closing(int doubtful, int rows)
         "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n", JUDGED);
 }
 
-/* ---- For files ------------------------------------------------------------------------------- */
+/* ---- Output files ---------------------------------------------------------------------------- */
 
 enum { ROW_CELLS = 6 };
-/* Two figures: how many times as fast each was, and all numbers. */
+/* Two figures: the speed ratios, and all numbers. */
 static void open_figures(const struct race *r, struct figure *f, int count)
 {
     static const char *const head[ROW_CELLS] = { "encoding", "forward, ms", "training step, ms",
@@ -462,7 +463,7 @@ static int run(const struct args *a)
         .isa = isa, .rounds = &rounds
     };
     loci_host pool;
-    /* the naive runner keeps [heads][len][len] weights */
+    /* the naive runner stores [heads][len][len] weights */
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim)
         || !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads)
         || !args_output(a, SVG) || !args_output(a, HTML))

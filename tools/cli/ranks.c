@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer: whoever comes second,
- * sender or receiver, copies it, and then both have ended. */
+/* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer.  The second of sender
+ * and receiver copies it, and both have then finished. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-/* A message that is being sent, or that somebody waits for. */
+/* A send or a receive in progress. */
 struct letter {
     struct letter *next;
     int from, to, tag;
@@ -24,8 +24,8 @@ struct letter {
 struct office {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    struct letter *open;                 /* that the other side has not begun, oldest first */
-    int ranks, here;                     /* here: ranks that have come to highest() */
+    struct letter *open;                 /* without a counterpart yet, oldest first */
+    int ranks, here;                     /* here: ranks that have entered highest() */
     long round;
     int64_t *highest, *known;            /* of this round so far, and of the one before */
     void (*body)(const loci_transport *, void *);
@@ -34,7 +34,7 @@ struct office {
 struct member { struct office *office; int rank; pthread_t thread; };
 enum { MOST_NUMBERS_AGREED = 256 };
 
-/* Takes the other side of a message out of the list, if it is there. */
+/* Removes the counterpart of a message from the list, if it is there. */
 static struct letter *find(struct office *o, const struct letter *l)
 {
     for (struct letter **at = &o->open; *at; at = &(*at)->next) {
@@ -46,7 +46,7 @@ static struct letter *find(struct office *o, const struct letter *l)
     }
     return NULL;
 }
-/* The lock is given up while a message is copied. */
+/* Releases the lock while a message is copied. */
 static void begin_letter(struct office *o, struct letter *l)
 {
     pthread_mutex_lock(&o->lock);
@@ -135,7 +135,7 @@ bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), v
         members[n] = (struct member){ .office = &o, .rank = n };
         if (pthread_create(&members[n].thread, NULL, live, &members[n])) break;
     }
-    /* The others would wait for those that are not there. */
+    /* the other ranks would wait for the missing ones */
     if (n < ranks) exit(fail("bench: the system starts no more than %d threads", n));
     for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
     pthread_cond_destroy(&o.news);
@@ -166,7 +166,7 @@ bool ranks_of_job(void (*body)(const loci_transport *, void *), void *arg)
                       dlerror());
     loci_status (*begin)(loci_transport *, double, loci_error *);
     void (*end)(loci_transport *);
-    /* C has no conversion from an object pointer to a function's; POSIX has this one. */
+    /* C has no conversion from an object pointer to a function pointer.  POSIX permits this one. */
     *(void **)&begin = dlsym(library, "loci_mpi_world");
     *(void **)&end = dlsym(library, "loci_mpi_finish");
     if (!begin || !end) return refuse("bench: libloci-mpi is of another version");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ranks.h -- the ranks of `loci bench --parallel`: threads of this process, or the processes that
- * an MPI job has started. */
+/* ranks.h -- the ranks of `loci bench --parallel`: threads of this process, or the processes of an
+ * MPI job. */
 #ifndef LOCI_CLI_RANKS_H
 #define LOCI_CLI_RANKS_H
 
@@ -10,12 +10,12 @@
 
 enum { MOST_RANKS = 256 };
 
-/* Calls body() on each of so many threads, with a transport between them, and waits for all. */
+/* Calls body() on each of `ranks` threads, with a transport between them, and waits for all. */
 bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *arg), void *arg);
 
-/* Has something that looks like MPI started this program as one of several? */
+/* Has an MPI launcher started this program as one of several processes? */
 bool ranks_in_job(void);
-/* Calls body() once, with the transport of libloci-mpi, which is loaded for that. */
+/* Calls body() once, with the transport of libloci-mpi, which it loads. */
 bool ranks_of_job(void (*body)(const loci_transport *, void *arg), void *arg);
 
 #endif

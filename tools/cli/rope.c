@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rope.c -- `loci rope`: how a model turns queries and keys, read from its config.json or GGUF
+/* rope.c -- `loci rope`: how a model rotates queries and keys, read from its config.json or GGUF
  * file. */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static const double two_pi = 6.28318530717958648;
 
 /* ---- For scripts ----------------------------------------------------------------------------- */
 
-/* What goes with the rotation, or with its absence. */
+/* The properties of the layer besides its rotation. */
 static void print_company(const loci_rope *r)
 {
     printf("\"layer\":\"%s\",\"attention\":\"%s\",\"scale\":%.17g,\"softcap\":%.17g,\"sink\":%s,",
@@ -32,8 +32,7 @@ static void print_company(const loci_rope *r)
     else printf("null}\n");
 }
 
-/* 17 digits, so that a reader gets the same double; what JSON escapes does not occur in these
- * words. */
+/* 17 digits, so that a reader gets the same double.  These words need no JSON escapes. */
 static void print_json(const loci_rope *r)
 {
     if (!r->rotates) {
@@ -57,7 +56,7 @@ static void print_json(const loci_rope *r)
 
 /* ---- For people ------------------------------------------------------------------------------ */
 
-/* A kind of layer for people; a word that is not here speaks for itself. */
+/* A kind of layer for people.  Other words are printed as they are. */
 static const char *layer_words(const loci_rope *r)
 {
     static const char *const words[][2] = {
@@ -75,11 +74,11 @@ static const char *layer_words(const loci_rope *r)
     return r->layer;
 }
 
-/* The text of an encoding says what it is; asking it keeps this file free of rules. */
+/* Tests the encoding's text, which keeps this file free of rules. */
 static bool has(const loci_rope *r, const char *text) { return strstr(r->encoding, text) != NULL; }
 
-/* The frequencies without the scaling: the library's rule again, with the base of the text, which
- * stands after its pairing. */
+/* The frequencies without the scaling: the library's rule with the base of the text, which follows
+ * its pairing. */
 static bool unscaled(const loci_rope *r, double *list)
 {
     char text[128];
@@ -96,7 +95,7 @@ static bool unscaled(const loci_rope *r, double *list)
     return true;
 }
 
-/* A range of pairs, or one, or none. */
+/* A range of pairs, a single pair, or none. */
 static void print_pairs(const char *what, int first, int last, int pairs, const char *note)
 {
     printf("    %-20s", what);
@@ -112,7 +111,7 @@ static void put_wavelength(struct figure *f, int row, int col, double w)
     else figure_cell(f, row, col, "-");
 }
 
-/* Pairs at even steps, the first and the last among them. */
+/* Pairs at even steps, including the first and the last. */
 static void print_table(const loci_rope *r, const double *before)
 {
     enum { ROWS = 8 };
@@ -147,7 +146,7 @@ static void print_table(const loci_rope *r, const double *before)
     figure_free(&f);
 }
 
-/* Pairs that spread sections do not reach. */
+/* Are there pairs that spread sections do not reach? */
 static bool leftovers(const loci_rope *r)
 {
     for (int t = 0; t < r->dim / 2; t++)
@@ -155,7 +154,7 @@ static bool leftovers(const loci_rope *r)
     return false;
 }
 
-/* What is known to come out differently elsewhere, from each engine's sources. */
+/* Known differences in other engines, from each engine's sources. */
 static void print_differences(const loci_rope *r)
 {
     const struct { bool holds; const char *text; } notes[] = {
@@ -188,7 +187,7 @@ static void print_differences(const loci_rope *r)
     }
 }
 
-/* What a layer has beside its rotation. */
+/* The properties of a layer besides its rotation. */
 static void print_beside(const loci_rope *r)
 {
     const bool factor = r->rotates && r->softmax_factor != 1;
@@ -207,8 +206,8 @@ static void print_beside(const loci_rope *r)
     if (r->note) printf("    %-20s%s\n", "note", r->note);
 }
 
-/* slow: the pairs from there on complete no turn within the trained length.  moved to stays: those
- * whose frequency the scaling changed, which lie together in every rule. */
+/* slow: pairs from there on complete no turn within the trained length. moved to stays: pairs whose
+ * frequency the scaling changed, which are contiguous in every rule. */
 static bool print_rotation(const loci_rope *r)
 {
     const int pairs = r->dim / 2;
@@ -241,7 +240,7 @@ static bool print_rotation(const loci_rope *r)
     return true;
 }
 
-/* What would be printed the same. */
+/* Do both print the same? */
 static bool alike(const loci_rope *a, const loci_rope *b)
 {
     return !strcmp(a->attention, b->attention) && !strcmp(a->layer, b->layer)
@@ -257,8 +256,8 @@ static bool print_layer(const loci_rope *r)
     return true;
 }
 
-/* Layers alike are described once, in the order in which their kinds appear; of[l] is the kind of
- * layer l.  The list of layers has at most 12 ranges, and their number behind it. */
+/* Describes equal layers once, in the order in which their kinds appear. of[l] is the kind of layer
+ * l.  The list of layers has at most 12 ranges, and their number behind it. */
 static bool print_all(const loci_model *m, const char *path, double length)
 {
     enum { MAX_KINDS = 8 };
@@ -315,7 +314,7 @@ static const struct flag rope_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* The model is closed: what a loci_rope holds is its own. */
+/* The model is closed: a loci_rope owns its contents. */
 bool read_rope(const char *path, int layer, double length, loci_rope *r)
 {
     loci_error e;
@@ -326,7 +325,7 @@ bool read_rope(const char *path, int layer, double length, loci_rope *r)
     return !s || refuse("%s: %s", path, e.text);
 }
 
-/* --layer alone describes one layer for people; without it, all kinds of layers. */
+/* --layer alone describes one layer for people.  Without it, all kinds of layers are described. */
 static int rope_run(const struct args *a)
 {
     int64_t length = 0;

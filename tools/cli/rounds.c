@@ -30,7 +30,7 @@ void rounds_add(struct rounds *r, struct pair p)
     r->pair[r->made++] = p;
 }
 
-/* Asked anew for every round each time, as a better probe takes earlier rounds away. */
+/* Evaluated anew each time: a better probe can exclude earlier rounds. */
 bool rounds_count(const struct rounds *r, int i)
 {
     const struct pair *p = &r->pair[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* run.c -- `loci run`: computes case files, writes the results, compares them with what the case
- * expects. */
+/* run.c -- `loci run`: computes case files, writes the results, compares them with the expected
+ * ones. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +24,8 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* Prints the line of one result; false when its bound is broken.  What is expected to be infinite
- * or NaN must be exactly that, and counts for nothing else. */
+/* Prints the line of one result.  Returns false if it exceeds its bound.  Where infinity or NaN is
+ * expected, the result must be exactly that, and the element counts for nothing else. */
 static bool compare(const struct output *o, double factor)
 {
     double largest = 0, error = 0;
@@ -47,7 +47,7 @@ static bool compare(const struct output *o, double factor)
     return ok;
 }
 
-/* Of a result that the case expects nothing of. */
+/* Prints a result without an expected value. */
 static void summarize(const struct output *o)
 {
     double low = INFINITY, high = -INFINITY;
@@ -61,8 +61,7 @@ static void summarize(const struct output *o)
     printf("]  from %.6g to %.6g\n", low, high);
 }
 
-/* The file says what was computed, not by which instruction set: its bytes are the same for all of
- * them. */
+/* The file names the problem, not the instruction set: its bytes are the same for all of them. */
 static bool write_output(const struct case_file *c, const char *path)
 {
     struct safetensor tensor[COUNT(c->output)];
@@ -84,7 +83,7 @@ static bool write_output(const struct case_file *c, const char *path)
     return !status || refuse("%s: %s", path, e.text);
 }
 
-/* The sentence stands for failures without one of their own: the reference's. */
+/* The fallback sentence is for failures without their own: those of the reference. */
 static loci_status compute(struct case_file *c, bool reference, const loci_host *host)
 {
     struct task *t = &c->task;
@@ -96,7 +95,7 @@ static loci_status compute(struct case_file *c, bool reference, const loci_host 
     return !status && c->backward ? task_backward(t) : status;
 }
 
-/* quiet: the results are in a file, so that only what was expected is worth a line. */
+/* quiet: the results go to a file, so only expected results get a line. */
 static int report(const struct case_file *c, bool quiet)
 {
     bool expected = false, ok = true;
@@ -112,17 +111,17 @@ static int report(const struct case_file *c, bool quiet)
     return ok ? EXIT_DONE : EXIT_BROKEN;
 }
 
-/* What the options say. */
+/* The options of the command line. */
 struct wish {
     loci_dtype dtype;
     const char *isa, *output;
     bool reference, fast;
-    double tol[2];                       /* negative: as the case says */
+    double tol[2];                       /* negative: as in the case */
     const loci_host *host;
 };
 
-/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last
- * place; rounding the weights, too, doubles that. */
+/* Bounds for rounding inputs to 16 bits, for results and gradients: 8 and 64 halves of a last
+ * place.  Rounding the weights as well doubles them. */
 static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
 {
     double half = dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0;
@@ -130,7 +129,7 @@ static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
     tol[0] += 8 * half, tol[1] += 64 * half;
 }
 
-/* Results that break a bound are written all the same: they are what one wants to look at. */
+/* Results that exceed a bound are written all the same, for inspection. */
 static int run_case(const char *path, const struct wish *w)
 {
     struct case_file c;
@@ -155,7 +154,7 @@ static bool parse_tol(const char *text, double tol[2])
     return refuse("run: --tol must be two numbers, none negative, as in 1e-5,1e-4, not '%s'", text);
 }
 
-/* A broken case does not stop the ones behind it; the worst of their codes is the program's. */
+/* A broken case does not stop later ones.  The program returns the worst of their codes. */
 static int run(const struct args *a)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };

@@ -14,7 +14,7 @@
 #include "cli/json.h"
 #include "cli/serve.h"
 
-/* ---- The serving side ------------------------------------------------------------------------ */
+/* ---- Server ---------------------------------------------------------------------------------- */
 
 static void print_ready(const struct contender *c)
 {
@@ -37,7 +37,7 @@ static void print_call(const struct call *call)
     json_print(j);
 }
 
-/* Calls are minutes or microseconds apart, so each has a probe of its own before it. */
+/* Calls are minutes or microseconds apart, so each has its own probe before it. */
 static bool answer(struct problem *p, struct contender *c)
 {
     char line[32];
@@ -69,9 +69,9 @@ int serve(struct problem *p, const char *encoding)
     return ok ? EXIT_DONE : EXIT_ERROR;
 }
 
-/* ---- The asking side ------------------------------------------------------------------------- */
+/* ---- Client ---------------------------------------------------------------------------------- */
 
-/* The whole problem in words, as what is usual may differ between builds. */
+/* Spells out the whole problem, since defaults may differ between builds. */
 static void run_program(const struct problem *p, const char *encoding, const char *program)
 {
     char len[24], rows[24], number[5][16];
@@ -96,8 +96,8 @@ static void run_program(const struct problem *p, const char *encoding, const cha
     _exit(EXIT_ERROR);
 }
 
-/* This very program is forked rather than started, as it knows the problem already; the other
- * process is as young as it is.  Threads would not survive that: they begin afterwards. */
+/* Forks this program rather than starting it: it already knows the problem, and both processes have
+ * the same age.  Threads do not survive a fork, so they start afterwards. */
 static int serve_forked(struct problem *p, const char *encoding)
 {
     loci_host pool;
@@ -111,7 +111,8 @@ static int serve_forked(struct problem *p, const char *encoding)
     return code;
 }
 
-/* Its stdin ends, and it does then: even where another process has inherited this end of it. */
+/* Closes the server's stdin, which ends it, even if another process has inherited this end of the
+ * pipe. */
 static void end(struct server *s)
 {
     if (s->from) {
@@ -130,8 +131,8 @@ void server_close(struct server *s)
     *s = (struct server){ 0 };
 }
 
-/* The sentence is the first line that it said, without our own name in front.  What is no loci may
- * go on for ever. */
+/* The error is the first line of its stderr, without our program's name in front.  A program that
+ * is not loci may run for ever. */
 static bool failed(struct server *s)
 {
     char said[512];
@@ -148,7 +149,7 @@ static bool failed(struct server *s)
     return refuse("bench: --against %s: %s", s->program, text);
 }
 
-/* A line of JSON, or NULL. */
+/* Returns a line of JSON, or NULL. */
 static json_t *read_reply(struct server *s)
 {
     char line[1024];
@@ -198,7 +199,7 @@ bool server_open(struct server *s, struct problem *p, const char *encoding, cons
     return read_ready(s);
 }
 
-/* Without a signal where nobody reads any more. */
+/* Prevents a signal if the reader has gone. */
 bool server_call(struct server *s, int steps, struct call *call)
 {
     char line[16];

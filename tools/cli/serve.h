@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* serve.h -- calls made by other processes, so that two builds of the program can be measured by
- * turns: `loci bench ENCODING ... --serve` opens a problem, says so, and then makes a call for
- * every line that it reads.
+/* serve.h -- calls made by other processes, so that two builds of the program can be measured
+ * alternately.  `loci bench ENCODING ... --serve` opens a problem, reports it, and then makes a
+ * call for every line that it reads.
  *
  *     {"serve":1,"loci":"0.2.0","steps":37,"workspace_bytes":81920}       when it is ready
  *     37                                                                  a call of 37 steps
@@ -16,22 +16,22 @@
 
 enum { MOST_STEPS = 1000000 };           /* of a call */
 
-/* Answers until stdin ends; returns the program's exit code. */
+/* Answers until stdin ends.  Returns the program's exit code. */
 int serve(struct problem *, const char *encoding);
 
 struct server {
-    const char *program;                 /* NULL: this very one */
+    const char *program;                 /* NULL: this program */
     pid_t pid;
     int to;
-    FILE *from, *said;                   /* said: what it writes to stderr */
+    FILE *from, *said;                   /* said: its stderr */
     int steps;
     size_t workspace;
     char version[32];
 };
 
-/* Starts a process that has opened the problem when this returns.  Both print their error, one
- * sentence whatever the program turns out to be, and return false; a server may be closed either
- * way, and one that is all zero as well. */
+/* Starts a process, and returns once it has opened the problem.  Both print their error, one
+ * sentence whatever the program turns out to be, and return false.  You may close a server either
+ * way, also one that is all zero. */
 bool server_open(struct server *, struct problem *, const char *encoding, const char *program);
 bool server_call(struct server *, int steps, struct call *);
 void server_close(struct server *);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* show.c -- `loci show`: what an encoding looks like and what can be said of it, from the engine
- * itself, for terminals, pages and scripts. */
+/* show.c -- `loci show`: figures and properties of an encoding, computed by the engine, for
+ * terminals, pages and scripts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +31,11 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* ---- What is asked --------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 struct given_file { int count; struct given *list; double **data; struct safetensors file; };
 
-/* All tensors of a file, in double.  Names may begin with "param." as in a case. */
+/* Reads all tensors of a file, in double.  Names may begin with "param." as in a case. */
 static bool read_tensors(const char *path, struct given_file *g)
 {
     loci_error e;
@@ -77,7 +77,7 @@ static void free_tensors(struct given_file *g)
     if (g->list) loci_safetensors_close(&g->file);
 }
 
-/* Everything that the flags say of the encoding, whichever it is. */
+/* Reads the flags that describe the encoding. */
 static bool read_wish(const struct args *a, struct wish *w)
 {
     int heads = 8, dim = 64, len = 64, head = 0, seed = 1;
@@ -90,7 +90,7 @@ static bool read_wish(const struct args *a, struct wish *w)
     return true;
 }
 
-/* Words of --what, of which -1 is all. */
+/* Reads the words of --what, of which -1 is all. */
 static bool read_what(const struct args *a, int *what)
 {
     char words[200] = "";
@@ -145,7 +145,7 @@ int best_kind(const struct show *s)
     return (int)order[i];
 }
 
-/* Its name, its formula and where it is from; a composition has a line for each. */
+/* The name, the formula and the origin; a composition has a line for each. */
 static void add_heading(struct text *t, const struct show *s, const char *text,
                         const struct terminal *m)
 {
@@ -160,7 +160,7 @@ static void add_heading(struct text *t, const struct show *s, const char *text,
     text_add(t, "\n");
 }
 
-/* What JSON says beside the figures. */
+/* The JSON fields besides the figures. */
 static void add_json(struct text *t, const struct show *s, const char *text)
 {
     text_add(t, "\"encoding\":");
@@ -225,7 +225,7 @@ static int show_one(const struct args *a, const struct wish *w, int what, const 
     struct show *s = open_show(w);
     if (!s) return EXIT_ERROR;
     const struct terminal m = terminal();
-    /* what fits a page of a terminal; files and scripts get all there is */
+    /* what fits a page of a terminal; files and scripts get all figures */
     const unsigned page = 1u << best_kind(s) | 1u << SHOW_CURVE | 1u << SHOW_SPECTRUM
                         | 1u << SHOW_PROPERTIES;
     bool ok;
@@ -256,7 +256,7 @@ static bool is_model(const char *text)
     return dot && (!strcmp(dot, ".json") || !strcmp(dot, ".gguf"));
 }
 
-/* The first layer's, in its own width; a length that nobody told is 4096. */
+/* Uses the first layer, in its own width.  The default length is 4096. */
 static int show_model(const struct args *a, struct wish *w, int what)
 {
     loci_rope r;

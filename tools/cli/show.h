@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* show.h -- what the two files of `loci show` share: of one encoding, and of several. */
+/* show.h -- shared by the two files of `loci show`, for one encoding and for several. */
 #ifndef LOCI_CLI_SHOW_H
 #define LOCI_CLI_SHOW_H
 
@@ -14,14 +14,15 @@ enum { WHAT, HEAD, HEADS, DIM, LEN, SEED, TENSORS, COMPARE, ALL, EXAMPLE, SVG, H
 enum { ALL_FIGURES = SHOW_COUNT * MAX_FIGURES };
 struct album { int count; struct figure f[ALL_FIGURES]; };
 void free_album(struct album *);
-/* Adds the figures of one kind; they print their error. */
+/* Adds the figures of one kind.  Both print their error. */
 bool add_figures(struct album *, struct show *, int what);
 struct show *open_show(const struct wish *);
-/* The kind that says most of an encoding in one picture. */
+/* The kind of figure that is most instructive for this encoding. */
 int best_kind(const struct show *);
 /* --html or --output */
 const char *page_path(const struct args *);
-/* Everything in the form that is wanted: a picture, a page, JSON, or text after `heading`. */
+/* Prints or writes everything in the requested form: a picture, a page, JSON, or text after
+ * `heading`. */
 struct form { const char *title, *about; bool side; };
 int put_album(const struct args *, const struct album *, const struct form *, struct text *json,
               struct text *heading);

@@ -7,7 +7,7 @@
 #include "reference/reference.h"
 #include "cli/task.h"
 
-/* The list of what is to be freed doubles when it is full. */
+/* The list of allocations doubles when it is full. */
 void *task_alloc(struct task *t, size_t count, size_t each)
 {
     if (t->owned == t->capacity) {
@@ -35,7 +35,7 @@ ptrdiff_t shape_count(int rank, const ptrdiff_t *shape)
     return n;
 }
 
-/* Sizes that a call decides are filled in here, once, so that nobody after meets a placeholder. */
+/* Fills in sizes that a call decides, once, so that later code has no placeholders. */
 bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
                ptrdiff_t k_len, const char *about)
 {
@@ -81,7 +81,7 @@ void task_gradients(struct task *t)
 
 /* ---- Random data ----------------------------------------------------------------------------- */
 
-/* Steele, Lea, Flood 2014: a counter, well mixed. */
+/* Steele, Lea, Flood 2014: a counter and a mixing function. */
 static uint64_t next(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -90,8 +90,8 @@ static uint64_t next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* The sum of twelve uniform numbers has variance 1 (and no tails, which serves a benchmark well);
- * four 16-bit ones from each of three draws. */
+/* The sum of twelve uniform numbers has variance 1, and no tails, which is fine for a benchmark.
+ * Each of three draws gives four 16-bit numbers. */
 static double normal(uint64_t *state)
 {
     uint64_t sum = 0;
@@ -100,7 +100,7 @@ static double normal(uint64_t *state)
     return (double)sum / 65536 - 6;
 }
 
-/* By way of float, so that F64 and F32 hold the same numbers. */
+/* Rounds to float, so that F64 and F32 get the same numbers. */
 static void store(void *data, loci_dtype dtype, ptrdiff_t i, double x)
 {
     store_stored(data, dtype, i, (float)x);
@@ -111,15 +111,15 @@ void fill_normal(void *data, loci_dtype dtype, ptrdiff_t count, uint64_t seed, d
     for (ptrdiff_t i = 0; i < count; i++) store(data, dtype, i, scale * normal(&seed));
 }
 
-/* Compared with itself, one byte further. */
+/* Compares the block with itself, shifted by one byte. */
 static bool all_zero(const void *data, size_t bytes)
 {
     const char *p = data;
     return bytes == 0 || (p[0] == 0 && !memcmp(p, p + 1, bytes - 1));
 }
 
-/* Tables that start at zero get small numbers, lest a pass be cheaper than in real life.  Inputs
- * whose name says that they are logarithms of gates get log(sigmoid(N(3, 1))). */
+/* Tables that start at zero get small numbers, so that a pass is not cheaper than in practice.
+ * Inputs whose name denotes logarithms of gates get log(sigmoid(N(3, 1))). */
 void task_random_tensors(struct task *t, uint64_t seed)
 {
     for (int i = 0; i < t->tensors; i++) {
@@ -139,7 +139,7 @@ void task_random_tensors(struct task *t, uint64_t seed)
     }
 }
 
-/* Seed 0: room for a result, which stays zero. */
+/* Seed 0: allocates a result, which stays zero. */
 static void *random_numbers(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
 {
     void *data = task_alloc(t, (size_t)count, stored_size(dtype));
@@ -151,7 +151,7 @@ static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
     return (loci_view){ .data = random_numbers(t, t->desc.dtype, count, seed) };
 }
 
-/* Row by row through a square picture, where an encoding wants coordinates; the queries are the
+/* Coordinates row by row through a square picture, if an encoding needs them.  The queries are the
  * last of the keys. */
 static void picture(struct task *t)
 {
@@ -169,7 +169,8 @@ static void picture(struct task *t)
     t->call.q_coord = q, t->call.k_coord = k;
 }
 
-/* Everything that a call of this stage reads or writes; a stick has `rem` in the place of lse. */
+/* Allocates everything that a call of this stage reads or writes.  A stick has `rem` in place of
+ * lse. */
 void task_random_inputs(struct task *t, uint64_t seed)
 {
     const loci_desc *d = &t->desc;
@@ -203,10 +204,10 @@ void task_random_inputs(struct task *t, uint64_t seed)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* A small file must not ask for a huge table: positions can be any numbers. */
+/* A small file must not request a huge table: positions can be arbitrary numbers. */
 enum { MAX_TABLE_BYTES = 1 << 28 };
 
-/* For what the library says by a size of 0, without a sentence. */
+/* For errors that the library reports as a size of 0, without a sentence. */
 static loci_status impossible(struct task *t, const char *what)
 {
     t->error.status = LOCI_BAD_ARG;
@@ -214,7 +215,7 @@ static loci_status impossible(struct task *t, const char *what)
     return LOCI_BAD_ARG;
 }
 
-/* A workspace for both passes is as large as the larger one: they never run at once. */
+/* The larger workspace serves both passes, since they never run at once. */
 loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
 {
     t->table_bytes = loci_tables_size(t->plan, max_distance);
@@ -227,7 +228,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
     if (status) return status;
 
     for (int pass = 0; pass <= backward; pass++) {
-        if (t->desc.stage == LOCI_EMBED && pass == 0) continue;      /* loci_embed works without */
+        if (t->desc.stage == LOCI_EMBED && pass == 0) continue;      /* loci_embed needs none */
         t->error.text[0] = 0;
         size_t bytes = loci_workspace(t->plan, &t->call, pass);
         if (bytes == 0)
@@ -239,7 +240,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
     return LOCI_OK;
 }
 
-/* By the stage, whose call wants other arguments. */
+/* Selected by the stage, since each call has different arguments. */
 loci_status task_forward(struct task *t)
 {
     if (t->desc.stage == LOCI_EMBED) return loci_embed(t->plan, t->tables, &t->call, t->x, t->y);
@@ -257,7 +258,7 @@ static size_t x_bytes(const struct task *t)
     return (size_t)(t->batch * t->q_len * width) * stored_size(t->desc.dtype);
 }
 
-/* An embedding is added, so that its input's gradient is the output's. */
+/* An embedding is added, so its input's gradient equals the output's. */
 loci_status task_backward(struct task *t)
 {
     if (t->desc.stage == LOCI_EMBED) {
@@ -272,7 +273,7 @@ loci_status task_backward(struct task *t)
     return loci_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
 }
 
-/* The same call by the definition, which needs neither tables nor a workspace. */
+/* The same call by the reference, which needs neither tables nor a workspace. */
 loci_status task_reference(struct task *t, bool backward)
 {
     const void *const *data = (const void *const *)t->data;
@@ -290,7 +291,7 @@ loci_status task_reference(struct task *t, bool backward)
     return loci_reference(t->plan, data, &t->call, backward ? &t->grad : NULL);
 }
 
-/* Gates near 1 and scores near -9 keep every key in play, so that no walk ends early. */
+/* Gates near 1 and scores near -9 keep every key relevant, so that no walk ends early. */
 void task_lasting(struct task *t)
 {
     const loci_desc *d = &t->desc;
@@ -301,7 +302,7 @@ void task_lasting(struct task *t)
             gate[k] *= 0x1p-12f;
     }
     if (d->stage != LOCI_ATTENTION) return;
-    /* Channel 0 takes 9 from every score: root^2 / sqrt(dim) = 9. */
+    /* Channel 0 subtracts 9 from every score: root^2 / sqrt(dim) = 9. */
     const double root = 3 * sqrt(sqrt(d->dim));
     const ptrdiff_t keys = t->batch * t->k_len * (d->kv_heads ? d->kv_heads : d->heads);
     for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++)

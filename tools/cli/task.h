@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* task.h -- a plan with everything that running it takes: tensors, tables, workspace, a call,
- * gradients. */
+/* task.h -- a plan with all data to run it: tensors, tables, workspace, a call, gradients. */
 #ifndef LOCI_CLI_TASK_H
 #define LOCI_CLI_TASK_H
 
@@ -10,12 +9,14 @@
 struct task {
     loci_desc desc;
     loci_plan *plan;
-    loci_dtype reals;                    /* of tensors and rows, F32 or F64; desc.dtype is q's */
+    /* type of tensors and rows, F32 or F64; desc.dtype is that of q */
+    loci_dtype reals;
     size_t real;                         /* bytes of one */
     ptrdiff_t batch, q_len, k_len;
 
     int tensors;                         /* of the plan, in its order */
-    loci_tensor *tensor;                 /* shapes are those of this call, nothing negative */
+    /* shapes are those of this call, nothing negative */
+    loci_tensor *tensor;
     void **data, **ddata;                /* ddata[i] NULL: fixed, or before task_gradients() */
 
     loci_call call;
@@ -30,34 +31,35 @@ struct task {
     void **own;
 };
 
-/* Makes the plan and sizes its tensors.  Prints its error (after `about` and a colon, unless that
- * is NULL) and returns false.  A task that failed to open, and one that is all zero, may be
- * closed. */
+/* Creates the plan and sizes its tensors.  Prints its error, after `about` and a colon unless that
+ * is NULL, and returns false.  You may close a task that failed to open, or one that is all
+ * zero. */
 bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
                const char *about);
 void task_close(struct task *);
-/* Of an encoding that works on embeddings: what is added to them before an attention like this. */
+/* Describes the embedding of an encoding that works on embeddings, for an attention of this
+ * form. */
 loci_desc task_embedding(const loci_desc *attention, const char *encoding);
 
 /* Zeroed, freed by task_close(). */
 void *task_alloc(struct task *, size_t count, size_t each);
-ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it does not fit */
-/* ddata, for all tensors that are not fixed. */
+ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 on overflow */
+/* Allocates ddata for all tensors that are not fixed. */
 void task_gradients(struct task *);
 void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
-/* q, k, v or x; outputs and cotangents too. */
+/* Fills q, k, v or x, outputs and cotangents. */
 void task_random_inputs(struct task *, uint64_t seed);
-/* Then: gates that hardly forget, scores at which a stick lasts; for f32. */
+/* Call it last: sets gates that hardly forget, and scores at which a stick lasts.  For f32. */
 void task_lasting(struct task *);
 
-/* Tables and workspace, the larger one of both passes if backward; tables are prepared from
- * data. */
+/* Allocates tables and a workspace, the larger one of both passes if backward.  Prepares tables
+ * from data. */
 loci_status task_prepare(struct task *, ptrdiff_t max_distance, bool backward);
 loci_status task_forward(struct task *), task_backward(struct task *);
-/* Forward, and backward where asked, by the float64 reference; the task's dtype is F64. */
+/* Runs forward, and backward if asked, by the float64 reference.  The task's dtype is F64. */
 loci_status task_reference(struct task *, bool backward);
 
-/* Numbers that look like N(0, 1), times scale; the same for the same seed. */
+/* Numbers distributed like N(0, 1), times scale.  The same seed gives the same numbers. */
 void fill_normal(void *data, loci_dtype, ptrdiff_t count, uint64_t seed, double scale);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* take.h -- memory as programs want it; the library takes none. */
+/* alloc.h -- memory allocation for programs.  The library allocates none. */
 #ifndef LOCI_COMMON_ALLOC_H
 #define LOCI_COMMON_ALLOC_H
 
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Zeroed, on 64 bytes, which tables and workspaces want; NULL where there is none.  aligned_alloc()
- * wants whole multiples. */
+/* Zeroed, with the 64-byte alignment of tables and workspaces.  NULL if out of memory.
+ * aligned_alloc() requires whole multiples. */
 static inline void *alloc_zeroed(size_t count, size_t each)
 {
     size_t bytes;

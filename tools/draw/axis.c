@@ -10,7 +10,8 @@
 /* 1e+06 is 1e6, and -0 is 0. */
 void short_number(char *text, size_t capacity, double x)
 {
-    snprintf(text, capacity, fabs(x) >= 1e5 || (x != 0 && fabs(x) < 1e-3) ? "%.3g" : "%.4g", x + 0.0);
+    snprintf(text, capacity, fabs(x) >= 1e5 || (x != 0 && fabs(x) < 1e-3) ? "%.3g" : "%.4g",
+             x + 0.0);
     char *e = strchr(text, 'e');
     if (!e) return;
     char *digits = e + 1 + (e[1] == '+' || e[1] == '-');
@@ -35,7 +36,7 @@ static void tick(struct ticks *t, double x)
     t->at[t->n++] = x;
 }
 
-/* Powers of ten, so many apart that they fit; within one of them, 1, 2 and 5. */
+/* Powers of ten, spaced so that they fit.  Within one power, 1, 2 and 5. */
 static void log_ticks(struct ticks *t, const struct axis *a, int about)
 {
     const int from = (int)floor(log10(a->low) + 1e-9), to = (int)ceil(log10(a->high) - 1e-9);
@@ -49,7 +50,7 @@ static void log_ticks(struct ticks *t, const struct axis *a, int about)
         }
 }
 
-/* The smallest of 1, 2, 2.5 and 5 times a power of ten that gives no more than about so many. */
+/* The smallest of 1, 2, 2.5 and 5 times a power of ten that gives at most `about` steps. */
 static double round_step(double width, int about)
 {
     const double least = width / about, power = pow(10, floor(log10(least)));
@@ -77,8 +78,8 @@ void ticks_of(struct ticks *t, const struct axis *a, int about)
 
 /* ---- Colours --------------------------------------------------------------------------------- */
 
-/* From a dark blue by green to a light yellow: brightness rises all the way, so that it reads in
- * grey, and blue against yellow is what every kind of colour blindness leaves. */
+/* From dark blue over green to light yellow.  Brightness rises throughout, so that the scale reads
+ * in grey.  Blue against yellow is visible with every kind of colour blindness. */
 struct colour heat_colour(double share)
 {
     static const struct colour stops[] = {
@@ -90,13 +91,14 @@ struct colour heat_colour(double share)
     const int i = at < last ? (int)at : last - 1;
     const double f = at - i;
     const struct colour a = stops[i], b = stops[i + 1];
-    /* what lies halfway between two numbers of a byte must not hang on a last bit */
+    /* a byte halfway between two numbers must not depend on a last bit */
     return (struct colour){ (unsigned char)(a.r + f * (b.r - a.r) + 0.5 + 1e-6),
                             (unsigned char)(a.g + f * (b.g - a.g) + 0.5 + 1e-6),
                             (unsigned char)(a.b + f * (b.b - a.b) + 0.5 + 1e-6) };
 }
 
-/* Told apart by hue with every kind of colour blindness, by brightness in print, and by dashes. */
+/* Distinguishable by hue with every kind of colour blindness, by brightness in print, and by
+ * dashes. */
 const struct line_colour line_colours[LINE_COLOURS] = {
     { { 0, 90, 160 }, { 88, 166, 255 }, "" },
     { { 200, 80, 0 }, { 255, 150, 60 }, "6 3" },

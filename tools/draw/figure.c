@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* figure.c -- the numbers of a figure: their room, their reach, and all of it as JSON. */
+/* figure.c -- the data of a figure: allocation, ranges, and export as JSON. */
 #include "draw/figure.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ void figure_free(struct figure *f)
     *f = (struct figure){ 0 };
 }
 
-/* ---- Reach ----------------------------------------------------------------------------------- */
+/* ---- Ranges ---------------------------------------------------------------------------------- */
 
 static void widen(struct axis *a, const double *x, ptrdiff_t n)
 {
@@ -84,7 +84,7 @@ static bool fix_scale(struct axis *a, const struct axis *wanted)
     return found;
 }
 
-/* Marks are part of the picture, unless they are far off. */
+/* Marks count towards the range, unless they are far off. */
 bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct axis *z)
 {
     *x = f->x, *y = f->y, *z = f->scale;

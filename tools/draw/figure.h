@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* figure.h -- a picture before it is drawn: what is on its axes, and the numbers.  The same figure
- * becomes SVG, a page of HTML, lines of a terminal or JSON; nobody else in the tree draws.
+/* figure.h -- a figure before it is drawn: its axes and its numbers.  The same figure becomes SVG,
+ * a page of HTML, lines of a terminal or JSON.  All drawing in the tree goes through it.
  *
  *     struct figure f = { .kind = FIGURE_LINES, .what = "curve", .x.label = "distance" };
  *     figure_lines(&f, n, 2);                   // then f.at[], f.line[0].y[], ...
@@ -16,17 +16,17 @@
 enum figure_kind { FIGURE_LINES, FIGURE_HEAT, FIGURE_BARS, FIGURE_TABLE };
 enum { MAX_LINES = 12, MAX_MARKS = 4, FIGURE_NAME = 64 };
 
-/* low >= high: as far as the numbers reach */
+/* low >= high: the range of the numbers. */
 struct axis { char label[FIGURE_NAME]; bool log; double low, high; };
-/* low and high, where not NULL, are a band around y.  NaN: nothing is there. */
+/* low and high, where not NULL, are a band around y.  NaN: no point. */
 struct line { char name[FIGURE_NAME]; double *y, *low, *high; };
-/* A straight line through the picture: at an x, or where `across` at a y. */
+/* A straight line through the picture at an x, or at a y if `across`. */
 struct mark { char name[FIGURE_NAME]; bool across; double at; };
 
 struct figure {
     enum figure_kind kind;
     const char *what;                    /* a word for scripts */
-    char title[200], about[600];         /* a heading; and what there is to see, in words */
+    char title[200], about[600];         /* a heading; and a description in words */
     struct axis x, y;
     /* FIGURE_LINES */
     ptrdiff_t n;
@@ -34,9 +34,9 @@ struct figure {
     int lines, marks;
     struct line line[MAX_LINES];
     struct mark mark[MAX_MARKS];
-    /* FIGURE_HEAT: rows lie below each other, row i at y.low + i, column j at x.low + j; z
-     * [rows][cols], NaN where nothing is.  FIGURE_TABLE: cells [rows][cols], the first row is the
-     * head, the first column names things.  FIGURE_BARS: cells [n][1] are names, line[k].y[i] the
+    /* FIGURE_HEAT: row i is at y.low + i, top row first, column j at x.low + j. z [rows][cols] is
+     * NaN for empty cells.  FIGURE_TABLE: cells [rows][cols]; the first row is the head, and the
+     * first column has the names.  FIGURE_BARS: cells [n][1] are names, and line[k].y[i] are the
      * lengths of the bars of name i, on the axis y. */
     ptrdiff_t rows, cols;
     double *z;
@@ -44,9 +44,9 @@ struct figure {
     char **cell;
 };
 
-/* They make room, zeroed, and set n and lines, rows and cols. */
+/* Allocate zeroed arrays, and set n and lines, rows and cols. */
 void figure_lines(struct figure *, ptrdiff_t n, int lines);
-void figure_band(struct figure *, int line);         /* low and high of it */
+void figure_band(struct figure *, int line);         /* low and high of a line */
 void figure_heat(struct figure *, ptrdiff_t rows, ptrdiff_t cols);
 void figure_table(struct figure *, ptrdiff_t rows, ptrdiff_t cols);
 void figure_bars(struct figure *, ptrdiff_t n, int lines);
@@ -57,32 +57,32 @@ void figure_cell(struct figure *, ptrdiff_t row, ptrdiff_t col, const char *form
     ;
 void figure_free(struct figure *);
 
-/* From the least to the largest number on an axis; where it says so itself, that.  False: there is
- * none that is finite. */
+/* From the least to the largest number on an axis, or the axis's own range if it has one.  False:
+ * no finite number. */
 bool figure_reach(const struct figure *, struct axis *x, struct axis *y, struct axis *z);
 
 enum colours { NO_COLOURS, COLOURS_256, COLOURS_TRUE };
-/* columns: how many there are; unicode: blocks and braille, else ASCII */
+/* columns: width of the terminal; unicode: blocks and braille, else ASCII. */
 struct terminal { int columns; enum colours colours; bool unicode; };
 
-/* One SVG element for a file of its own or the inside of a page: it has its style, title and
- * description. A table is no picture, but a list of its rows in text. */
+/* One SVG element, for a file of its own or for inclusion in a page.  It contains its style, title
+ * and description.  A table becomes a list of its rows as text. */
 void figure_svg(struct text *, const struct figure *);
-void figures_svg(struct text *, const struct figure *, int count);      /* below each other */
-/* a table; of pictures the words */
+void figures_svg(struct text *, const struct figure *, int count);      /* stacked vertically */
+/* a table; for pictures the description */
 void figure_markdown(struct text *, const struct figure *);
 void figure_print(struct text *, const struct figure *, const struct terminal *);
-/* Words in lines of so many columns, each after so many blanks. */
+/* Words wrapped to `columns`, each line behind `blanks` blanks. */
 void wrap_text(struct text *, const char *words, int columns, int blanks);
 void figure_json(struct text *, const struct figure *);          /* an object */
-/* A whole page without scripts; side: figures next to each other, as many as fit. */
+/* A complete page without scripts. side: places figures next to each other if they fit. */
 void figures_html(struct text *, const char *title, const char *about, const struct figure *,
                   int count, bool side);
-/* Such a page's beginning, with more rules for its style, and its end: for pages with more than
+/* The beginning of such a page, with additional CSS rules, and its end: for pages with more than
  * figures. */
 void html_begin(struct text *, const char *title, const char *about, const char *style);
 void html_end(struct text *);
-/* One figure's part of such a page: a heading, the picture or the table. */
+/* The part of such a page for one figure: a heading, the picture or the table. */
 void figure_html(struct text *, const struct figure *);
 
 #endif

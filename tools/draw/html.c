@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* html.c -- figures as a page that needs no script: headings, pictures, tables. */
+/* html.c -- figures as a page without scripts: headings, pictures, tables. */
 #include "draw/figure.h"
 
 static const char sheet[] =
@@ -35,7 +35,7 @@ static void table(struct text *t, const struct figure *f)
     text_add(t, "</table></div>\n");
 }
 
-/* A picture has its title inside; a table has a heading. */
+/* A picture contains its title.  A table gets a heading. */
 void figure_html(struct text *t, const struct figure *f)
 {
     text_add(t, "<section%s>\n", f->kind == FIGURE_TABLE ? " class=\"table\"" : "");
@@ -74,7 +74,7 @@ void figures_html(struct text *t, const char *title, const char *about, const st
     html_end(t);
 }
 
-/* Bars stand between cells, so one inside of a cell is escaped. */
+/* Bars separate cells, so a bar inside a cell is escaped. */
 void figure_markdown(struct text *t, const struct figure *f)
 {
     text_add(t, "%s\n", f->about);

@@ -25,7 +25,7 @@ static uint32_t crc32_of(const char *s, size_t n)
     return ~c;
 }
 
-/* Its length, kind, bytes, and a sum over the last two. */
+/* Length, kind, bytes, and a checksum of the last two. */
 static void chunk(struct text *t, const char *kind, const char *bytes, size_t n)
 {
     be32(t, (uint32_t)n);
@@ -35,7 +35,7 @@ static void chunk(struct text *t, const char *kind, const char *bytes, size_t n)
     be32(t, crc32_of(t->s + from, n + 4));
 }
 
-/* Blocks of at most 65535 bytes, each with its length and the opposite of it. */
+/* Blocks of at most 65535 bytes, each with its length and the complement of it. */
 static void stored(struct text *t, const char *bytes, size_t n)
 {
     uint32_t a = 1, b = 0;
@@ -81,7 +81,7 @@ void png_data(struct text *t, const unsigned char *cells, int rows, int cols)
     text_put(&png, "\x89PNG\r\n\x1a\n", 8);
     be32(&part, (uint32_t)cols);
     be32(&part, (uint32_t)rows);
-    text_put(&part, "\x08\x03\0\0\0", 5);      /* 8 bits, of a palette */
+    text_put(&part, "\x08\x03\0\0\0", 5);      /* 8 bits, with a palette */
     chunk(&png, "IHDR", part.s, part.n);
     chunk(&png, "PLTE", palette[0], sizeof palette);
     chunk(&png, "tRNS", "\0", 1);
@@ -89,7 +89,7 @@ void png_data(struct text *t, const unsigned char *cells, int rows, int cols)
 
     struct text lines = { 0 };
     for (int i = 0; i < rows; i++) {
-        text_put(&lines, "\0", 1);             /* numbers as they are */
+        text_put(&lines, "\0", 1);             /* unfiltered */
         text_put(&lines, (const char *)cells + (ptrdiff_t)i * cols, (size_t)cols);
     }
     stored(&part, lines.s ? lines.s : "", lines.n);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* png.h -- a heat map as a picture inside of an SVG. */
+/* png.h -- a heat map as a picture inside an SVG. */
 #ifndef LOCI_DRAW_PNG_H
 #define LOCI_DRAW_PNG_H
 
 #include "draw/figure.h"
 
-/* data:image/png;base64,... of a colour per cell: 0 is see-through, 1 .. 255 go from dark to
- * light.  Nothing is compressed, so it has the same bytes everywhere. */
+/* data:image/png;base64,... with a colour per cell: 0 is transparent, 1 .. 255 go from dark to
+ * light.  It is uncompressed, so its bytes are the same everywhere. */
 void png_data(struct text *, const unsigned char *cells, int rows, int cols);
 
 #endif

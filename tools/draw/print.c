@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* print.c -- a figure in a terminal.  With colours a cell of a heat map is half a block and lines
- * are dots of braille; without, cells are more or less ink and lines are letters. */
+/* print.c -- a figure in a terminal.  With colours, a cell of a heat map is half a block and lines
+ * are braille dots.  Without colours, cells are characters of different density and lines are
+ * letters. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static int room_of(const struct terminal *m)
     return m->columns < MOST_COLUMNS ? m->columns : MOST_COLUMNS;
 }
 
-/* The steps of the palette of 256 that lie closest. */
+/* The nearest steps of the 256-colour palette. */
 static int step_of(int x) { return x < 48 ? 0 : x < 115 ? 1 : (x - 35) / 40; }
 
 static void paint(struct text *t, const struct terminal *m, struct colour c, bool behind)
@@ -29,8 +30,8 @@ static void paint(struct text *t, const struct terminal *m, struct colour c, boo
                  16 + 36 * step_of(c.r) + 6 * step_of(c.g) + step_of(c.b));
 }
 
-/* Words in lines of at most so many columns, each after so many blanks; a word that is too long
- * goes on after a comma or a bar, or wherever the line ends. */
+/* Words wrapped to `columns`, each line behind `blanks` blanks.  A word that is too long breaks
+ * after a comma or a bar, or at the end of the line. */
 void wrap_text(struct text *t, const char *words, int columns, int blanks)
 {
     const int capacity = columns - blanks < 8 ? 8 : columns - blanks;
@@ -40,7 +41,8 @@ void wrap_text(struct text *t, const char *words, int columns, int blanks)
         int n = (int)strcspn(s, " ");
         const bool fits = n <= capacity;
         if (!fits) {
-            n = capacity - (at ? at + 1 : 0) < capacity / 2 ? capacity : capacity - (at ? at + 1 : 0);
+            n = capacity - (at ? at + 1 : 0) < capacity / 2 ? capacity
+                                                            : capacity - (at ? at + 1 : 0);
             int cut = n;
             while (cut > n / 2 && !strchr(",/", s[cut - 1])) cut--;
             if (cut > n / 2) n = cut;
@@ -59,7 +61,7 @@ void wrap_text(struct text *t, const char *words, int columns, int blanks)
 
 /* ---- Heat ------------------------------------------------------------------------------------ */
 
-/* The share of what lies at a place between 0 and 1 in both directions; NaN: nothing. */
+/* The value at a place between 0 and 1 in both directions, as a share of the scale.  NaN: empty. */
 static double share_at(const struct figure *f, const struct axis *scale, double down, double right)
 {
     const ptrdiff_t i = (ptrdiff_t)(down * (double)f->rows);
@@ -83,7 +85,7 @@ static void half_blocks(struct text *t, const struct terminal *m, double above, 
     text_add(t, "%s", upper ? "\u2580" : "\u2584");
 }
 
-/* What stands under a picture: the ends of its axis, and its name in the middle. */
+/* The text under a picture: the ends of its axis, and its name in the middle. */
 static void foot(struct text *t, const struct axis *x, int left, int width)
 {
     char low[TICK_ROOM], high[TICK_ROOM];
@@ -142,7 +144,7 @@ static void print_heat(struct text *t, const struct figure *f, const struct term
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* A canvas of characters, of which each has 2 x 4 dots with colours and one place without. */
+/* A canvas of characters.  Each has 2 x 4 dots with colours, and one place without. */
 struct canvas { int cols, rows, fine_x, fine_y; unsigned char *dots, *owner; };
 
 static void dot(struct canvas *c, int x, int y, int line)
@@ -154,7 +156,7 @@ static void dot(struct canvas *c, int x, int y, int line)
     c->owner[at] = (unsigned char)(line + 1);
 }
 
-/* From column to column of dots, with what lies between their heights. */
+/* Draws from column to column of dots, and fills the heights between them. */
 static void draw_line(struct canvas *c, const struct figure *f, int line, const struct axis *x,
                       const struct axis *y)
 {
@@ -187,7 +189,7 @@ static void braille(struct text *t, unsigned char dots)
     text_put(t, bytes, 3);
 }
 
-/* Names of lines, several in a row of the page. */
+/* Names of lines, several per row. */
 static void legend(struct text *t, const struct figure *f, const struct terminal *m, bool dots,
                    int left)
 {
@@ -261,7 +263,7 @@ static int columns_of(const char *s)
     return n;
 }
 
-/* A row for each bar; the name stands before the first one of its kind. */
+/* A row for each bar.  The name comes before the first bar of its group. */
 static void print_bars(struct text *t, const struct figure *f, const struct terminal *m)
 {
     struct axis x, z;
@@ -294,7 +296,7 @@ static void print_bars(struct text *t, const struct figure *f, const struct term
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* The last column goes on under itself where it does not fit. */
+/* Wraps the last column onto lines below if it does not fit. */
 static void last_cell(struct text *t, const char *words, int left, int columns)
 {
     int at = 0;
@@ -308,7 +310,7 @@ static void last_cell(struct text *t, const char *words, int left, int columns)
     }
 }
 
-/* Numbers stand below each other by their last digits. */
+/* Columns of numbers are right-aligned. */
 static bool is_numbers(const struct figure *f, ptrdiff_t col)
 {
     for (ptrdiff_t i = 1; i < f->rows; i++) {
@@ -343,7 +345,7 @@ static void print_table(struct text *t, const struct figure *f, const struct ter
     free(width);
 }
 
-/* Blanks before the end of a line say nothing. */
+/* Removes blanks before the end of a line. */
 static void trim(struct text *t, size_t from)
 {
     size_t to = from;

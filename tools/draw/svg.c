@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* svg.c -- a figure as SVG: axes, lines with their names at their ends, heat maps as one picture
- * each. It has a light and a dark form and chooses by what the reader prefers. */
+/* svg.c -- a figure as SVG: axes, lines with names at their ends, heat maps as one picture each.
+ * It has a light and a dark form, selected by the reader's preference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 #include "draw/axis.h"
 #include "draw/png.h"
 
-/* Narrow, so that words can be read where a telephone shows the whole width. */
+/* Narrow, so that text is readable on a telephone that shows the whole width. */
 enum { WIDTH = 520, LINES_HEIGHT = 320, HEAT_SIDE = 320, LETTER = 7, LEADING = 15 };
 
-/* ---- Words ----------------------------------------------------------------------------------- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
-/* Pixels that a text takes at 12 pixels of height, rather too many than too few. */
+/* The width of a text in pixels at a height of 12 pixels, estimated generously. */
 static double width_of(const char *s)
 {
     int n = 0;
@@ -34,7 +34,7 @@ static void label(struct text *t, double x, double y, const char *class, const c
     text_add(t, "</text>\n");
 }
 
-/* All pictures have the same style, so that many of them can stand in one page. */
+/* All pictures have the same style, so that a page can contain many of them. */
 static void style(struct text *t)
 {
     const char *const sheet =
@@ -60,7 +60,7 @@ static void style(struct text *t)
     text_add(t, "}</style>\n");
 }
 
-/* Words wrapped to the picture's width; returns the height that they take. */
+/* Wraps words to the picture's width.  Returns their height. */
 static double heading(struct text *t, const char *title, double x, double width)
 {
     char line[sizeof ((struct figure *)0)->title];
@@ -129,7 +129,8 @@ static void axes(struct text *t, const struct frame *r, bool grid)
     for (int i = 0; !grid && i < y.n; i++)
         text_add(t, "M%.1f %.1fH%.1f", r->left - 4, y_at(r, y.at[i]), r->left);
     text_add(t, "\"/>\n");
-    double free_from = -1;               /* labels that would touch the one before are left out */
+    /* labels that would touch the one before are omitted */
+    double free_from = -1;
     for (int i = 0; i < x.n; i++) {
         const double at = x_at(r, x.at[i]), half = width_of(x.text[i]) / 2;
         if (at - half < free_from) continue;
@@ -150,8 +151,7 @@ static void axes(struct text *t, const struct frame *r, bool grid)
 
 struct point { double x, y; };
 
-/* Is everything between two points within a seventh of a pixel of the line from one to the
- * other? */
+/* Are all points between two points within a seventh of a pixel of the straight line? */
 static bool straight(const struct point *p, ptrdiff_t from, ptrdiff_t to)
 {
     for (ptrdiff_t i = from + 1; i < to; i++) {
@@ -161,7 +161,7 @@ static bool straight(const struct point *p, ptrdiff_t from, ptrdiff_t to)
     return true;
 }
 
-/* Points of a line that can be seen, the others lie between them; a gap begins anew. */
+/* Omits points that lie on the line between their neighbours.  A gap starts a new line. */
 static void trace(struct text *t, const struct frame *r, const double *x, const double *y,
                   ptrdiff_t n, bool back, bool go_on)
 {
@@ -194,7 +194,7 @@ static void band(struct text *t, const struct frame *r, const struct figure *f, 
     text_add(t, "Z\"/>\n");
 }
 
-/* Where the names of lines stand: at their ends, moved apart where they would touch. */
+/* Places the names of lines at their ends, and moves them apart if they would touch. */
 static void places(const struct figure *f, const struct frame *r, double *y)
 {
     int order[MAX_LINES];
@@ -221,7 +221,8 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     struct ticks ticks;
     struct frame r = { .top = top, .height = LINES_HEIGHT - top - 48 };
     figure_reach(f, &r.x, &r.y, &z);
-    if (!f->y.log && !(f->y.low < f->y.high)) {      /* lines do not run along the edge */
+    /* keeps lines away from the edge */
+    if (!f->y.log && !(f->y.low < f->y.high)) {
         const double capacity = 0.04 * (r.y.high - r.y.low);
         r.y.low -= capacity, r.y.high += capacity;
         if (!(r.y.low < r.y.high)) r.y.low -= 1, r.y.high += 1;
@@ -265,7 +266,7 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
 
 /* ---- Heat ------------------------------------------------------------------------------------ */
 
-/* More than a screen shows is left out evenly. */
+/* Larger maps are thinned out evenly to what a screen shows. */
 enum { MOST_CELLS = 192 };
 static void cells(struct text *t, const struct figure *f, const struct axis *scale)
 {
@@ -304,7 +305,7 @@ static void colour_bar(struct text *t, const struct frame *r, const struct axis 
     text_add(t, "</text>\n");
 }
 
-/* Cells are squares where they can be; an axis goes through their centres. */
+/* Cells are squares if possible.  An axis goes through their centres. */
 static double heat_height(const struct figure *f)
 {
     const double shape = (double)f->rows / (double)f->cols;
@@ -339,7 +340,7 @@ static double bars_height(const struct figure *f)
     return (double)f->n * (BAR * f->lines + 8) + 70;
 }
 
-/* A line of bars for each name, thinner ones for more series; their number stands at the end. */
+/* A row of bars for each name, thinner with more series.  The number is at the end of each bar. */
 static void svg_bars(struct text *t, const struct figure *f, double top)
 {
     struct axis x, z;

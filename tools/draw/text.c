@@ -24,7 +24,7 @@ void *draw_alloc(size_t count, size_t each)
     return p;
 }
 
-/* Room for n more and the 0 behind them. */
+/* Reserves n more bytes and the final 0. */
 static char *more(struct text *t, size_t n)
 {
     if (n >= SIZE_MAX / 4 - t->n) draw_no_memory();
@@ -59,7 +59,8 @@ void text_add(struct text *t, const char *format, ...)
     va_end(again);
 }
 
-/* One character at `s`; what is not UTF-8, or would steer somebody, is a "?". */
+/* Reads one character at `s`.  Invalid UTF-8, and characters that control a terminal, become
+ * "?". */
 static int read_plain(const char *s, uint32_t *code)
 {
     const int n = read_utf8(s, code);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* text.h -- text that grows: what every picture is written into, whatever it will be. */
+/* text.h -- a growing text buffer: the output of every picture, in every format. */
 #ifndef LOCI_DRAW_TEXT_H
 #define LOCI_DRAW_TEXT_H
 
 #include <stddef.h>
 
-/* s ends with a 0 that n does not count; NULL while nothing was added. */
+/* s ends with a 0 that n does not count.  NULL while empty. */
 struct text { char *s; size_t n, capacity; };
 
-/* Zeroed; without memory the program ends. */
+/* Zeroed.  Ends the program if out of memory. */
 void *draw_alloc(size_t count, size_t each);
-_Noreturn void draw_no_memory(void);      /* what it does then: a sentence, and the end */
+_Noreturn void draw_no_memory(void);      /* prints a sentence and exits */
 
 void text_add(struct text *, const char *format, ...)
 #if defined __GNUC__
@@ -18,10 +18,10 @@ void text_add(struct text *, const char *format, ...)
 #endif
     ;
 void text_put(struct text *, const char *bytes, size_t n);
-/* For XML: no markup, and no characters that it forbids. */
+/* For XML: escapes markup, and drops characters that XML forbids. */
 void text_xml(struct text *, const char *);
-/* A JSON string with its quotes, in ASCII.  A number that reads back to the same double, or null
- * where it is not finite. */
+/* A JSON string with its quotes, in ASCII. text_json_number() reads back to the same double, and is
+ * null if it is not finite. */
 void text_json(struct text *, const char *);
 void text_json_number(struct text *, double);
 void text_free(struct text *);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* page.c -- what explorer.js calls in the library: the list of encodings, and the figures of one.
+/* page.c -- the functions of the library that explorer.js calls: the list of encodings, and the
+ * figures of one.
  *
- * Texts come in through room(), and go out ended by a 0, good until the next call of the same
- * function.  Numbers come as JavaScript has them; what the page cannot do is a sentence. */
+ * Texts come in through room().  Returned texts end with a 0 and are valid until the next call of
+ * the same function.  Numbers arrive as JavaScript doubles.  Every failure returns a sentence. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
-/* A page is not asked for more than it computes while a reader waits. */
+/* Limits of the work that a page may request while a reader waits. */
 enum { MOST_TEXT = 4096, MOST_LENGTH = 1024, MOST_DIM = 512, MOST_HEADS = 64,
        MOST_NUMBERS = 1 << 20, MOST_SEED = 1 << 30 };
 
@@ -21,7 +22,7 @@ static char given[MOST_TEXT + 1];
 static loci_error error;
 static struct show *shown;
 
-/* Where the page writes a text of n bytes and a 0; NULL: that is too long. */
+/* Returns a buffer for a text of n bytes and a 0.  NULL: it is too long. */
 EXPORT(capacity) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
@@ -97,7 +98,7 @@ EXPORT(encodings) const char *page_encodings(void)
     return t.s;
 }
 
-/* ---- One of them ----------------------------------------------------------------------------- */
+/* ---- One encoding ---------------------------------------------------------------------------- */
 
 static loci_status check(const char *name, double x, double low, double high)
 {
@@ -120,8 +121,8 @@ static loci_status open(double len, double dim, double heads, double head, doubl
     return show_open(&shown, &w, &error);
 }
 
-/* Makes the encoding in room() the one that is shown.  Returns which figures it has, a bit each;
- * -1: there is none, and sentence() says why. */
+/* Selects the encoding in room().  Returns the available figures, a bit each. -1: failed, and
+ * sentence() says why. */
 EXPORT(look) int page_look(double len, double dim, double heads, double head, double seed)
 {
     show_close(shown);
@@ -131,7 +132,7 @@ EXPORT(look) int page_look(double len, double dim, double heads, double head, do
     return open(len, dim, heads, head, seed) ? -1 : (int)show_has(shown);
 }
 
-/* {"text", "tensors"}: the plan in full, and where its tensors are from. */
+/* {"text", "tensors"}: the complete plan, and the origin of its tensors. */
 EXPORT(about) const char *page_about(void)
 {
     static struct text t;

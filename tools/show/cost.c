@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* cost.c -- what an encoding takes: parameters, arithmetic, memory of a decode, tables. */
+/* cost.c -- the cost of an encoding: parameters, arithmetic, memory of a decode, tables. */
 #include "loci/cache.h"
 #include "show/measure.h"
 
-/* Arithmetic of a pair beside the 4 D of attention: so many, and so many times D.  What is made
- * once for a row or a distance, as turned keys and tables, is not counted. */
+/* Arithmetic per pair besides the 4 D of attention: a constant, and a multiple of D.  Work done
+ * once per row or distance, such as rotated keys and tables, is not counted. */
 static double pair_flops(const struct show *s)
 {
     static const struct { double each, by_dim; } flops[TERM_COUNT] = {

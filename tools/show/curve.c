@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* curve.c -- scores by distance: what is added, and what turning leaves of q.k. */
+/* curve.c -- scores by distance: what an encoding adds, and what a rotation leaves of q.k. */
 #include <stdlib.h>
 
 #include "show/subject.h"
@@ -14,7 +14,7 @@ static void label_axes(struct figure *f, const char *y)
 
 /* ---- Biases ---------------------------------------------------------------------------------- */
 
-/* Position is all there is: a line for each head, or for eight of them. */
+/* A bias by position alone: a line for each head, or for eight of them. */
 static void bias_figure(struct figure *f, const struct show *s, const double *bias)
 {
     const int lines = s->heads < SHOWN_HEADS ? s->heads : SHOWN_HEADS;
@@ -40,7 +40,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The mean of what was drawn, and where nine tenths of it lie; sorts. */
+/* The mean of the samples and the interval of the middle nine tenths.  Sorts. */
 static void sum_up(struct line *l, ptrdiff_t at, double *drawn, ptrdiff_t n)
 {
     double sum = 0;
@@ -54,7 +54,7 @@ static void sum_up(struct line *l, ptrdiff_t at, double *drawn, ptrdiff_t n)
     l->low[at] = drawn[there / 20], l->high[at] = drawn[there - 1 - there / 20];
 }
 
-/* Random tokens of a sequence: all rows that have a key so far behind. */
+/* Random tokens of a sequence: uses all rows that have a key at this distance. */
 static loci_status drawn_in_order(struct show *s, struct figure *f, loci_error *e)
 {
     const ptrdiff_t n = s->len, count = n * s->heads * s->dim;
@@ -95,7 +95,7 @@ static loci_status drawn_pairs(struct show *s, struct figure *f, loci_error *e)
     return status;
 }
 
-/* What hangs on q and k, too. */
+/* For biases that depend on q and k too. */
 static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
 {
     figure_lines(f, s->len, 1);
@@ -112,7 +112,7 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
 
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
-/* Scores without scale, and without what is added beside (biases at that distance). */
+/* Scores without scale, and without added biases at that distance. */
 static loci_status rotated_line(struct show *s, struct line *l, bool same, int axis,
                                const double *bias, loci_error *e)
 {
@@ -149,7 +149,8 @@ static loci_status rotated_figure(struct show *s, struct figure *f, const double
         const bool same = s->axes > 1 || l == 0;
         status = rotated_line(s, &f->line[l], same, l < s->axes && s->axes > 1 ? l : -1, bias, e);
         if (s->axes == 1) continue;
-        free(f->line[l].low), free(f->line[l].high);       /* bands over bands say nothing */
+        /* bands over bands are unreadable */
+        free(f->line[l].low), free(f->line[l].high);
         f->line[l].low = f->line[l].high = NULL;
     }
     snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.k, by distance",
@@ -162,9 +163,9 @@ static loci_status rotated_figure(struct show *s, struct figure *f, const double
     return status;
 }
 
-/* ---- Bends ----------------------------------------------------------------------------------- */
+/* ---- Score transforms ------------------------------------------------------------------------ */
 
-/* Scores from -x to x, as far as it takes to see them bent. */
+/* Scores from -x to x, with x large enough to show the transform. */
 static loci_status bend_figure(struct show *s, struct figure *f, loci_error *e)
 {
     enum { POINTS = 129 };
@@ -212,7 +213,7 @@ loci_status show_curve(struct show *s, struct figure *f, int *count, loci_error 
         else if (!status) status = drawn_figure(s, f, e);
         *count = 1;
     }
-    /* beside a score that hangs on q and k, turning cannot be told apart */
+    /* when a score depends on q and k, the effect of a rotation cannot be isolated */
     if (!status && show_rotates(s) && !s->in_order && (!show_adds(s) || !nothing))
         status = rotated_figure(s, &f[(*count)++], show_adds(s) ? bias : NULL, e);
     free(bias);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* distance.c -- what is asked of distances: does the score fall with them, is it bounded, are they
- * told apart, and what is beyond the length? */
+/* distance.c -- questions about distance: does the score fall with it, is it bounded, can distances
+ * be told apart, and what happens beyond the length? */
 #include <stdlib.h>
 
 #include "show/measure.h"
 
 /* ---- Curves ---------------------------------------------------------------------------------- */
 
-/* TURNED: vectors of each head at a distance, as some rotations take their time; MOST_TABLE: bytes
- * of tables that are made to look how far float32 tells distances apart. */
+/* TURNED: vectors per head at a distance, since some rotations are slow.  MOST_TABLE: bytes of
+ * tables that may be created to find how far float32 distinguishes distances. */
 enum { TURNED = 16, MOST_TABLE = 1 << 22 };
 
 static bool only_rotates(const struct show *s)
@@ -16,8 +16,8 @@ static bool only_rotates(const struct show *s)
     return show_rotates(s) && !show_adds(s) && !s->in_order;
 }
 
-/* What turning leaves of q.q, of random units, in the mean, by head: at distances first, first +
- * step, ... */
+/* What a rotation leaves of q.q for random unit vectors, on average, by head, at distances first,
+ * first + step, ... */
 static loci_status rotated_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
                              loci_error *e)
 {
@@ -35,7 +35,7 @@ static loci_status rotated_at(struct show *s, double first, double step, ptrdiff
     return status;
 }
 
-/* What each distance counts for, by head: what is added, or what is left by turning. */
+/* The effect of each distance, by head: the added bias, or what the rotation leaves. */
 static loci_status curve_of(struct show *s, ptrdiff_t n, double *out, bool *nothing, loci_error *e)
 {
     *nothing = !only_rotates(s);
@@ -73,8 +73,8 @@ loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
 
 /* ---- Decay ----------------------------------------------------------------------------------- */
 
-/* The mean of |partial sums of e^(i d w)| over the pairs, which bounds what turning can leave of
- * q.k: cos and sin are those of the engine, from channels turned alone. */
+/* The mean of |partial sums of e^(i d w)| over the pairs, which bounds what a rotation leaves of
+ * q.k.  The engine supplies cos and sin, from channels rotated alone. */
 static loci_status bound_at(struct show *s, double d, double *bound, loci_error *e)
 {
     const int dim = s->dim;
@@ -90,7 +90,8 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
     *bound = 0;
     for (int c = 0; c < dim && pairs < known; c++) {
         double sine = 0;
-        bool first = d == 0 && c < known;                /* nothing has turned: any half will do */
+        /* nothing is rotated yet: either half will do */
+        bool first = d == 0 && c < known;
         for (int k = c + 1; k < dim; k++)
             if (y[c * width + k] != 0) sine = y[c * width + k], first = true;
         if (!first) continue;
@@ -103,8 +104,8 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
     return status;
 }
 
-/* What is lost from distance 0 to 1, 4 and 32 times the length, by the head that loses most; -inf:
- * more than e^-60 shows. */
+/* The loss from distance 0 to 1, 4 and 32 times the length, by the head that loses most. -inf:
+ * below e^-60. */
 static const int times[] = { 1, 4, FAR };
 static loci_status drops(struct show *s, double *drop, bool *nothing, loci_error *e)
 {
@@ -134,7 +135,7 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
     double drop[COUNT(times)], b[COUNT(times) + 1];
     bool nothing = true;
     loci_error refused;
-    /* tables may not reach so far, which `beyond` tells */
+    /* tables may not reach that far, which `beyond` reports */
     if (s->embeds || drops(s, drop, &nothing, &refused) || nothing) {
         say(f, NAN, 0, "-", "nothing that falls with the distance alone");
         return LOCI_OK;
@@ -152,18 +153,19 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
     }
     say(f, drop[COUNT(times) - 1], COUNT(times) * s->heads, words[COUNT(times) - 1],
         "%s by %s, %s, %s at distance %.0f, %.0f, %.0f%s%s",
-        only_rotates(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2], length,
-        4 * length, FAR * length, only_rotates(s) ? "" : " in the steepest head", bounds);
+        only_rotates(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2],
+        length, 4 * length, FAR * length, only_rotates(s) ? "" : " in the steepest head", bounds);
     return LOCI_OK;
 }
 
 /* ---- Codes ----------------------------------------------------------------------------------- */
 
-/* Codes of so many positions or distances from `first` on, [n][width]: rows that are added, ones
- * that were turned, or scores of the same few queries and keys, by distance. */
+/* Codes of n positions or distances from `first` on, [n][width]: added rows, rotated rows, or
+ * scores of the same few queries and keys by distance. */
 static ptrdiff_t code_width(const struct show *s)
 {
-    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
+    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim
+                                                           : s->heads;
 }
 static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out, loci_error *e)
 {
@@ -195,7 +197,8 @@ static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out,
     return status;
 }
 
-/* Of rows as a share of their length; of scores as they are, in the head that tells most. */
+/* Rows: the difference relative to their length.  Scores: the absolute difference in the head that
+ * differs most. */
 static double apart(const double *a, const double *b, ptrdiff_t width, bool rows)
 {
     double sum = 0, size = 0;
@@ -236,7 +239,7 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
     loci_error refused;
     double far = (double)n;
     for (double p = (double)n; blur < 0 && p < 0x1p39 && n >= 2; p *= 2, far = p) {
-        /* tables of every distance end somewhere */
+        /* tables of every distance have an end */
         if (!rows && loci_tables_size(s->all.plan, (ptrdiff_t)p) > MOST_TABLE) break;
         if (codes(s, p, 2, code, &refused)) break;
         if (same_floats(code, code + width, width)) blur = p;
@@ -255,7 +258,7 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
 
 /* ---- Beyond ---------------------------------------------------------------------------------- */
 
-/* Scores at distances beyond the length against those within. */
+/* Scores at distances beyond the length, against those within. */
 loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
 {
     ptrdiff_t n = FAR * s->len;
@@ -287,18 +290,20 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
     double *curve = draw_alloc((size_t)((n + 1) * s->heads), sizeof *curve);
     bool nothing = true;
     loci_error refused;
-    /* of turned ones a few far distances stand for all */
+    /* for rotated rows a few far distances represent all */
     if (only_rotates(s)) n = 2 * s->len;
     loci_status status = curve_of(s, only_rotates(s) ? s->len : n + 1, curve, &nothing, &refused);
     if (only_rotates(s) && !status)
-        status = rotated_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
+        status =
+            rotated_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
     if (status) {
         say(f, NAN, 1, "refused", "refused: %.100s", refused.text);
     } else if (nothing) {
         say(f, NAN, 0, "-", "no score hangs on the distance alone");
     } else {
         const double *far = curve + s->len * s->heads;
-        ptrdiff_t last = n * s->heads - 1;         /* where it is still another than at the end */
+        /* the last distance whose value differs from that at the end */
+        ptrdiff_t last = n * s->heads - 1;
         while (last >= s->heads && curve[last] == curve[last - s->heads]) last--;
         last /= s->heads;
         const double within = largest(curve, NULL, s->len * s->heads);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* draws.c -- random queries and keys, asked for their scores at one distance after another. */
+/* draws.c -- random queries and keys, scored at one distance after another. */
 #include <stdlib.h>
 
 #include "show/subject.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* embed.c -- what is added to tokens: its rows, how like each other they are, and whether one
- * matrix takes each row to a later one. */
+/* embed.c -- rows that are added to tokens: their values, their similarity, and whether one matrix
+ * maps each row to a later one. */
 #include <stdlib.h>
 
 #include "show/subject.h"
@@ -34,8 +34,8 @@ static double dot(const double *a, const double *b, ptrdiff_t n, ptrdiff_t step)
     return sum;
 }
 
-/* What no matrix M can make of p(i + k) = M p(i), as a share of the rows' size: columns of rows
- * 0 .. n - 1 are made orthonormal, and what of the later rows lies outside of them is left. */
+/* The residual of the best matrix M for p(i + k) = M p(i), relative to the rows' size.
+ * Orthonormalises columns of rows 0 .. n - 1, and projects the later rows off them. */
 static double unreached(const double *rows, ptrdiff_t n, int dim, ptrdiff_t k)
 {
     double *basis = draw_alloc((size_t)(n * dim), sizeof *basis);
@@ -62,7 +62,7 @@ static double unreached(const double *rows, ptrdiff_t n, int dim, ptrdiff_t k)
     return whole > 0 ? sqrt(left / whole) : 0;
 }
 
-/* Wide rows can be fitted whatever they are, so there are four times as many as channels. */
+/* Wide rows can always be fitted, so there are four times as many rows as channels. */
 static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
 {
     static const int steps[] = { 1, 2, 8, 32 };
@@ -70,7 +70,8 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
     const ptrdiff_t most = n > s->len ? n : s->len;
     double *rows = draw_alloc((size_t)((most + 32) * s->dim), sizeof *rows);
     loci_status status = rows_of(s, n + 32, rows, e);
-    if (status && s->len > s->dim + 32) {                /* a table has as many rows as it has */
+    /* a table may have fewer rows */
+    if (status && s->len > s->dim + 32) {
         n = s->len - 32;
         status = rows_of(s, n + 32, rows, e);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* example.c -- see example.h.  Where a text computes something that is not a result of the engine
- * (a bucket, a normalised distance, a count), tensors are chosen so that it becomes one: a table
- * that holds the numbers of its rows gives the number of the bucket. */
+/* example.c -- see example.h.  Some texts explain an intermediate value that the engine does not
+ * return (a bucket, a normalised distance, a count).  Their tensors are chosen so that the result
+ * equals it: a table that contains its own row numbers returns the number of the bucket. */
 #include "show/example.h"
 
 #include <stdlib.h>
@@ -87,7 +87,7 @@ static loci_status sinusoidal(struct text *t, loci_error *e)
 
 /* ---- Biases ---------------------------------------------------------------------------------- */
 
-/* What is added at the distances 0 .. n - 1 behind, or the other way round, [n][heads]. */
+/* Biases at the distances 0 .. n - 1, behind or ahead, [n][heads]. */
 static loci_status bias(const struct wish *w, ptrdiff_t n, const double *q_at, const double *k_at,
                         double *out, loci_error *e)
 {
@@ -121,7 +121,7 @@ static loci_status alibi(struct text *t, loci_error *e)
     return LOCI_OK;
 }
 
-/* A table whose rows hold their own numbers tells which row was read. */
+/* A table that contains its row numbers shows which row was read. */
 static loci_status t5(struct text *t, loci_error *e)
 {
     enum { N = 33 };
@@ -148,7 +148,7 @@ static loci_status t5(struct text *t, loci_error *e)
     return LOCI_OK;
 }
 
-/* A network of one unit that hands its number on: what is added is the normalised distance. */
+/* A network of one unit that passes its input through: the bias is the normalised distance. */
 static loci_status fire(struct text *t, loci_error *e)
 {
     enum { N = 9 };
@@ -175,8 +175,8 @@ static loci_status fire(struct text *t, loci_error *e)
 
 /* ---- Counting -------------------------------------------------------------------------------- */
 
-/* Gates that are open for marked tokens and shut for others; e[p] = p along a channel of which
- * every query has 1, so that what is added is the position. */
+/* Gates open for marked tokens and shut for others. e[p] = p along a channel of which every query
+ * has 1, so that the bias is the position. */
 static loci_status cope(struct text *t, loci_error *e)
 {
     enum { N = 8, D = 4 };

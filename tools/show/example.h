@@ -5,8 +5,8 @@
 
 #include "show/show.h"
 
-/* name: of an encoding without options.  Those without an example are refused with the list of
- * those that have one. */
+/* name: of an encoding without options.  An encoding without an example is an error that lists
+ * those with one. */
 loci_status example_print(struct text *, const char *name, loci_error *);
 
 #endif

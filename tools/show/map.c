@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* map.c -- two pictures of all pairs: what the encoding does to their scores, and what attention
- * then gives to keys. */
+/* map.c -- two pictures of all pairs: the effect of the encoding on scores, and the attention
+ * weights. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +29,8 @@ static void free_tokens(struct made *m)
 
 /* ---- Map ------------------------------------------------------------------------------------- */
 
-/* Of queries and keys that are 0, or, where the encoding then adds the same to all, of random ones
- * without their plain product. */
+/* Uses queries and keys that are 0.  If the encoding then adds the same to all, uses random ones
+ * and subtracts their plain product. */
 loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e)
 {
     const ptrdiff_t n = s->len, pairs = n * n;
@@ -68,7 +68,7 @@ loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Of the rows of one head: how much a distance gets in the mean, the entropy, the mean distance. */
+/* For the rows of one head: the mean weight per distance, the entropy, the mean distance. */
 struct habit { double *share, entropy, distance, near; };
 static struct habit habit_of(const double *weights, ptrdiff_t n)
 {
@@ -106,7 +106,7 @@ static void habit_table(struct figure *f, const struct show *s, const struct hab
     }
 }
 
-/* What a stick leaves of each row, or a gate of each key. */
+/* The remainder of each row for a stick, or the gate of each key. */
 static bool extra_line(struct figure *f, struct show *s, const double *rem)
 {
     const ptrdiff_t n = s->len;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* measure.h -- what the questions about properties share. */
+/* measure.h -- shared by the questions about properties. */
 #ifndef LOCI_SHOW_MEASURE_H
 #define LOCI_SHOW_MEASURE_H
 
 #include "show/properties.h"
 #include "show/subject.h"
 
-enum { CASES = 64, FAR = 32 };           /* FAR: so many times the length */
+enum { CASES = 64, FAR = 32 };           /* FAR: multiple of the length */
 
-/* The answer: a deviation (NaN: none to speak of), over so many cases, a word and a sentence. */
+/* Sets the answer: a deviation (NaN: not applicable), the number of cases, a word and a
+ * sentence. */
 void say(struct finding *, double largest, int tried, const char *brief, const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 5, 6)))
 #endif
     ;
-/* Largest difference of finite numbers; b NULL: the largest number. */
+/* The largest difference of finite numbers. b NULL: the largest number. */
 double largest(const double *a, const double *b, ptrdiff_t n);
 
 loci_status ask_translation(struct show *, struct finding *, loci_error *);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* open.c -- from a text to an encoding that is ready to be asked: plans, tensors, and which figures
- * it has. */
+/* open.c -- from a text to an encoding that can be queried: plans, tensors, and its available
+ * figures. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ static bool is_named(const loci_tensor *t, const char *name)
     return !strncmp(name, t->encoding, n) && name[n] == '.' && !strcmp(name + n + 1, t->name);
 }
 
-/* From the caller, where he has it in the plan's shape. */
+/* Copies a tensor of the caller if it has the plan's shape. */
 static loci_status from_caller(const struct wish *w, const loci_tensor *t, double *data,
                                bool *found, loci_error *e)
 {
@@ -81,7 +81,7 @@ static loci_status from_caller(const struct wish *w, const loci_tensor *t, doubl
     return LOCI_OK;
 }
 
-/* Every tensor that is given must be one of the plan's. */
+/* Every given tensor must be one of the plan's. */
 static loci_status all_known(const struct show *s, const struct wish *w, loci_error *e)
 {
     for (int g = 0; g < w->given_count; g++) {
@@ -100,7 +100,7 @@ static void add_note(struct show *s, const char *text)
     snprintf(s->note + n, sizeof s->note - n, "%s%s", n ? "; " : "", text);
 }
 
-/* Options allow tensors that no picture needs, and that 32 bits of size could not count. */
+/* Options allow tensors that no picture needs, and whose size overflows 32 bits. */
 static loci_status check_count(const loci_tensor *t, loci_error *e)
 {
     enum { MOST = 1 << 24 };
@@ -112,8 +112,8 @@ static loci_status check_count(const loci_tensor *t, loci_error *e)
     return LOCI_OK;
 }
 
-/* From the caller, else as the paper starts them; what starts as zeros would have nothing to show,
- * so it is drawn. */
+/* Fills tensors from the caller, else by the paper's initialisation.  Tensors that start as zeros
+ * would show nothing, so they are random. */
 static loci_status fill_tensors(struct show *s, const loci_plan *p, const struct wish *w,
                                 loci_error *e)
 {
@@ -153,7 +153,7 @@ static loci_status fill_tensors(struct show *s, const loci_plan *p, const struct
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Places of the text's encodings; unknown names are the plan's to refuse. */
+/* Sets the places of the text's encodings.  The plan rejects unknown names. */
 static void look_at(struct show *s)
 {
     const loci_encoding_info *list;
@@ -172,13 +172,14 @@ static void look_at(struct show *s)
     }
 }
 
-/* What the caller holds, in the form that a plan reads; names point into the wish's. */
+/* The caller's tensors in the form that a plan reads.  Names point into the wish's. */
 struct held { loci_tensor *list; char *names; int count; };
 static struct held held_of(const struct wish *w)
 {
     size_t capacity = 1;
     for (int g = 0; g < w->given_count; g++) capacity += strlen(w->given[g].name) + 1;
-    struct held h = { draw_alloc((size_t)w->given_count, sizeof *h.list), draw_alloc(capacity, 1), 0 };
+    struct held h = { draw_alloc((size_t)w->given_count, sizeof *h.list), draw_alloc(capacity, 1),
+                      0 };
     for (char *text = h.names; h.count < w->given_count; h.count++) {
         const struct given *g = &w->given[h.count];
         loci_tensor *t = &h.list[h.count];
@@ -191,7 +192,7 @@ static struct held held_of(const struct wish *w)
     return h;
 }
 
-/* In the caller's form, where he has all tensors; in the usual one, where he has some. */
+/* Uses the caller's tensor form if all tensors are given, and the default form if some are. */
 static loci_status plan_of(struct side *side, loci_desc *d, const struct held *h, loci_error *e)
 {
     if (h && h->count) {
@@ -211,8 +212,8 @@ static loci_status make(struct side *side, const struct show *s, const struct he
     return plan_of(side, &d, h, e);
 }
 
-/* With every key in sight, where the encoding can; some of them want their usual options said
- * then, and the causal plan's text says all of them. */
+/* A plan with all keys visible, if the encoding permits it.  Some encodings require their default
+ * options to be explicit then, and the causal plan's text spells out all of them. */
 static loci_status make_both(struct show *s, const struct held *h, loci_error *e)
 {
     TRY(make(&s->causal, s, h, s->encoding, false, 0, e));
@@ -230,7 +231,7 @@ static loci_status make_both(struct show *s, const struct held *h, loci_error *e
     return make(&s->all, s, h, s->encoding, false, 0, e);
 }
 
-/* The encoding of the text that turns, by itself; states do not, as they are a call's. */
+/* The rotating encoding of the text, by itself.  Not for states, which belong to a call. */
 static loci_status make_rotate(struct show *s, loci_error *e)
 {
     const struct loci_plan *p = s->all.plan;
@@ -290,7 +291,7 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     s->seed = w->seed ? w->seed : 1;
     look_at(s);
     s->embeds = s->places == LOCI_PLACE_EMBED;
-    if (s->embeds) s->heads = 1, s->head = 0;          /* they know of no heads */
+    if (s->embeds) s->heads = 1, s->head = 0;          /* the embedding has no heads */
     s->trained = w->trained > 0 ? w->trained : (double)len;
     const struct held h = held_of(w);
     const loci_status status = make_plans(s, &h, w, e);
@@ -323,7 +324,7 @@ const char *show_text(const struct show *s)
 }
 const char *show_tensors(const struct show *s) { return s->note; }
 
-/* ---- What there is --------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
 bool show_bends(const struct show *s)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* properties.c -- what textbooks ask of an encoding, measured: each answer with the largest
- * deviation that was found, and over how many cases. */
+/* properties.c -- measured answers to textbook questions about an encoding.  Each answer has the
+ * largest deviation found, and the number of cases. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +17,13 @@ void say(struct finding *f, double deviation, int tried, const char *brief, cons
     f->largest = deviation, f->tried = tried;
 }
 
-/* A deviation in words: none at all, that of rounding, or more. */
+/* A deviation in words: exact, to rounding, or more. */
 static const char *grade(double x) { return x == 0 ? "exact" : x < 1e-9 ? "to rounding" : "no"; }
 
 /* ---- Cases ----------------------------------------------------------------------------------- */
 
-/* Random queries and keys at random places below the length; of encodings in order a sequence. */
+/* Random queries and keys at random places below the length.  For encodings in order, a
+ * sequence. */
 struct cases { double *q, *k, *q_at, *k_at; ptrdiff_t n, scores; };
 static struct cases make_cases(const struct show *s)
 {
@@ -46,7 +47,7 @@ static struct cases make_cases(const struct show *s)
 }
 static void free_cases(struct cases *c) { free(c->q), free(c->k), free(c->q_at), free(c->k_at); }
 
-/* Their scores with all places moved by as much. */
+/* Their scores with all places shifted by the same distance. */
 static loci_status moved(struct show *s, const struct cases *c, double shift, double *out,
                          loci_error *e)
 {
@@ -67,7 +68,7 @@ static loci_status moved(struct show *s, const struct cases *c, double shift, do
     return status;
 }
 
-/* Largest difference of finite numbers, and the largest number. */
+/* The largest difference of finite numbers, and the largest number. */
 double largest(const double *a, const double *b, ptrdiff_t n)
 {
     double most = 0;
@@ -115,7 +116,7 @@ loci_status ask_translation(struct show *s, struct finding *f, loci_error *e)
     return status;
 }
 
-/* Queries and keys change places, and the numbers with them or not. */
+/* Swaps queries and keys, with or without their vectors. */
 loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
 {
     if (s->causal_only || s->in_order) {
@@ -174,7 +175,7 @@ loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
     return status;
 }
 
-/* Does what positions do to a pair hang on the pair's numbers? */
+/* Does the effect of positions on a pair depend on the pair's vectors? */
 loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
 {
     if (s->in_order || s->embeds || show_bends(s) || !(show_adds(s) || show_rotates(s))) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* properties.h -- answers to what textbooks ask, for tables over many encodings. */
+/* properties.h -- answers to textbook questions, for tables over many encodings. */
 #ifndef LOCI_SHOW_PROPERTIES_H
 #define LOCI_SHOW_PROPERTIES_H
 
@@ -9,7 +9,7 @@ enum property {
     PROPERTY_TRANSLATION, PROPERTY_SYMMETRY, PROPERTY_MONOTONE, PROPERTY_DECAY, PROPERTY_APART,
     PROPERTY_NORM, PROPERTY_BEYOND, PROPERTY_CONTENT, PROPERTY_COST, PROPERTY_COUNT
 };
-/* largest: deviation, NaN where there is none to speak of; tried: over so many scores. */
+/* largest: deviation, NaN if not applicable; tried: number of scores. */
 struct finding {
     const char *name;
     char brief[24], text[400];           /* a word for a table, and a sentence */
@@ -17,7 +17,8 @@ struct finding {
     int tried;
     /* of PROPERTY_COST */
     ptrdiff_t parameters;
-    double flops, bytes;                 /* of a pair; of a token and head in a decode */
+    /* flops of a pair; bytes of a token and head in a decode */
+    double flops, bytes;
 };
 loci_status show_measure(struct show *, struct finding all[PROPERTY_COUNT], loci_error *);
 

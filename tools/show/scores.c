@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* scores.c -- questions that the engine answers.  A row that sees one key has the score of the pair
- * as the logarithm of its sum of weights, to the last bit; where the keys between count, weights
- * and sums of whole rows give the scores back. */
+/* scores.c -- scores and weights computed by the engine.  A row that sees one key has the score of
+ * the pair as its lse, to the last bit.  Where keys in between matter, scores follow from weights
+ * and lse of whole rows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { MOST_TABLES = 1 << 28 };
 
-/* Numbers for one call, freed together. */
+/* Buffers of one call, freed together. */
 struct buffers { int n; void *own[16]; };
 static void *buffers_alloc(struct buffers *r, ptrdiff_t count, size_t each)
 {
@@ -20,14 +20,14 @@ static void room_free(struct buffers *r)
 {
     while (r->n > 0) free(r->own[--r->n]);
 }
-/* Blocks on 64 bytes are in a room of draw_alloc()s. */
+/* 64-byte aligned lines within draw_alloc() memory. */
 static void *alloc_lines(struct buffers *r, size_t bytes)
 {
     char *p = buffers_alloc(r, (ptrdiff_t)bytes + 64, 1);
     return p + (64 - (uintptr_t)p % 64) % 64;
 }
 
-/* Tables for distances up to `reach`, kept for later. */
+/* Tables for distances up to `reach`, reused by later calls. */
 static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, loci_error *e)
 {
     if (side->tables && reach <= side->reach) return LOCI_OK;
@@ -36,7 +36,8 @@ static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, l
           "tables for distances up to %td would take more than 256 MiB", reach);
     free(side->tables);
     side->tables = aligned_alloc(64, bytes);
-    if (!side->tables) draw_no_memory();     /* or a question would be answered with "refused" */
+    /* otherwise an out-of-memory error would read as a refusal */
+    if (!side->tables) draw_no_memory();
     side->reach = reach;
     const void *const *data = (const void *const *)s->data;
     if (side == &s->plain) data = NULL;
@@ -44,8 +45,8 @@ static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, l
     return loci_prepare_on(NULL, side->plan, reach, data, side->tables, e);
 }
 
-/* INPUT tensors of a call with so many entries, queries and keys.  at [batch][axes][rows] gives
- * tape's states, which are those of its first layer. */
+/* INPUT tensors of a call with this number of entries, queries and keys. at [batch][axes][rows]
+ * gives tape's states, which are those of its first layer. */
 static loci_status inputs(struct show *s, struct buffers *r, ptrdiff_t batch, ptrdiff_t rows,
                           const double *q_at, const double *k_at, const void **list, loci_error *e)
 {
@@ -73,7 +74,8 @@ static loci_status inputs(struct show *s, struct buffers *r, ptrdiff_t batch, pt
     return LOCI_OK;
 }
 
-/* Where tokens are, as a call wants it: [batch][axes][rows], or [batch][rows] whole numbers. */
+/* Sets the places of tokens in the form of a call: [batch][axes][rows], or [batch][rows] whole
+ * numbers. */
 static void put_places(const struct show *s, struct buffers *r, loci_call *c, const double *q_at,
                        const double *k_at)
 {
@@ -89,7 +91,7 @@ static void put_places(const struct show *s, struct buffers *r, loci_call *c, co
     c->q_pos = q, c->k_pos = k;
 }
 
-/* How far apart pairs are at most; and tokens of a sequence, whose places rise. */
+/* The largest distance of pairs, and of tokens of a sequence, whose places ascend. */
 static ptrdiff_t pairs_reach(const struct show *s, const struct pairs *p)
 {
     double reach = 1;
@@ -102,7 +104,7 @@ static ptrdiff_t reach_of(const struct show *s, const double *at, ptrdiff_t n)
     return s->axes == 1 && n > 1 ? (ptrdiff_t)(at[n - 1] - at[0]) : n;
 }
 
-/* A row of zeros stands for all of them. */
+/* A row of zeros serves all of them. */
 static loci_view numbers_or_zero(struct buffers *r, const double *x, ptrdiff_t width)
 {
     if (x) return (loci_view){ .data = (void *)(uintptr_t)x };
@@ -136,7 +138,7 @@ static loci_status attend(struct show *s, struct side *side, struct buffers *r, 
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
-/* Each pair is an entry of a batch of its own. */
+/* Each pair is a batch entry of its own. */
 static loci_status pairs(struct show *s, struct side *side, const struct pairs *p, double *out,
                          loci_error *e)
 {
@@ -162,7 +164,7 @@ static loci_status pairs(struct show *s, struct side *side, const struct pairs *
     return status;
 }
 
-/* An embedding adds to both rows before they meet. */
+/* An embedding is added to both rows before the product. */
 static loci_status embedded(struct show *s, const struct pairs *p, double *out, loci_error *e)
 {
     struct buffers r = { 0 };
@@ -194,7 +196,7 @@ loci_status show_plain(struct show *s, const struct pairs *p, double *out, loci_
 
 static ptrdiff_t rows_of(const struct tokens *t) { return t->last ? 1 : t->n; }
 
-/* One call; out gets the weights, [heads][rows][n], and rows the lse or the remainder. */
+/* One call. out receives the weights, [heads][rows][n], and rows the lse or the remainder. */
 static loci_status sequence(struct show *s, struct side *side, const struct tokens *t, double *out,
                             double *rows, loci_error *e)
 {
@@ -218,8 +220,8 @@ static loci_status sequence(struct show *s, struct side *side, const struct toke
     return status;
 }
 
-/* Scores of rows whose keys count: weights below e^-60 of the largest are 0, and their scores
- * lost. */
+/* Scores of rows for encodings where the keys in between matter.  Weights below e^-60 of the
+ * largest are 0, so their scores are lost. */
 static loci_status ordered_scores(struct show *s, const struct tokens *t, double *out,
                                   loci_error *e)
 {
@@ -238,13 +240,14 @@ static loci_status ordered_scores(struct show *s, const struct tokens *t, double
     return status;
 }
 
-/* One query meets all keys in a call of pairs. */
+/* Computes each query against all keys as a call of pairs. */
 static loci_status paired_scores(struct show *s, const struct tokens *t, bool plain, double *out,
                                  loci_error *e)
 {
     struct buffers r = { 0 };
     const ptrdiff_t n = t->n, width = (ptrdiff_t)s->heads * s->dim;
-    double *q = buffers_alloc(&r, n * width, sizeof *q), *k = buffers_alloc(&r, n * width, sizeof *k);
+    double *q = buffers_alloc(&r, n * width, sizeof *q),
+           *k = buffers_alloc(&r, n * width, sizeof *k);
     double *q_at = buffers_alloc(&r, n * s->axes, sizeof *q_at);
     double *k_at = buffers_alloc(&r, n * s->axes, sizeof *k_at);
     double *row = buffers_alloc(&r, n * s->heads, sizeof *row);
@@ -278,7 +281,7 @@ loci_status show_scores(struct show *s, const struct tokens *t, bool plain, doub
     return paired_scores(s, t, plain, out, e);
 }
 
-/* Of embeddings q and k get their rows first; positions are those of tokens. */
+/* For embeddings, q and k get their rows first.  Positions are those of tokens. */
 loci_status show_weights(struct show *s, const struct tokens *t, bool plain, double *out,
                          double *rem, loci_error *e)
 {

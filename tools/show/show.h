@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* show.h -- figures and properties of an encoding, from the engine itself: what is shown is what
- * runs.  All numbers are those of F64 plans, so every machine makes the same figures.
+/* show.h -- figures and properties of an encoding, computed by the engine, so they show what runs.
+ * All numbers are those of F64 plans, so every machine makes the same figures.
  *
  *     struct wish w = { .encoding = "alibi" };
  *     struct show *s;
@@ -21,30 +21,30 @@ enum show_what {
 };
 extern const char *const show_names[SHOW_COUNT];
 
-/* A tensor that the caller holds: its name is "t5.table"; numbers are copied by show_open(). */
+/* A tensor of the caller, named as in "t5.table". show_open() copies its numbers. */
 struct given { const char *name; int rank; ptrdiff_t shape[5]; const double *data; };
 
-/* 0 is the usual: 8 heads of 64, head 0, 64 positions, seed 1. */
+/* 0 selects the default: 8 heads of 64, head 0, 64 positions, seed 1. */
 struct wish {
     const char *encoding;
     int heads, dim, head;
     ptrdiff_t len;
-    double trained;                      /* how long training's sequences were; 0: as len */
+    double trained;                      /* length of training sequences; 0: as len */
     uint64_t seed;
     int given_count;
     const struct given *given;
 };
 
-/* An encoding with its tensors, ready to be asked. */
+/* An encoding with its tensors, ready for queries. */
 struct show;
 loci_status show_open(struct show **, const struct wish *, loci_error *);
 void show_close(struct show *);
-/* Which of enum show_what there are, a bit each. */
+/* The available figures of enum show_what, a bit each. */
 unsigned show_has(const struct show *);
-/* The plan's text, and a sentence about where its tensors are from, or "". */
+/* The plan's text, and a sentence about the origin of its tensors, or "". */
 const char *show_text(const struct show *), *show_tensors(const struct show *);
 
-/* Fills in at most MAX_FIGURES figures, which are the caller's to free. */
+/* Fills in at most MAX_FIGURES figures.  The caller frees them. */
 enum { MAX_FIGURES = 4 };
 loci_status show_figures(struct show *, enum show_what, struct figure *, int *count,
                          loci_error *);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* spectrum.c -- how fast a rotation turns, and where it points. */
+/* spectrum.c -- the speeds of a rotation, and its directions. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const struct config *rotation_of_text(const struct show *s)
     return p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
 }
 
-/* The library's own rule again, without the scaling. */
+/* The library's own rule, without the scaling. */
 static loci_status unscaled(const struct config *c, double *list, int pairs, loci_error *e)
 {
     char text[96];
@@ -35,7 +35,7 @@ static loci_status unscaled(const struct config *c, double *list, int pairs, loc
     return LOCI_OK;
 }
 
-/* What the rule says of each pair, and what a scaling made of it. */
+/* The rule's frequency of each pair, and the scaled one. */
 static loci_status by_rule(struct show *s, struct figure *f, int pairs, loci_error *e)
 {
     double *now = draw_alloc((size_t)pairs, sizeof *now), factor;
@@ -77,7 +77,7 @@ static loci_status by_rule(struct show *s, struct figure *f, int pairs, loci_err
     return status;
 }
 
-/* Turns a channel alone from 0 to 1: the angle between what it was and what it is, by axis. */
+/* Rotates a single channel from 0 to 1, by axis: the angle between the vector before and after. */
 static loci_status measured(struct show *s, struct figure *f, loci_error *e)
 {
     const int dim = s->dim, axes = s->axes < MAX_AXES ? s->axes : MAX_AXES;
@@ -148,7 +148,7 @@ static loci_status by_position(struct show *s, struct figure *f, loci_error *e)
     return status;
 }
 
-/* Of several axes the first two: what turning leaves of a vector's product with itself. */
+/* The first two of several axes: what a rotation leaves of a vector's product with itself. */
 static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
 {
     const int side = s->len < 97 ? (int)s->len | 1 : 97, half = side / 2;
@@ -163,7 +163,8 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
     for (ptrdiff_t i = 0; i < n * width; i++) x[i] = 1;
     figure_heat(f, n, n);
     f->x.low = f->y.low = -half;
-    const int up = s->axes > 2 ? 1 : 0;      /* of time, height and width the last two */
+    /* of time, height and width, the last two */
+    const int up = s->axes > 2 ? 1 : 0;
     for (int i = 0; i < side && !status; i++) {
         for (int j = 0; j < side; j++)
             q_at[j * s->axes + up] = i - half, q_at[j * s->axes + up + 1] = j - half;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* subject.h -- what the files of this room share: an encoding that is ready to be asked, and the
- * questions that the engine answers. */
+/* subject.h -- shared by the files of this folder: an encoding ready for queries, and the functions
+ * that query the engine. */
 #ifndef LOCI_SHOW_SUBJECT_H
 #define LOCI_SHOW_SUBJECT_H
 
@@ -10,35 +10,38 @@
 #include "contract/plan.h"
 #include "show/show.h"
 
-/* A plan with tables that reach as far as anybody has asked. */
+/* A plan with tables up to the largest distance requested so far. */
 struct side { loci_plan *plan; void *tables; ptrdiff_t reach; };
 
 struct show {
     int heads, dim, head, axes;
     ptrdiff_t len;
-    double trained;                      /* a length that far distances are counted in */
+    double trained;                      /* length that far distances are multiples of */
     uint64_t seed;
-    char *encoding, name[52];            /* name: of titles, cut where it is long */
-    char note[400];                      /* where the tensors are from */
+    /* name: for titles, cut if long */
+    char *encoding, name[52];
+    char note[400];                      /* origin of the tensors */
     int places;                          /* of all encodings of the text */
-    bool embeds;                         /* added to the tokens; attention is plain then */
+    /* added to the tokens; attention itself is plain */
+    bool embeds;
     bool causal_only;
-    bool in_order;                       /* a score hangs on the keys between (fox, cope, sba) */
-    bool remainder;                      /* sba: no softmax, so there is no lse */
+    /* a score depends on the keys in between (fox, cope, sba) */
+    bool in_order;
+    bool remainder;                      /* sba: no softmax, so no lse */
     bool sinks;
     struct side table;                   /* the embedding's, stage EMBED */
-    /* with every key in sight (causal_only: the same as causal), with none ahead, and without an
-     * encoding, with the scale of the encoding */
+    /* all: with every key visible (causal_only: the same as causal). causal: without later keys.
+     * plain: without an encoding, with the scale of the encoding. */
     struct side all, causal, plain;
-    struct side turn;                    /* the rotation alone, where it has a stage of its own */
-    int turn_tensor;                     /* its first one */
+    struct side turn;                    /* the rotation alone, if it has a stage of its own */
+    int turn_tensor;                     /* index of its first tensor */
     int tensors;
     loci_tensor *tensor;
     double **data;                       /* NULL: an INPUT, made for each call */
 };
 
-/* Random numbers that look like N(0, 1): of a stream for each use, the same for the same seed, and
- * on every machine. */
+/* Random numbers distributed like N(0, 1), from a stream for each use.  The same seed gives the
+ * same numbers on every machine. */
 enum { STREAM_Q = 1, STREAM_K, STREAM_V, STREAM_AT, STREAM_GATE, STREAM_TENSOR };
 void show_normal(const struct show *, int stream, double *to, ptrdiff_t n);
 void show_unit(double *rows, ptrdiff_t n, int width);        /* each of length 1 */
@@ -46,15 +49,15 @@ void show_unit(double *rows, ptrdiff_t n, int width);        /* each of length 1
 void show_gates(const struct show *, double *to, ptrdiff_t n);
 
 /* One query and one key each, at places of their own: q, k [n][heads][dim], q_at, k_at [n][axes].
- * out [n][heads] are the scores, the scale and all that the encoding adds included.  NULL of q or
- * k: zeros.  Not where scores hang on the keys between. */
+ * out [n][heads] receives the scores, including the scale and all that the encoding adds.  NULL of
+ * q or k: zeros.  Not for encodings whose scores depend on the keys in between. */
 struct pairs { ptrdiff_t n; const double *q, *k, *q_at, *k_at; };
 loci_status show_pairs(struct show *, const struct pairs *, double *out, loci_error *);
 /* the same without the encoding */
 loci_status show_plain(struct show *, const struct pairs *, double *out, loci_error *);
 
-/* n queries and keys per head, N(0, 1) or of length 1, and room for what they score.  show_draw()
- * asks for all of them: the query at `query` on one axis (-1: on all), keys at `key`; same: each
+/* n queries and keys per head, N(0, 1) or of length 1, and buffers for their scores. show_draw()
+ * scores all of them: the query at `query` on one axis (-1: on all), keys at `key`. same: each
  * query is its own key. */
 struct draws { ptrdiff_t n; double *q, *k, *q_at, *k_at, *score, *plain; };
 struct draws show_make_draws(const struct show *, ptrdiff_t n, bool unit);
@@ -62,21 +65,21 @@ void show_free_draws(struct draws *);
 loci_status show_draw(struct show *, struct draws *, bool same, int axis, double query, double key,
                       loci_error *);
 
-/* So many tokens: q, k, v [heads][n][dim] (NULL: zeros), at [axes][n]; last: rows are those of the
- * last token alone, and so is q. */
+/* n tokens: q, k, v [heads][n][dim] (NULL: zeros), at [axes][n]. last: rows are those of the last
+ * token alone, and so is q. */
 struct tokens { ptrdiff_t n; const double *q, *k, *v, *at; bool last; };
-/* Scores of all pairs, [heads][rows][n], NaN where a row does not see a key; of a stick the
- * logarithms of its weights.  Keys that the encoding has no order for are seen by all rows. */
+/* Scores of all pairs, [heads][rows][n].  NaN where a row does not see a key.  For a stick, the
+ * logarithms of its weights.  All rows see keys that the encoding has no order for. */
 loci_status show_scores(struct show *, const struct tokens *, bool plain, double *out,
                         loci_error *);
-/* What causal attention gives to keys, [heads][n][n]; with plain without the encoding.  rem (may be
- * NULL) [heads][n] is what a stick leaves. */
+/* Causal attention weights, [heads][n][n]; with plain, those without the encoding. rem (may be
+ * NULL) [heads][n] is a stick's remainder. */
 loci_status show_weights(struct show *, const struct tokens *, bool plain, double *out, double *rem,
                          loci_error *);
-/* x [n][heads * dim] with the encoding's row of each position added; NULL: rows alone. */
+/* x [n][heads * dim] plus the encoding's row of each position.  NULL: rows alone. */
 loci_status show_embed(struct show *, ptrdiff_t n, const double *x, const int64_t *at, double *out,
                        loci_error *);
-/* y [n][heads][dim] are x turned as queries at their places. */
+/* y [n][heads][dim] are x rotated as queries at their places. */
 loci_status show_rotate(struct show *, ptrdiff_t n, const double *x, const double *at, double *y,
                       loci_error *);
 
@@ -90,14 +93,14 @@ static inline bool show_adds(const struct show *s)
 {
     return s->places & (LOCI_PLACE_SCORE | LOCI_PLACE_MIX);
 }
-/* Does it only bend scores, and add nothing to them? */
+/* Does it only transform scores, and add nothing to them? */
 bool show_bends(const struct show *);
 
-/* What it adds to the score of keys 0 .. n - 1 behind, [n][heads], with queries and keys that are
- * 0; of in_order ones by the last row.  *nothing: it adds the same to all. */
+/* The bias of keys 0 .. n - 1 behind, [n][heads], with queries and keys that are 0.  For in_order
+ * encodings, in the last row. *nothing: it adds the same to all. */
 loci_status show_bias(struct show *, ptrdiff_t n, double *out, bool *nothing, loci_error *);
 
-/* An option of an encoding; NaN: it has none of that name, or nobody set it. */
+/* An option of an encoding.  NaN: no option of that name, or not set. */
 double show_option(const struct config *, const char *name);
 
 /* The figures. */
