@@ -10,6 +10,6 @@
 static const loci_option opts[] = { { 0 } };
 
 const struct loci_pe loci_pe_nope = {
-    .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023",
+    .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023", .family = FAMILY_NONE,
     .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6, .opts = opts,
 };

@@ -3,11 +3,32 @@
 #include "util/lock.h"
 #include "contract/encoding.h"
 
+#define PE(name) extern const struct loci_pe loci_pe_##name;
+#include "encodings/list.h"
+#undef PE
+
 static const struct loci_pe *const encodings[] = {
 #define PE(name) &loci_pe_##name,
 #include "encodings/list.h"
 #undef PE
 };
+
+const struct loci_pe *const *loci_pe_list(int *count)
+{
+    *count = COUNT(encodings);
+    return encodings;
+}
+
+const char *loci_pe_plain(void) { return encodings[0]->name; }
+
+const struct loci_pe *loci_pe_find(const char *name, size_t n)
+{
+    for (int i = 0; i < COUNT(encodings); i++)
+        if (strlen(encodings[i]->name) == n && !memcmp(encodings[i]->name, name, n))
+            return encodings[i];
+    return NULL;
+}
+
 /* Written once, when somebody asks first, and constant from then on. */
 static loci_encoding_info infos[COUNT(encodings)];
 

@@ -8,6 +8,7 @@
  * A "+" before a digit or a point belongs to a number (1e+5); before anything else
  * it starts an encoding. */
 #include "plan/parse.h"
+#include "util/nearest.h"
 #include "util/planted_bug.h"
 
 #include <stdio.h>
@@ -15,12 +16,6 @@
 
 /* Bytes of a text; letters of a word in a sentence; bytes of a number; numbers of a list. */
 enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
-
-static const struct loci_pe *const encodings[] = {
-#define PE(name) &loci_pe_##name,
-#include "encodings/list.h"
-#undef PE
-};
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
@@ -42,26 +37,6 @@ static struct span next_word(const char **words)
     struct span w = { *words, (int)strcspn(*words, "|") };
     *words = w.at[w.n] ? w.at + w.n + 1 : NULL;
     return w;
-}
-
-/* Letters to insert, delete or change until a is b.  Only one row of the table is held,
- * and corner is what stood diagonally before.  Words longer than any name are far from all. */
-static int edit_distance(struct span a, struct span b)
-{
-    int row[MAX_NAME + 1];
-    if (a.n > MAX_NAME || b.n > MAX_NAME) return MAX_NAME;
-    for (int j = 0; j <= b.n; j++) row[j] = j;
-    for (int i = 1; i <= a.n; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= b.n; j++) {
-            int change = corner + (a.at[i - 1] != b.at[j - 1]);
-            int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            corner = row[j];
-            row[j] = change < other ? change : other;
-        }
-    }
-    return row[b.n];
 }
 
 /* What other libraries call things that loci knows. */
@@ -86,10 +61,10 @@ static void hint(char *text, size_t capacity, struct span word, const char *know
     int least = 1 + (word.n + 1) / 4;
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
-        int distance = edit_distance(word, w);
+        int distance = edits(word.at, word.n, w.at, w.n);
         /* a guess has a letter in common with the word at least */
         if (distance <= least && distance < w.n
-            && (best.n == 0 || distance < edit_distance(word, best)))
+            && (best.n == 0 || distance < edits(word.at, word.n, best.at, best.n)))
             best = w;
     }
     for (int i = 0; i < COUNT(elsewhere); i++) {
@@ -104,8 +79,10 @@ static void hint(char *text, size_t capacity, struct span word, const char *know
 static void known_encodings(char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; i < COUNT(encodings) && n < capacity; i++)
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", encodings[i]->name);
+    int count;
+    const struct loci_pe *const *list = loci_pe_list(&count);
+    for (int i = 0; i < count && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", list[i]->name);
 }
 
 static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
@@ -231,8 +208,7 @@ static loci_status find_encoding(struct config *c, struct span name, loci_error 
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
           "the encoding text lacks a name; it reads name:option=value,...+name...");
-    for (int i = 0; i < COUNT(encodings); i++)
-        if (same(name, span_of(encodings[i]->name))) c->pe = encodings[i];
+    c->pe = loci_pe_find(name.at, (size_t)name.n);
     if (c->pe) return LOCI_OK;
     char known[512] = "", end[512];
     known_encodings(known, sizeof known);

@@ -10,6 +10,16 @@ int loci_tensors(const loci_plan *p, loci_tensor *list, int capacity)
     return p->tensors.n;
 }
 
+loci_source loci_tensor_source(const loci_plan *p, int which)
+{
+    return p && which >= 0 && which < p->tensors.n ? p->tensors.source[which] : LOCI_SOURCE_OTHER;
+}
+
+double loci_tensor_low(const loci_plan *p, int which)
+{
+    return p && which >= 0 && which < p->tensors.n ? p->tensors.low[which] : -INFINITY;
+}
+
 /* Number i of a tensor as it starts: by a function of the encoding, or by one of the usual kinds.
  * A uniform start without b goes from -a to a. */
 static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
