@@ -8,7 +8,7 @@
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone; by starts,
- * with gradients by row
+ *                         with gradients by row
  *     padding             whatever it holds, NaN too
  */
 #include <math.h>
