@@ -49,7 +49,7 @@ check "show draws" says 'smooth' show smooth --what curve --len 16
 check "show measures" says 'translation' show smooth --what properties --len 16
 check "a wrong name is told" refused "did you mean 'smooth'" show smoth
 check "bench" says 'smooth' bench smooth --len 64 --repeat 5
-check "race, whose errors are by the reference" says 'smooth' race smooth --len 64
+check "race" says 'smooth' race smooth --len 64
 check "the lab trains it" says . lab run --arms smooth --tasks copy --steps 4 --size XS --length 16 -q -o "$work/lab"
 check "the lab's report has its family" says '"family": *"bias by distance"' lab report "$work/lab" --json
 
