@@ -8,26 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/error.h"
+#include "contract/encoding.h"
 
 static const struct lab_known known[] = {
-    { "nope", true },        { "sinusoidal", true },   { "learned", false },
-    { "index", false },      { "normalised", false },  { "binary", false },
-    { "alibi", true },       { "t5", true },           { "clip", false },
-    { "kerple", true },      { "sandwich", false },    { "fire", false },
-    { "rope", true },        { "xpos", false },        { "rope2d", false },
-    { "mixed", false },      { "comrope", false },     { "liere", false },
-    { "fope", false },       { "tape", false },        { "fox", true },
-    { "fox-pro", false },    { "shaw", false },        { "xl", false },
-    { "deberta", false },    { "cope", false },        { "sba", true },
-    { "alibi+cape", false }, { "kerple+cape", false }, { "fire+cape", false },
+#define ARM(text, chief) { text, chief },
+#include "lab/list.h"
 };
 static const struct lab_left_out left_out[] = {
-    { "mrope", "with one axis it is rope" },
-    { "softcap", "it bends scores and says nothing of positions: "
-                 "rope+softcap:cap=50 is an arm" },
-    { "sink", "it adds to the softmax's sum and says nothing of positions: "
-              "rope+sink is an arm" },
+#define LEFT_OUT(name, why) { name, why },
+#include "lab/list.h"
+};
+static const struct lab_around layers[] = {
+#define LAYER(name, kind, encoding) { name, kind, encoding },
+#include "lab/list.h"
+};
+static const struct lab_usual usuals[] = {
+#define USUAL(encoding, option, ...) { encoding, option, __VA_ARGS__ },
+#include "lab/list.h"
 };
 
 int lab_known_arms(const struct lab_known **list)
@@ -40,36 +37,21 @@ int lab_left_out(const struct lab_left_out **list)
     *list = left_out;
     return (int)(sizeof left_out / sizeof *left_out);
 }
+int lab_usuals(const struct lab_usual **list)
+{
+    *list = usuals;
+    return COUNT(usuals);
+}
+const struct lab_around *lab_arm_around(const char *name, size_t n)
+{
+    for (int i = 0; i < COUNT(layers); i++)
+        if (strlen(layers[i].name) == n && !memcmp(layers[i].name, name, n)) return &layers[i];
+    return NULL;
+}
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-/* An option that a text omits and the lab sets: a word, or a number that follows from the length of
- * training, or from the longest test.  Tables that reach beyond the trained window would have rows
- * that are never trained. */
-struct usual {
-    const char *name, *option, *word;
-    double of_length, of_longest, plus, least;
-};
-static const struct usual usuals[] = {
-    { "rope", "pairing", .word = "half" },
-    { "t5", "bidirectional", .word = "0" },
-    { "t5", "max_distance", .of_length = 0.5, .least = 20 },
-    { "clip", "max", .of_length = 0.25, .least = 2 },
-    { "shaw", "left", .of_length = 0.25, .least = 2 },
-    { "shaw", "right", .of_length = 0.25, .least = 2 },
-    { "cope", "npos", .of_length = 1, .plus = 1 },
-    { "fire", "threshold", .of_length = 0.5 },
-    { "deberta", "span", .of_length = 0.25, .least = 4 },
-    { "deberta", "max_distance", .of_length = 0.5, .least = 8 },
-    { "fope", "train_length", .of_length = 1 },
-    { "normalised", "length", .of_longest = 1 },
-    { "mixed", "axes", .word = "1" },
-    { "comrope", "axes", .word = "1" },
-    { "liere", "axes", .word = "1" },
-};
-enum { USUALS = sizeof usuals / sizeof *usuals };
-
-/* Finds the value of "option=" in a part "name:option=value,..." of n characters, or NULL. */
+/* What stands behind "option=" in a part "name:option=value,..." of n characters, or NULL. */
 static const char *find_option(const char *part, size_t n, const char *option)
 {
     const size_t length = strlen(option);
@@ -97,10 +79,41 @@ const char *lab_arm_part(const char *text, const char *encoding, size_t *n)
     }
     return NULL;
 }
+/* The first part, of *n characters, whose encoding is so; NULL: none. */
+static const char *find_part(const char *text, bool (*is)(const struct loci_pe *, const void *),
+                             const void *arg, size_t *n)
+{
+    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+') {
+        const struct loci_pe *pe = loci_pe_find(p, strcspn(p, ":+"));
+        if (!pe || !is(pe, arg)) continue;
+        *n = strcspn(p, "+");
+        return p;
+    }
+    return NULL;
+}
+static bool has_option(const struct loci_pe *pe, const void *name)
+{
+    for (const loci_option *o = pe->opts; o->name; o++)
+        if (!strcmp(o->name, name)) return true;
+    return false;
+}
+static bool has_place(const struct loci_pe *pe, const void *places)
+{
+    return pe->places & *(const int *)places;
+}
+const char *lab_arm_with(const char *text, const char *option, size_t *n)
+{
+    return find_part(text, has_option, option, n);
+}
+const char *lab_arm_at(const char *text, int places, size_t *n)
+{
+    return find_part(text, has_place, &places, n);
+}
 double lab_arm_option(const char *text, const char *encoding, const char *option)
 {
     size_t n;
-    const char *part = lab_arm_part(text, encoding, &n),
+    const char *part = encoding ? lab_arm_part(text, encoding, &n)
+                                : lab_arm_with(text, option, &n),
                *value = part ? find_option(part, n, option) : NULL;
     return value ? atof(value) : NAN;
 }
@@ -120,28 +133,24 @@ static void add_part(char *text, const char *part, size_t n, int length, int lon
 {
     append(text, "%s%.*s", *text ? "+" : "", (int)n, part);
     char join = memchr(part, ':', n) ? ',' : ':';
-    for (int i = 0; i < USUALS; i++) {
-        const struct usual *u = &usuals[i];
-        if (!is_named(part, n, u->name) || find_option(part, n, u->option)) continue;
+    for (int i = 0; i < COUNT(usuals); i++) {
+        const struct lab_usual *u = &usuals[i];
+        if (!is_named(part, n, u->encoding) || find_option(part, n, u->option)) continue;
         append(text, "%c%s=", join, u->option);
         if (u->word) append(text, "%s", u->word);
         else
-            append(
-                text, "%.0f",
-                fmax(u->least, floor(u->of_length * length + u->of_longest * longest) + u->plus));
+            append(text, "%.0f",
+                   fmax(u->least, floor(u->of_length * length + u->of_longest * longest) + u->plus
+                                      + u->of_dim * dim));
         join = ',';
     }
-    if (is_named(part, n, "liere") && !find_option(part, n, "block"))
-        append(text, "%cblock=%d", join, dim);
 }
 
-static bool embeds(const char *part, size_t n)
+/* Where the encoding of one part acts; an unknown one acts nowhere. */
+static int places_of(const char *part)
 {
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    for (int i = 0; i < count; i++)
-        if (is_named(part, n, list[i].name)) return list[i].places & LOCI_PLACE_EMBED;
-    return false;
+    const struct loci_pe *pe = loci_pe_find(part, strcspn(part, ":+@"));
+    return pe ? pe->places : 0;
 }
 
 loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int longest, int dim,
@@ -163,19 +172,22 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
         a->random = true;
         a->range = 32 * length; /* 2048 for 64, as its authors had for 40 */
     }
-    if (all == 7 && !memcmp(given, "fox-pro", 7)) {
-        a->layer = LAB_FOX_PRO;
-        strcpy(a->attention, "fox");
+    const struct lab_around *around = lab_arm_around(given, all);
+    if (around) {
+        a->layer = around->layer;
+        strcpy(a->attention, around->encoding);
         return LOCI_OK;
     }
     for (const char *part = given, *end = given + all; part < end;) {
         const char *plus = memchr(part, '+', (size_t)(end - part));
         const size_t n = (size_t)((plus ? plus : end) - part);
         CHECK(e, n > 0, LOCI_BAD_ARG, "arm '%s': an encoding is missing beside a +", given);
-        CHECK(e, !is_named(part, n, "fox-pro"), LOCI_BAD_ARG,
-              "arm '%s': fox-pro is a layer and stands alone; fox composes", given);
-        if (is_named(part, n, "tape")) a->layer = LAB_TAPE;
-        if (embeds(part, n)) {
+        around = lab_arm_around(part, strcspn(part, ":+@"));
+        CHECK(e, !around, LOCI_BAD_ARG, "arm '%s': %s is a layer and stands alone; %s composes",
+              given, around->name, around->encoding);
+        const int places = places_of(part);
+        if (places & LOCI_PLACE_STATE) a->layer = LAB_TAPE;
+        if (places & LOCI_PLACE_EMBED) {
             CHECK(e, !a->embed[0], LOCI_BAD_ARG,
                   "arm '%s' adds two encodings to embeddings; one is possible", given);
             add_part(a->embed, part, n, length, longest, dim);
@@ -184,7 +196,7 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
         CHECK(e, part < end || !plus, LOCI_BAD_ARG, "arm '%s': an encoding is missing behind the +",
               given);
     }
-    if (!a->attention[0]) strcpy(a->attention, "nope");
+    if (!a->attention[0]) strcpy(a->attention, loci_pe_plain());
     CHECK(e, strlen(a->attention) + 1 < LAB_TEXT && strlen(a->embed) + 1 < LAB_TEXT, LOCI_BAD_ARG,
           "arm '%s' is too long", given);
     return LOCI_OK;
@@ -201,14 +213,11 @@ void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])
         { LOCI_PLACE_MIX, "mix" },     { LOCI_PLACE_WEIGHT, "weight" },
         { LOCI_PLACE_VALUE, "value" }, { LOCI_PLACE_SUM, "sum" },
     };
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
     const char *texts[] = { a->embed, a->attention };
     int places = 0;
     for (int t = 0; t < 2; t++)
         for (const char *p = texts[t]; *p; p += strcspn(p, "+"), p += *p == '+')
-            for (int i = 0; i < count; i++)
-                if (is_named(p, strcspn(p, "+"), list[i].name)) places |= list[i].places;
+            places |= places_of(p);
     family[0] = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t n = strlen(family);
@@ -227,20 +236,19 @@ const char *lab_change_name(enum lab_change c) { return change_names[c]; }
 bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
 {
     size_t n = 0;
-    const char *rope = lab_arm_part(a->attention, "rope", &n);
+    const char *part;
     switch (c) {
     case LAB_PI:
     case LAB_NTK:
     case LAB_YARN:
     case LAB_DYNAMIC:
-        return rope && !find_option(rope, n, "scaling") && !find_option(rope, n, "freq");
+        part = lab_arm_with(a->attention, "scaling", &n);
+        return part && !find_option(part, n, "scaling") && !find_option(part, n, "freq");
     case LAB_INTERPOLATE:
-        return strstr(a->attention, "alibi:") == NULL
-               && lab_arm_part(a->attention, "alibi", &n) != NULL;
-    case LAB_LOGN: {
-        size_t other; /* a stick has no softmax whose scores could be sharpened */
-        return a->layer == LAB_PLAIN && !lab_arm_part(a->attention, "sba", &other);
-    }
+        part = lab_arm_with(a->attention, "slopes", &n);
+        return part && !memchr(part, ':', n);
+    case LAB_LOGN: /* weights without a softmax have no scores that could be sharpened */
+        return a->layer == LAB_PLAIN && !lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
     default: return true;
     }
 }
@@ -274,7 +282,7 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
     }
     snprintf(text, LAB_TEXT, "%s", a->attention);
     if (!more[0]) return LOCI_OK;
-    part = lab_arm_part(a->attention, c == LAB_INTERPOLATE ? "alibi" : "rope", &n);
+    part = lab_arm_with(a->attention, c == LAB_INTERPOLATE ? "slopes" : "scaling", &n);
     CHECK(e, part, LOCI_BAD_ARG, "arm '%s' has nothing that '%s' could change", a->text,
           change_names[c]);
     const int wanted = snprintf(text, LAB_TEXT, "%.*s%s%s%s", (int)(part + n - a->attention),

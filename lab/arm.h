@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* arm.h -- the subject of a comparison: an encoding, given as text.
  *
- *     alibi              as everywhere in loci; options that the text omits and the length of
- *                        training decides are filled in (t5's max_distance, rows of cope), and so
- *                        are those without a default
- *     sinusoidal+alibi   an encoding of embeddings, and one of attention
+ *     alibi              as everywhere in loci; what a text leaves open and the length of training
+ *                        decides is filled in (t5's max_distance, rows of cope), and so is what
+ *                        has no usual value
+ *     sinusoidal+alibi   what is added to embeddings, and what attention knows
  *     fox-pro            the layer of the forgetting Transformer
- *     tape               passes its states from layer to layer
+ *     tape               whose states go from layer to layer
  *     rope@random        positions drawn in rising order from a longer range, in training and tests
  *
  * A variant tests a trained model in another way, without training:  rope@ntk. */
@@ -31,9 +31,12 @@ struct lab_arm {
 loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
                           loci_error *);
 
-/* lab_arm_part(): the part of an encoding text that is this encoding, of *n characters (NULL: not
- * needed), or NULL.  The other: the number that one of its options has there, or NaN. */
+/* The part of an encoding text that is this encoding, of *n characters (NULL: not wanted), or NULL;
+ * the first one whose encoding has this option, or acts in one of these places (LOCI_PLACE_...);
+ * the number that an option has there, or NaN (encoding NULL: of the first that has the option). */
 const char *lab_arm_part(const char *text, const char *encoding, size_t *n);
+const char *lab_arm_with(const char *text, const char *option, size_t *n);
+const char *lab_arm_at(const char *text, int places, size_t *n);
 double lab_arm_option(const char *text, const char *encoding, const char *option);
 
 /* The places of an arm, as in `loci list`: "score", "embed+rotate"; "nothing" for nope. */
@@ -50,6 +53,21 @@ struct lab_left_out {
     const char *name, *why;
 };
 int lab_left_out(const struct lab_left_out **list);
+/* An arm that is a layer around an encoding; NULL: the name, of n characters, is none. */
+struct lab_around {
+    const char *name;
+    enum lab_layer layer;
+    const char *encoding;
+};
+const struct lab_around *lab_arm_around(const char *name, size_t n);
+/* What a text leaves open and the lab decides: a word, or a number.  Tables that reach beyond the
+ * trained window would have rows that are never trained. */
+struct lab_usual {
+    const char *encoding, *option, *word;
+    double of_length, of_longest, of_dim, plus, least;
+    const char *rows; /* what the option counts, or NULL */
+};
+int lab_usuals(const struct lab_usual **list);
 
 /* ---- Variants -------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/error.h"
+#include "contract/encoding.h"
 #include "util/nearest.h"
 #include "models/json.h"
 #include "lab/result.h"
@@ -224,7 +224,7 @@ loci_status lab_config_match(struct lab_config *c, loci_error *e)
     const int64_t own = lab_model_params(m, false);
     const int wide = lab_model_shape(m)->ffn;
     lab_model_close(m);
-    s.arm = "nope", s.ffn = 0;
+    s.arm = loci_pe_plain(), s.ffn = 0;
     TRY(lab_model_open(&m, &s, NULL, e));
     const double more = (double)(own - lab_model_params(m, false)),
                  each = 2.0 * c->dim * c->layers * LAB_PAD;
@@ -539,7 +539,11 @@ static loci_status check_words(const char *list, size_t capacity, bool arms, con
     return status;
 }
 
-static const char *const four[] = { "nope", "rope", "alibi", "fox", NULL };
+static const char *const four[] = {
+#define QUICK(text) text,
+#include "lab/list.h"
+    NULL
+};
 
 struct chosen {
     char text[LAB_ARM];
@@ -572,8 +576,11 @@ static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, str
 
 /* Papers claim that random positions help length extrapolation: arms for these claims. */
 static const char *const drawn_tasks[] = { "copy", "reverse", "add", NULL };
-static const char *const drawn_arms[] = { "sinusoidal@random", "rope@random", "alibi@random",
-                                          "fire@random", NULL };
+static const char *const drawn_arms[] = {
+#define DRAWN(text) text,
+#include "lab/list.h"
+    NULL
+};
 
 /* Runs of one arm on one task: seeds and learning rates. */
 enum { RATE = 64 };

@@ -46,6 +46,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
         CHECK(error, m->pe_count < LAB_PE_TENSORS, LOCI_UNSUPPORTED,
               "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
         m->pe_tensor[m->pe_count] = *x;
+        m->pe_low[m->pe_count] = loci_tensor_low(e->attention, t);
         return e->place[t] = m->pe_count++, LOCI_OK;
     }
     CHECK(error, as.change == LAB_INTERPOLATE && !strcmp(x->name, "slopes"), LOCI_UNSUPPORTED,
@@ -56,17 +57,15 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     return e->place[t] = -2, LOCI_OK;
 }
 
-/* Are these inputs that the lab can compute? */
+/* The lab's model can make all inputs but those that only their callers know. */
 static loci_status check_inputs(const struct lab_model *m, const struct lab_encoding *e,
                                 loci_error *error)
 {
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            CHECK(error,
-                  !strcmp(e->tensor[t].encoding, "fox") || !strcmp(e->tensor[t].encoding, "cope")
-                      || !strcmp(e->tensor[t].encoding, "tape"),
-                  LOCI_UNSUPPORTED, "arm '%s': the lab's model has nothing for input %s of %s",
-                  m->arm.text, e->tensor[t].name, e->tensor[t].encoding);
+            CHECK(error, e->source[t] != LOCI_SOURCE_OTHER, LOCI_UNSUPPORTED,
+                  "arm '%s': the lab's model has nothing for input %s of %s", m->arm.text,
+                  e->tensor[t].name, e->tensor[t].encoding);
     return LOCI_OK;
 }
 
@@ -106,6 +105,7 @@ loci_status lab_encoding_open(struct lab_model *m, struct lab_encoding *e, struc
     CHECK(error, e->tensors <= LAB_PE_TENSORS, LOCI_UNSUPPORTED,
           "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
     for (int t = 0; t < e->tensors; t++) {
+        e->source[t] = loci_tensor_source(e->attention, t);
         TRY(place_tensor(m, e, t, as, error));
         e->learns |= e->tensor[t].role == LOCI_LEARNED && e->place[t] >= 0;
     }

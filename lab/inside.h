@@ -40,6 +40,7 @@ struct lab_encoding {
     loci_plan *attention, *embed; /* embed NULL: nothing is added */
     int tensors;                  /* of the attention plan */
     loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
+    loci_source source[LAB_PE_TENSORS]; /* what the model makes inputs of */
     int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
     void *extra[LAB_PE_TENSORS]; /* additional numbers of a variant */
     bool learns, sticks;         /* learns: has learned tensors; sticks: weights are sba's */
@@ -88,6 +89,7 @@ struct lab_model {
     int (*map)[MAPS], (*own)[OWNS], (*pe)[LAB_PE_TENSORS];
     int pe_count;
     loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
+    double pe_low[LAB_PE_TENSORS];         /* what their numbers are kept at, at least */
     ptrdiff_t numbers;
     char *list[4];
     char *transposed; /* transposed matrices, at the same offsets */

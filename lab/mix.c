@@ -95,9 +95,9 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     lab_encoding_tensors(m, e, layer, LAB_WEIGHTS, x->tensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            x->tensors[t] = !strcmp(e->tensor[t].encoding, "fox")    ? k->lf
-                            : !strcmp(e->tensor[t].encoding, "cope") ? k->gates
-                                                                     : k->e;
+            x->tensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
+                            : e->source[t] == LOCI_SOURCE_KEYS   ? k->gates
+                                                                 : k->e;
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
     x->k = heads_of(m, b, pro ? k->kn : k->map[MAP_K], kv);
     x->v = heads_of(m, b, pro ? k->v : k->map[MAP_V], kv);
@@ -247,10 +247,10 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     lab_encoding_tensors(m, e, layer, LAB_GRADIENTS, dtensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            dtensors[t] = !strcmp(e->tensor[t].encoding, "fox")    ? m->dlf
-                          : !strcmp(e->tensor[t].encoding, "cope") ? m->dgates
-                          : !strcmp(e->tensor[t].name, "eq")       ? m->de
-                                                                   : m->de2;
+            dtensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? m->dlf
+                          : e->source[t] == LOCI_SOURCE_KEYS   ? m->dgates
+                          : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
+                                                                      : m->de2;
     const loci_grad grad = LOCI_GRAD(.dout = heads_of(m, b, pro ? m->d2 : m->d_o, m->shape.dim),
                                      .dae = carries ? m->dae : NULL,
                                      .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q],

@@ -127,11 +127,11 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
     }
 }
 
-static bool wants(const struct lab_model *m, const char *encoding)
+/* Does the encoding have an input that the model makes so? */
+static bool wants(const struct lab_model *m, loci_source source)
 {
     for (int t = 0; t < m->trained.tensors; t++)
-        if (m->trained.place[t] == -1 && !strcmp(m->trained.tensor[t].encoding, encoding))
-            return true;
+        if (m->trained.place[t] == -1 && m->trained.source[t] == source) return true;
     return false;
 }
 
@@ -147,11 +147,11 @@ static void add_layer(struct lab_model *m, int l)
     map[MAP_Q] = add_matrix(m, "wq", l, d, d);
     map[MAP_K] = add_matrix(m, "wk", l, d, kv);
     map[MAP_V] = add_matrix(m, "wv", l, d, kv);
-    if (wants(m, "fox")) {
+    if (wants(m, LOCI_SOURCE_LOG_GATE)) {
         map[MAP_F] = of_encoding(m, add_matrix(m, "wf", l, d, H));
         own[OWN_BF] = of_encoding(m, add_list(m, "bf", l, H));
     }
-    if (pro || wants(m, "cope"))
+    if (pro || wants(m, LOCI_SOURCE_KEYS))
         map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, pro ? d : kv));
     if (pro) {
         map[MAP_SK] = of_encoding(m, add_matrix(m, "sk", l, d, m->shape.kv_heads));
@@ -377,7 +377,7 @@ double lab_model_cache_bytes(const struct lab_model *m)
 {
     double numbers = 2.0 * m->shape.kv_heads * m->head;
     if (m->map[0][MAP_F] >= 0) numbers += m->shape.heads;
-    if (wants(m, "cope")) numbers += m->shape.kv_heads * m->head;
+    if (wants(m, LOCI_SOURCE_KEYS)) numbers += m->shape.kv_heads * m->head;
     if (m->arm.layer == LAB_TAPE) numbers += m->shape.dim;
     return numbers * m->shape.layers * (double)m->real;
 }
@@ -417,7 +417,7 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
         if (m->map[l][i] >= 0) k->map[i] = rows_of(m, n, m->tensor[m->map[l][i]].stride);
     const ptrdiff_t kv = m->tensor[m->map[l][MAP_K]].stride;
     if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
-    if (wants(m, "cope")) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
+    if (wants(m, LOCI_SOURCE_KEYS)) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
     if (m->arm.layer == LAB_FOX_PRO) {
         k->q = rows_of(m, n, d), k->o1 = rows_of(m, n, d), k->o2 = rows_of(m, n, d);
         k->k = rows_of(m, n, kv), k->kn = rows_of(m, n, kv), k->v = rows_of(m, n, kv);
@@ -438,7 +438,7 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
     for (int i = 0; i < MAPS; i++)
         if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
     if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
-    if (wants(m, "cope")) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
+    if (wants(m, LOCI_SOURCE_KEYS)) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
     if (m->arm.layer == LAB_FOX_PRO) {
         m->d1 = rows_of(m, n, d), m->d2 = rows_of(m, n, d);
         m->d3 = rows_of(m, n, kv), m->dv = rows_of(m, n, kv);
@@ -472,12 +472,12 @@ void lab_make_rows(struct lab_model *m, ptrdiff_t rows, bool backward)
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
-/* kerple's numbers are at least 0.01, as its authors clamp them after each step. */
-static void clamp_positive(const struct lab_model *m, int t)
+/* Numbers that training keeps at `low` or more, as authors clamp them after each step. */
+static void clamp(const struct lab_model *m, int t, double low)
 {
     for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) {
         char *w = lab_weight(m, t);
-        if (lab_get(m, w, i) < 0.01) lab_put(m, w, i, 0.01);
+        if (lab_get(m, w, i) < low) lab_put(m, w, i, low);
     }
 }
 
@@ -511,7 +511,7 @@ double lab_model_step(struct lab_model *m, int step, double rate)
     }
     for (int l = 0; l < m->shape.layers; l++)
         for (int i = 0; i < m->pe_count; i++)
-            if (!strcmp(m->pe_tensor[i].encoding, "kerple")) clamp_positive(m, m->pe[l][i]);
+            if (m->pe_low[i] > -INFINITY) clamp(m, m->pe[l][i], m->pe_low[i]);
     lab_spend(m, LAB_UPDATE);
     return norm;
 }

@@ -264,7 +264,7 @@ static void main_table(struct report_section *s, const struct table *t)
     for (int k = 0; k < t->columns; k++)
         figure_cell(f, 0, from + k, t->head[k]->trained ? "%s (trained)" : "%s", t->head[k]->name);
     for (int k = 0; k < REFERENCES; k++)
-        figure_cell(f, 0, versus + k, "better than %s", k ? "nope" : "rope");
+        figure_cell(f, 0, versus + k, "better than %s", reference_name(k));
     for (int k = 0; k < COUNT(costs); k++) figure_cell(f, 0, cost + k, "%s", costs[k]);
     for (int i = 0; i < t->rows; i++) {
         const struct table_row *r = &t->row[i];

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/error.h"
+#include "contract/encoding.h"
+#include "lab/arm.h"
 #include "draw/text.h"
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
@@ -44,30 +45,21 @@ struct arm_name arm_name(const char *arm)
 static const char *const families[] = { "no position", "absolute",         "bias by distance",
                                         "rotation",    "relative vectors", "by content",
                                         "other" };
-enum { OTHER = COUNT(families) - 1 };
+/* The place of each in `families`. */
+static const int shelves[] = { [FAMILY_NONE] = 0,     [FAMILY_ABSOLUTE] = 1, [FAMILY_DISTANCE] = 2,
+                               [FAMILY_ROTATION] = 3, [FAMILY_VECTORS] = 4,  [FAMILY_CONTENT] = 5,
+                               [FAMILY_OTHER] = 6 };
 
 const char *family_name(int family) { return families[family]; }
 
 /* By the first of its parts. */
 int arm_family(const char *arm)
 {
-    static const struct {
-        const char *name;
-        int family;
-    } known[] = {
-        { "nope", 0 },       { "sinusoidal", 1 }, { "learned", 1 }, { "index", 1 },
-        { "normalised", 1 }, { "binary", 1 },     { "alibi", 2 },   { "kerple", 2 },
-        { "sandwich", 2 },   { "t5", 2 },         { "clip", 2 },    { "fire", 2 },
-        { "cape", 2 },       { "rope", 3 },       { "xpos", 3 },    { "fope", 3 },
-        { "mrope", 3 },      { "rope2d", 3 },     { "mixed", 3 },   { "comrope", 3 },
-        { "liere", 3 },      { "shaw", 4 },       { "xl", 4 },      { "deberta", 4 },
-        { "cope", 5 },       { "fox", 5 },        { "fox-pro", 5 }, { "sba", 5 },
-        { "tape", 5 },
-    };
     const size_t n = strcspn(arm, ":+@");
-    for (int i = 0; i < COUNT(known); i++)
-        if (strlen(known[i].name) == n && !strncmp(arm, known[i].name, n)) return known[i].family;
-    return OTHER;
+    const struct lab_around *around = lab_arm_around(arm, n);
+    const struct loci_pe *pe = around ? loci_pe_find(around->encoding, strlen(around->encoding))
+                                      : loci_pe_find(arm, n);
+    return shelves[pe ? pe->family : FAMILY_OTHER];
 }
 
 /* ---- Columns --------------------------------------------------------------------------------- */
@@ -482,9 +474,14 @@ static void find_far(struct table *t)
     }
 }
 
+static const char *const references[REFERENCES] = {
+#define REFERENCE(text) text,
+#include "lab/list.h"
+};
+const char *reference_name(int i) { return references[i]; }
+
 static void fill(struct table *t)
 {
-    static const char *const references[REFERENCES] = { "rope", "nope" };
     qsort(t->row, (size_t)t->rows, sizeof *t->row, by_family);
     label_rows(t);
     find_far(t);

@@ -17,6 +17,8 @@ struct arm_name arm_name(const char *arm);
 /* Families of encodings, in the order of the tables. */
 int arm_family(const char *arm);
 const char *family_name(int family);
+/* Arms that all others are compared with, 0 .. REFERENCES - 1. */
+const char *reference_name(int);
 
 struct cell {
     int n;         /* seeds that measured it */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/error.h"
+#include "contract/encoding.h"
 #include "math/random.h"
 #include "math/trig.h"
 
@@ -343,31 +343,23 @@ static bool has_row(const struct lab_result *r, const char *name)
 static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s,
                            const struct lab_arm *a, struct lab_result *r)
 {
-    static const struct {
-        const char *encoding, *option, *what;
-        int plus; /* cope counts 0 .. L, including its own token */
-    } tables[] = {
-        { "t5", "max_distance", "buckets of distances", 0 },
-        { "shaw", "left", "vectors of distances", 0 },
-        { "clip", "max", "biases of distances", 0 },
-        { "cope", "npos", "vectors of positions", 1 },
-        { "deberta", "max_distance", "vectors of distances", 0 },
-    };
     static const char *const beyond[] = {
         [LAB_REFUSE] = "have no row, so tests with them are left out",
         [LAB_CLAMP] = "read the last row",
         [LAB_WRAP] = "begin again at the first row",
         [LAB_RANDOM] = "have rows that keep the random numbers of the start",
     };
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        const double most = lab_arm_option(a->attention, tables[i].encoding, tables[i].option);
-        if (most > s->length + tables[i].plus)
+    const struct lab_usual *u;
+    for (int i = 0, count = lab_usuals(&u); i < count; i++, u++) {
+        const double most = u->rows ? lab_arm_option(a->attention, u->encoding, u->option) : NAN;
+        if (most > s->length + u->plus)
             lab_add_warning(r, "%s: %s=%g, but training has %d tokens: %s beyond are never trained",
-                            tables[i].encoding, tables[i].option, most, s->length, tables[i].what);
+                            u->encoding, u->option, most, s->length, u->rows);
     }
-    if (lab_arm_part(a->embed, "learned", NULL) && !a->random && s->longest > s->length)
-        lab_add_warning(r, "learned: positions beyond the %d trained ones %s (--set learned=...)",
-                        s->length, beyond[c->learned]);
+    const struct loci_pe *pe = loci_pe_find(a->embed, strcspn(a->embed, ":"));
+    if (pe && pe->tensors && !a->random && s->longest > s->length)
+        lab_add_warning(r, "%s: positions beyond the %d trained ones %s (--set learned=...)",
+                        pe->name, s->length, beyond[c->learned]);
 }
 
 void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_result *r)
@@ -378,7 +370,7 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
     char family[LAB_NAME * 2];
     lab_arm_family(a, family);
     warn_of_tables(c, s, a, r);
-    const double fast = lab_arm_option(a->attention, "rope", "beta_fast");
+    const double fast = lab_arm_option(a->attention, NULL, "beta_fast");
     if (strstr(a->attention, "scaling=yarn")
         && (isnan(fast) ? 32 : fast) > s->length / 6.283185307179586)
         lab_add_warning(r,
@@ -386,30 +378,34 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         "is rescaled; beta_fast must be below %d tokens / 2 pi = %.3g",
                         isnan(fast) ? 32 : fast, s->length, s->length,
                         s->length / 6.283185307179586);
-    if (lab_arm_part(a->attention, "alibi", NULL) && !strstr(a->attention, "slopes=given")
-        && s->heads != 8) {
+    size_t n;
+    const char *part = lab_arm_with(a->attention, "slopes", &n);
+    if (part && !strstr(a->attention, "slopes=given") && s->heads != 8) {
         int below = 1;
         while (2 * below <= s->heads) below *= 2;
         lab_add_warning(r,
-                        "alibi: its slopes depend on the number of heads; with %d they go from "
+                        "%.*s: its slopes depend on the number of heads; with %d they go from "
                         "%.3g to 1/256, with its authors' 8 from 0.5",
-                        s->heads, exp2(-8.0 / (s->heads > below ? 2 * below : below)));
+                        (int)strcspn(part, ":+"), part, s->heads,
+                        exp2(-8.0 / (s->heads > below ? 2 * below : below)));
     }
-    if (lab_arm_part(a->attention, "sba", NULL))
-        lab_add_warning(r, "sba: a token does not see itself, and the first ones see next to "
-                           "nothing, so their loss says nothing of the encoding");
+    const char *sticks = lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
+    if (sticks)
+        lab_add_warning(r,
+                        "%.*s: a token does not see itself, and the first ones see next to "
+                        "nothing, so their loss says nothing of the encoding",
+                        (int)strcspn(sticks, ":+"), sticks);
     if (!strcmp(family, "nothing") && has_row(r, lab_change_name(LAB_WINDOW)))
         lab_add_warning(r,
-                        "nope: it counts from the BOS token, which rows beyond the first %d do "
+                        "%s: it counts from the BOS token, which rows beyond the first %d do "
                         "not see in the row 'window'",
-                        s->length);
+                        a->attention, s->length);
     if (strstr(family, "embed") && !a->random && longer && fixed_length(c))
         lab_add_warning(r,
                         "all training sequences have %d tokens: what is added to embeddings may "
                         "look perfect there and nowhere else",
                         s->length);
-    if (longer && !lab_arm_part(a->attention, "sba", NULL)
-        && !has_row(r, lab_change_name(LAB_LOGN)))
+    if (longer && !sticks && !has_row(r, lab_change_name(LAB_LOGN)))
         lab_add_warning(r, "a softmax over more keys is flatter, whatever the encoding, and no row "
                            "'logn' was tested here, which tells what that costs at longer lengths");
     if (!r->learned)

@@ -167,6 +167,17 @@ LOCI_API int loci_frequencies(const loci_plan *, double *list, int room, double 
 LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
 /* as the paper starts it */
 LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);
+/* What a layer makes an input of; LOCI_SOURCE_OTHER for tensors that are no input. */
+typedef enum {
+    LOCI_SOURCE_OTHER,                   /* the encoding's page says what */
+    LOCI_SOURCE_LOG_GATE,                /* log sigmoid of a number per head and key */
+    LOCI_SOURCE_KEYS,                    /* a projection of its own, in the shape of keys */
+    LOCI_SOURCE_STATES                   /* states that go from layer to layer */
+} loci_source;
+LOCI_API loci_source loci_tensor_source(const loci_plan *, int which);
+/* The least value that training keeps a learned tensor at, by clamping after each step;
+ * -INFINITY: any value is allowed. */
+LOCI_API double loci_tensor_low(const loci_plan *, int which);
 
 /* ---- Plan's tables: what learned and fixed tensors become ------------------------------------ */
 

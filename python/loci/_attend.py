@@ -18,7 +18,7 @@ from ._c import Error
 from ._interrupt import run
 from ._masks import Masking, Pairs, masking, open_mask, repeated
 from ._numbers import scale_of, whole_or_none, window_of
-from ._plan import Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
+from ._plan import SINKS, Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
 # ---- Tensors -------------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ def open_call(
             if x is not None:
                 mapping[name] = x if kind.owns(x) else arrays.read(x, name, kind)[1]
     if sinks is not None:
-        mapping["sink.logit"] = sinks if kind.owns(sinks) else arrays.read(sinks, "sinks", kind)[1]
+        mapping[SINKS] = sinks if kind.owns(sinks) else arrays.read(sinks, "sinks", kind)[1]
     tables = None
     if isinstance(tensors, Prepared):
         tables = tensors.tables
@@ -643,7 +643,7 @@ def check_grads(p: Problem, dout: Any, out: Any, lse: Any, ae: Any, dlse: Any, d
     if p.form.ae:
         ae, dae = _like(p, ae, "ae", p.form.ae, plan.real), _like(p, dae, "dae", p.form.ae, plan.real)
     elif ae is not None or dae is not None:
-        raise Error(f"{'dae' if ae is None else 'ae'} is of tape, which is not in '{plan.encoding}'")
+        raise Error(f"{'dae' if ae is None else 'ae'} is of states, which '{plan.encoding}' has not")
     lse, ae, dlse, dae = (None if x is None else kind.dense(x) for x in (lse, ae, dlse, dae))
     return out, lse, ae, dout, dlse, dae
 

@@ -21,6 +21,7 @@ DTYPES = {"float32": F32, "float64": F64, "bfloat16": BF16, "float16": F16}
 SIZES = {F32: 4, F64: 8, BF16: 2, F16: 2}
 STAGES = {"attention": 0, "rotate": 1, "embed": 2, "linear_attention": 3}
 ROLES = ("learned", "fixed", "input")
+SOURCES = ("other", "log gate", "keys", "states")
 STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled", "transport")
 PLACES = ("embed", "rotate", "score", "mix", "weight", "value", "state", "sum")
 KINDS = ("number", "whole", "word", "list")
@@ -331,6 +332,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "axes": (_I, [_P]),
     "frequencies": (_I, [_P, _P, _I, c.POINTER(_D)]),
     "tensors": (_I, [_P, c.POINTER(Tensor), _I]),
+    "tensor_source": (_I, [_P, _I]),
+    "tensor_low": (_D, [_P, _I]),
     "tensor_init": (None, [_P, _I, c.c_uint64, _P]),
     "tables_size": (_Z, [_P, _N]),
     "prepare_on": (_I, [c.POINTER(Host), _P, _N, _P, _P, _E]),

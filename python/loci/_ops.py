@@ -14,7 +14,7 @@ import torch
 from . import _attend, _linear, _rows
 from ._c import Error
 from ._masks import MASKS
-from ._plan import acts_on, full_text
+from ._plan import SINKS, acts_on, full_text
 from ._torch import incoming
 
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
@@ -228,7 +228,7 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
     sinks = arguments["sinks"]
     tensors = dict(arguments["tensors"] or {})
     if sinks is not None:
-        tensors["sink.logit"] = sinks
+        tensors[SINKS] = sinks
     if arguments["mask"] is not None:
         tensors["mask"] = arguments["mask"]
     text = full_text(encoding, None, sinks is not None)

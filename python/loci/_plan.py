@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes as c
 import itertools
+import math
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -194,11 +195,18 @@ class Tensor:
         Learned in training, fixed after `Plan.init()`, or given with each call.
     shape : tuple of int or None
         None is a size that each call decides: batch, queries or keys.
+    source : {"other", "log gate", "keys", "states"}
+        What a layer makes an input of: log sigmoid of a number per head and key, a projection in the shape of keys, or
+        states that go from layer to layer.
+    low : float
+        The least value that training keeps a learned tensor at, by clamping after each step.
     """
 
     name: str
     role: str
     shape: tuple[int | None, ...]
+    source: str = field(default="other", repr=False)
+    low: float = field(default=-math.inf, repr=False)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -224,6 +232,9 @@ def window(window_size: Sequence[int], causal: bool) -> tuple[int, int]:
 
     # With a causal mask nothing lies ahead, whatever is said of it.
     return as_c(left), 0 if causal else as_c(right)
+
+
+SINKS = "sink.logit"  # the tensor that the argument sinks= is
 
 
 def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
@@ -395,10 +406,12 @@ class Plan:
         room = (_c.Tensor * max(count, 1))()
         _c.lib.tensors(self._handle, room, count)
         tensors, sizes = [], []
-        for t in room[:count]:
+        for i, t in enumerate(room[:count]):
             own = tuple(_c.UNKNOWN[size] if size < 0 else int(size) for size in t.shape[: t.rank])
             name = f"{t.encoding.decode()}.{t.name.decode()}"
-            tensors.append(Tensor(name, _c.ROLES[t.role], tuple(None if isinstance(z, str) else z for z in own)))
+            shape = tuple(None if isinstance(z, str) else z for z in own)
+            source, low = _c.SOURCES[_c.lib.tensor_source(self._handle, i)], _c.lib.tensor_low(self._handle, i)
+            tensors.append(Tensor(name, _c.ROLES[t.role], shape, source, low))
             sizes.append(own)
         return tuple(tensors), tuple(sizes)
 

@@ -18,7 +18,7 @@ from ._interrupt import run
 from ._masks import Masking, batch_in_front, lengths
 from ._numbers import LONG, whole, whole_or_none
 from ._numpy import Numpy
-from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
+from ._plan import SINKS, Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
 from ._types import ArrayLike, DTypeLike, IntArrayLike, RealArrayLike, Tensors
 
@@ -115,7 +115,7 @@ class Cache:
         self.max_distance = max(self.capacity, whole_or_none(max_distance, "max_distance") or 0)
         mapping = dict(tensors or {})
         if sinks is not None:
-            mapping["sink.logit"] = sinks
+            mapping[SINKS] = sinks
         copies = {name: _copied(x, name) for name, x in mapping.items()}
         options: dict[str, Any] = {
             "encoding": self._encoding,
@@ -178,7 +178,7 @@ class Cache:
         """
         mapping = dict(tensors or {})
         if sinks is not None:
-            mapping["sink.logit"] = sinks
+            mapping[SINKS] = sinks
         self._learn({name: _copied(x, name) for name, x in mapping.items()})
 
     # ---- Steps ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ to_empty(device="cpu") and reset_parameters()."""
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -143,16 +144,21 @@ class _Learns(nn.Module):
         """Names of the tensors that come with each call."""
         return tuple(t.name for t in self._plan.tensors if t.role == "input")
 
+    def _input_of(self, source: str) -> str | None:
+        """The name of the input that a layer makes so."""
+        return next((t.name for t in self._plan.tensors if t.source == source), None)
+
     def reset_parameters(self) -> None:
         """Set all tensors to the initial values of the encodings' papers, by torch's generator."""
         _start(self._plan, self.tensors())
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Clamp what the papers' authors clamp after each step of the optimiser: kerple's numbers are at least 0.01."""
-        for name, x in self.tensors().items():
-            if name.startswith("kerple."):
-                x.clamp_(min=0.01)
+        """Clamp what the papers' authors clamp after each step of the optimiser, such as kerple's numbers."""
+        tensors = self.tensors()
+        for t in self._plan.tensors:
+            if t.low > -math.inf:
+                tensors[t.name].clamp_(min=t.low)
 
 
 class Encoding(_Learns):
@@ -340,7 +346,7 @@ class Attention(nn.Module):
                 "encoding is missing: give a text such as 'rope:pairing=half', or 'nope' for no positions at all"
             )
         if acts_on(_text(encoding, "encoding"), "state"):
-            raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
+            raise Error(f"'{encoding}' has states that go from layer to layer: loci.nn.TaPE", "unsupported")
         embed_dim, heads, self.kv_heads, self.head_dim = _sizes(embed_dim, heads, kv_heads, head_dim)
         self.heads = heads
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -362,11 +368,10 @@ class Attention(nn.Module):
             max_len=max_len,
             **made,
         )
-        wanted = self.encoding.inputs
-        self.f_proj = nn.Linear(embed_dim, heads, **made) if "fox.log_f" in wanted else None
-        gates = [name for name in wanted if name.startswith("cope.")]
-        self._gates = gates[0] if gates else None
-        self.g_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=False, **made) if gates else None
+        self._log_f, self._gates = self.encoding._input_of("log gate"), self.encoding._input_of("keys")
+        kv_dim = self.kv_heads * self.head_dim
+        self.f_proj = None if self._log_f is None else nn.Linear(embed_dim, heads, **made)
+        self.g_proj = None if self._gates is None else nn.Linear(embed_dim, kv_dim, bias=False, **made)
 
     def reset_parameters(self) -> None:
         """Set all parameters to initial values again."""
@@ -379,8 +384,8 @@ class Attention(nn.Module):
 
     def _made_inputs(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         made = {}
-        if self.f_proj is not None:
-            made["fox.log_f"] = functional.logsigmoid(self.f_proj(x).float()).transpose(1, 2)
+        if self.f_proj is not None and self._log_f is not None:
+            made[self._log_f] = functional.logsigmoid(self.f_proj(x).float()).transpose(1, 2)
         if self.g_proj is not None and self._gates is not None:
             made[self._gates] = self._heads_of(self.g_proj, x, self.kv_heads).transpose(1, 2)
         return made

@@ -46,6 +46,17 @@ class Modules(unittest.TestCase):
                 x.fill_(-1)
         e.constrain_()
         self.assertTrue(all((x == 0.01).all() for x in e.tensors().values()))
+        free = nn.Encoding("alibi:slopes=given", 4, 16)
+        with torch.no_grad():
+            free.tensors()["alibi.slopes"].fill_(-1)
+        free.constrain_()
+        self.assertTrue((free.tensors()["alibi.slopes"] == -1).all())
+
+    def test_what_inputs_are_made_of(self) -> None:
+        made = {"fox": "log gate", "cope:gates=given": "keys", "tape": "states", "kerple": "other"}
+        for encoding, source in made.items():
+            plan = loci.Plan(encoding, heads=4, dim=16)
+            self.assertEqual({t.source for t in plan.tensors if t.role == "input" or source == "other"}, {source})
 
     def test_one_length_for_all_entries_of_a_cache(self) -> None:
         m = loci.nn.Attention(32, 4, "rope:pairing=half")
@@ -116,7 +127,7 @@ class Modules(unittest.TestCase):
         self.assertEqual(grad[:, 0].tolist()[:2] + grad[30:, 0].tolist(), [2, 4, 2, 2])
 
     def test_wrong(self) -> None:
-        with self.assertRaisesRegex(loci.Error, "tape has states"):
+        with self.assertRaisesRegex(loci.Error, "'tape' has states"):
             nn.Attention(32, 4, "tape")
         with self.assertRaisesRegex(loci.Error, "no multiple"):
             nn.Attention(30, 4, "nope")

@@ -62,10 +62,15 @@ struct tensors {
     double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);
     /* The same, from random numbers. */
     double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);
+    loci_source source[MAX_TENSORS];     /* of inputs */
+    double low[MAX_TENSORS];             /* of learned ones; -INFINITY where nothing is set */
 };
 /* Adds a tensor.  Tensors of an encoding are numbered from 0 in the order of adding. */
 loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char *name, loci_role,
                              enum init, double a, double b, int rank, const ptrdiff_t *shape);
+/* The same for an input, which a layer makes of `source`. */
+loci_tensor *loci_add_input(struct tensors *, const struct config *, const char *name, loci_source,
+                            int rank, const ptrdiff_t *shape);
 #define SHAPE(...) \
     (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]) \
     { \
@@ -181,6 +186,12 @@ static inline void prepare_each(const struct prep *p, int n, void (*job)(void *,
 
 /* ---- The encoding ---------------------------------------------------------------------------- */
 
+/* What reports put side by side. */
+enum family {
+    FAMILY_OTHER, FAMILY_NONE, FAMILY_ABSOLUTE, FAMILY_DISTANCE, FAMILY_ROTATION, FAMILY_VECTORS,
+    FAMILY_CONTENT
+};
+
 struct call;
 
 /* Stage EMBED. */
@@ -202,6 +213,7 @@ struct encoding_cache {
 struct encoding_stream;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
+    enum family family;
     int places;                          /* LOCI_PLACE_... */
     bool causal_only, rotates;           /* rotates: also works in stage ROTATE */
     bool states;                         /* rotates by states of each query head, and fills ae */
@@ -218,6 +230,8 @@ struct loci_pe {
     int       (*axes)(const struct config *);
     /* Default scale if alone.  NULL: 1/sqrt(dim). */
     double    (*scale)(const struct config *);
+    /* Rotations: loci_frequencies(), 0 if none follow from options.  NULL: never. */
+    int       (*frequencies)(const struct config *, double *list, int room, double *factor);
     /* Weights: is the key at a row's own position invisible?  NULL: no. */
     bool      (*strict)(const struct config *);
     void      (*tensors)(const struct config *, struct tensors *);
@@ -247,14 +261,17 @@ struct loci_pe {
 };
 
 /* The options of an encoding; an empty list if it has none. */
-static inline const loci_option *options_of(const struct loci_pe *pe)
+static inline const loci_option *encoding_options(const struct loci_pe *pe)
 {
     static const loci_option none[] = { { 0 } };
     return pe->opts ? pe->opts : none;
 }
 
-#define PE(name) extern const struct loci_pe loci_pe_##name;
-#include "encodings/list.h"
-#undef PE
+/* The list of encodings in order; *count of them. */
+const struct loci_pe *const *loci_pe_list(int *count);
+/* The first name of the list: attention without positions, which a plan without text has. */
+const char *loci_pe_plain(void);
+/* The one whose name is these n characters, or NULL. */
+const struct loci_pe *loci_pe_find(const char *name, size_t n);
 
 #endif

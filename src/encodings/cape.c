@@ -87,7 +87,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_cape = {
-    .name = "cape", .cite = "Zheng et al., NeurIPS 2024",
+    .name = "cape", .cite = "Zheng et al., NeurIPS 2024", .family = FAMILY_DISTANCE,
     .brief = "S = a + add + MLP([a; add]) over the heads",
     .example = "cape", .places = LOCI_PLACE_MIX, .tol = 5e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

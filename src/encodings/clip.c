@@ -72,6 +72,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_clip = {
     .name = "clip", .cite = "as Raffel et al., JMLR 2020, without buckets",
+    .family = FAMILY_DISTANCE,
     .brief = "S += table[min(|i - j|, max)][h]",
     .example = "clip", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

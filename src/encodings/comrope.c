@@ -180,7 +180,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_comrope = {
-    .name = "comrope", .cite = "Yu et al., CVPR 2025",
+    .name = "comrope", .cite = "Yu et al., CVPR 2025", .family = FAMILY_ROTATION,
     .brief = "blocks turn by learned generators that commute", .example = "comrope",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,

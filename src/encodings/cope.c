@@ -42,8 +42,8 @@ static void tensors(const struct config *c, struct tensors *t)
         loci_add_tensor(t, c, "e", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, npos, c->dim));
     else loci_add_tensor(t, c, "e", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(npos, c->dim));
     if (c->opt[SCAN_GATES] == GATES_GIVEN)
-        loci_add_tensor(t, c, "gate_k", LOCI_INPUT, INIT_ZERO, 0, 0,
-                        SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS, c->dim));
+        loci_add_input(t, c, "gate_k", LOCI_SOURCE_KEYS,
+                       SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS, c->dim));
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -100,7 +100,7 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_cope = {
-    .name = "cope", .cite = "Golovneva et al., 2024",
+    .name = "cope", .cite = "Golovneva et al., 2024", .family = FAMILY_CONTENT,
     .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]", .example = "cope",
     .places = LOCI_PLACE_SCORE, .tol = 1e-5, .opts = opts, .check = check, .tensors = tensors,
     .terms = terms, .size = size, .prepare = prepare, .end_keys = end_keys,

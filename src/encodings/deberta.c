@@ -249,7 +249,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_deberta = {
-    .name = "deberta", .cite = "He et al., ICLR 2021",
+    .name = "deberta", .cite = "He et al., ICLR 2021", .family = FAMILY_VECTORS,
     .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])", .example = "deberta",
     .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .check = check, .scale = scale,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

@@ -305,7 +305,7 @@ static void begin(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_fire = {
-    .name = "fire", .cite = "Li et al., ICLR 2024",
+    .name = "fire", .cite = "Li et al., ICLR 2024", .family = FAMILY_DISTANCE,
     .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))", .example = "fire",
     .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .tensors = tensors, .terms = terms,
     .size = size, .prepare = prepare, .fold = fold, .scratch = scratch, .begin = begin,

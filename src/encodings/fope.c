@@ -226,7 +226,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_fope = {
-    .name = "fope", .cite = "Hua et al., ICML 2025",
+    .name = "fope", .cite = "Hua et al., ICML 2025", .family = FAMILY_ROTATION,
     .brief = "rope whose cos and sin are sums of several frequencies", .example = "fope",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

@@ -23,8 +23,8 @@ static const loci_option opts[] = {
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_tensor(t, c, "log_f", LOCI_INPUT, INIT_ZERO, 0, 0,
-                    SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS));
+    loci_add_input(t, c, "log_f", LOCI_SOURCE_LOG_GATE,
+                   SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS));
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -290,7 +290,7 @@ static void end_keys(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_fox = {
-    .name = "fox", .cite = "Lin et al., ICLR 2025",
+    .name = "fox", .cite = "Lin et al., ICLR 2025", .family = FAMILY_CONTENT,
     .brief = "S += sum of log f over the keys after j", .example = "fox",
     .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
     .terms = terms, .scratch = scratch, .begin = begin, .end_keys = end_keys,

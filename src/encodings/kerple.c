@@ -8,11 +8,12 @@
  *          = -r1 log(1 + r2 a^r3)                      kernel=log3, a later form with one more
  *     S_ij = exp(-w1 a^w2) scale q_i.k_j + b(a)        weight=1, from the authors' code
  *
- * All numbers are positive, r2 of the power and w2 at most 2.  The authors clamp them to
- * at least 0.01 after each step of training, which is up to the caller.  A text in
+ * All numbers are positive, r2 of the power and w2 at most 2; the authors clamp them to at least
+ * 0.01 after each step of training, which is the caller's to do (loci_tensor_low).  A text in
  * circulation has lost the minus of b. */
 #include "layout/distance.h"
 
+static const double LEAST = 0.01;        /* of all numbers in training */
 enum { KERNEL, WEIGHT };
 enum { LOG, POWER, LOG3 };
 static const loci_option opts[] = {
@@ -26,17 +27,24 @@ static const loci_option opts[] = {
 /* Numbers of b per head; those of the weight follow them. */
 static int numbers(const struct config *c) { return c->opt[KERNEL] == LOG3 ? 3 : 2; }
 
-/* The authors' initial values: uniform over the whole range that training is limited to. */
+/* A number per head, which starts uniform over the whole range that training keeps to, as the
+ * authors start it; a constant with high = 0. */
+static void add(struct tensors *t, const struct config *c, const char *name, double start,
+                double high)
+{
+    loci_add_tensor(t, c, name, LOCI_LEARNED, high ? INIT_UNIFORM : INIT_CONSTANT, start, high,
+                    SHAPE(c->heads));
+    t->low[t->n - 1] = LEAST;
+}
 static void tensors(const struct config *c, struct tensors *t)
 {
     const bool power = c->opt[KERNEL] == POWER;
-    loci_add_tensor(t, c, "r1", LOCI_LEARNED, INIT_UNIFORM, 0, power ? 1 : 2, SHAPE(c->heads));
-    loci_add_tensor(t, c, "r2", LOCI_LEARNED, INIT_UNIFORM, 0, power ? 2 : 1, SHAPE(c->heads));
-    if (c->opt[KERNEL] == LOG3)
-        loci_add_tensor(t, c, "r3", LOCI_LEARNED, INIT_CONSTANT, 1, 0, SHAPE(c->heads));
+    add(t, c, "r1", 0, power ? 1 : 2);
+    add(t, c, "r2", 0, power ? 2 : 1);
+    if (c->opt[KERNEL] == LOG3) add(t, c, "r3", 1, 0);
     if (!c->opt[WEIGHT]) return;
-    loci_add_tensor(t, c, "w1", LOCI_LEARNED, INIT_UNIFORM, 0, 1, SHAPE(c->heads));
-    loci_add_tensor(t, c, "w2", LOCI_LEARNED, INIT_UNIFORM, 0, 2, SHAPE(c->heads));
+    add(t, c, "w1", 0, 1);
+    add(t, c, "w2", 0, 2);
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -144,7 +152,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_kerple = {
-    .name = "kerple", .cite = "Chi et al., NeurIPS 2022",
+    .name = "kerple", .cite = "Chi et al., NeurIPS 2022", .family = FAMILY_DISTANCE,
     .brief = "S += -r1[h] log(1 + r2[h] |i - j|)",
     .example = "kerple", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

@@ -449,7 +449,7 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_liere = {
-    .name = "liere", .cite = "Ostmeier et al., ICML 2025",
+    .name = "liere", .cite = "Ostmeier et al., ICML 2025", .family = FAMILY_ROTATION,
     .brief = "blocks turn by the exponential of learned generators", .example = "liere:block=3",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,

@@ -95,7 +95,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_mixed = {
-    .name = "mixed", .cite = "Heo et al., ECCV 2024",
+    .name = "mixed", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
     .brief = "pairs turn by a learned sum over axes, each head its own", .example = "mixed",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,

@@ -68,7 +68,7 @@ static void prepare(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_rope2d = {
-    .name = "rope2d", .cite = "Heo et al., ECCV 2024",
+    .name = "rope2d", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
     .brief = "half of the pairs turn by x, half by y",
     .example = "rope2d", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
     .check = check, .axes = axes, .terms = terms, .size = size, .prepare = prepare,

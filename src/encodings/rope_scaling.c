@@ -220,6 +220,18 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
     *hi = w.hi, *lo = w.lo;
 }
 
+int loci_rope_frequencies(const struct config *c, double *list, int room, double *factor)
+{
+    if (c->opt[ROPE_FREQ] == ROPE_GIVEN) return 0;     /* learned ones are the caller's already */
+    const int pairs = (int)c->opt[ROPE_DIM] / 2;
+    for (int t = 0; list && t < pairs && t < room; t++) {
+        double rest;                     /* a double is enough to look at */
+        loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
+    }
+    if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];
+    return pairs;
+}
+
 /* ---- freq=given ------------------------------------------------------------------------------ */
 
 /* The initial values of learned frequencies: base 10000, the default of rope. */

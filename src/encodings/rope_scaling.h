@@ -100,6 +100,9 @@ void loci_rope_tensors(const struct config *, struct tensors *);
 /* Pair t rotates by its coordinate times hi + lo, with angles=f32 a float; data is that
  * of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
+extern const struct loci_pe loci_pe_rope;
+/* The hook `frequencies`. */
+int loci_rope_frequencies(const struct config *, double *list, int room, double *factor);
 /* Writes the table of the term `pairs`, the same for all heads. */
 void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);
 

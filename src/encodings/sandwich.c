@@ -92,7 +92,7 @@ static void prepare(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_sandwich = {
-    .name = "sandwich", .cite = "Chi et al., ACL 2023",
+    .name = "sandwich", .cite = "Chi et al., ACL 2023", .family = FAMILY_DISTANCE,
     .brief = "S += (sum_t cos((i - j) base^(-2t/dim)) - dim/2) H / 8h",
     .example = "sandwich", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .check = check, .terms = terms, .size = size, .prepare = prepare,

@@ -163,7 +163,7 @@ void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
 static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, found_key); }
 
 const struct loci_pe loci_pe_sba = {
-    .name = "sba", .cite = "Tan et al., ICLR 2025",
+    .name = "sba", .cite = "Tan et al., ICLR 2025", .family = FAMILY_CONTENT,
     .brief = "weights break a stick from the newest key on, no softmax", .example = "sba",
     .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

@@ -121,7 +121,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_shaw = {
-    .name = "shaw", .cite = "Shaw et al., NAACL 2018",
+    .name = "shaw", .cite = "Shaw et al., NAACL 2018", .family = FAMILY_VECTORS,
     .brief = "k += ak[clip(j - i)], v += av[clip(j - i)]",
     .example = "shaw", .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE, .tol = 4e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

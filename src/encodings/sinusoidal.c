@@ -121,7 +121,7 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_sinusoidal = {
-    .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017",
+    .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017", .family = FAMILY_ABSOLUTE,
     .brief = "x += sin, cos of pos base^(-2t/Dm)",
     .example = "sinusoidal", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
     .size = size, .prepare = prepare,

@@ -130,7 +130,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_t5 = {
-    .name = "t5", .cite = "Raffel et al., JMLR 2020",
+    .name = "t5", .cite = "Raffel et al., JMLR 2020", .family = FAMILY_DISTANCE,
     .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
     .example = "t5:bidirectional=0", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size,

@@ -27,10 +27,10 @@ static loci_status check(struct config *c, loci_error *e)
 /* States come with each call: for queries and for keys, by query head. */
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_tensor(t, c, "eq", LOCI_INPUT, INIT_ZERO, 0, 0,
-                    SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_QUERIES, c->dim / 2, 2));
-    loci_add_tensor(t, c, "ek", LOCI_INPUT, INIT_ZERO, 0, 0,
-                    SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS, c->dim / 2, 2));
+    loci_add_input(t, c, "eq", LOCI_SOURCE_STATES,
+                   SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_QUERIES, c->dim / 2, 2));
+    loci_add_input(t, c, "ek", LOCI_SOURCE_STATES,
+                   SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS, c->dim / 2, 2));
 }
 static void terms(const struct config *c, struct termlist *t)
 {
@@ -50,7 +50,7 @@ static void end_keys(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_tape = {
-    .name = "tape", .cite = "Zhu et al., ICML 2025",
+    .name = "tape", .cite = "Zhu et al., ICML 2025", .family = FAMILY_CONTENT,
     .brief = "states turn q and k and are averaged like values",
     .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6,
     .check = check, .tensors = tensors, .terms = terms, .end_keys = end_keys,

@@ -209,7 +209,7 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_xl = {
-    .name = "xl", .cite = "Dai et al., ACL 2019",
+    .name = "xl", .cite = "Dai et al., ACL 2019", .family = FAMILY_VECTORS,
     .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
     .example = "xl", .places = LOCI_PLACE_SCORE, .tol = 8e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,

@@ -107,7 +107,7 @@ static loci_status accept(const struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_xpos = {
-    .name = "xpos", .cite = "Sun et al., ACL 2023",
+    .name = "xpos", .cite = "Sun et al., ACL 2023", .family = FAMILY_ROTATION,
     .brief = "rope whose pairs fade with the distance, slow ones least",
     .example = "xpos", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
     .check = check, .terms = terms, .size = size, .prepare = prepare, .accept = accept,

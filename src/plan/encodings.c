@@ -3,12 +3,33 @@
 #include "util/lock.h"
 #include "contract/encoding.h"
 
+#define PE(name) extern const struct loci_pe loci_pe_##name;
+#include "encodings/list.h"
+#undef PE
+
 static const struct loci_pe *const encodings[] = {
 #define PE(name) &loci_pe_##name,
 #include "encodings/list.h"
 #undef PE
 };
-/* Filled by the first caller, and constant after that. */
+
+const struct loci_pe *const *loci_pe_list(int *count)
+{
+    *count = COUNT(encodings);
+    return encodings;
+}
+
+const char *loci_pe_plain(void) { return encodings[0]->name; }
+
+const struct loci_pe *loci_pe_find(const char *name, size_t n)
+{
+    for (int i = 0; i < COUNT(encodings); i++)
+        if (strlen(encodings[i]->name) == n && !memcmp(encodings[i]->name, name, n))
+            return encodings[i];
+    return NULL;
+}
+
+/* Written once, when somebody asks first, and constant from then on. */
 static loci_encoding_info infos[COUNT(encodings)];
 
 /* The public list, from the encodings' tables. */
@@ -17,7 +38,7 @@ static void fill_infos(void)
     for (int i = 0; i < COUNT(encodings); i++) {
         const struct loci_pe *pe = encodings[i];
         int options = 0;
-        while (options_of(pe)[options].name) options++;
+        while (encoding_options(pe)[options].name) options++;
         infos[i] = (loci_encoding_info){
             .name = pe->name,
             .cite = pe->cite,
@@ -25,7 +46,7 @@ static void fill_infos(void)
             .places = pe->places,
             .causal_only = pe->causal_only,
             .option_count = options,
-            .options = options_of(pe),
+            .options = encoding_options(pe),
             .tolerance = pe->tol,
             .example = pe->example,
         };

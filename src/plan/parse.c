@@ -8,6 +8,7 @@
  * A "+" before a digit or a point belongs to a number (1e+5); before anything else
  * it starts an encoding. */
 #include "plan/parse.h"
+#include "util/nearest.h"
 #include "util/planted_bug.h"
 
 #include <stdio.h>
@@ -15,12 +16,6 @@
 
 /* Bytes of a text, letters of a word in a sentence, bytes of a number, numbers of a list. */
 enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
-
-static const struct loci_pe *const encodings[] = {
-#define PE(name) &loci_pe_##name,
-#include "encodings/list.h"
-#undef PE
-};
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
@@ -44,28 +39,7 @@ static struct span next_word(const char **words)
     return w;
 }
 
-/* How many letters to insert, delete or change until a equals b.  Only one row of the table is
- * stored; `corner` is the previous diagonal element.  Words longer than any name are far from all
- * names. */
-static int edit_distance(struct span a, struct span b)
-{
-    int row[MAX_NAME + 1];
-    if (a.n > MAX_NAME || b.n > MAX_NAME) return MAX_NAME;
-    for (int j = 0; j <= b.n; j++) row[j] = j;
-    for (int i = 1; i <= a.n; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= b.n; j++) {
-            int change = corner + (a.at[i - 1] != b.at[j - 1]);
-            int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            corner = row[j];
-            row[j] = change < other ? change : other;
-        }
-    }
-    return row[b.n];
-}
-
-/* Other libraries' names for things that loci has. */
+/* What other libraries call things that loci knows. */
 static const struct { const char *word, *ours; } elsewhere[] = {
     { "rotary", "rope" }, { "roformer", "rope" }, { "theta", "rope" },
     { "theta", "base" },  { "rope_theta", "base" },
@@ -87,10 +61,10 @@ static void hint(char *text, size_t capacity, struct span word, const char *know
     int least = 1 + (word.n + 1) / 4;
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
-        int distance = edit_distance(word, w);
-        /* a guess shares at least one letter with the word */
+        int distance = edits(word.at, word.n, w.at, w.n);
+        /* a guess has a letter in common with the word at least */
         if (distance <= least && distance < w.n
-            && (best.n == 0 || distance < edit_distance(word, best)))
+            && (best.n == 0 || distance < edits(word.at, word.n, best.at, best.n)))
             best = w;
     }
     for (int i = 0; i < COUNT(elsewhere); i++) {
@@ -105,15 +79,17 @@ static void hint(char *text, size_t capacity, struct span word, const char *know
 static void known_encodings(char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; i < COUNT(encodings) && n < capacity; i++)
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", encodings[i]->name);
+    int count;
+    const struct loci_pe *const *list = loci_pe_list(&count);
+    for (int i = 0; i < count && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", list[i]->name);
 }
 
 static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; options_of(pe)[i].name && n < capacity; i++)
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", options_of(pe)[i].name);
+    for (int i = 0; encoding_options(pe)[i].name && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", encoding_options(pe)[i].name);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -185,7 +161,7 @@ static loci_status read_word(const struct config *c, const loci_option *o, struc
 /* "1/2/3".  The plan owns the list from here on, even if a number in it is refused. */
 static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
 {
-    const loci_option *o = &options_of(c->pe)[which];
+    const loci_option *o = &encoding_options(c->pe)[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
     CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name,
@@ -210,8 +186,8 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
 static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
 {
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; options_of(pe)[i].name; i++) {
-        const loci_option *o = &options_of(pe)[i];
+    for (int i = 0; encoding_options(pe)[i].name; i++) {
+        const loci_option *o = &encoding_options(pe)[i];
         if (!same(name, span_of(o->name))) continue;
         CHECK(e, !c->given[i], LOCI_BAD_ARG, "%s: %s is given twice", pe->name, o->name);
         CHECK(e, value.n > 0, LOCI_BAD_ARG, "%s: %s= has no value", pe->name, o->name);
@@ -233,8 +209,7 @@ static loci_status find_encoding(struct config *c, struct span name, loci_error 
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
           "the encoding text lacks a name; it reads name:option=value,...+name...");
-    for (int i = 0; i < COUNT(encodings); i++)
-        if (same(name, span_of(encodings[i]->name))) c->pe = encodings[i];
+    c->pe = loci_pe_find(name.at, (size_t)name.n);
     if (c->pe) return LOCI_OK;
     char known[512] = "", end[512];
     known_encodings(known, sizeof known);
@@ -262,7 +237,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     loci_status status = find_encoding(c, next_span(s, ":+"), e);
     if (status) return status;
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; options_of(pe)[i].name; i++) c->opt[i] = options_of(pe)[i].usual;
+    for (int i = 0; encoding_options(pe)[i].name; i++) c->opt[i] = encoding_options(pe)[i].usual;
     if (**s == ':') {
         do {
             ++*s;
@@ -277,8 +252,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
             if ((status = read_option(c, name, value, e))) return status;
         } while (**s == ',');
     }
-    for (int i = 0; options_of(pe)[i].name; i++) {
-        const loci_option *o = &options_of(pe)[i];
+    for (int i = 0; encoding_options(pe)[i].name; i++) {
+        const loci_option *o = &encoding_options(pe)[i];
         CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
               "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
@@ -330,7 +305,7 @@ static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)
 /* A value in the form that read_option() reads. */
 static void write_value(struct writer *w, const struct config *c, int which)
 {
-    const loci_option *o = &options_of(c->pe)[which];
+    const loci_option *o = &encoding_options(c->pe)[which];
     char number[NUMBER_TEXT];
     if (o->kind == LOCI_WORD) {
         const char *rest = o->words;
@@ -355,12 +330,12 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t capacity)
         const char *before = ":";
         if (e) write_word(&w, "+");
         write_word(&w, c->pe->name);
-        for (int i = 0; options_of(c->pe)[i].name; i++) {
+        for (int i = 0; encoding_options(c->pe)[i].name; i++) {
             /* NaN, or no list: a rule of the encoding decides, and the same text leads to the same
              * decision. */
-            if (options_of(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
+            if (encoding_options(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
             write_word(&w, before);
-            write_word(&w, options_of(c->pe)[i].name);
+            write_word(&w, encoding_options(c->pe)[i].name);
             write_word(&w, "=");
             write_value(&w, c, i);
             before = ",";

@@ -43,9 +43,17 @@ loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const ch
     t->init[i].kind = kind;
     t->init[i].a = a;
     t->init[i].b = b;
+    t->low[i] = -INFINITY;
     t->list[i] = (loci_tensor){ .encoding = c->pe->name, .name = name, .role = role, .rank = rank };
     memcpy(t->list[i].shape, shape, (size_t)rank * sizeof *shape);
     return &t->list[i];
+}
+
+loci_tensor *loci_add_input(struct tensors *t, const struct config *c, const char *name,
+                            loci_source source, int rank, const ptrdiff_t *shape)
+{
+    t->source[t->n] = source;
+    return loci_add_tensor(t, c, name, LOCI_INPUT, INIT_ZERO, 0, 0, rank, shape);
 }
 
 void loci_add_term(struct termlist *t, enum term_id term, enum group group)
@@ -452,7 +460,7 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
     loci_status status;
     p->magic = PLAN_MAGIC;
     if ((status = set_problem(p, d, e)) || (status = check_list(d, e))
-        || (status = loci_parse(p, d->encoding ? d->encoding : "nope", e))
+        || (status = loci_parse(p, d->encoding ? d->encoding : loci_pe_plain(), e))
         || (status = check_stage(p, e)) || (status = check_encodings(p, d, e))
         || (status = set_terms(p, d, e)) || (status = set_tensors(p, d, e))
         || (status = set_engine(p, d, e)) || (status = set_text(p, e)))

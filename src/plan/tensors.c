@@ -10,8 +10,18 @@ int loci_tensors(const loci_plan *p, loci_tensor *list, int capacity)
     return p->tensors.n;
 }
 
-/* Initial value i of a tensor: from a function of the encoding, or from one of the common kinds.  A
- * uniform distribution without b is from -a to a. */
+loci_source loci_tensor_source(const loci_plan *p, int which)
+{
+    return p && which >= 0 && which < p->tensors.n ? p->tensors.source[which] : LOCI_SOURCE_OTHER;
+}
+
+double loci_tensor_low(const loci_plan *p, int which)
+{
+    return p && which >= 0 && which < p->tensors.n ? p->tensors.low[which] : -INFINITY;
+}
+
+/* Number i of a tensor as it starts: by a function of the encoding, or by one of the usual kinds.
+ * A uniform start without b goes from -a to a. */
 static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
 {
     const struct tensors *t = &p->tensors;

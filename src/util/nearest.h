@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <string.h>
 
-/* How many letters must change to turn a into b (Levenshtein), for words of ordinary length. */
-static inline int edits(const char *a, const char *b)
+/* Letters to insert, delete or change until a, of m letters, is b, of n (Levenshtein).  Words that
+ * are longer than any name are far from all. */
+static inline int edits(const char *a, int m, const char *b, int n)
 {
-    enum { ROOM = 32 };
+    enum { ROOM = 48 };
     int row[ROOM + 1];
-    int m = (int)strlen(a), n = (int)strlen(b);
     if (m > ROOM || n > ROOM) return ROOM;
     for (int j = 0; j <= n; j++) row[j] = j;
     for (int i = 1; i <= m; i++) {
@@ -28,13 +28,14 @@ static inline int edits(const char *a, const char *b)
     return row[n];
 }
 
-/* A name to suggest.  NULL if more than half of the letters would have to change. */
+/* A name to suggest, or NULL if more than half of the letters would have to change. */
 static inline const char *nearest(const char *word, const char *(*name)(int), int count)
 {
     const char *best = NULL;
-    int least = (int)strlen(word) / 2 + 1;
+    const int letters = (int)strlen(word);
+    int least = letters / 2 + 1;
     for (int i = 0; i < count; i++) {
-        int d = edits(word, name(i));
+        int d = edits(word, letters, name(i), (int)strlen(name(i)));
         if (d < least) least = d, best = name(i);
     }
     return best;

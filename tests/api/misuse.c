@@ -264,6 +264,11 @@ static void others(void)
                "loci_tensors: NULL");
     loci_tensor_init(NULL, 0, 0, q), loci_tensor_init(plan, 5, 0, q),
         loci_tensor_init(plan, -1, 0, q), loci_tensor_init(plan, 0, 0, NULL);
+    for (int i = -1; i <= 5; i += 6)
+        CHECK_THAT(!loci_tensor_source(plan, i) && !loci_tensor_source(NULL, i)
+                   && loci_tensor_low(plan, i) == -INFINITY
+                   && loci_tensor_low(NULL, i) == -INFINITY,
+                   "loci_tensor_source, loci_tensor_low: %d", i);
     CHECK_THAT(loci_tables_size(NULL, 5) == 0 && loci_tables_size(plan, -1) == 0
                && loci_tables_size(plan, PTRDIFF_MAX) == 0, "loci_tables_size");
     CHECK_THAT(loci_prepare(NULL, 5, NULL, t.tables) && loci_prepare(plan, 5, NULL, NULL)

@@ -636,8 +636,38 @@ static void held_forms(void)
     }
 }
 
-/* Initial tensors follow the encoding's file: repeatable, different for another seed, with the
- * documented spread. */
+/* What a layer makes of each input, and what training keeps numbers at. */
+static void sources(void)
+{
+    static const struct { const char *text; loci_source source; double low; } want[] = {
+        { "fox", LOCI_SOURCE_LOG_GATE, -INFINITY },
+        { "t5:bidirectional=0+fox", LOCI_SOURCE_LOG_GATE, -INFINITY },
+        { "cope:gates=given", LOCI_SOURCE_KEYS, -INFINITY },
+        { "tape", LOCI_SOURCE_STATES, -INFINITY },
+        { "kerple", LOCI_SOURCE_OTHER, 0.01 },
+        { "kerple:kernel=log3,weight=1", LOCI_SOURCE_OTHER, 0.01 },
+        { "alibi:slopes=given", LOCI_SOURCE_OTHER, -INFINITY },
+    };
+    for (int i = 0; i < COUNT(want); i++) {
+        loci_error e;
+        loci_tensor list[MAX_TENSORS];
+        const loci_desc d = usual(want[i].text);
+        loci_plan *p = plan_of(&d, &e);
+        if (!CHECK_THAT(p != NULL, "sources: %s: %s", want[i].text, e.text)) continue;
+        const int n = loci_tensors(p, list, MAX_TENSORS);
+        CHECK_THAT(n > 0, "sources: %s has tensors", want[i].text);
+        for (int t = 0; t < n; t++) {
+            const loci_source source = loci_tensor_source(p, t);
+            const double low = loci_tensor_low(p, t);
+            CHECK_THAT(source == (list[t].role == LOCI_INPUT ? want[i].source : LOCI_SOURCE_OTHER),
+                       "sources: %s: %s has %d", want[i].text, list[t].name, (int)source);
+            CHECK_THAT(low == want[i].low, "low: %s: %s has %g", want[i].text, list[t].name, low);
+        }
+        loci_plan_destroy(p);
+    }
+}
+
+/* Every start is what its file says: repeatable, another for another seed, as wide as wanted. */
 static void starts(void)
 {
     loci_error e;
@@ -947,6 +977,7 @@ int main(void)
     locales();
     shapes();
     held_forms();
+    sources();
     starts();
     tables();
     sinusoids();

@@ -9,7 +9,8 @@
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone; by starts,
  *                         with gradients by row
- *     padding             its contents have no effect, NaN included */
+ *     padding             whatever it holds, NaN too
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,6 @@
 #include "mem.h"
 
 /* Draws by walk_uniform().  Failures print `seed`. */
-void layers_round(unsigned long seed, const loci_host *pool, struct mem *capacity);
+void layers_round(unsigned long seed, const loci_host *pool, struct mem *mem);
 
 #endif

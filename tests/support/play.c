@@ -244,6 +244,8 @@ int play_others(const loci_host *host)
     loci_tensor tensor;
     n.refused += loci_tensors(plan, &tensor, 1) != 0;
     loci_tensor_init(plan, 0, 1, n.y);
+    n.refused += loci_tensor_source(plan, 0) != LOCI_SOURCE_OTHER;
+    n.refused += isfinite(loci_tensor_low(plan, 0));
     n.refused += loci_frequencies(plan, n.of_double, N, &factor) != WIDTH / 2;
     n.refused += loci_axes(plan) != 1 || !loci_plan_text(plan)[0] || !loci_version_text()[0];
     n.refused += loci_version() != LOCI_VERSION;

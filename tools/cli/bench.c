@@ -16,6 +16,7 @@
 
 #include <jansson.h>
 
+#include "contract/encoding.h"
 #include "cli/bench_parallel.h"
 #include "cli/json.h"
 #include "cli/ranks.h"
@@ -264,7 +265,8 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
     const bool alone = p->pass == ROTATE;
     double probe = 0;
     problem_open(p);
-    bool ok = (alone || contender_open(p, &plain, "nope")) && contender_open(p, &c, encoding);
+    bool ok = (alone || contender_open(p, &plain, loci_pe_plain()))
+           && contender_open(p, &c, encoding);
     while (ok && rounds_due(&b->rounds)) {
         struct pair r;
         ok = (alone || contender_call(p, &plain, plain.steps, &probe, &r.other))

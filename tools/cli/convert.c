@@ -304,7 +304,7 @@ static loci_status copy(const struct safetensors *f, const struct safetensor *t,
 
 /* Writes tensor i of a shard.  A tensor that moves is loaded whole, since its rows are permuted. */
 static loci_status put_tensor(const struct job *j, const struct shard *from, int i,
-                              struct safetensors_writer *w, char *capacity, size_t size,
+                              struct safetensors_writer *w, char *buffer, size_t size,
                               loci_error *e)
 {
     const struct safetensor *t = &from->file.tensor[i];

@@ -350,8 +350,11 @@ static double time_products(const struct lab_config *c, const char *isa)
 
 static int run_bench(const struct args *a)
 {
-    struct lab_wish w = { .arms =
-                              a->value[BENCH_ARMS] ? a->value[BENCH_ARMS] : "nope,rope,alibi,fox",
+    static const char quick[] =
+#define QUICK(text) "," text
+#include "lab/list.h"
+        ;
+    struct lab_wish w = { .arms = a->value[BENCH_ARMS] ? a->value[BENCH_ARMS] : quick + 1,
                           .tasks = a->value[BENCH_TASK] ? a->value[BENCH_TASK] : "text",
                           .size = a->value[BENCH_SIZE],
                           .seeds = 1 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "contract/encoding.h"
 #include "cli/probe.h"
 #include "cli/problem.h"
 
@@ -146,7 +147,7 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     const bool backward = p->pass == BACKWARD || p->pass == BOTH;
     const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
     *c = (struct contender){ .embeds = embeds };
-    loci_desc d = LOCI_DESC(.encoding = c->embeds ? "nope" : encoding, .heads = p->heads,
+    loci_desc d = LOCI_DESC(.encoding = c->embeds ? loci_pe_plain() : encoding, .heads = p->heads,
                             .dim = p->dim, .kv_heads = p->kv_heads,
                             .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
                             .dtype = dtype_of(p), .fast = p->fast, .full = p->full,

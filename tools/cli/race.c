@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "contract/encoding.h"
 #include "cli/naive.h"
 #include "cli/probe.h"
 #include "cli/rounds.h"
@@ -195,7 +196,7 @@ static bool open_fused(const struct race *r, struct fused *f, const char *encodi
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
     const loci_dtype dtype = r->fast ? LOCI_BF16 : LOCI_F32;
-    loci_desc d = LOCI_DESC(.encoding = f->embeds ? "nope" : encoding, .heads = r->heads,
+    loci_desc d = LOCI_DESC(.encoding = f->embeds ? loci_pe_plain() : encoding, .heads = r->heads,
                             .dim = r->dim, .dtype = dtype, .fast = r->fast, .max_len = r->len,
                             .isa = r->isa);
     const loci_desc e = task_embedding(&d, encoding);
@@ -254,7 +255,8 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
  * fused one. */
 static bool open_naive(const struct race *r, struct task *t, struct naive *n)
 {
-    loci_desc d = LOCI_DESC(.encoding = "nope", .heads = r->heads, .dim = r->dim, .isa = r->isa);
+    loci_desc d = LOCI_DESC(.encoding = loci_pe_plain(), .heads = r->heads, .dim = r->dim,
+                            .isa = r->isa);
     if (!task_open(t, &d, 1, r->len, r->len, NULL)) return false;
     task_random_inputs(t, SEED);
     naive_open(n, r->heads, r->len, r->dim);

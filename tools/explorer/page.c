@@ -23,7 +23,7 @@ static loci_error error;
 static struct show *shown;
 
 /* Returns a buffer for a text of n bytes and a 0.  NULL: it is too long. */
-EXPORT(capacity) char *page_room(int n)
+EXPORT(room) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
     loci_fail(&error, LOCI_BAD_ARG, "a text of %d bytes is too long for this page, which takes %d",

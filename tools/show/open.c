@@ -269,7 +269,7 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
         s->axes = loci_axes(s->all.plan);
         TRY(make_rotate(s, e));
     }
-    return make(&s->plain, s, NULL, "nope", true, s->embeds ? 0 : s->all.plan->scale, e);
+    return make(&s->plain, s, NULL, NULL, true, s->embeds ? 0 : s->all.plan->scale, e);
 }
 
 loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
@@ -284,7 +284,7 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     CHECK(e, w->head >= 0 && w->head < heads, LOCI_BAD_ARG, "head must be from 0 to %d, not %d",
           heads - 1, w->head);
     struct show *s = *to = draw_alloc(1, sizeof *s);
-    const char *text = w->encoding ? w->encoding : "nope";
+    const char *text = w->encoding ? w->encoding : loci_pe_plain();
     s->encoding = strcpy(draw_alloc(strlen(text) + 1, 1), text);
     snprintf(s->name, sizeof s->name, strlen(text) < sizeof s->name ? "%s" : "%.48s...", text);
     s->heads = heads, s->dim = dim, s->head = w->head, s->len = len, s->axes = 1;

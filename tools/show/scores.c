@@ -288,8 +288,8 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
     if (plain || s->embeds) {
         /* nope, causal: the encoding's own plan has another text */
         struct side side = { 0 };
-        const loci_desc d = LOCI_DESC(.encoding = "nope", .heads = s->heads, .dim = s->dim,
-                                      .dtype = LOCI_F64, .scale = s->plain.plan->scale);
+        const loci_desc d = LOCI_DESC(.heads = s->heads, .dim = s->dim, .dtype = LOCI_F64,
+                                      .scale = s->plain.plan->scale);
         TRY(loci_plan_create(&side.plan, &d, e));
         struct show alone = { .heads = s->heads, .dim = s->dim, .axes = 1, .plain = side };
         double *q = draw_alloc((size_t)(t->n * s->heads * s->dim), sizeof *q);

@@ -9,8 +9,8 @@ static const double two_pi = 6.283185307179586;
 
 double show_option(const struct config *c, const char *name)
 {
-    for (int i = 0; options_of(c->pe)[i].name; i++)
-        if (!strcmp(options_of(c->pe)[i].name, name)) return c->opt[i];
+    for (int i = 0; encoding_options(c->pe)[i].name; i++)
+        if (!strcmp(encoding_options(c->pe)[i].name, name)) return c->opt[i];
     return NAN;
 }
 
