@@ -297,7 +297,7 @@ static loci_status copy(const struct safetensors *f, const struct safetensor *t,
     for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
         part.bytes = left < size ? left : size;
         if (!(s = loci_safetensors_read(f, &part, capacity, e)))
-            s = loci_safetensors_put(w, capacity, part.bytes, e);
+            s = loci_safetensors_put(w, buffer, part.bytes, e);
     }
     return s;
 }
@@ -309,7 +309,7 @@ static loci_status put_tensor(const struct job *j, const struct shard *from, int
 {
     const struct safetensor *t = &from->file.tensor[i];
     const loci_channels *c = &j->move[from->first + i].channels;
-    if (!c->heads) return copy(&from->file, t, w, capacity, size, e);
+    if (!c->heads) return copy(&from->file, t, w, buffer, size, e);
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
     loci_status s = loci_safetensors_read(&from->file, t, data, e);
@@ -332,13 +332,13 @@ static loci_status put_shard(const void *user, const struct shard *from,
     for (int i = 0; i < f->meta_count; i++)
         if (PLANTED_BUG(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
     meta[metas++] = (struct safetensors_meta){ pairing_key, pairings[j->to] };
-    char *capacity = alloc(PIECE, 1);
+    char *buffer = alloc(PIECE, 1);
     loci_status s = loci_safetensors_begin(w, path, f->count, f->tensor, metas, meta, e);
     if (!s) {
-        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, from, i, w, capacity, PIECE, e);
+        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, from, i, w, buffer, PIECE, e);
         if (s) loci_safetensors_end(w, s, e);
     }
-    free(capacity);
+    free(buffer);
     free(meta);
     return s;
 }
