@@ -352,9 +352,10 @@ typedef enum { LOCI_NUMBER, LOCI_WHOLE, LOCI_WORD, LOCI_LIST } loci_option_kind;
 typedef struct {
     const char *name;
     loci_option_kind kind;
-    int must;                            /* has no default: an encoding without it is an error */
-    double usual, low, high;             /* NaN in usual: by a rule that `help` tells; WORD: index
-                                            into words */
+    /* 1: no default; a text without it is an error. */
+    int required;
+    /* NaN in default_value: a rule that `help` states.  WORD: an index into words. */
+    double default_value, min, max;
     const char *words;                   /* "half|interleaved" */
     const char *help;
 } loci_option;

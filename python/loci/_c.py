@@ -174,10 +174,10 @@ class Option(c.Structure):
     _fields_ = [
         ("name", c.c_char_p),
         ("kind", c.c_int),
-        ("must", c.c_int),
-        ("usual", c.c_double),
-        ("low", c.c_double),
-        ("high", c.c_double),
+        ("required", c.c_int),
+        ("default_value", c.c_double),
+        ("min", c.c_double),
+        ("max", c.c_double),
         ("words", c.c_char_p),
         ("help", c.c_char_p),
     ]

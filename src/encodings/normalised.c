@@ -23,8 +23,8 @@ static loci_status check(struct config *c, loci_error *e)
     if (isnan(c->opt[LENGTH])) c->opt[LENGTH] = (double)c->max_len;
     CHECK(e, c->opt[LENGTH] > 0, LOCI_BAD_ARG,
           "normalised: the length is unknown; set the option length, or max_len");
-    CHECK(e, c->opt[LENGTH] <= opts[LENGTH].high, LOCI_BAD_ARG,
-          "normalised: max_len %td must be at most %g", c->max_len, opts[LENGTH].high);
+    CHECK(e, c->opt[LENGTH] <= opts[LENGTH].max, LOCI_BAD_ARG,
+          "normalised: max_len %td must be at most %g", c->max_len, opts[LENGTH].max);
     CHECK(e, c->opt[LENGTH] >= 2, LOCI_BAD_ARG,
           "normalised: a length of 1 has no steps between 0 and 1; it must be 2 or more");
     return LOCI_OK;

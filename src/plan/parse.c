@@ -159,9 +159,9 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     *x = strtod(text, NULL);
     CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name,
           o->name, text);
-    CHECK(e, SOUND(2, *x >= o->low && *x <= o->high) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
+    CHECK(e, SOUND(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
           "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
-          whole ? "whole " : "", loci_number_text(o->low, low), loci_number_text(o->high, high));
+          whole ? "whole " : "", loci_number_text(o->min, low), loci_number_text(o->max, high));
     return LOCI_OK;
 }
 
@@ -260,7 +260,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     loci_status status = find_encoding(c, take(s, ":+"), e);
     if (status) return status;
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; pe->opts[i].name; i++) c->opt[i] = pe->opts[i].usual;
+    for (int i = 0; pe->opts[i].name; i++) c->opt[i] = pe->opts[i].default_value;
     if (**s == ':') {
         do {
             ++*s;
@@ -277,7 +277,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     }
     for (int i = 0; pe->opts[i].name; i++) {
         const loci_option *o = &pe->opts[i];
-        CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
+        CHECK(e, !o->required || c->given[i], LOCI_BAD_ARG,
               "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
     }

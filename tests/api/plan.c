@@ -918,11 +918,12 @@ static void list_of_encodings(void)
         for (int o = 0; o < x->option_count; o++) {
             const loci_option *opt = &x->options[o];
             bool word = opt->kind == LOCI_WORD;
-            CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high)
-                       && (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)), "%s: %s",
+            const double value = opt->default_value;
+            CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->min < opt->max)
+                       && (opt->required ? isnan(value) : !word || !isnan(value)), "%s: %s",
                        x->name, opt->name);
-            CHECK_THAT(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual
-                                                     <= opt->high), "%s: %s", x->name, opt->name);
+            CHECK_THAT(isnan(value) || word || (value >= opt->min && value <= opt->max), "%s: %s",
+                       x->name, opt->name);
         }
         for (int k = 0; k < COUNT(dims); k++) {
             loci_desc d = in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED

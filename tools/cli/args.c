@@ -120,7 +120,7 @@ const char *runnable_text(const char *text)
 {
     const loci_encoding_info *info = find_encoding(text, strlen(text));
     for (int i = 0; info && i < info->option_count; i++)
-        if (info->options[i].must) return info->example;
+        if (info->options[i].required) return info->example;
     return text;
 }
 

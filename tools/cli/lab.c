@@ -313,10 +313,10 @@ static void list_json(struct text *t)
         text_json(t, task[i]->scored);
         text_add(t, ", \"extended\": %s, \"options\": [", task[i]->extended ? "true" : "false");
         for (const struct lab_option *o = task[i]->options; o->name; o++) {
-            text_add(
-                t,
-                "%s{\"name\": \"%s\", \"usual\": %.9g, \"low\": %.9g, \"high\": %.9g, \"help\": ",
-                o == task[i]->options ? "" : ", ", o->name, o->usual, o->low, o->high);
+            text_add(t,
+                     "%s{\"name\": \"%s\", \"default_value\": %.9g, \"min\": %.9g, "
+                     "\"max\": %.9g, \"help\": ",
+                     o == task[i]->options ? "" : ", ", o->name, o->default_value, o->min, o->max);
             text_json(t, o->help);
             text_add(t, "}");
         }
@@ -377,7 +377,7 @@ static int run_list(const struct args *a)
     for (int i = 0, n = lab_tasks(&task); i < n; i++) {
         printf("    %-10s%s\n", task[i]->name, task[i]->brief);
         for (const struct lab_option *o = task[i]->options; o->name; o++)
-            printf("              %s=%.9g  %s\n", o->name, o->usual, o->help);
+            printf("              %s=%.9g  %s\n", o->name, o->default_value, o->help);
     }
     printf("\n%sPRESETS%s (--preset)\n", PAINT("1"), PAINT("0"));
     for (int i = 0, n = lab_presets(&preset); i < n; i++)

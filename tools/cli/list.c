@@ -33,17 +33,17 @@ static const char *place_names(int set, char *buffer, size_t room)
     return buffer;
 }
 
-/* The usual value of an option, as it would be written. */
-static const char *usual(const loci_option *o, char *buffer, size_t room)
+/* The default value of an option, as a text would have it. */
+static const char *default_text(const loci_option *o, char *buffer, size_t room)
 {
-    if (o->must) snprintf(buffer, room, "must be given");
+    if (o->required) snprintf(buffer, room, "must be given");
     else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
-    else if (isnan(o->usual)) snprintf(buffer, room, "by rule");
+    else if (isnan(o->default_value)) snprintf(buffer, room, "by rule");
     else if (o->kind == LOCI_WORD) {
         const char *p = o->words;
-        for (int k = (int)o->usual; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
+        for (int k = (int)o->default_value; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
         snprintf(buffer, room, "%.*s", (int)strcspn(p, "|"), p);
-    } else snprintf(buffer, room, "%.10g", o->usual);
+    } else snprintf(buffer, room, "%.10g", o->default_value);
     return buffer;
 }
 
@@ -54,7 +54,7 @@ static const char *accepted(const loci_option *o, char *buffer, size_t room)
     const char *kind = whole ? "whole" : list ? "list of" : "number";
     if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
     else
-        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->low, o->high);
+        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->min, o->max);
     return buffer;
 }
 
@@ -112,7 +112,7 @@ static void print_details(const loci_encoding_info *e)
     loci_plan_destroy(plan);
     for (int i = 0; i < e->option_count; i++)
         printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ",
-               e->options[i].name, usual(&e->options[i], a, sizeof a),
+               e->options[i].name, default_text(&e->options[i], a, sizeof a),
                accepted(&e->options[i], b, sizeof b), e->options[i].help);
     printf("\n");
 }
@@ -125,15 +125,17 @@ static json_t *option_json(const loci_option *o)
     json_t *j = json_object();
     json_object_set_new(j, "name", json_string(o->name));
     json_object_set_new(j, "kind", json_string(kinds[o->kind]));
-    json_object_set_new(j, "must", json_boolean(o->must));
+    json_object_set_new(j, "required", json_boolean(o->required));
     if (o->kind == LOCI_WORD) {
-        const bool none = isnan(o->usual) || o->must;
-        json_object_set_new(j, "usual", none ? json_null() : json_string(usual(o, a, sizeof a)));
+        const bool none = isnan(o->default_value) || o->required;
+        json_object_set_new(j, "default_value",
+                            none ? json_null() : json_string(default_text(o, a, sizeof a)));
         json_object_set_new(j, "words", json_string(o->words));
     } else {
-        json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
-        json_object_set_new(j, "low", json_number_or_null(o->low));
-        json_object_set_new(j, "high", json_number_or_null(o->high));
+        json_object_set_new(j, "default_value",
+                            o->required ? json_null() : json_number_or_null(o->default_value));
+        json_object_set_new(j, "min", json_number_or_null(o->min));
+        json_object_set_new(j, "max", json_number_or_null(o->max));
     }
     json_object_set_new(j, "help", json_string(o->help));
     return j;

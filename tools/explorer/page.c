@@ -54,10 +54,10 @@ static void add_option(struct text *t, const loci_option *o)
     add_text(t, "name", o->name);
     add_text(t, "help", o->help);
     add_text(t, "words", o->words ? o->words : "");
-    text_add(t, ",\"must\":%s", o->must ? "true" : "false");
-    add_number(t, "usual", o->must ? NAN : o->usual);
-    add_number(t, "low", o->low);
-    add_number(t, "high", o->high);
+    text_add(t, ",\"required\":%s", o->required ? "true" : "false");
+    add_number(t, "default_value", o->required ? NAN : o->default_value);
+    add_number(t, "min", o->min);
+    add_number(t, "max", o->max);
     text_add(t, "}");
 }
 static void add_encoding(struct text *t, const loci_encoding_info *e)
