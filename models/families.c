@@ -44,10 +44,10 @@
 /* ---- What encodings cannot say --------------------------------------------------------------- */
 
 #define NOTE_ERNIE \
-    "height and width of pictures alternate in the pairs; the encoding holds where a token's " \
-    "positions agree"
+    "height and width of pictures alternate in the pairs; the encoding is valid for tokens whose " \
+    "positions are equal on all axes"
 #define NOTE_TIMESFM "queries are also multiplied by a learned number per channel"
-#define NOTE_V4 "values are turned as keys are, and outputs turned back"
+#define NOTE_V4 "values are rotated as keys are, and outputs are rotated back"
 
 #define STILL(word) { .type = word, .instead = "nope" }
 

@@ -418,7 +418,7 @@ static loci_status open_wishes(struct party *a, struct backward *w, const loci_g
     /* those of the rows are read before the pass is open */
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
-          "dmask: over several processes there is no mask");
+          "dmask must be NULL: calls over several processes support no mask");
     w->dk = w->grad.dk, w->dv = w->grad.dv;
     TRY(loci_spell_out(&w->dk, "dk", in->batch, p->kv_heads, in->k_len, p->dim, e));
     TRY(loci_spell_out(&w->dv, "dv", in->batch, p->kv_heads, in->k_len, p->value_dim, e));
@@ -434,13 +434,13 @@ static loci_status check_borders(const struct party *a)
     for (int i = 0; i < a->all.count; i++)
         CHECK(a->call.error, a->all.shares[i].first % ROW_CHUNK == 0 || !a->all.shares[i].count,
               LOCI_BAD_ARG,
-              "shares: share %d begins at row %lld, and for gradients it must be a multiple of %d",
+              "shares: share %d begins at row %lld; in a backward pass it must be a multiple of %d",
               i, (long long)a->all.shares[i].first, ROW_CHUNK);
     for (int i = 0; i < a->key_count; i++)
         CHECK(a->call.error, a->key_shares[i].first % KT == 0 || !a->key_shares[i].count,
               LOCI_BAD_ARG,
-              "key_shares: share %d begins at key %lld, and for gradients it must be a multiple of "
-              "%d",
+              "key_shares: share %d begins at key %lld; in a backward pass it must be a multiple "
+              "of %d",
               i, (long long)a->key_shares[i].first, KT);
     return LOCI_OK;
 }

@@ -16,7 +16,7 @@
 
 static const loci_option opts[] = {
     [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
-                    "weight mass that may be dropped per row; 0 is exact" },
+                    "share of a row's weight that may be skipped; 0 is exact" },
     { 0 }
 };
 enum { LOG_F };                          /* the tensor */
@@ -271,10 +271,10 @@ static void begin(struct call *c, int enc)
 static loci_status accept(const struct call *c, int enc)
 {
     CHECK(c->in->error, !c->part.state || !stops(c, enc), LOCI_UNSUPPORTED,
-          "fox: stop asks for the norms of all keys at once; gather them");
+          "fox: stop needs the norms of all keys; set gather = 1");
     CHECK(c->in->error, !c->part.linked || (!c->where.k_pos && !c->cache), LOCI_UNSUPPORTED,
-          "fox: keys of several processes are decoded where they count from 0, and not from "
-          "caches, as their sums of log_f go on from one process to the next");
+          "fox: decode over several processes supports neither caches nor k_pos, because sums of "
+          "log_f pass from process to process");
     return LOCI_OK;
 }
 

@@ -14,9 +14,9 @@
 static const loci_option opts[] = {
     [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
     [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector",
-                          "who gets what is left of the stick" },
+                          "where the remainder of the stick goes" },
     [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
-                          "stick length below which a row may end; 0 is exact" },
+                          "remainder below which a row may stop; 0 is exact" },
     { 0 }
 };
 enum { VECTOR };                         /* the tensor */
@@ -106,12 +106,12 @@ static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
     CHECK(c->in->error, !c->chain.on || c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
-          "sba: gradients of remainder=value over several processes want a key for every row, at "
-          "the same counted position and with the same owner");
+          "sba: over several processes, gradients of remainder=value require a key for every row, "
+          "with the same default position and owner");
     if (c->part.state) {
         CHECK(c->in->error, c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
-              "sba: remainder=value wants a key for every row, at the same position; where keys "
-              "have shares or positions of their own, gather them");
+              "sba: remainder=value requires a key for every row, at the same position; with "
+              "key_shares or k_pos, set gather = 1");
         return LOCI_OK;
     }
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
@@ -122,7 +122,7 @@ static loci_status accept(const struct call *c, int enc)
                   seg_q(c, q->b, i) < 0 || before_first(c, q->b, i)
                       || own_key(c, q, rising, i) >= 0,
                   LOCI_BAD_ARG,
-                  "sba: remainder=value needs a key at the position %lld of query %td",
+                  "sba: remainder=value requires a key at position %lld, that of query %td",
                   (long long)pos_q(c, q->b, i), i);
     }
     return LOCI_OK;
@@ -173,7 +173,7 @@ static void end(struct call *c, int enc)
 
 const struct loci_pe loci_pe_sba = {
     .name = "sba", .cite = "Tan et al., ICLR 2025",
-    .brief = "weights break a stick from the newest key on, no softmax", .example = "sba",
+    .brief = "stick-breaking weights from the newest key on, no softmax", .example = "sba",
     .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
     .accept = accept, .scratch = scratch, .begin = begin, .end = end,

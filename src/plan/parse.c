@@ -157,7 +157,7 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     memcpy(text, v.at, (size_t)v.n);
     text[v.n] = 0;
     *x = strtod(text, NULL);
-    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name,
+    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a double", c->pe->name,
           o->name, text);
     CHECK(e, SOUND(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
           "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
@@ -186,10 +186,11 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     const loci_option *o = &c->pe->opts[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
-    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name,
+    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG,
+          "%s: %s has %d numbers, but at most %d are allowed", c->pe->name,
           o->name, n, MAX_LIST);
     c->list[which] = malloc((size_t)n * sizeof(double));
-    CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
+    CHECK(e, c->list[which], LOCI_NO_MEMORY, "out of memory for the plan");
     c->count[which] = n;
     /* After the last number v.n is -1, and nothing looks at it. */
     for (int i = 0; i < n; i++) {
@@ -220,7 +221,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
     }
     char known[512] = "", end[512];
     known_options(pe, known, sizeof known);
-    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has none", pe->name,
+    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has no options", pe->name,
           SHOWN(name), pe->name);
     hint(end, sizeof end, name, known);
     return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
@@ -230,7 +231,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
 static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
-          "the encoding text lacks a name; it reads name:option=value,...+name...");
+          "the encoding text lacks a name; it has the form name:option=value,...+name...");
     for (int i = 0; i < COUNT(encodings); i++)
         if (same(name, span_of(encodings[i]->name))) c->pe = encodings[i];
     if (c->pe) return LOCI_OK;
@@ -265,7 +266,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
         do {
             ++*s;
             struct span name = take(s, "=,+");
-            CHECK(e, name.n > 0, LOCI_BAD_ARG, "%s: an option has no name", pe->name);
+            CHECK(e, name.n > 0, LOCI_BAD_ARG,
+                  "%s: an option has no name; options have the form name=value", pe->name);
             /* without "=" the value is empty, and read_option() refuses that */
             struct span value = { *s, 0 };
             if (**s == '=') {
@@ -278,7 +280,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     for (int i = 0; pe->opts[i].name; i++) {
         const loci_option *o = &pe->opts[i];
         CHECK(e, !o->required || c->given[i], LOCI_BAD_ARG,
-              "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
+              "%s: the option %s is required%s%s (%s)", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
     }
     return LOCI_OK;
@@ -298,7 +300,7 @@ loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
         if (status) return status;
         for (int i = 0; i < p->encs - 1; i++)
             CHECK(e, p->enc[i].pe != c->pe, LOCI_BAD_ARG,
-                  "%s is named twice; an encoding can be there once", c->pe->name);
+                  "%s is named twice; an encoding may occur once", c->pe->name);
         if (!*s) return LOCI_OK;
     }
 }

@@ -64,9 +64,9 @@ check "a case made here" "$LOCI" run "$work/case"
 make '"loci.encoding":"nope","loci.stage":"linear_attention"'
 check "linear attention" "$LOCI" run "$work/case"
 make '"loci.encoding":"alibi","loci.stage":"linear_attention"'
-check "linear attention with scores" refused "$work/case" 'alibi does not work in stage linear_attention, which takes nope or a rotation'
+check "linear attention with scores" refused "$work/case" 'alibi does not support stage linear_attention, which accepts nope or a rotation'
 make '"loci.encoding":"nope","loci.stage":"linear_attention","loci.window_left":"3"'
-check "linear attention in a window" refused "$work/case" 'it has no windows'
+check "linear attention in a window" refused "$work/case" 'linear attention has no windows'
 make '"loci.encoding":"nope","loci.stage":"attentoin"'
 check "a stage that is not there" refused "$work/case" 'loci.stage must be attention, rotate, embed or linear_attention'
 make '"loci.encoding":"rope:pairing=half,scaling=cubic,factor=2"'

@@ -306,7 +306,7 @@ static void bad_weights(void)
     refused("IN --to half --heads 5 -o OUT", "--heads does not divide");
     refused("IN --to half --dim 16 --heads 8 -o OUT", "4 heads of 16, and not 8 heads");
     refused("IN --to half --dim 16 --kv-heads 4 -o OUT", "2 heads of 16, and not 4 heads");
-    refused("IN --to half --dim 16 --turned 5 -o OUT", "even number");
+    refused("IN --to half --dim 16 --turned 5 -o OUT", "must be even");
     refused("IN --to half --dim 16 --turned 14 --offset 4 -o OUT", "must not exceed");
     refused("IN --to half --dim 16 --q nothing -o OUT", "has weights of keys only");
     refused("IN --to half --dim 16 --q nothing --k nothing -o OUT", "no tensor is a weight");
@@ -480,7 +480,7 @@ static void tables(void)
     CHECK_THAT(!convert("--table half CONFIG --layer 2 --rows 1 -o OUT"), "one position (said: %s)",
                said);
     refused("--table half CONFIG --layer 3 --rows 5 -o OUT", "layer 3 does not turn");
-    refused("--table half CONFIG --layer 9 --rows 5 -o OUT", "there is no layer 9");
+    refused("--table half CONFIG --layer 9 --rows 5 -o OUT", "layer 9 must be from 0");
     refused("--table half CONFIG -o OUT", "--rows N does");
     refused("--table half CONFIG --dim 16 -o OUT", "--dim is for --encoding");
     refused("--table half CONFIG --rows 5", "where the table goes");
@@ -495,11 +495,11 @@ static void tables(void)
             "are of a CONFIG");
     refused("--table half -e rope:pairing=half --dim 15 --rows 5 -o OUT", "dim");
     refused("--table half -e alibi --dim 16 --rows 5 -o OUT", "alibi");
-    refused("--table half -e mrope:sections=2/3/3 --dim 16 --rows 5 -o OUT", "no rope");
+    refused("--table half -e mrope:sections=2/3/3 --dim 16 --rows 5 -o OUT", "the encoding rope");
     refused("--table half -e rope:pairing=half,freq=given --dim 16 --rows 5 -o OUT",
             "are in tensors");
     refused("--table half -e rope --dim 16 --rows 5 -o OUT", "pairing");
-    refused("--table half IN --rows 5 -o OUT", "a config.json has at most");
+    refused("--table half IN --rows 5 -o OUT", "a config.json may have at most");
 }
 
 int main(void)
