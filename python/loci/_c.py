@@ -35,6 +35,8 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
+    "must be NULL": "must be None",
+    "must not be NULL": "must not be None",
     "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
 }
 

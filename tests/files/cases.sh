@@ -78,13 +78,13 @@ check "an encoding that is not there" refused "$work/case" "kerplunk"
 make '"loci.encoding":"nope","loci.mask":"none"'
 check "an unknown mask" refused "$work/case" 'loci.mask must be causal or full'
 make '"loci.encoding":"nope","loci.tol":"1e-5 1e-4 1e-3"'
-check "one tolerance too many" refused "$work/case" 'loci.tol must be two numbers'
+check "one tolerance too many" refused "$work/case" 'loci.tol must be two non-negative numbers'
 make '"loci.encoding":"nope","loci.sacle":"2"'
 check "a misspelt key" refused "$work/case" 'did you mean loci.scale'
 make '"loci.encoding":"rope:pairing=half"' 1
 check "one coordinate where positions do" "$LOCI" run "$work/case"
 make '"loci.encoding":"rope:pairing=half"' 2
-check "a coordinate too many" refused "$work/case" 'has 2 coordinates per position, but this encoding wants 1'
+check "a coordinate too many" refused "$work/case" 'has 2 coordinates per position, but this encoding needs 1'
 make '"loci.encoding":"nope"' 1
 check "coordinates for an encoding that turns nothing" refused "$work/case" 'must be I64'
 

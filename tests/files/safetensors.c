@@ -434,7 +434,8 @@ static void test_writing(void)
     CHECK_SAYS(loci_safetensors_put(&w, b, 17, &e), LOCI_BAD_ARG, &e, "17 bytes",
                "more than the tensors have");
     CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e) && loci_safetensors_end(&w, LOCI_OK, &e)
-               == LOCI_BAD_ARG && strstr(e.text, "1 bytes of its"), "less than they have: %s", e.text);
+               == LOCI_BAD_ARG && strstr(e.text, "1 bytes of its"), "less than they have: %s",
+               e.text);
     CHECK_THAT(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e),
                "and the old file is there, whole: %s", path);
 }

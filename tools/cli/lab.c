@@ -40,7 +40,8 @@ static const char *set_keys[MOST_SETTINGS], *set_values[MOST_SETTINGS];
 
 static bool add_setting(struct lab_wish *w, const char *key, const char *value)
 {
-    if (w->settings == MOST_SETTINGS) return refuse("lab: more than %d settings", MOST_SETTINGS);
+    if (w->settings == MOST_SETTINGS) return refuse("lab: at most %d settings are allowed",
+                                                    MOST_SETTINGS);
     set_keys[w->settings] = key, set_values[w->settings++] = value;
     w->key = set_keys, w->value = set_values;
     return true;
@@ -51,7 +52,8 @@ static char *kept[1024];
 static const char *keep(const char *text)
 {
     static int count;
-    if (count == COUNT(kept)) exit(fail("lab: more than %d words are wished for", COUNT(kept)));
+    if (count == COUNT(kept)) exit(fail("lab: at most %d words of options are allowed",
+                                        COUNT(kept)));
     return kept[count++] = strcpy(take(strlen(text) + 1, 1), text);
 }
 
@@ -63,7 +65,7 @@ bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
         next = p + strcspn(p, ",");
         if (*next) *next++ = 0;
         if (!equals || equals >= next || equals == p)
-            return refuse("%s: --set wants KEY=VALUE, not '%s'", a->command->name, p);
+            return refuse("%s: --set needs KEY=VALUE, not '%s'", a->command->name, p);
         *equals = 0;
         if (!add_setting(w, p, equals + 1)) return false;
     }
@@ -159,7 +161,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
         json_object_foreach((json_t *)(uintptr_t)value, name, own)
         {
             const char *text = number_text(own);
-            if (!text) return refuse("%s: set.%s must be a number or a word", path, name);
+            if (!text) return refuse("%s: set.%s must be a number or a string", path, name);
             if (!add_setting(w, keep(name), text)) return false;
         }
         return true;
@@ -169,7 +171,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     if (counts && !(json_is_number(value) && x > 0 && x <= 1e9 && (at == 5 || x == floor(x))))
         return refuse("%s: %s must be a %s above 0", path, key,
                       at == 5 ? "number" : "whole number");
-    return counts || words || refuse("%s: %s must be a text, or a list of them", path, key);
+    return counts || words || refuse("%s: %s must be a string or a list of strings", path, key);
 }
 
 /* What is no file may be one without end, or wait for ever. */
@@ -198,7 +200,7 @@ bool read_wish_file(const char *path, struct lab_wish *w)
     json_t *value;
     if (!read_json(path, &root)) return false;
     if (!json_is_object(root))
-        return json_decref(root), refuse("%s: it must be one JSON object", path);
+        return json_decref(root), refuse("%s: the file must be one JSON object", path);
     json_object_foreach(root, key,
                         value) if (!read_key(path, key, value, w)) return json_decref(root),
         false;
@@ -406,8 +408,8 @@ const struct command cmd_lab_list = {
     .name = "lab list",
     .brief = "tasks, presets, arms and claims",
     .synopsis = "loci lab list [--json]",
-    .about = "    Arms are shown as they are at 64 tokens of training: tables end where training\n"
-             "    ends, unless a text says otherwise.\n",
+    .about = "    Arms are shown for 64 tokens of training: tables have the trained length unless\n"
+             "    the encoding text sets another.\n",
     .examples = "    loci lab list\n",
     .flags = list_flags,
     .run = run_list,
@@ -418,7 +420,7 @@ const struct command cmd_lab_list = {
 enum { PLAN_THREADS = WISHES, PLAN_JSON };
 static const struct flag plan_flags[] = {
     WISH_FLAGS,
-    [PLAN_THREADS] = { "threads", "t", "N", "of the run that is planned (default: all cores)" },
+    [PLAN_THREADS] = { "threads", "t", "N", "threads of the planned run (default: all cores)" },
     [PLAN_JSON] = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
@@ -484,9 +486,9 @@ static int run_plan(const struct args *a)
 
 const struct command cmd_lab_plan = {
     .name = "lab plan",
-    .brief = "what would run, and how long",
+    .brief = "list the runs and estimate their time",
     .synopsis = "loci lab plan --preset NAME | --arms LIST --tasks LIST | FILE.json [OPTION...]",
-    .about = "    Counts arms, tasks, seeds and steps, and times each arm for a moment.\n",
+    .about = "    Counts arms, tasks, seeds and steps, and times a few steps of each arm.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab plan --arms nope,rope,alibi+cape --tasks text,recall --seeds 3\n",
     .takes = "@file",
@@ -538,11 +540,11 @@ const struct command cmd_lab = {
     .name = "lab",
     .brief = "train small models: a fair comparison of all encodings",
     .synopsis = "loci lab [COMMAND [OPTION...]]",
-    .about = "    Small Transformers that differ in nothing but their positional encoding are\n"
-             "    trained in one harness and tested at 1 to 8 times the trained length; the "
-             "report\n"
-             "    says which published orderings hold. A run has the same bits on every machine.\n"
-             "    lab/README.md has results and how they were made.\n",
+    .about =
+        "    Trains small Transformers that differ only in their positional encoding, and\n"
+        "    tests them at 1 to 8 times the trained length.  The report states which published\n"
+        "    orderings hold.  A run has the same bits on every machine.  lab/README.md has\n"
+        "    results and methods.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab run --preset coffee -o lab-out\n"
                 "    loci lab report lab-out -o report.html\n",

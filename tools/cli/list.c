@@ -36,7 +36,7 @@ static const char *place_names(int set, char *buffer, size_t room)
 /* The default value of an option, as a text would have it. */
 static const char *default_text(const loci_option *o, char *buffer, size_t room)
 {
-    if (o->required) snprintf(buffer, room, "must be given");
+    if (o->required) snprintf(buffer, room, "required");
     else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
     else if (isnan(o->default_value)) snprintf(buffer, room, "by rule");
     else if (o->kind == LOCI_WORD) {
@@ -213,12 +213,13 @@ static int list_run(const struct args *a)
 
 const struct command cmd_list = {
     .name = "list",
-    .brief = "the encodings, and the options of each",
+    .brief = "list the encodings and their options",
     .synopsis = "loci list [ENCODING...] [--json]",
-    .about = "    Without names: where each encoding enters, what it does, its paper and its\n"
-             "    tensors.  With names: their tensors' shapes, options, defaults, ranges and\n"
-             "    sources too.  An encoding is written name:option=value,... and several are\n"
-             "    joined by '+'.\n",
+    .about =
+        "    Without names: the place where each encoding enters, what it does, its paper and\n"
+        "    its tensors.  With names: also shapes of tensors, options, defaults, ranges and\n"
+        "    sources.  An encoding text is name:option=value,... and several are joined by\n"
+        "    '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
     .takes = "@encoding...", .flags = list_flags,
     .run = list_run,
@@ -272,18 +273,21 @@ static int info_run(const struct args *a)
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
     printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
            runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
-                                 : "nothing: no bf16 dot products here, and --fast changes no bits",
+                                 :
+                                 "none: this CPU has no bf16 dot products, so --fast changes no "
+                                 "bits",
            COMPILER);
     return EXIT_DONE;
 }
 
 const struct command cmd_info = {
     .name = "info",
-    .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+    .brief =
+    "print version, processor, instruction sets and build", .synopsis = "loci info [--json]",
     .about =
-        "    What to put into a bug report.  The instruction sets are those that this\n"
-        "    processor and this build have in common, worst first; the last one is used\n"
-        "    unless --isa says otherwise.\n",
+        "    Put this into a bug report.  The instruction sets are those that this processor\n"
+        "    and this build support, in ascending order of preference.  The last one is used\n"
+        "    unless --isa selects another.\n",
     .examples = "    loci info\n    loci info --json\n",
     .flags = info_flags, .run = info_run,
 };

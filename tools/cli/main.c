@@ -67,7 +67,7 @@ static bool hold_streams(void)
 static void *take_for_json(size_t bytes)
 {
     void *p = malloc(bytes);
-    if (!p) exit(fail("out of memory: %zu bytes were asked for", bytes));
+    if (!p) exit(fail("out of memory for %zu bytes", bytes));
     return p;
 }
 

@@ -153,7 +153,7 @@ function scale({ min: low, max: high, default_value: middle, kind }) {
 // the default.
 function numberControl(id, o, give) {
     const field = make("input", { id, type: "number", min: o.min, max: o.max,
-        step: o.kind === "whole" ? 1 : "any", placeholder: o.required ? "must be given" : o.default_value ?? "by rule" });
+        step: o.kind === "whole" ? 1 : "any", placeholder: o.required ? "required" : o.default_value ?? "by rule" });
     const row = make("div", { className: "pair" }, field);
     let slider;
     field.addEventListener("input", () => give(field.value, false, field));
@@ -194,7 +194,7 @@ function wordControl(id, o, give) {
     return { row: field, set(value) { field.value = value === "" ? first ?? "" : value; } };
 }
 function textControl(id, o, give) {
-    const field = make("input", { id, type: "text", placeholder: o.required ? "must be given" : "none" });
+    const field = make("input", { id, type: "text", placeholder: o.required ? "required" : "none" });
     field.addEventListener("input", () => give(field.value, false, field));
     field.addEventListener("change", () => give(field.value, true, field));
     return { row: field, set(value, source) { if (field !== source) field.value = value; } };

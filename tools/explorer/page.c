@@ -25,7 +25,7 @@ static struct show *shown;
 EXPORT(room) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
-    loci_fail(&error, LOCI_BAD_ARG, "a text of %d bytes is too long for this page, which takes %d",
+    loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d",
               n, MOST_TEXT);
     return NULL;
 }
@@ -113,7 +113,7 @@ static loci_status open(double len, double dim, double heads, double head, doubl
     TRY(check("head", head, 0, heads - 1));
     TRY(check("seed", seed, 1, MOST_SEED));
     CHECK(&error, len * dim * heads <= MOST_NUMBERS, LOCI_BAD_ARG,
-          "length x dim x heads is %.0f, and this page goes to %d", len * dim * heads,
+          "length x dim x heads is %.0f, but this page accepts at most %d", len * dim * heads,
           MOST_NUMBERS);
     const struct wish w = { .encoding = given, .heads = (int)heads, .dim = (int)dim,
                             .head = (int)head, .len = (ptrdiff_t)len, .seed = (uint64_t)seed };
@@ -153,7 +153,7 @@ EXPORT(figures) const char *page_figures(int what, int form)
     text_free(&t);
     error = (loci_error){ 0 };
     if (!shown || what < 0 || what >= SHOW_COUNT) {
-        loci_fail(&error, LOCI_BAD_ARG, "there is nothing to show");
+        loci_fail(&error, LOCI_BAD_ARG, "this encoding has nothing to show");
         return NULL;
     }
     const loci_status status = show_figures(shown, (enum show_what)what, list, &count, &error);
