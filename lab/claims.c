@@ -306,7 +306,7 @@ static struct margins margins_of(const struct judge *j, const struct table_row *
     const struct part *p = j->part;
     const struct table_row *lead = left ? left : right;
     struct margins m = { .least = INFINITY, .most = -INFINITY };
-    m.margin = draw_take((size_t)lead->seeds, sizeof *m.margin);
+    m.margin = draw_alloc((size_t)lead->seeds, sizeof *m.margin);
     for (int s = 0; s < lead->seeds; s++) {
         const int seed = lead->run[s]->seed;
         const int a = left ? index_of(left, seed) : 0, b = right ? index_of(right, seed) : 0;
@@ -336,8 +336,8 @@ static struct pooled pool_for(const struct judge *j, const struct table_row *lef
     struct pooled pool = { 0, 0 };
     if (!left || !right || left == right || p->left.variant[0] || p->right.variant[0]) return pool;
     if (strcmp(p->left.column, p->right.column) || !p->left.from != !p->right.from) return pool;
-    double *y = draw_take((size_t)(j->t->rows * left->seeds), sizeof *y);
-    int arms = 0, seeds = 0, *seed = draw_take((size_t)left->seeds, sizeof *seed);
+    double *y = draw_alloc((size_t)(j->t->rows * left->seeds), sizeof *y);
+    int arms = 0, seeds = 0, *seed = draw_alloc((size_t)left->seeds, sizeof *seed);
     for (int s = 0; s < left->seeds; s++) { /* those of both */
         const int at = index_of(right, left->run[s]->seed);
         if (at >= 0 && left->run[s]->learned && right->run[at]->learned)
@@ -439,7 +439,7 @@ static enum part_state state_of(const struct part *p, const struct finding *f,
 
 static struct finding *more(struct judged *to)
 {
-    struct finding *list = draw_take((size_t)to->findings + 1, sizeof *list);
+    struct finding *list = draw_alloc((size_t)to->findings + 1, sizeof *list);
     if (to->findings) memcpy(list, to->finding, (size_t)to->findings * sizeof *list);
     free(to->finding);
     to->finding = list;
@@ -519,10 +519,10 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
             && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
             to->finding[to->findings - 1].aside = true, aside++;
     }
-    int kept = first;
+    int saved = first;
     for (int i = first; i < to->findings && aside < to->findings - first; i++)
-        if (!to->finding[i].aside) to->finding[kept++] = to->finding[i];
-    if (aside < to->findings - first) to->findings = kept, to->aside += aside;
+        if (!to->finding[i].aside) to->finding[saved++] = to->finding[i];
+    if (aside < to->findings - first) to->findings = saved, to->aside += aside;
     if (!count && !p->optional) not_run(to, p, p->says);
 }
 
@@ -552,7 +552,7 @@ static void judge_part(const struct tables *all, const struct part *p, struct ju
 /* A part speaks against its claim where that is sure beside all others, too. */
 static void correct(struct judged *to)
 {
-    double *p = draw_take((size_t)to->findings, sizeof *p);
+    double *p = draw_alloc((size_t)to->findings, sizeof *p);
     for (int i = 0; i < to->findings; i++) p[i] = to->finding[i].margin.p;
     holm(p, to->findings);
     for (int i = 0; i < to->findings; i++) {

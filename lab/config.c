@@ -329,7 +329,7 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
     return LOCI_OK;
 }
 
-void lab_config_settings(const struct lab_config *c, char *text, size_t room)
+void lab_config_settings(const struct lab_config *c, char *text, size_t capacity)
 {
     struct lab_config usual = { .learned = LAB_RANDOM, .variants = 1 };
     struct text t = { .s = NULL };
@@ -347,7 +347,7 @@ void lab_config_settings(const struct lab_config *c, char *text, size_t room)
             text_add(&t, " %s=%.9g", task->options[i].name, c->option[i]);
     if (task->corpus && strcmp(c->corpus->name, "generated") != 0)
         text_add(&t, " corpus=%s", c->corpus->name);
-    snprintf(text, room, "%s", t.s ? t.s + 1 : "");
+    snprintf(text, capacity, "%s", t.s ? t.s + 1 : "");
     text_free(&t);
 }
 
@@ -495,11 +495,11 @@ static bool is_listed(const struct lab_runs *r, const struct lab_config *c)
 static void add_run(struct lab_runs *r, const struct lab_config *c)
 {
     if (is_listed(r, c)) return; /* an arm that was named twice */
-    if (r->count == r->room) {
-        struct lab_config *more = draw_take((size_t)(2 * r->room + 64), sizeof *more);
+    if (r->count == r->capacity) {
+        struct lab_config *more = draw_alloc((size_t)(2 * r->capacity + 64), sizeof *more);
         if (r->count) memcpy(more, r->list, (size_t)r->count * sizeof *more);
         free(r->list);
-        r->list = more, r->room = 2 * r->room + 64;
+        r->list = more, r->capacity = 2 * r->capacity + 64;
     }
     r->list[r->count++] = *c;
 }
@@ -507,7 +507,7 @@ static void add_run(struct lab_runs *r, const struct lab_config *c)
 /* The next of a list with commas, cut into `word`; false at its end.  Commas inside an encoding
  * text belong to it: an arm starts where a name follows that is no option, so behind a comma
  * there must be no '=' before the next comma or colon. */
-static bool next_word(const char **list, char *word, size_t room, bool arms)
+static bool next_word(const char **list, char *word, size_t capacity, bool arms)
 {
     const char *p = *list;
     if (!p || !*p) return false;
@@ -517,24 +517,24 @@ static bool next_word(const char **list, char *word, size_t room, bool arms)
         if (after[strcspn(after, ",:+=@")] != '=') break;
         n += 1 + strcspn(after, ",");
     }
-    snprintf(word, room, "%.*s", (int)n, p);
+    snprintf(word, capacity, "%.*s", (int)n, p);
     *list = p + n + (p[n] == ',');
     return true;
 }
 
 /* Words are cut to their room: one that is longer would be another word. */
-static loci_status check_words(const char *list, size_t room, bool arms, const char *what,
+static loci_status check_words(const char *list, size_t capacity, bool arms, const char *what,
                                loci_error *e)
 {
     const size_t all = list ? strlen(list) + 1 : 1;
-    char *word = draw_take(all, 1);
+    char *word = draw_alloc(all, 1);
     bool fits = true;
-    while (fits && next_word(&list, word, all, arms)) fits = strlen(word) < room;
+    while (fits && next_word(&list, word, all, arms)) fits = strlen(word) < capacity;
     const loci_status status = fits ? LOCI_OK
                                     : loci_fail(e, LOCI_BAD_ARG,
                                                 "%s '%.40s...' is longer than %d "
                                                 "characters",
-                                                what, word, (int)room - 1);
+                                                what, word, (int)capacity - 1);
     free(word);
     return status;
 }
@@ -552,9 +552,9 @@ static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, str
     const struct lab_known *known;
     const int n = lab_known_arms(&known);
     const char *rest = w->arms;
-    int count = 0, room = n;
-    for (const char *c = rest ? rest : ""; *c; c++) room += *c == ',';
-    struct chosen *list = draw_take((size_t)room + 1, sizeof *list);
+    int count = 0, capacity = n;
+    for (const char *c = rest ? rest : ""; *c; c++) capacity += *c == ',';
+    struct chosen *list = draw_alloc((size_t)capacity + 1, sizeof *list);
     if (rest && !strcmp(rest, "chief")) {
         for (int i = 0; i < n; i++)
             if (known[i].chief) strcpy(list[count].text, known[i].text), list[count++].chief = true;

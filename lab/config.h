@@ -45,14 +45,14 @@ void lab_config_json(const struct lab_config *, struct text *);
 loci_status lab_config_read(struct lab_config *, const char *folder, const struct lab_corpus *,
                             loci_error *);
 /* Fields that differ from those of the size and the task, in words "key=value ...". */
-void lab_config_settings(const struct lab_config *, char *text, size_t room);
+void lab_config_settings(const struct lab_config *, char *text, size_t capacity);
 /* Makes the MLP of the arm narrower or wider, so that it has as many numbers as nope. */
 loci_status lab_config_match(struct lab_config *, loci_error *);
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
 struct lab_runs {
-    int count, room;
+    int count, capacity;
     struct lab_config *list;
 };
 void lab_runs_free(struct lab_runs *);

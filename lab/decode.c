@@ -13,13 +13,13 @@
 
 loci_status lab_decode_begin(struct lab_model *m, int capacity, loci_error *e)
 {
-    struct lab_decoder *d = lab_take(1, sizeof *d);
+    struct lab_decoder *d = lab_alloc(1, sizeof *d);
     m->decoder = d;
-    d->cache = lab_take((size_t)m->shape.layers, sizeof *d->cache);
-    d->memory = lab_take((size_t)m->shape.layers, sizeof *d->memory);
-    d->last_k = lab_take((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
-    d->last_v = lab_take((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
-    lab_batch_room(&d->batch, 1, 1);
+    d->cache = lab_alloc((size_t)m->shape.layers, sizeof *d->cache);
+    d->memory = lab_alloc((size_t)m->shape.layers, sizeof *d->memory);
+    d->last_k = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
+    d->last_v = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
+    lab_batch_reserve(&d->batch, 1, 1);
     loci_status status = lab_model_view(
         m, (struct lab_view){ .change = m->as.change, .times = m->as.times, .cached = true }, e);
     if (!status)
@@ -30,7 +30,7 @@ loci_status lab_decode_begin(struct lab_model *m, int capacity, loci_error *e)
             status = loci_fail(e, LOCI_UNSUPPORTED, "arm '%s' has no cache of %d keys", m->arm.text,
                                capacity);
         else {
-            d->memory[l] = lab_take(bytes, 1);
+            d->memory[l] = lab_alloc(bytes, 1);
             status = loci_cache_create(&d->cache[l], m->view->attention, 1, capacity, 0,
                                        d->memory[l], e);
         }

@@ -51,7 +51,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     CHECK(error, as.change == LAB_INTERPOLATE && !strcmp(x->name, "slopes"), LOCI_UNSUPPORTED,
           "arm '%s': variant %s wants tensor %s, which was not trained", m->arm.text,
           lab_change_name(as.change), x->name);
-    e->extra[t] = lab_take((size_t)lab_count(x), m->real);
+    e->extra[t] = lab_alloc((size_t)lab_count(x), m->real);
     interpolate(m, e, t, as.times);
     return e->place[t] = -2, LOCI_OK;
 }
@@ -82,14 +82,14 @@ static loci_status open_embedding(struct lab_model *m, struct lab_encoding *e, l
     TRY(loci_plan_create(&e->embed, &d, error));
     m->added_count = loci_tensors(e->embed, e->added, LAB_PE_TENSORS);
     const size_t bytes = loci_tables_size(e->embed, d.max_len);
-    e->embed_tables = lab_take(bytes, 1);
+    e->embed_tables = lab_alloc(bytes, 1);
     m->bytes += bytes;
     return LOCI_OK;
 }
 
 static void make_factors(struct lab_model *m, struct lab_encoding *e)
 {
-    e->logn = lab_take((size_t)m->shape.longest, sizeof *e->logn);
+    e->logn = lab_alloc((size_t)m->shape.longest, sizeof *e->logn);
     for (int i = 0; i < m->shape.longest; i++)
         e->logn[i] = i < m->shape.length ? 1 : log(i + 1.0) / log((double)m->shape.length);
 }
@@ -111,7 +111,7 @@ loci_status lab_encoding_open(struct lab_model *m, struct lab_encoding *e, struc
     }
     TRY(check_inputs(m, e, error));
     e->sticks = strstr(family, "weight") != NULL;
-    e->tables = lab_take((size_t)m->shape.layers, sizeof *e->tables);
+    e->tables = lab_alloc((size_t)m->shape.layers, sizeof *e->tables);
     if (as.change == LAB_LOGN) make_factors(m, e);
     return e == &m->trained ? open_embedding(m, e, error) : LOCI_OK;
 }
@@ -151,7 +151,7 @@ static loci_status make_room(struct lab_model *m, struct lab_encoding *e, ptrdif
     for (int l = 0; l < m->shape.layers; l++)
         if (l == 0 || e->tables[l] != e->tables[0]) free(e->tables[l]);
     for (int l = 0; l < m->shape.layers; l++)
-        e->tables[l] = l == 0 || own ? lab_take(bytes, 1) : e->tables[0];
+        e->tables[l] = l == 0 || own ? lab_alloc(bytes, 1) : e->tables[0];
     e->reach = reach, e->ready = false;
     return LOCI_OK;
 }
@@ -213,9 +213,9 @@ loci_status lab_encoding_embed(struct lab_model *m, const struct lab_batch *b, v
         return embed_rows(m, m->rows_asked, b->rows, x, error);
     }
     if (!m->position_rows) {
-        int64_t *pos = lab_take((size_t)most, sizeof *pos);
+        int64_t *pos = lab_alloc((size_t)most, sizeof *pos);
         for (ptrdiff_t i = 0; i < most; i++) pos[i] = i;
-        m->position_rows = lab_take((size_t)(most * d), m->real);
+        m->position_rows = lab_alloc((size_t)(most * d), m->real);
         m->bytes += (size_t)(most * d) * m->real;
         const loci_status status = embed_rows(m, pos, most, m->position_rows, error);
         free(pos);

@@ -51,7 +51,7 @@ struct lab_encoding {
 };
 
 /* What a layer keeps of a forward pass, for as many rows as there is room. */
-struct lab_kept {
+struct lab_saved {
     char *x, *a, *map[MAPS], *o, *y, *b, *h, *u, *scale1, *scale2;
     char *lse;                      /* [heads][rows]; sba: what is left of the stick */
     char *lf;                       /* [heads][rows]: log of the forget gates */
@@ -79,7 +79,7 @@ struct lab_model {
     int head;         /* width of a head */
     ptrdiff_t stride; /* of logits */
 
-    int tensors, room;
+    int tensors, tensor_capacity;
     struct lab_tensor *tensor;
     int embed, unembed, norm;               /* indices */
     int added[LAB_PE_TENSORS], added_count; /* of the encoding of embeddings */
@@ -89,7 +89,7 @@ struct lab_model {
     loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
     ptrdiff_t numbers;
     char *list[4];
-    char *turned; /* matrices transposed, at the same places */
+    char *transposed; /* matrices transposed, at the same places */
     char *sums;   /* of the gradients of the portions so far */
 
     struct lab_encoding trained, changed;
@@ -97,8 +97,8 @@ struct lab_model {
     struct lab_view as;
 
     ptrdiff_t capacity, seq_capacity;             /* rows and sequences that there is room for */
-    bool kept_all;                                /* buffers of a backward pass are there */
-    struct lab_kept *kept;                        /* [layers] */
+    bool saved_all;                                /* buffers of a backward pass are there */
+    struct lab_saved *saved;                        /* [layers] */
     char *top, *picked, *top_scale, *ys, *logits; /* rows behind the layers; those that are asked,
                                                             normed, and their logits */
     char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
@@ -147,7 +147,7 @@ static inline ptrdiff_t lab_count(const loci_tensor *t)
     return n;
 }
 
-void *lab_take(size_t count,
+void *lab_alloc(size_t count,
                size_t each); /* on 64 bytes, zeroed; without memory the program ends */
 void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);
 

@@ -23,7 +23,7 @@ static void multiply(bool add, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, const void
                 (const real *)a + k0 * ak, am, ak, (const real *)b + k0 * bk, bk, c, cm, NULL);
 }
 
-static void turn(ptrdiff_t rows, ptrdiff_t cols, const void *from, void *to)
+static void transpose_block(ptrdiff_t rows, ptrdiff_t cols, const void *from, void *to)
 {
     transpose(from, cols, (int)rows, (int)cols, to, rows);
 }
@@ -209,7 +209,7 @@ const struct lab_engine N(lab_engine) = {
     .isa = WORD(LOCI_ISA),
     .real = sizeof(real),
     .product = multiply,
-    .transpose = turn,
+    .transpose = transpose_block,
     .norm = norm,
     .norm_backward = norm_backward,
     .gelu = gelu,

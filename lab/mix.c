@@ -37,7 +37,7 @@ static loci_view dense(void *x) { return (loci_view){ .data = x }; }
 static loci_status forget(struct lab_model *m, const struct lab_batch *b, int layer,
                           loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const loci_layer l = layer_of(m, b, m->shape.heads, 1, error);
     const char *bias = lab_weight(m, m->own[layer][OWN_BF]);
     for (ptrdiff_t r = 0; r < b->rows; r++)
@@ -50,7 +50,7 @@ static loci_status forget(struct lab_model *m, const struct lab_batch *b, int la
 static loci_status forget_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                    loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const loci_layer l = layer_of(m, b, m->shape.heads, 1, error);
     char *bias = lab_gradient(m, m->own[layer][OWN_BF]);
     TRY(loci_log_gate_backward(&l, ones_of(b, k->map[MAP_F], LAB_PAD), dense(m->dlf),
@@ -88,7 +88,7 @@ struct mixing {
 static void open_mixing(struct lab_model *m, const struct lab_batch *b, int layer, struct mixing *x,
                         loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const struct lab_encoding *e = m->view;
     const bool pro = m->arm.layer == LAB_FOX_PRO;
     const ptrdiff_t kv = map_stride(m, layer, MAP_K);
@@ -127,7 +127,7 @@ static void fill_coordinates(struct lab_model *m, const struct lab_batch *b)
 static loci_status pro_before(struct lab_model *m, const struct lab_batch *b, int layer,
                               loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const int *own = m->own[layer];
     const ptrdiff_t d = m->shape.dim, kv = map_stride(m, layer, MAP_K);
     const loci_layer q = layer_of(m, b, m->shape.heads, m->head, error),
@@ -148,7 +148,7 @@ static loci_status pro_before(struct lab_model *m, const struct lab_batch *b, in
 static loci_status pro_after(struct lab_model *m, const struct lab_batch *b, int layer,
                              loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const ptrdiff_t d = m->shape.dim;
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     TRY(loci_rmsnorm(&l, heads_of(m, b, k->o1, d), lab_weight(m, m->own[layer][OWN_NO]), 1e-6,
@@ -161,7 +161,7 @@ static loci_status pro_after(struct lab_model *m, const struct lab_batch *b, int
 static loci_status pro_after_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                       loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const ptrdiff_t d = m->shape.dim;
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     const int no = m->own[layer][OWN_NO];
@@ -176,7 +176,7 @@ static loci_status pro_after_backward(struct lab_model *m, const struct lab_batc
 static loci_status pro_before_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                                        loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const int *own = m->own[layer];
     const ptrdiff_t d = m->shape.dim, kv = map_stride(m, layer, MAP_K);
     const loci_layer q = layer_of(m, b, m->shape.heads, m->head, error),
@@ -201,7 +201,7 @@ static loci_status pro_before_backward(struct lab_model *m, const struct lab_bat
 
 loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     struct mixing x;
     if (m->map[layer][MAP_F] >= 0) TRY(forget(m, b, layer, error));
@@ -230,7 +230,7 @@ loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, l
 loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int layer,
                              loci_error *error)
 {
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const struct lab_encoding *e = m->view;
     const bool pro = m->arm.layer == LAB_FOX_PRO, tape = m->arm.layer == LAB_TAPE,
                carries = tape && layer < m->shape.layers - 1; /* states that a later layer read */
@@ -282,7 +282,7 @@ loci_status lab_mix_after(struct lab_model *m, const struct lab_batch *b, int la
                           loci_error *error)
 {
     if (m->arm.layer != LAB_TAPE || layer == m->shape.layers - 1) return LOCI_OK;
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const int *own = m->own[layer];
     const ptrdiff_t d = m->shape.dim;
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
@@ -290,7 +290,7 @@ loci_status lab_mix_after(struct lab_model *m, const struct lab_batch *b, int la
                        LAB_TAPE_UNITS, k->t, LAB_TAPE_UNITS);
     return loci_tape_mlp_update(&l, LAB_TAPE_UNITS, dense(k->e1), units_of(b, k->t),
                                 lab_weight(m, own[OWN_TUP]), lab_weight(m, own[OWN_TDOWN]),
-                                dense(m->kept[layer + 1].e));
+                                dense(m->saved[layer + 1].e));
 }
 
 /* From de, the gradient by the next layer's states, to de1; dm gets the share of the MLP's
@@ -299,7 +299,7 @@ loci_status lab_mix_after_backward(struct lab_model *m, const struct lab_batch *
                                    loci_error *error)
 {
     if (m->arm.layer != LAB_TAPE || layer == m->shape.layers - 1) return LOCI_OK;
-    struct lab_kept *k = &m->kept[layer];
+    struct lab_saved *k = &m->saved[layer];
     const int *own = m->own[layer];
     const ptrdiff_t d = m->shape.dim;
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
@@ -308,7 +308,7 @@ loci_status lab_mix_after_backward(struct lab_model *m, const struct lab_batch *
         lab_weight(m, own[OWN_TDOWN]), dense(m->de), dense(m->de1), units_of(b, m->dt),
         lab_gradient(m, own[OWN_TUP]), lab_gradient(m, own[OWN_TDOWN])));
     m->engine->product(true, b->rows, d, LAB_TAPE_UNITS, m->dt, LAB_TAPE_UNITS, 1,
-                       lab_at(m, m->turned, m->tensor[own[OWN_TX]].at), d, m->dm, d);
+                       lab_at(m, m->transposed, m->tensor[own[OWN_TX]].at), d, m->dm, d);
     m->engine->product(false, d, LAB_TAPE_UNITS, b->rows, k->m, 1, d, m->dt, LAB_TAPE_UNITS,
                        lab_gradient(m, own[OWN_TX]), LAB_TAPE_UNITS);
     return LOCI_OK;
@@ -335,7 +335,7 @@ enum lab_gates lab_model_has_gates(const struct lab_model *m)
 }
 void lab_model_gates(const struct lab_model *m, const struct lab_batch *b, int layer, double *gates)
 {
-    const struct lab_kept *k = &m->kept[layer];
+    const struct lab_saved *k = &m->saved[layer];
     const enum lab_gates kind = lab_model_has_gates(m);
     for (ptrdiff_t i = 0; i < m->shape.heads * b->rows && kind; i++)
         gates[i] = kind == LAB_FORGET ? exp(lab_get(m, k->lf, i)) : lab_get(m, k->lse, i);

@@ -9,15 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "math/random.h"
 #include "common/alloc.h"
+#include "lab/clock.h"
 #include "lab/decode.h"
 
-void *lab_take(size_t count, size_t each)
+void *lab_alloc(size_t count, size_t each)
 {
-    void *p = take_zeroed(count, each);
+    void *p = alloc_zeroed(count, each);
     if (!p) {
         fprintf(stderr, "loci: out of memory: %zu values of %zu bytes were asked for\n", count,
                 each);
@@ -29,7 +29,7 @@ void *lab_grow(struct lab_model *m, void **block, size_t *bytes, size_t wanted)
 {
     if (wanted > *bytes) {
         free(*block);
-        *block = lab_take(wanted, 1);
+        *block = lab_alloc(wanted, 1);
         m->bytes += wanted - *bytes;
         *bytes = wanted;
     }
@@ -44,9 +44,7 @@ void lab_share(const struct lab_model *m, int n, void (*job)(void *arg, int inde
 
 void lab_spend(struct lab_model *m, enum lab_part part)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const double now = lab_seconds();
     if (part < LAB_PARTS) m->part[part] += now - m->since;
     m->since = now;
 }
@@ -59,20 +57,20 @@ void lab_batch_free(struct lab_batch *b)
     free(b->starts), free(b->token), free(b->target), free(b->pos), free(b->seg);
     *b = (struct lab_batch){ .sequences = 0 };
 }
-void lab_batch_room(struct lab_batch *b, int sequences, ptrdiff_t rows)
+void lab_batch_reserve(struct lab_batch *b, int sequences, ptrdiff_t rows)
 {
-    if (sequences > b->room_sequences || !b->starts) {
+    if (sequences > b->capacity_sequences || !b->starts) {
         free(b->starts);
-        b->starts = lab_take((size_t)sequences + 1, sizeof *b->starts);
-        b->room_sequences = sequences;
+        b->starts = lab_alloc((size_t)sequences + 1, sizeof *b->starts);
+        b->capacity_sequences = sequences;
     }
-    if (rows <= b->room_rows) return;
+    if (rows <= b->capacity_rows) return;
     free(b->token), free(b->target), free(b->pos), free(b->seg);
-    b->token = lab_take((size_t)rows, sizeof *b->token);
-    b->target = lab_take((size_t)rows, sizeof *b->target);
-    b->pos = lab_take((size_t)rows, sizeof *b->pos);
-    b->seg = lab_take((size_t)rows, sizeof *b->seg);
-    b->room_rows = rows;
+    b->token = lab_alloc((size_t)rows, sizeof *b->token);
+    b->target = lab_alloc((size_t)rows, sizeof *b->target);
+    b->pos = lab_alloc((size_t)rows, sizeof *b->pos);
+    b->seg = lab_alloc((size_t)rows, sizeof *b->seg);
+    b->capacity_rows = rows;
 }
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
@@ -80,9 +78,9 @@ void lab_batch_room(struct lab_batch *b, int sequences, ptrdiff_t rows)
 static int add_tensor(struct lab_model *m, const char *name, int layer, ptrdiff_t rows,
                       ptrdiff_t cols, ptrdiff_t stride)
 {
-    if (m->tensors == m->room) {
-        m->room = 2 * m->room + 32;
-        struct lab_tensor *more = realloc(m->tensor, (size_t)m->room * sizeof *more);
+    if (m->tensors == m->tensor_capacity) {
+        m->tensor_capacity = 2 * m->tensor_capacity + 32;
+        struct lab_tensor *more = realloc(m->tensor, (size_t)m->tensor_capacity * sizeof *more);
         if (!more) exit((fputs("loci: out of memory\n", stderr), 2));
         m->tensor = more;
     }
@@ -227,18 +225,18 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     TRY(lab_encoding_open(m, &m->trained, usual, e));
     m->view = &m->trained, m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
-    m->map = lab_take(layers, sizeof *m->map);
-    m->own = lab_take(layers, sizeof *m->own);
-    m->pe = lab_take(layers, sizeof *m->pe);
-    m->kept = lab_take(layers, sizeof *m->kept);
+    m->map = lab_alloc(layers, sizeof *m->map);
+    m->own = lab_alloc(layers, sizeof *m->own);
+    m->pe = lab_alloc(layers, sizeof *m->pe);
+    m->saved = lab_alloc(layers, sizeof *m->saved);
     m->embed = add_matrix(m, "embed", -1, m->shape.vocabulary, m->shape.dim);
     add_encoding(m, -1, m->trained.added, m->added_count, m->added);
     for (int l = 0; l < m->shape.layers; l++) add_layer(m, l);
     m->norm = add_list(m, "norm", -1, m->shape.dim);
     m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
-    for (int i = 0; i < 4; i++) m->list[i] = lab_take((size_t)m->numbers, m->real);
-    m->turned = lab_take((size_t)m->numbers, m->real);
-    m->sums = lab_take((size_t)m->numbers, m->real);
+    for (int i = 0; i < 4; i++) m->list[i] = lab_alloc((size_t)m->numbers, m->real);
+    m->transposed = lab_alloc((size_t)m->numbers, m->real);
+    m->sums = lab_alloc((size_t)m->numbers, m->real);
     m->bytes += 6 * (size_t)m->numbers * m->real;
     return LOCI_OK;
 }
@@ -246,7 +244,7 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
 loci_status lab_model_open(struct lab_model **to, const struct lab_shape *s, const loci_host *host,
                            loci_error *e)
 {
-    struct lab_model *m = lab_take(1, sizeof *m);
+    struct lab_model *m = lab_alloc(1, sizeof *m);
     m->shape = *s, m->host = host;
     const loci_status status = open_model(m, e);
     *to = m;
@@ -257,9 +255,9 @@ loci_status lab_model_open(struct lab_model **to, const struct lab_shape *s, con
 
 static void free_rows(struct lab_model *m)
 {
-    for (int l = 0; m->kept && l < m->shape.layers; l++) {
-        char **list = (char **)&m->kept[l];
-        for (size_t i = 0; i < sizeof m->kept[l] / sizeof *list; i++) free(list[i]), list[i] = NULL;
+    for (int l = 0; m->saved && l < m->shape.layers; l++) {
+        char **list = (char **)&m->saved[l];
+        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++) free(list[i]), list[i] = NULL;
     }
     char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
                             &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,
@@ -281,8 +279,8 @@ void lab_model_close(struct lab_model *m)
     lab_encoding_close(m, &m->changed);
     free_rows(m);
     for (int i = 0; i < 4; i++) free(m->list[i]);
-    free(m->turned), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe),
-        free(m->kept);
+    free(m->transposed), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe),
+        free(m->saved);
     free(m->position_rows), free(m->work), free(m);
 }
 
@@ -400,12 +398,12 @@ loci_status lab_model_view(struct lab_model *m, struct lab_view as, loci_error *
 static char *rows_of(struct lab_model *m, ptrdiff_t rows, ptrdiff_t width)
 {
     m->bytes += (size_t)(rows * width) * m->real;
-    return lab_take((size_t)(rows * width), m->real);
+    return lab_alloc((size_t)(rows * width), m->real);
 }
 
-static void make_kept(struct lab_model *m, int l, ptrdiff_t n)
+static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
 {
-    struct lab_kept *k = &m->kept[l];
+    struct lab_saved *k = &m->saved[l];
     const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn, H = m->shape.heads;
     k->x = rows_of(m, n, d), k->a = rows_of(m, n, d), k->o = rows_of(m, n, d);
     k->y = rows_of(m, n, d), k->b = rows_of(m, n, d);
@@ -450,29 +448,29 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
 
 void lab_make_rows(struct lab_model *m, ptrdiff_t rows, bool backward)
 {
-    if (rows <= m->capacity && (m->kept_all || !backward)) return;
+    if (rows <= m->capacity && (m->saved_all || !backward)) return;
     const ptrdiff_t n = rows > m->capacity ? rows : m->capacity;
-    backward |= m->kept_all;
+    backward |= m->saved_all;
     free_rows(m);
-    for (int l = 0; l < m->shape.layers; l++) make_kept(m, l, n);
+    for (int l = 0; l < m->shape.layers; l++) alloc_saved(m, l, n);
     m->top = rows_of(m, n, m->shape.dim), m->top_scale = rows_of(m, n, 1);
     m->picked = rows_of(m, n, m->shape.dim), m->ys = rows_of(m, n, m->shape.dim);
     m->logits = rows_of(m, n, m->stride);
-    m->where = lab_take((size_t)n, sizeof *m->where);
-    m->asked = lab_take((size_t)n, sizeof *m->asked),
-    m->said = lab_take((size_t)n, sizeof *m->said);
-    m->rows_asked = lab_take((size_t)n, sizeof *m->rows_asked);
-    m->cost = lab_take((size_t)n, sizeof *m->cost),
-    m->factor = lab_take((size_t)n, sizeof *m->factor);
-    m->coord = lab_take((size_t)n * 3, sizeof *m->coord);
+    m->where = lab_alloc((size_t)n, sizeof *m->where);
+    m->asked = lab_alloc((size_t)n, sizeof *m->asked),
+    m->said = lab_alloc((size_t)n, sizeof *m->said);
+    m->rows_asked = lab_alloc((size_t)n, sizeof *m->rows_asked);
+    m->cost = lab_alloc((size_t)n, sizeof *m->cost),
+    m->factor = lab_alloc((size_t)n, sizeof *m->factor);
+    m->coord = lab_alloc((size_t)n * 3, sizeof *m->coord);
     if (backward) make_gradients(m, n);
-    m->kept_all = backward, m->capacity = n;
+    m->saved_all = backward, m->capacity = n;
 }
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
 /* kerple's numbers are at least 0.01, as its authors clamp them after each step. */
-static void keep_positive(const struct lab_model *m, int t)
+static void clamp_positive(const struct lab_model *m, int t)
 {
     for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) {
         char *w = lab_weight(m, t);
@@ -510,7 +508,7 @@ double lab_model_step(struct lab_model *m, int step, double rate)
     }
     for (int l = 0; l < m->shape.layers; l++)
         for (int i = 0; i < m->pe_count; i++)
-            if (!strcmp(m->pe_tensor[i].encoding, "kerple")) keep_positive(m, m->pe[l][i]);
+            if (!strcmp(m->pe_tensor[i].encoding, "kerple")) clamp_positive(m, m->pe[l][i]);
     lab_spend(m, LAB_UPDATE);
     return norm;
 }

@@ -52,11 +52,11 @@ struct lab_batch {
     int32_t *token, *target;
     int64_t *pos, *seg; /* [rows]; the number of the sequence */
     ptrdiff_t scored;
-    ptrdiff_t room_rows;
-    int room_sequences;
+    ptrdiff_t capacity_rows;
+    int capacity_sequences;
 };
 /* Makes room, or ends the program. */
-void lab_batch_room(struct lab_batch *, int sequences, ptrdiff_t rows);
+void lab_batch_reserve(struct lab_batch *, int sequences, ptrdiff_t rows);
 void lab_batch_free(struct lab_batch *);
 
 /* How a trained model is run: as it was trained, or a variant. */

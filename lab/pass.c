@@ -42,7 +42,7 @@ static void apply_back(const struct lab_model *m, bool add, int t, ptrdiff_t fro
 {
     const struct lab_tensor *w = &m->tensor[t];
     m->engine->product(add, n, w->rows, w->cols, lab_at(m, dy, from * w->stride), w->stride, 1,
-                       lab_at(m, m->turned, w->at), w->rows, lab_at(m, dx, from * w->rows),
+                       lab_at(m, m->transposed, w->at), w->rows, lab_at(m, dx, from * w->rows),
                        w->rows);
 }
 
@@ -50,7 +50,7 @@ static void before_mixing(void *arg, int index)
 {
     const struct pass *p = arg;
     struct lab_model *m = p->m;
-    struct lab_kept *k = &m->kept[p->layer];
+    struct lab_saved *k = &m->saved[p->layer];
     const ptrdiff_t d = m->shape.dim;
     ptrdiff_t from, n = piece(p->b->rows, index, &from);
     m->engine->norm(n, d, lab_at(m, k->x, from * d), lab_weight(m, m->own[p->layer][OWN_NORM1]),
@@ -64,7 +64,7 @@ static void after_mixing(void *arg, int index)
 {
     const struct pass *p = arg;
     struct lab_model *m = p->m;
-    struct lab_kept *k = &m->kept[p->layer];
+    struct lab_saved *k = &m->saved[p->layer];
     const int *own = m->own[p->layer];
     const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn;
     ptrdiff_t from, n = piece(p->b->rows, index, &from);
@@ -108,7 +108,7 @@ static void embed_rows(struct lab_model *m, const struct lab_batch *b)
     const size_t bytes = (size_t)m->shape.dim * m->real;
     const char *table = lab_weight(m, m->embed);
     for (ptrdiff_t r = 0; r < b->rows; r++)
-        memcpy(m->kept[0].x + (size_t)r * bytes, table + (size_t)b->token[r] * bytes, bytes);
+        memcpy(m->saved[0].x + (size_t)r * bytes, table + (size_t)b->token[r] * bytes, bytes);
 }
 
 /* Rows with logits: those that are asked something, or all.  They come together in `picked`. */
@@ -172,7 +172,7 @@ static bool portion(const struct lab_model *m, const struct lab_batch *b, int fr
     const ptrdiff_t first = (ptrdiff_t)b->starts[from];
     int n = 1;
     while (from + n < b->sequences && b->starts[from + n + 1] - first <= most) n++;
-    lab_batch_room(to, n, 0);
+    lab_batch_reserve(to, n, 0);
     for (int s = 0; s <= n; s++) to->starts[s] = b->starts[from + s] - first;
     to->sequences = n, to->rows = (ptrdiff_t)to->starts[n], to->scored = 0;
     to->token = b->token + first, to->target = b->target + first;
@@ -188,10 +188,10 @@ static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool 
     lab_spend(m, LAB_PARTS);
     *p = (struct pass){ .m = m, .b = b };
     embed_rows(m, b);
-    TRY(lab_encoding_embed(m, b, m->kept[0].x, e));
+    TRY(lab_encoding_embed(m, b, m->saved[0].x, e));
     for (int l = 0; l < m->shape.layers; l++) {
         p->layer = l;
-        p->next = l + 1 < m->shape.layers ? m->kept[l + 1].x : m->top;
+        p->next = l + 1 < m->shape.layers ? m->saved[l + 1].x : m->top;
         lab_share(m, pieces(b->rows), before_mixing, p);
         lab_spend(m, LAB_LAYERS);
         TRY(lab_mix(m, b, l, e));
@@ -247,13 +247,13 @@ const void *lab_model_logits(const struct lab_model *m, ptrdiff_t *stride)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-static void turn_matrices(void *arg, int t)
+static void transpose_matrices(void *arg, int t)
 {
     const struct pass *p = arg;
     struct lab_model *m = p->m;
     const struct lab_tensor *x = &m->tensor[t];
     if (x->decays && t != m->embed)
-        m->engine->transpose(x->rows, x->stride, lab_weight(m, t), lab_at(m, m->turned, x->at));
+        m->engine->transpose(x->rows, x->stride, lab_weight(m, t), lab_at(m, m->transposed, x->at));
 }
 
 /* Gradients of matrices, x^T dy over all rows: each job has some rows of one. */
@@ -319,7 +319,7 @@ static void mlp_back(void *arg, int index)
 {
     const struct pass *p = arg;
     struct lab_model *m = p->m;
-    struct lab_kept *k = &m->kept[p->layer];
+    struct lab_saved *k = &m->saved[p->layer];
     const int *own = m->own[p->layer];
     const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn;
     ptrdiff_t from, n = piece(p->b->rows, index, &from);
@@ -338,7 +338,7 @@ static void maps_back(void *arg, int index)
 {
     const struct pass *p = arg;
     struct lab_model *m = p->m;
-    struct lab_kept *k = &m->kept[p->layer];
+    struct lab_saved *k = &m->saved[p->layer];
     const ptrdiff_t d = m->shape.dim;
     ptrdiff_t from, n = piece(p->b->rows, index, &from);
     for (int i = 0; i < MAPS; i++)
@@ -354,7 +354,7 @@ static void maps_back(void *arg, int index)
 static loci_status layer_back(struct lab_model *m, const struct lab_batch *b, int l, struct pass *p,
                               loci_error *e)
 {
-    struct lab_kept *k = &m->kept[l];
+    struct lab_saved *k = &m->saved[l];
     const int *own = m->own[l];
     struct outers mlp = { m, b->rows, 0, 0, { { 0 } } }, maps = mlp;
     p->layer = l;
@@ -426,7 +426,7 @@ loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, d
     CHECK(e, m->view == &m->trained, LOCI_BAD_ARG, "a variant is not trained");
     CHECK(e, b->scored > 0, LOCI_BAD_ARG, "nothing in the batch is asked");
     TRY(begin(m, b, e));
-    lab_share(m, m->tensors, turn_matrices, &p);
+    lab_share(m, m->tensors, transpose_matrices, &p);
     memset(m->sums, 0, (size_t)m->numbers * m->real);
     loci_status status = LOCI_OK;
     for (int s = 0; !status && portion(m, b, s, &part); s += part.sequences) {

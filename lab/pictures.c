@@ -16,7 +16,7 @@
 static struct figure *add_figure(struct report_pictures *p)
 {
     if (p->count % 16 == 0) {
-        struct figure *more = draw_take((size_t)p->count + 16, sizeof *more);
+        struct figure *more = draw_alloc((size_t)p->count + 16, sizeof *more);
         if (p->count) memcpy(more, p->list, (size_t)p->count * sizeof *more);
         free(p->list);
         p->list = more;
@@ -41,7 +41,7 @@ static int given_tensors(struct lab_model *m, int layer, struct given *given, ch
                  own[i].name);
         for (int k = 0; k < n; k++) {
             if (strcmp(t[k].name, full) != 0 && strcmp(t[k].name, both) != 0) continue;
-            double *x = draw_take((size_t)t[k].cols, sizeof *x);
+            double *x = draw_alloc((size_t)t[k].cols, sizeof *x);
             for (ptrdiff_t c = 0; c < t[k].cols; c++) x[c] = (double)w[t[k].at + c];
             snprintf(name[found], 96, "%.32s.%.32s", own[i].encoding, own[i].name);
             given[found] = (struct given){ .name = name[found], .rank = t[k].rank, .data = x };
@@ -100,9 +100,9 @@ static bool look(const struct lab_config *c, struct lab_model *m, int layer,
     const int H = lab_model_shape(m)->heads;
     lab_test_batch(c, m, column, 0, 1, &b);
     to->n = b.rows;
-    to->weights = draw_take((size_t)(b.rows * b.rows), sizeof *to->weights);
-    to->gates = draw_take((size_t)(H * b.rows), sizeof *to->gates);
-    float *all = draw_take((size_t)(H * b.rows * b.rows), sizeof *all);
+    to->weights = draw_alloc((size_t)(b.rows * b.rows), sizeof *to->weights);
+    to->gates = draw_alloc((size_t)(H * b.rows), sizeof *to->gates);
+    float *all = draw_alloc((size_t)(H * b.rows * b.rows), sizeof *all);
     const bool fine = !lab_model_forward(m, &b, false, NULL, NULL, NULL)
                       && !lab_model_attention(m, &b, layer, all, NULL);
     for (ptrdiff_t i = 0; i < b.rows * b.rows && fine; i++)
@@ -252,7 +252,7 @@ static void of_run(struct report_pictures *p, const struct lab_config *c, struct
 void lab_pictures(struct report_pictures *p, const char *dir, const struct lab_results *all,
                   const struct lab_corpus *corpus)
 {
-    struct spread *spread = draw_take((size_t)all->count + 1, sizeof *spread);
+    struct spread *spread = draw_alloc((size_t)all->count + 1, sizeof *spread);
     int spreads = 0;
     *p = (struct report_pictures){ .count = 0 };
     for (int i = 0; i < all->count; i++) {

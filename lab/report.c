@@ -24,8 +24,8 @@ static struct report_section *add_section(struct report *r, const char *title)
 
 static struct report_block *add_block(struct report_section *s)
 {
-    if (s->blocks == s->room) {
-        struct report_block *more = draw_take((size_t)(s->room = 2 * s->room + 8), sizeof *more);
+    if (s->blocks == s->capacity) {
+        struct report_block *more = draw_alloc((size_t)(s->capacity = 2 * s->capacity + 8), sizeof *more);
         if (s->blocks) memcpy(more, s->block, (size_t)s->blocks * sizeof *more);
         free(s->block);
         s->block = more;
@@ -46,7 +46,7 @@ static void add_words(struct report_section *s, bool item, const char *format, .
     const int n = vsnprintf(NULL, 0, format, list);
     va_end(list);
     struct report_block *b = add_block(s);
-    b->words = draw_take((size_t)n + 1, 1), b->item = item;
+    b->words = draw_alloc((size_t)n + 1, 1), b->item = item;
     vsnprintf(b->words, (size_t)n + 1, format, again);
     va_end(again);
 }
@@ -58,7 +58,7 @@ static struct report_block *add_table(struct report_section *s, const char *what
     figure_table(&b->figure, rows, cols);
     b->figure.what = what;
     b->heads = 1;
-    b->mark = draw_take((size_t)rows, 1);
+    b->mark = draw_alloc((size_t)rows, 1);
     snprintf(b->figure.title, sizeof b->figure.title, "%s", title);
     return b;
 }
@@ -230,7 +230,7 @@ static unsigned char mark_of(const struct table_row *r)
     return (unsigned char)((r->variant[0] ? MARK_INDENT : 0) | (r->learned ? 0 : MARK_OFF));
 }
 
-static void metric_words(char *to, size_t room, const struct table *t)
+static void metric_words(char *to, size_t capacity, const struct table *t)
 {
     const char *const words[] = { [LAB_LOSS] = "Loss in nats per token: less is better.",
                                   [LAB_ACCURACY] = "Scored tokens that are right, in %.",
@@ -241,7 +241,7 @@ static void metric_words(char *to, size_t room, const struct table *t)
             most = fmax(most, t->row[i].cell[t->far].sampling);
     char error[32];
     value_text(error, t->head[t->far], most, false);
-    snprintf(to, room,
+    snprintf(to, capacity,
              "%s %sThe choice of test sequences alone gives a standard error of up to "
              "%s at %s; all arms see the same ones, so that it cancels in differences. \"Better "
              "than\" is the difference by seed at %s, \"=\" where it is none after Holm's "
@@ -371,7 +371,7 @@ static void span_line(struct figure *f, int line, const struct table_row *r,
                       const struct lab_row *like)
 {
     struct line *l = &f->line[line];
-    double *x = draw_take((size_t)r->seeds, sizeof *x);
+    double *x = draw_alloc((size_t)r->seeds, sizeof *x);
     if (r->seeds > 1) figure_band(f, line);
     for (int k = 0; k < like->spans; k++) {
         int n = 0;
@@ -394,7 +394,7 @@ static const struct table_row *control_of(const struct table *t, const struct ta
 /* Arms, each followed by its control. */
 static void position_pictures(struct report_section *s, const struct table *t)
 {
-    const struct table_row **arm = draw_take((size_t)t->rows, sizeof *arm), *shown[LINES];
+    const struct table_row **arm = draw_alloc((size_t)t->rows, sizeof *arm), *shown[LINES];
     const int arms = arms_of(t, arm);
     int all = 0;
     for (int i = 0; i < arms; i++)
@@ -514,7 +514,7 @@ static void length_picture(struct report_section *s, const struct table *t, cons
 
 static void length_pictures(struct report_section *s, const struct table *t)
 {
-    const struct table_row **row = draw_take((size_t)t->rows, sizeof *row);
+    const struct table_row **row = draw_alloc((size_t)t->rows, sizeof *row);
     for (int k = 0; k < t->columns; k++) {
         char series[LAB_NAME], other[LAB_NAME];
         int column[LAB_COLUMNS];
@@ -563,7 +563,7 @@ static int steps_of(const struct table_row *const *arm, int arms, double *step)
 static void curve_line(struct line *l, const struct table_row *r, const struct figure *f, bool far,
                        double scale)
 {
-    double *x = draw_take((size_t)r->seeds, sizeof *x);
+    double *x = draw_alloc((size_t)r->seeds, sizeof *x);
     for (ptrdiff_t i = 0; i < f->n; i++) {
         int n = 0;
         for (int s = 0; s < r->seeds; s++)
@@ -580,7 +580,7 @@ static void curve_line(struct line *l, const struct table_row *r, const struct f
 /* Results far out often rise early and fall later, hence both together. */
 static void curve_pictures(struct report_section *s, const struct table *t)
 {
-    const struct table_row **arm = draw_take((size_t)t->rows, sizeof *arm);
+    const struct table_row **arm = draw_alloc((size_t)t->rows, sizeof *arm);
     const int all = arms_of(t, arm);
     int arms = 0, most = 0;
     for (int i = 0; i < all; i++) {
@@ -589,7 +589,7 @@ static void curve_pictures(struct report_section *s, const struct table *t)
         if (logs) arm[arms++] = arm[i];
         most += logs;
     }
-    double *step = draw_take((size_t)most, sizeof *step);
+    double *step = draw_alloc((size_t)most, sizeof *step);
     const int share = even_share(arms, LINES / 2);
     for (int i = 0; i < arms; i += share) {
         const int here = arms - i < share ? arms - i : share;
@@ -675,9 +675,9 @@ static struct ranked *rank_arms(const struct tables *all, int *count)
 {
     int rows = 0;
     for (int i = 0; i < all->count; i++) rows += all->list[i].rows;
-    const char **arm = draw_take((size_t)rows, sizeof *arm);
-    double *rank = draw_take((size_t)all->count, sizeof *rank);
-    struct ranked *list = draw_take((size_t)rows, sizeof *list);
+    const char **arm = draw_alloc((size_t)rows, sizeof *arm);
+    double *rank = draw_alloc((size_t)all->count, sizeof *rank);
+    struct ranked *list = draw_alloc((size_t)rows, sizeof *list);
     *count = all_arms(all, arm);
     for (int i = 0; i < *count; i++) {
         list[i] = (struct ranked){ .arm = arm[i] };
@@ -840,9 +840,9 @@ void report_make(struct report *r, const struct lab_results *all, const char *di
 {
     const struct claim *claims;
     *r = (struct report){ .all = all, .tables = tables_of(all), .claims = lab_claims(&claims) };
-    r->claim = draw_take((size_t)r->claims, sizeof *r->claim);
+    r->claim = draw_alloc((size_t)r->claims, sizeof *r->claim);
     judge_claims(&r->tables, r->claim);
-    r->section = draw_take((size_t)r->tables.count + 8, sizeof *r->section);
+    r->section = draw_alloc((size_t)r->tables.count + 8, sizeof *r->section);
     what_was_run(r);
     verdicts(r);
     for (int i = 0; i < r->tables.count; i++) task_section(r, &r->tables.list[i]);

@@ -34,7 +34,7 @@ struct report_block {
 };
 struct report_section {
     char title[200];
-    int blocks, room;
+    int blocks, capacity;
     struct report_block *block;
 };
 

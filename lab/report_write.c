@@ -33,7 +33,7 @@ static const char style[] =
 /* Half an interval is written with its own sign. */
 static void words_html(struct text *t, const char *s, size_t n)
 {
-    char *part = draw_take(n + 1, 1);
+    char *part = draw_alloc(n + 1, 1);
     for (size_t i = 0; i < n;) {
         size_t k = i;
         while (k < n && !(s[k] == '+' && k + 1 < n && s[k + 1] == '-')) k++;
@@ -191,7 +191,7 @@ static int widest_word(const char *s)
 
 static void widths_of(struct grid *g)
 {
-    g->width = draw_take((size_t)g->f->cols, sizeof *g->width);
+    g->width = draw_alloc((size_t)g->f->cols, sizeof *g->width);
     for (ptrdiff_t j = 0; j < g->f->cols; j++) {
         int w = widest_word(cell_at(g, 0, j));
         for (ptrdiff_t i = 1; i < g->f->rows; i++) {

@@ -198,14 +198,14 @@ loci_status lab_result_write(const struct lab_result *r, const char *folder, loc
 /* ---- Fields ---------------------------------------------------------------------------------- */
 
 /* They say which field is wrong and what would be right; here every field has to be there. */
-static loci_status get_word(const json_t *o, const char *key, char *to, size_t room, bool empty,
+static loci_status get_word(const json_t *o, const char *key, char *to, size_t capacity, bool empty,
                             loci_error *e)
 {
     const json_t *v = json_object_get(o, key);
     CHECK(e, json_is_string(v), LOCI_BAD_ARG, "%s must be a text", key);
     const size_t n = json_string_length(v);
-    CHECK(e, n < room && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes", key,
-          !empty, (int)room - 1);
+    CHECK(e, n < capacity && (empty || n > 0), LOCI_BAD_ARG, "%s must be a text of %d to %d bytes", key,
+          !empty, (int)capacity - 1);
     memcpy(to, json_string_value(v), n + 1);
     make_plain(to); /* it will be printed */
     return LOCI_OK;
@@ -282,7 +282,7 @@ static loci_status read_each(const json_t *o, struct lab_measured *c, double mos
     int n = 0;
     if (!json_object_get(o, "each")) return LOCI_OK;
     TRY(get_list(o, "each", c->count, c->count, &n, &list, e));
-    c->each = draw_take((size_t)n, sizeof *c->each);
+    c->each = draw_alloc((size_t)n, sizeof *c->each);
     for (int i = 0; i < n; i++)
         CHECK(e, number_in(json_array_get(list, (size_t)i), most, &c->each[i]), LOCI_BAD_ARG,
               "each[%d] must be a number from 0 to %g, or null", i, most);
@@ -343,7 +343,7 @@ static loci_status read_row(const json_t *o, struct lab_row *r, loci_error *e)
     const json_t *list;
     int n = 0;
     TRY(get_list(o, "columns", 1, LAB_COLUMNS, &n, &list, e));
-    r->column = draw_take((size_t)n, sizeof *r->column);
+    r->column = draw_alloc((size_t)n, sizeof *r->column);
     for (int i = 0; i < n; i++) {
         struct lab_measured *c = &r->column[r->columns++];
         TRY(at_place(read_column(json_array_get(list, (size_t)i), c, e), e, "columns", i));
@@ -352,7 +352,7 @@ static loci_status read_row(const json_t *o, struct lab_row *r, loci_error *e)
                   "two columns have the name '%s'", c->name);
     }
     TRY(get_list(o, "positions", 0, MOST_SPANS, &n, &list, e));
-    r->span = draw_take((size_t)n, sizeof *r->span);
+    r->span = draw_alloc((size_t)n, sizeof *r->span);
     for (int i = 0; i < n; i++) {
         struct lab_span *s = &r->span[r->spans++];
         const int after = i ? s[-1].to : -1;
@@ -377,7 +377,7 @@ static loci_status read_rows(const json_t *o, struct lab_result *r, loci_error *
     const json_t *list;
     int n = 0;
     TRY(get_list(o, "variants", 0, MOST_ROWS, &n, &list, e));
-    r->row = draw_take((size_t)n + 1, sizeof *r->row);
+    r->row = draw_alloc((size_t)n + 1, sizeof *r->row);
     r->rows = 1;
     TRY(read_row(o, &r->row[0], e));
     for (int i = 0; i < n; i++)
@@ -391,13 +391,13 @@ static loci_status read_warnings(const json_t *o, struct lab_result *r, loci_err
     char sentence[1024];
     int n = 0;
     TRY(get_list(o, "warnings", 0, MOST_WARNINGS, &n, &list, e));
-    r->warning = draw_take((size_t)n + 1, sizeof *r->warning); /* one more for the log's */
+    r->warning = draw_alloc((size_t)n + 1, sizeof *r->warning); /* one more for the log's */
     for (int i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
         CHECK(e, json_is_string(v) && json_string_length(v) < sizeof sentence, LOCI_BAD_ARG,
               "warnings[%d] must be a text of at most %d bytes", i, (int)sizeof sentence - 1);
         r->warning[r->warnings] =
-            strcpy(draw_take(json_string_length(v) + 1, 1), json_string_value(v));
+            strcpy(draw_alloc(json_string_length(v) + 1, 1), json_string_value(v));
         make_plain(r->warning[r->warnings++]);
     }
     return LOCI_OK;
@@ -449,7 +449,7 @@ static loci_status read_bytes(const char *folder, const char *name, char **bytes
         s = loci_fail(e, LOCI_BAD_ARG, "the file has more than %d MiB", MOST_BYTES >> 20);
     else {
         *n = (size_t)from.size;
-        *bytes = draw_take(*n + 1, 1);
+        *bytes = draw_alloc(*n + 1, 1);
         s = loci_io_read(&from, *bytes, from.size, 0, e);
         if (s) free(*bytes);
     }
@@ -515,7 +515,7 @@ static loci_status read_log(struct lab_result *r, const char *folder, loci_error
     loci_status s = LOCI_OK;
     int lines = 0, at = 1;
     for (size_t i = 0; i < n; i++) lines += bytes[i] == '\n';
-    r->log = draw_take((size_t)lines, sizeof *r->log);
+    r->log = draw_alloc((size_t)lines, sizeof *r->log);
     const bool begun = n > head && !strncmp(bytes, log_head, head) && bytes[head] == '\n';
     if (!begun) s = loci_fail(e, LOCI_BAD_ARG, "its first line must be %s", log_head);
     for (const char *p = begun ? bytes + head + 1 : bytes + n; p < bytes + n && !s; at++) {
@@ -607,16 +607,16 @@ static loci_status read_names(const char *folder, char ***names, int *count, loc
 {
     DIR *d = opendir(folder);
     CHECK(e, d, LOCI_BAD_ARG, "%.150s: cannot open: %s", folder, strerror(errno));
-    int room = 0;
+    int capacity = 0;
     for (const struct dirent *i; (i = readdir(d));) {
         if (*i->d_name == '.' || strstr(i->d_name, ".loci-tmp")) continue;
-        if (*count == room) {
-            char **more = draw_take((size_t)(room = 2 * room + 16), sizeof *more);
+        if (*count == capacity) {
+            char **more = draw_alloc((size_t)(capacity = 2 * capacity + 16), sizeof *more);
             if (*names) memcpy(more, *names, (size_t)*count * sizeof *more);
             free(*names);
             *names = more;
         }
-        (*names)[(*count)++] = strcpy(draw_take(strlen(i->d_name) + 1, 1), i->d_name);
+        (*names)[(*count)++] = strcpy(draw_alloc(strlen(i->d_name) + 1, 1), i->d_name);
     }
     closedir(d);
     if (*count) qsort(*names, (size_t)*count, sizeof **names, by_name);
@@ -653,8 +653,8 @@ loci_status lab_results_read(struct lab_results *all, const char *dir, loci_erro
     path_of(&runs, dir, "runs");
     const loci_status s = read_names(runs.s, &names, &count, e);
     if (!s) {
-        all->list = draw_take((size_t)count, sizeof *all->list);
-        all->skipped = draw_take((size_t)count, sizeof *all->skipped);
+        all->list = draw_alloc((size_t)count, sizeof *all->list);
+        all->skipped = draw_alloc((size_t)count, sizeof *all->skipped);
         for (int i = 0; i < count; i++) {
             add_run(all, runs.s, names[i]);
             free(names[i]);

@@ -9,18 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "util/error.h"
+#include "lab/clock.h"
 #include "lab/store.h"
 #include "lab/train.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- One run --------------------------------------------------------------------------------- */
 
@@ -33,7 +26,7 @@ enum {
 /* Of a log that a checkpoint had, nobody knows how much room there is, so there is none. */
 static void add_log(struct lab_result *r, const struct lab_logged *l)
 {
-    struct lab_logged *more = draw_take((size_t)r->logs + 1, sizeof *more);
+    struct lab_logged *more = draw_alloc((size_t)r->logs + 1, sizeof *more);
     if (r->logs) memcpy(more, r->log, (size_t)r->logs * sizeof *more);
     free(r->log);
     r->log = more;
@@ -87,9 +80,9 @@ static loci_status train(struct training *t, loci_error *e)
         step = 0, t->result.logs = 0;
     }
     if (step == 0) lab_model_init(t->model, (uint64_t)c->seed);
-    double saved = now();
+    double saved = lab_seconds();
     for (; step < c->steps && !status; step++) {
-        const double began = now();
+        const double began = lab_seconds();
         struct lab_logged line = {
             .step = step + 1, .rate = lab_rate(c, step), .trained = NAN, .far = NAN
         };
@@ -101,7 +94,7 @@ static loci_status train(struct training *t, loci_error *e)
             break;
         }
         line.norm = lab_model_step(t->model, step + 1, line.rate);
-        t->seconds += now() - began, t->made++;
+        t->seconds += lab_seconds() - began, t->made++;
         if (due(step + 1, c->steps, CURVE)) {
             line.trained = glance(c, t->model, false, e);
             line.far = glance(c, t->model, true, e);
@@ -111,9 +104,9 @@ static loci_status train(struct training *t, loci_error *e)
         atomic_store(&t->progress->loss, (float)line.loss);
         lab_claim_tell(&t->claim, step + 1, c->steps, line.loss);
         const bool stop = atomic_load(t->work->stop) != 0;
-        if (stop || now() - saved >= t->work->checkpoint) {
+        if (stop || lab_seconds() - saved >= t->work->checkpoint) {
             status = lab_state_write(t->claim.folder, c, t->model, step + 1, &t->result, e);
-            saved = now();
+            saved = lab_seconds();
         }
         if (stop) {
             lab_batch_free(&b);
@@ -166,7 +159,7 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
 
 static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 
-static void hold(struct training *t)
+static void block_signals(struct training *t)
 {
     pthread_mutex_lock(&holding);
     t->next = t->work->held, t->work->held = t;
@@ -201,13 +194,13 @@ loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, lo
     enum lab_claimed what;
     char id[33];
     s.isa = w->isa;
-    TRY(lab_claim_take(&t.claim, w->dir, t.config, &what, e));
+    TRY(lab_claim_acquire(&t.claim, w->dir, t.config, &what, e));
     if (what != LAB_MINE) {
         atomic_store(&t.progress->stage, what == LAB_DONE ? LAB_READY : LAB_ELSEWHERE);
         return LOCI_OK;
     }
     atomic_store(&t.progress->stage, LAB_TRAINS);
-    hold(&t);
+    block_signals(&t);
     lab_config_id(t.config, id);
     loci_status status = lab_model_open(&t.model, &s, host, e);
     if (!status) status = train(&t, e);
@@ -260,7 +253,7 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     }
     const int wanted = left < 1 ? 1 : left < w->threads ? left : w->threads;
     w->each = w->threads / wanted, w->workers = 0;
-    w->worker = draw_take((size_t)wanted, sizeof *w->worker);
+    w->worker = draw_alloc((size_t)wanted, sizeof *w->worker);
     w->error = (loci_error){ .status = LOCI_OK }, w->held = NULL;
     atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, wanted);
     while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))

@@ -16,7 +16,7 @@ static const uint32_t k[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-static uint32_t turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static uint32_t rotate_right(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
 /* 6.2.2, one block of 64 bytes. */
 static void stir(uint32_t h[8], const unsigned char *m)
@@ -26,15 +26,15 @@ static void stir(uint32_t h[8], const unsigned char *m)
         w[t] = (uint32_t)m[0] << 24 | (uint32_t)m[1] << 16 | (uint32_t)m[2] << 8 | m[3];
     for (int t = 16; t < 64; t++) {
         const uint32_t a = w[t - 15], b = w[t - 2];
-        w[t] = w[t - 16] + w[t - 7] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3)
-             + (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
+        w[t] = w[t - 16] + w[t - 7] + (rotate_right(a, 7) ^ rotate_right(a, 18) ^ a >> 3)
+             + (rotate_right(b, 17) ^ rotate_right(b, 19) ^ b >> 10);
     }
     memcpy(v, h, sizeof v);
     for (int t = 0; t < 64; t++) {
         const uint32_t a = v[0], b = v[1], c = v[2], e = v[4];
-        const uint32_t t1 = v[7] + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25))
+        const uint32_t t1 = v[7] + (rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25))
                           + ((e & v[5]) ^ (~e & v[6])) + k[t] + w[t];
-        const uint32_t t2 = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22))
+        const uint32_t t2 = (rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22))
                           + ((a & b) ^ (a & c) ^ (b & c));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += t1, v[0] = t1 + t2;
@@ -55,10 +55,10 @@ void sha256_add(struct sha256 *s, const void *bytes, size_t count)
 {
     const unsigned char *from = bytes;
     while (count > 0) {
-        const size_t there = s->count % 64, room = 64 - there, part = count < room ? count : room;
+        const size_t there = s->count % 64, capacity = 64 - there, part = count < capacity ? count : capacity;
         memcpy(s->block + there, from, part);
         s->count += part, from += part, count -= part;
-        if (part == room) stir(s->h, s->block);
+        if (part == capacity) stir(s->h, s->block);
     }
 }
 

@@ -33,7 +33,7 @@ struct summary summary_of(const double *x, int n)
 {
     struct summary s = { n, NAN, NAN, NAN, NAN, NAN };
     if (n < 1 || isnan(mean_of(x, n))) return s;
-    double *sorted = draw_take((size_t)n, sizeof *sorted);
+    double *sorted = draw_alloc((size_t)n, sizeof *sorted);
     memcpy(sorted, x, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, by_value);
     s.least = sorted[0], s.most = sorted[n - 1];
@@ -121,7 +121,7 @@ struct pooled pool_blocks(const double *y, int arms, int seeds)
 {
     struct pooled p = { 0, 0 };
     if (arms < 2 || seeds < 2) return p;
-    double *column = draw_take((size_t)seeds, sizeof *column);
+    double *column = draw_alloc((size_t)seeds, sizeof *column);
     const double all = mean_of(y, arms * seeds);
     for (int s = 0; s < seeds; s++) {
         for (int a = 0; a < arms; a++) column[s] += y[a * seeds + s];
@@ -158,7 +158,7 @@ struct interval interval_of(const double *x, int n, const struct pooled *family)
 
 void holm(double *p, int n)
 {
-    int *order = draw_take((size_t)n, sizeof *order), count = 0;
+    int *order = draw_alloc((size_t)n, sizeof *order), count = 0;
     for (int i = 0; i < n; i++) {
         if (isnan(p[i])) continue;
         int k = count++;
@@ -187,7 +187,7 @@ void wilson(int hits, int n, double *low, double *high)
 double bootstrap_error(const double *x, int n, int draws, uint64_t stream)
 {
     if (n < 2 || draws < 2) return NAN;
-    double *mean = draw_take((size_t)draws, sizeof *mean);
+    double *mean = draw_alloc((size_t)draws, sizeof *mean);
     uint64_t at = 0;
     for (int d = 0; d < draws; d++) {
         double sum = 0;

@@ -22,6 +22,7 @@
 #include "models/json.h"
 #include "models/output.h"
 #include "models/safetensors.h"
+#include "lab/clock.h"
 #include "lab/sha256.h"
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
@@ -174,10 +175,10 @@ static loci_status look_done(const char *folder, bool tell, bool *done, loci_err
     return LOCI_OK;
 }
 
-static void this_host(char *name, size_t room)
+static void this_host(char *name, size_t capacity)
 {
-    if (gethostname(name, room)) strcpy(name, "unknown");
-    name[room - 1] = 0;
+    if (gethostname(name, capacity)) strcpy(name, "unknown");
+    name[capacity - 1] = 0;
     for (char *c = name; *c; c++)
         if (*c <= ' ' || *c > '~') *c = '?';
 }
@@ -260,7 +261,7 @@ static void sweep(const char *folder)
     if (d) closedir(d);
 }
 
-loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct lab_config *config,
+loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct lab_config *config,
                            enum lab_claimed *what, loci_error *e)
 {
     char id[33], path[LAB_PATH];
@@ -312,9 +313,7 @@ loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct la
 
 void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const double now = lab_seconds();
     if (now - c->told < 2) return;
     c->told = now;
     write_claim(c, step, steps, loss);
@@ -392,7 +391,7 @@ static bool read_log(const char *text, int step, struct lab_result *log)
 {
     int lines = 0;
     for (const char *p = text; *p; p++) lines += *p == '\n';
-    log->log = draw_take((size_t)lines + 1, sizeof *log->log);
+    log->log = draw_alloc((size_t)lines + 1, sizeof *log->log);
     for (log->logs = 0; log->logs < lines; log->logs++) {
         struct lab_logged *l = &log->log[log->logs];
         int used;
@@ -456,7 +455,7 @@ void lab_state_remove(const char *folder)
 static float *packed(struct lab_model *m, const struct lab_tensor *t)
 {
     const float *w = (const float *)lab_model_list(m, LAB_WEIGHTS) + t->at;
-    float *to = draw_take((size_t)(t->rows * t->cols), sizeof *to);
+    float *to = draw_alloc((size_t)(t->rows * t->cols), sizeof *to);
     for (ptrdiff_t r = 0; r < t->rows; r++)
         memcpy(to + r * t->cols, w + r * t->stride, (size_t)t->cols * sizeof *to);
     return to;
@@ -484,8 +483,8 @@ loci_status lab_weights_write(const char *folder, const struct lab_config *confi
     char path[LAB_PATH], id[33];
     const struct lab_tensor *t;
     const int n = lab_model_tensors(m, &t);
-    struct safetensor *list = draw_take((size_t)n, sizeof *list);
-    float **data = draw_take((size_t)n, sizeof *data);
+    struct safetensor *list = draw_alloc((size_t)n, sizeof *list);
+    float **data = draw_alloc((size_t)n, sizeof *data);
     TRY(join(path, folder, "weights.safetensors", e));
     lab_config_id(config, id);
     lab_weights_hash(m, sha256);
@@ -522,7 +521,7 @@ loci_status lab_weights_read(const char *folder, struct lab_model *m, loci_error
                 loci_fail(e, LOCI_UNSUPPORTED, "%s is not there as this run has it", t[i].name);
             break;
         }
-        float *w = draw_take((size_t)x->count, sizeof *w), *to = lab_model_list(m, LAB_WEIGHTS);
+        float *w = draw_alloc((size_t)x->count, sizeof *w), *to = lab_model_list(m, LAB_WEIGHTS);
         status = loci_safetensors_read(&file, x, w, e);
         for (ptrdiff_t r = 0; r < t[i].rows && !status; r++)
             memcpy(to + t[i].at + r * t[i].stride, w + r * t[i].cols,

@@ -31,7 +31,7 @@ struct lab_claim {
     double told;
 };
 /* Makes the run's folder and claims it, unless it is done or in other hands. */
-loci_status lab_claim_take(struct lab_claim *, const char *dir, const struct lab_config *,
+loci_status lab_claim_acquire(struct lab_claim *, const char *dir, const struct lab_config *,
                            enum lab_claimed *, loci_error *);
 /* Says how far the run is, every two seconds at most. */
 void lab_claim_tell(struct lab_claim *, int step, int steps, double loss);

@@ -199,8 +199,8 @@ static struct table_row *row_for(struct table *t, const struct lab_result *r, co
     }
     struct table_row *row = &t->row[t->rows++];
     *row = (struct table_row){ .arm = r->arm, .variant = variant, .family = arm_family(r->arm) };
-    row->run = draw_take((size_t)most, sizeof *row->run);
-    row->row = draw_take((size_t)most, sizeof *row->row);
+    row->run = draw_alloc((size_t)most, sizeof *row->run);
+    row->row = draw_alloc((size_t)most, sizeof *row->row);
     return row;
 }
 
@@ -266,7 +266,7 @@ static bool all_learned(const struct table_row *r) { return r->learned == r->see
 /* Test sequences are the same for all seeds, whose mean is what is drawn from. */
 static double sampling_error(const struct table_row *r, const struct lab_measured *head)
 {
-    double error = NAN, *mean = draw_take((size_t)head->count, sizeof *mean);
+    double error = NAN, *mean = draw_alloc((size_t)head->count, sizeof *mean);
     int seeds = 0;
     for (int s = 0; s < r->seeds; s++) {
         const struct lab_measured *c = column_of(r->row[s], head);
@@ -284,8 +284,8 @@ static double sampling_error(const struct table_row *r, const struct lab_measure
 
 static void fill_cell(struct table_row *r, struct cell *c, const struct lab_measured *head)
 {
-    double *there = draw_take((size_t)r->seeds, sizeof *there);
-    c->value = draw_take((size_t)r->seeds, sizeof *c->value);
+    double *there = draw_alloc((size_t)r->seeds, sizeof *there);
+    c->value = draw_alloc((size_t)r->seeds, sizeof *c->value);
     for (int s = 0; s < r->seeds; s++) {
         const struct lab_measured *m = column_of(r->row[s], head);
         c->value[s] = m ? shown_value(m) : NAN;
@@ -314,7 +314,7 @@ static void fill_column(struct table *t, int k)
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         struct cell *c = &r->cell[k];
-        double *there = draw_take((size_t)r->seeds, sizeof *there);
+        double *there = draw_alloc((size_t)r->seeds, sizeof *there);
         int n = 0;
         for (int s = 0; s < r->seeds; s++)
             if (!isnan(c->value[s])) there[n++] = c->value[s];
@@ -377,7 +377,7 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
 /* Ranks of all trained arms by one number each; what is NaN has none. */
 static void rank_rows(const struct table *t, const double *x, double *rank)
 {
-    double *of_arms = draw_take((size_t)t->rows, sizeof *of_arms);
+    double *of_arms = draw_alloc((size_t)t->rows, sizeof *of_arms);
     for (int i = 0; i < t->rows; i++)
         of_arms[i] = t->row[i].variant[0] || !t->row[i].chosen ? NAN : x[i];
     ranks_of(of_arms, t->rows, true, rank);
@@ -386,8 +386,8 @@ static void rank_rows(const struct table *t, const double *x, double *rank)
 
 static void fill_ranks(struct table *t)
 {
-    double *x = draw_take((size_t)t->rows, sizeof *x),
-           *rank = draw_take((size_t)t->rows, sizeof *rank);
+    double *x = draw_alloc((size_t)t->rows, sizeof *x),
+           *rank = draw_alloc((size_t)t->rows, sizeof *rank);
     int most = 0;
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
@@ -426,7 +426,7 @@ static int seed_index(const struct table_row *r, int seed)
 /* Rows with all seeds of the reference, learned in all of them: what their seeds leave unsaid. */
 static struct pooled pool_of(const struct table *t, const struct table_row *ref)
 {
-    double *y = draw_take((size_t)(t->rows * ref->seeds), sizeof *y);
+    double *y = draw_alloc((size_t)(t->rows * ref->seeds), sizeof *y);
     int arms = 0;
     for (int i = 0; i < t->rows; i++) {
         const struct table_row *r = &t->row[i];
@@ -446,13 +446,13 @@ static struct pooled pool_of(const struct table *t, const struct table_row *ref)
 
 static void fill_versus(struct table *t, int which, const struct table_row *ref)
 {
-    double *p = draw_take((size_t)t->rows, sizeof *p);
+    double *p = draw_alloc((size_t)t->rows, sizeof *p);
     const struct pooled pool = ref ? pool_of(t, ref) : (struct pooled){ 0, 0 };
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         struct versus *v = &r->versus[which];
         *v = (struct versus){ ref ? ref->arm : NULL, { 0, NAN, NAN, NAN, NAN, 0 }, NAN };
-        double *d = draw_take((size_t)r->seeds, sizeof *d);
+        double *d = draw_alloc((size_t)r->seeds, sizeof *d);
         int n = 0;
         for (int s = 0; s < r->seeds && ref && r != ref; s++) {
             const int at = seed_index(ref, r->run[s]->seed);
@@ -486,7 +486,7 @@ static void fill(struct table *t)
     label_rows(t);
     find_far(t);
     for (int i = 0; i < t->rows; i++)
-        t->row[i].cell = draw_take((size_t)t->columns, sizeof *t->row[i].cell);
+        t->row[i].cell = draw_alloc((size_t)t->columns, sizeof *t->row[i].cell);
     for (int k = 0; k < t->columns; k++) fill_column(t, k);
     choose_rows(t);
     fill_ranks(t);
@@ -519,7 +519,7 @@ static int by_task(const void *a, const void *b)
 
 struct tables tables_of(const struct lab_results *all)
 {
-    struct tables to = { 0, draw_take((size_t)all->count, sizeof *to.list) };
+    struct tables to = { 0, draw_alloc((size_t)all->count, sizeof *to.list) };
     for (int i = 0; i < all->count; i++) {
         const struct lab_result *r = &all->list[i];
         int k = 0;
@@ -533,7 +533,7 @@ struct tables tables_of(const struct lab_results *all)
                                  .settings = r->settings,
                                  .length = r->length,
                                  .steps = r->steps };
-            t->row = draw_take((size_t)rows, sizeof *t->row);
+            t->row = draw_alloc((size_t)rows, sizeof *t->row);
             to.count++;
         }
         add_run(t, r, all->count);

@@ -39,7 +39,7 @@ static void add_sequence(const struct lab_problem *p, const struct lab_model *m,
 }
 static void empty(struct lab_batch *b, int sequences, int longest)
 {
-    lab_batch_room(b, sequences, (ptrdiff_t)sequences * longest);
+    lab_batch_reserve(b, sequences, (ptrdiff_t)sequences * longest);
     b->sequences = 0, b->rows = b->scored = 0;
     b->starts[0] = 0;
 }
@@ -125,9 +125,9 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
                                  .trained = column->trained,
                                  .metric = column->metric };
     memcpy(to->name, column->name, sizeof to->name);
-    to->each = draw_take((size_t)all, sizeof *to->each);
+    to->each = draw_alloc((size_t)all, sizeof *to->each);
     if (spans) {
-        spans->span = draw_take(64, sizeof *spans->span);
+        spans->span = draw_alloc(64, sizeof *spans->span);
         spans->spans = make_spans(spans->span, column->length);
     }
     double *loss = NULL;
@@ -174,13 +174,13 @@ static int longest_column(const struct lab_column *list, int n)
 
 static struct lab_row *add_row(struct lab_result *r, const char *name, int columns)
 {
-    struct lab_row *more = draw_take((size_t)r->rows + 1, sizeof *more);
+    struct lab_row *more = draw_alloc((size_t)r->rows + 1, sizeof *more);
     if (r->rows) memcpy(more, r->row, (size_t)r->rows * sizeof *more);
     free(r->row);
     r->row = more;
     struct lab_row *row = &r->row[r->rows++];
     snprintf(row->name, sizeof row->name, "%s", name);
-    row->column = draw_take((size_t)columns, sizeof *row->column);
+    row->column = draw_alloc((size_t)columns, sizeof *row->column);
     return row;
 }
 
@@ -307,11 +307,11 @@ void lab_add_warning(struct lab_result *r, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    char **more = draw_take((size_t)r->warnings + 1, sizeof *more);
+    char **more = draw_alloc((size_t)r->warnings + 1, sizeof *more);
     if (r->warnings) memcpy(more, r->warning, (size_t)r->warnings * sizeof *more);
     free(r->warning);
     r->warning = more;
-    r->warning[r->warnings] = draw_take(strlen(text) + 1, 1);
+    r->warning[r->warnings] = draw_alloc(strlen(text) + 1, 1);
     strcpy(r->warning[r->warnings++], text);
 }
 
@@ -320,7 +320,7 @@ static bool fixed_length(const struct lab_config *c)
 {
     const struct lab_problem p = lab_config_problem(c);
     const size_t most = (size_t)p.task->longest(&p);
-    int32_t *token = draw_take(2 * most, sizeof *token);
+    int32_t *token = draw_alloc(2 * most, sizeof *token);
     bool same = true;
     for (int row = 0, first = 0; row < 32 && same; row++) {
         const uint64_t key = lab_train_key(&p, (uint64_t)c->seed, 0, row);

@@ -119,15 +119,15 @@ static loci_status read_switch(struct config *c, loci_error *e)
 {
     const struct family *f = c->family;
     const json_t *v = f->only_if ? json_object_get(c->text, f->only_if) : NULL;
-    c->turns = !f->instead && !f->only_if;
+    c->rotates = !f->instead && !f->only_if;
     if (f->only_word)
-        c->turns = is_a(v, JSON_STRING) && !strcmp(json_string_value(v), f->only_word);
-    else if (f->only_if) return loci_json_flag(c->text, f->only_if, &c->turns, e);
+        c->rotates = is_a(v, JSON_STRING) && !strcmp(json_string_value(v), f->only_word);
+    else if (f->only_if) return loci_json_flag(c->text, f->only_if, &c->rotates, e);
     /* BERT's relatives may have tables of relative positions instead, and no word for them fits
      * here: calling such layers nope would be wrong. */
     v = json_object_get(c->text, "position_embedding_type");
     const char *word = is_a(v, JSON_STRING) ? json_string_value(v) : "absolute";
-    IO_CHECK(e, c->turns || strncmp(word, "relative", 8),
+    IO_CHECK(e, c->rotates || strncmp(word, "relative", 8),
              "position_embedding_type '%.32s' is not supported", word);
     return LOCI_OK;
 }
@@ -198,7 +198,7 @@ static loci_status interpret(struct loci_model *m, struct config *c, loci_error 
     const json_t *type = find_type_word(c);
     IO_CHECK(e, is_a(type, JSON_STRING),
              "model_type is missing; it determines the pairing of channels");
-    IO_CHECK(e, SOUND(3, json_string_length(type) < MAX_TYPE), "model_type is longer than %d bytes",
+    IO_CHECK(e, PLANTED_BUG(3, json_string_length(type) < MAX_TYPE), "model_type is longer than %d bytes",
              MAX_TYPE - 1);
     strcpy(m->type, json_string_value(type));
     c->family = loci_find_family(m->type);

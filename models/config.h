@@ -19,7 +19,7 @@ struct config {
     const struct family *family;
     int layers, heads, hidden, head_dim;
     double trained, base;                /* base: of the class, which a file of CHATGLM changes */
-    bool alibi, turns;                   /* turns: some layer may */
+    bool alibi, rotates;                   /* turns: some layer may */
     const json_t *layer_types;           /* block_types, shorter, begin again */
     const char *note;
 };

@@ -70,10 +70,10 @@ static const struct {
 /* ---- Reading one ----------------------------------------------------------------------------- */
 
 /* Adds " word" to a list for a sentence, which has room for all words. */
-static void add_word(char *list, size_t room, const char *word)
+static void add_word(char *list, size_t capacity, const char *word)
 {
     const size_t n = strlen(list);
-    snprintf(list + n, room - n, " %s", word);
+    snprintf(list + n, capacity - n, " %s", word);
 }
 
 static loci_status find_type(struct dict *d, loci_error *e)
@@ -122,7 +122,7 @@ static loci_status read_dict(struct dict *d, loci_error *e)
         int k = 0;
         bool on = false;
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
-        if (k == KEYS && SOUND(1, false)) continue;
+        if (k == KEYS && PLANTED_BUG(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
         if (is_a(m.value, JSON_NULL)) continue;     /* as if it were not there */
         switch (keys[k].kind) {

@@ -154,7 +154,7 @@ static loci_status find_period(const struct config *c, int *period, loci_error *
 }
 
 /* no_rope_layers; without it one layer of each interval does not rotate. */
-static loci_status listed_turn(const struct config *c, int layer, bool *turns, loci_error *e)
+static loci_status listed_rotation(const struct config *c, int layer, bool *rotates, loci_error *e)
 {
     bool there;
     double one = 1;
@@ -163,7 +163,7 @@ static loci_status listed_turn(const struct config *c, int layer, bool *turns, l
     if (s || (s = find_period(c, &period, e))) return s;
     IO_CHECK(e, one == 0 || one == 1,
              "no_rope_layers must contain 0 and 1 only; 1 means that the layer rotates");
-    *turns = there ? one == 1 : (layer + 1) % period != 0;       /* the last of a period does not */
+    *rotates = there ? one == 1 : (layer + 1) % period != 0;       /* the last of a period does not */
     return LOCI_OK;
 }
 
@@ -199,7 +199,7 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
         if ((c->layers - 1 - n) % period) set_kind(l, SLIDING);
         break;
     case LAST_CHUNKLESS:
-        s = listed_turn(c, n, &listed, e);
+        s = listed_rotation(c, n, &listed, e);
         if (listed) set_kind(l, CHUNKED);
         break;
     case LAST_ATTENDS:
@@ -228,36 +228,36 @@ static bool in_prefix(const struct config *c, int layer)
 
 /* Whether the family's rule lets this kind of layer rotate; *base is set where layers have bases of
  * their own. */
-static loci_status find_turns(const struct config *c, const struct layer *l, bool *turns,
+static loci_status find_rotations(const struct config *c, const struct layer *l, bool *rotates,
                               double *base, loci_error *e)
 {
-    const bool zeros_only = c->family->turns == LATE_ZEROS_STILL;
+    const bool zeros_only = c->family->rotates == LATE_ZEROS_STILL;
     bool there;
     int period;
-    *turns = l->kind != WITHOUT;
-    switch (c->family->turns) {
-    case ALL_TURN: case SCALED_TURN: case NULL_STILL: case NULL_BASE_STILL:
+    *rotates = l->kind != WITHOUT;
+    switch (c->family->rotates) {
+    case ALL_ROTATE: case SCALED_ROTATE: case NULL_STILL: case NULL_BASE_STILL:
         break;
-    case SLIDING_TURN:
-        *turns = l->kind == SLIDING;
+    case SLIDING_ROTATES:
+        *rotates = l->kind == SLIDING;
         break;
     case SLIDING_OR_OPEN:                /* an absent window is the class's own, null is none */
-        *turns = l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
+        *rotates = l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
         break;
-    case LISTED_TURN:
-        return listed_turn(c, l->index, turns, e);
-    case BASES_TURN: case LATE_ZEROS_STILL: {
+    case LISTED_ROTATE:
+        return listed_rotation(c, l->index, rotates, e);
+    case BASES_ROTATE: case LATE_ZEROS_STILL: {
         loci_status s;
         if ((s = own_number(c, "layer_rope_theta", l->index, &there, base, e))
             || (s = find_period(c, &period, e)))
             return s;
-        if (there) *turns = *base > 0;
-        else if (zeros_only) *turns = (c->layers - 1 - l->index) % period != 0;
+        if (there) *rotates = *base > 0;
+        else if (zeros_only) *rotates = (c->layers - 1 - l->index) % period != 0;
         if (zeros_only) *base = 0;       /* what is not zero is no base there */
         break;
     }
-    case PREFIX_TURN:
-        *turns = l->kind == SLIDING || in_prefix(c, l->index);
+    case PREFIX_ROTATES:
+        *rotates = l->kind == SLIDING || in_prefix(c, l->index);
         break;
     }
     return LOCI_OK;
@@ -265,11 +265,11 @@ static loci_status find_turns(const struct config *c, const struct layer *l, boo
 
 /* Whether what the layer's dictionary says, or the lack of one, keeps it still.  A base of null
  * counts where a base is looked for first. */
-static bool kept_still(const struct config *c, const struct dict *d)
+static bool stays_still(const struct config *c, const struct dict *d)
 {
     const json_t *o = json_object_get(d->json, "rope_theta") ? d->json : c->text;
-    if (c->family->turns == NULL_STILL) return !d->json;
-    return c->family->turns == NULL_BASE_STILL && is_a(json_object_get(o, "rope_theta"), JSON_NULL);
+    if (c->family->rotates == NULL_STILL) return !d->json;
+    return c->family->rotates == NULL_BASE_STILL && is_a(json_object_get(o, "rope_theta"), JSON_NULL);
 }
 
 /* ---- Its head -------------------------------------------------------------------------------- */
@@ -451,7 +451,7 @@ static loci_status unscale(const struct config *c, const struct layer *l, struct
                            loci_error *e)
 {
     bool there, in;
-    if (c->family->turns != SCALED_TURN) return LOCI_OK;
+    if (c->family->rotates != SCALED_ROTATE) return LOCI_OK;
     loci_status s = in_list(c, "rope_scaling_layers", l->index, &there, &in, e);
     return s || !there || in ? s : loci_dict_unscale(d, e);
 }
@@ -465,7 +465,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     struct layer l = { .index = layer };
     struct dict d;
     int rope;
-    bool turns;
+    bool rotates;
     double own_base = 0;
     loci_status s;
     t->interleaved = c->family->interleaved;
@@ -480,13 +480,13 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     if ((s = find_override(c, &l, e)) || (s = find_kind(c, &l, e))) return s;
     t->layer = l.word;
     if (l.kind == WITHOUT) return t->instead = "nope", LOCI_OK;
-    if ((s = find_turns(c, &l, &turns, &own_base, e)) || (s = loci_dict_find(c, &l, &d, e))
+    if ((s = find_rotations(c, &l, &rotates, &own_base, e)) || (s = loci_dict_find(c, &l, &d, e))
         || (s = unscale(c, &l, &d, e)) || (s = find_head(c, &l, t, &rope, e))
         || (s = find_company(c, &l, t, e)))
         return s;
     /* rule of the family, switch of the file, dictionary of the layer: each can keep it still */
-    turns = turns && c->turns && !kept_still(c, &d);
-    if ((s = find_warmth(c, &d, turns, t, e))) return s;
-    if (!turns) return t->instead = "nope", LOCI_OK;
+    rotates = rotates && c->rotates && !stays_still(c, &d);
+    if ((s = find_warmth(c, &d, rotates, t, e))) return s;
+    if (!rotates) return t->instead = "nope", LOCI_OK;
     return loci_config_rotation(c, &l, &d, own_base, rope, length, t, e);
 }

@@ -21,19 +21,19 @@ enum pattern {
 };
 
 /* Which layers rotate. */
-enum turns {
-    ALL_TURN,
-    SLIDING_TURN,                        /* only sliding layers */
+enum rotates {
+    ALL_ROTATE,
+    SLIDING_ROTATES,                        /* only sliding layers */
     SLIDING_OR_OPEN,                     /* only those, but all where the file has no window */
     /* no_rope_layers: 1 rotates, 0 does not; without it the last of every n does not */
-    LISTED_TURN,
+    LISTED_ROTATE,
     /* layer_rope_theta: a base for each layer, 0 does not rotate; without it all do */
-    BASES_TURN,
+    BASES_ROTATE,
     /* of that list only zeros count; without it the last of n, counted from the end, does not */
     LATE_ZEROS_STILL,
     /* sliding layers, and a dense prefix without a pattern of its own (cohere2_moe) */
-    PREFIX_TURN,
-    SCALED_TURN,                         /* all; rope_scaling_layers lists those that are scaled */
+    PREFIX_ROTATES,
+    SCALED_ROTATE,                         /* all; rope_scaling_layers lists those that are scaled */
     NULL_STILL,                          /* kinds whose dictionary is null do not */
     NULL_BASE_STILL                      /* none where the base is null */
 };
@@ -70,7 +70,7 @@ struct family {
     const char *rope;                    /* rope_parameters */
     enum pattern pattern;
     int period;
-    enum turns turns;
+    enum rotates rotates;
     enum local local;
     double original;                     /* original_max_position_embeddings; 0: none */
     bool mla_scale;                      /* mscale_all_dim multiplies the scores' scale, squared */

@@ -40,13 +40,13 @@ static uint64_t left(const struct reader *r) { return r->from->size - r->at; }
 
 static loci_status check_end(const struct source *from, uint64_t at, uint64_t n, loci_error *e)
 {
-    IO_CHECK(e, SOUND(1, n <= from->size - at),
-             "the file ends early, at byte %" PRIu64 ": %" PRIu64 " more bytes must follow", at, n);
+    IO_CHECK(e, PLANTED_BUG(1, n <= from->size - at),
+             "the file ends early: byte %" PRIu64 " and %" PRIu64 " more were to follow", at, n);
     return LOCI_OK;
 }
 
 /* n is compared before the first byte is taken, so that nothing is left half read. */
-static loci_status take(struct reader *r, void *to, uint64_t n)
+static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
 {
     loci_status s = check_end(r->from, r->at, n, r->e);
     if (s) return s;
@@ -69,7 +69,7 @@ static loci_status skip(struct reader *r, uint64_t n) { return r->at += n, LOCI_
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
 {
     uint64_t n;
-    loci_status s = take(r, &n, 8);
+    loci_status s = read_bytes(r, &n, 8);
     if (s) return s;
     IO_CHECK(r->e, n <= left(r),
              "a %s claims %" PRIu64 " bytes, but %" PRIu64 " are left in the file", what, n,
@@ -80,7 +80,7 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     *to = malloc(n + 1);
     if (!*to) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     (*to)[n] = 0;
-    s = take(r, *to, n);
+    s = read_bytes(r, *to, n);
     if (!s && strlen(*to) != n)          /* names that differ behind it would be one */
         s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s contains a zero byte", what);
     if (s) free(*to), *to = NULL;
@@ -156,7 +156,7 @@ static loci_status numbers(struct reader *r, enum type type, uint64_t count, str
     if (!to->value) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     for (; to->count < (int)count; to->count++) {
         unsigned char b[8];
-        loci_status s = take(r, b, (uint64_t)sizes[type]);
+        loci_status s = read_bytes(r, b, (uint64_t)sizes[type]);
         if (s) return s;
         IO_CHECK(r->e, type != BOOL || b[0] <= 1,
                  "the boolean '%.64s' is %d, but must be 0 or 1", to->name, b[0]);
@@ -171,8 +171,8 @@ static loci_status array(struct reader *r, struct entry *to)
     uint32_t type;
     uint64_t count;
     loci_status s;
-    if ((s = take(r, &type, 4)) || (s = take(r, &count, 8))) return s;
-    IO_CHECK(r->e, SOUND(3, type < TYPES && type != ARRAY),
+    if ((s = read_bytes(r, &type, 4)) || (s = read_bytes(r, &count, 8))) return s;
+    IO_CHECK(r->e, PLANTED_BUG(3, type < TYPES && type != ARRAY),
              "'%.64s' is an array of type %u, but must contain numbers or strings", to->name,
              (unsigned)type);
     to->array = true, to->type = type;
@@ -192,7 +192,7 @@ static loci_status read_entry(struct reader *r, struct entry *to)
 {
     uint32_t type;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = take(r, &type, 4))) return s;
+    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_bytes(r, &type, 4))) return s;
     IO_CHECK(r->e, *to->name, "a key is empty");
     IO_CHECK(r->e, type < TYPES,
              "'%.64s' has the unknown type %u; known types are 0 to %d", to->name,
@@ -228,18 +228,18 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
 {
     uint32_t rank;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = take(r, &rank, 4))) return s;
+    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_bytes(r, &rank, 4))) return s;
     IO_CHECK(r->e, rank <= MAX_RANK,
              "tensor '%.64s' has %u dimensions, but at most %d are allowed", p->name,
              (unsigned)rank, MAX_RANK);
     p->count = 1;
     for (uint32_t i = 0; i < rank; i++) {
         uint64_t n;
-        if ((s = take(r, &n, 8))) return s;
+        if ((s = read_bytes(r, &n, 8))) return s;
         IO_CHECK(r->e, !__builtin_mul_overflow(p->count, n, &p->count) && p->count <= INT64_MAX,
                  "the shape of tensor '%.64s' is too large", p->name);
     }
-    if ((s = take(r, &p->type, 4)) || (s = take(r, &p->at, 8))) return s;
+    if ((s = read_bytes(r, &p->type, 4)) || (s = read_bytes(r, &p->at, 8))) return s;
     IO_CHECK(r->e, p->at % alignment == 0,
              "the data of tensor '%.64s' start at %" PRIu64 ", not a multiple of %" PRIu64, p->name,
              p->at, alignment);
@@ -271,7 +271,7 @@ static loci_status read_places(struct reader *r, struct gguf *g, uint64_t count)
     if ((s = sort(r, g->place, g->places, sizeof *g->place, "tensor"))) return s;
     const uint64_t size = r->from->size, data = (r->at + alignment - 1) / alignment * alignment;
     for (struct place *p = g->place; p < g->place + g->places; p++) {
-        IO_CHECK(r->e, SOUND(2, data <= size && p->at <= size - data),
+        IO_CHECK(r->e, PLANTED_BUG(2, data <= size && p->at <= size - data),
                  "the data of tensor '%.64s' start after the end of the file", p->name);
         p->at += data;
     }
@@ -300,11 +300,11 @@ static loci_status read_file(struct reader *r, struct gguf *g)
     uint32_t magic, version;
     uint64_t tensors, keys;
     loci_status s;
-    if ((s = take(r, &magic, 4)) || (s = take(r, &version, 4))) return s;
+    if ((s = read_bytes(r, &magic, 4)) || (s = read_bytes(r, &version, 4))) return s;
     /* The first version counts in 32 bits. */
     IO_CHECK(r->e, version == 2 || version == 3,
              "GGUF version %u is not supported; 2 and 3, little-endian, are", (unsigned)version);
-    if ((s = take(r, &tensors, 8)) || (s = take(r, &keys, 8)) || (s = read_entries(r, g, keys)))
+    if ((s = read_bytes(r, &tensors, 8)) || (s = read_bytes(r, &keys, 8)) || (s = read_entries(r, g, keys)))
         return s;
     return read_places(r, g, tensors);
 }

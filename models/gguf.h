@@ -44,8 +44,8 @@ loci_status loci_gguf_floats(const struct source *, const struct place *, float 
 enum layers {
     ALIKE,
     LOCAL_BASE,                          /* sliding ones have a base of their own and no scaling */
-    SLIDING_TURN,                        /* only sliding ones rotate, if there is a window */
-    SOME_TURN,                           /* all but the last of a period, or its first, rotate */
+    SLIDING_ROTATES,                        /* only sliding ones rotate, if there is a window */
+    SOME_ROTATE,                           /* all but the last of a period, or its first, rotate */
     FULL_SCALED,                         /* the scaling is for full ones only */
     SOME_RECUR, SOME_CONVOLVE            /* the others do not attend */
 };

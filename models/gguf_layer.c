@@ -36,7 +36,7 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     if (s) return s;
     /* Where kinds differ in their rotation, too, they differ without a window as well. */
     const bool windowless = !g->arch->first
-                            && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_TURN);
+                            && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_ROTATE);
     if (period > 0 && (window > 0 || windowless))
         *full = (g->arch->first ? layer : layer + 1) % period == 0;
     return LOCI_OK;
@@ -288,7 +288,7 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
 /* ---- What goes with the rotation ------------------------------------------------------------- */
 
 /* Scale, softcap, sink, window. */
-static loci_status find_company(const struct gguf_model *g, int layer, bool full, bool turns,
+static loci_status find_company(const struct gguf_model *g, int layer, bool full, bool rotates,
                                 struct settings *t, loci_error *e)
 {
     const struct arch *a = g->arch;
@@ -309,7 +309,7 @@ static loci_status find_company(const struct gguf_model *g, int layer, bool full
     const double of = of_27b && t->heads > 0 ? width / t->heads : t->head_dim;
     t->scale = of_file > 0 ? of_file : a->scale > 0 ? a->scale : of > 0 ? 1 / sqrt(of) : 0;
     /* Llama 4's chunks have no key, and its layers without rotation see everything. */
-    if (!strcmp(a->name, "llama4")) t->chunk = turns ? 8192 : 0;
+    if (!strcmp(a->name, "llama4")) t->chunk = rotates ? 8192 : 0;
     else if (!full && window > 0) t->window = a->both ? window / 2 + 1 : window;
     return LOCI_OK;
 }
@@ -360,17 +360,17 @@ static loci_status find_local_base(const struct gguf_model *g, int layer, struct
 
 /* Queries that grow with their position.  Llama 4 warms its layers without rotation only, counts
  * positions from 1 (warm_shift), and may leave out that it does; others warm all. */
-static loci_status find_warmth(const struct gguf_model *g, int layer, bool turns,
+static loci_status find_warmth(const struct gguf_model *g, int layer, bool rotates,
                                struct settings *t, loci_error *e)
 {
-    const bool some = g->arch->layers == SOME_TURN;
+    const bool some = g->arch->layers == SOME_ROTATE;
     double warmth = 0, length = 8192;
     loci_status s;
     if ((s = loci_gguf_number(g, "attention.temperature_scale", layer, 0, 1e3, &warmth, e))
         || (s = loci_gguf_number(g, "attention.temperature_length", layer, 1, 1e18, &length, e)))
         return s;
     if (warmth == 0 && !strcmp(g->arch->name, "llama4")) warmth = 0.1;
-    if (warmth > 0 && !(some && turns))
+    if (warmth > 0 && !(some && rotates))
         t->warmth = warmth, t->warm_length = length, t->warm_shift = some;
     return LOCI_OK;
 }
@@ -391,20 +391,20 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
         && (s = find_attention(g, layer, m->layers, &attends, e)))
         return s;
     /* SOME_TURN's "full" layers are those that do not turn. */
-    const bool by_window = how == SLIDING_TURN || (how == SOME_TURN && g->arch->first);
-    const bool turns = by_window ? !full || !has_window(g) : how != SOME_TURN || !full;
-    if ((s = find_warmth(g, layer, turns, t, e))) return s;
-    if (how != SOME_TURN && !full) t->layer = "sliding_attention";
+    const bool by_window = how == SLIDING_ROTATES || (how == SOME_ROTATE && g->arch->first);
+    const bool rotates = by_window ? !full || !has_window(g) : how != SOME_ROTATE || !full;
+    if ((s = find_warmth(g, layer, rotates, t, e))) return s;
+    if (how != SOME_ROTATE && !full) t->layer = "sliding_attention";
     if (!attends) {
         t->layer = strncmp(g->arch->name, "lfm", 3) ? "linear_attention" : "conv";
         t->instead = "nope";
         return LOCI_OK;
     }
     /* scale and window are of every layer that attends, whether or not it rotates */
-    if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, turns, t, e))
+    if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, rotates, t, e))
         || (s = find_switch(g, t, e)))
         return s;
-    if (!turns) t->instead = "nope";
+    if (!rotates) t->instead = "nope";
     if (t->instead) return LOCI_OK;
     t->interleaved = g->arch->interleaved;
     t->base = 10000;                     /* of files without rope.freq_base */

@@ -36,7 +36,7 @@ loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_erro
 {
     json_error_t why, again;
     IO_CHECK(e, !too_deep(text, n, MAX_DEPTH), "the file is nested more than %d deep", MAX_DEPTH);
-    const size_t flags = SOUND(2, false) ? 0 : JSON_REJECT_DUPLICATES;
+    const size_t flags = PLANTED_BUG(2, false) ? 0 : JSON_REJECT_DUPLICATES;
     json_t *twin = json_loadb(text, n, flags, &again);
     *root = json_loadb(text, n, flags, &why);
     const bool agreed = *root && twin ? json_equal(*root, twin) == 1

@@ -45,8 +45,8 @@ static void name_path(loci_error *e, const char *path)
 {
     const loci_error told = *e;
     const size_t used = strlen(told.text) + sizeof "...: ", length = strlen(path);
-    const size_t room = used < sizeof e->text ? sizeof e->text - used : 0;
-    const size_t cut = length > room ? length - room : 0;
+    const size_t capacity = used < sizeof e->text ? sizeof e->text - used : 0;
+    const size_t cut = length > capacity ? length - capacity : 0;
     loci_io_fail(e, told.status, "%s%s: %s", cut ? "..." : "", path + cut, told.text);
 }
 

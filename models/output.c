@@ -32,9 +32,9 @@ static int folder_length(const char *path)
 /* A path of three parts; NULL: no memory. */
 static char *join(const char *path, int folder, const char *name, const char *end)
 {
-    const size_t room = (size_t)folder + strlen(name) + strlen(end) + 1;
-    char *to = malloc(room);
-    if (to) snprintf(to, room, "%.*s%s%s", folder, path, name, end);
+    const size_t capacity = (size_t)folder + strlen(name) + strlen(end) + 1;
+    char *to = malloc(capacity);
+    if (to) snprintf(to, capacity, "%.*s%s%s", folder, path, name, end);
     return to;
 }
 
@@ -122,7 +122,7 @@ static void on_ending(int number)
 }
 
 /* While the list changes, and between making a file and listing it, the handler must wait. */
-static sigset_t hold_signals(void)
+static sigset_t block_signals(void)
 {
     sigset_t set, before;
     sigemptyset(&set);
@@ -204,7 +204,7 @@ loci_status loci_output_begin(struct new_file *o, const char *path, loci_error *
     *o = (struct new_file){ .fd = -1 };
     loci_status s = look(path, &o->path, &old, e);
     if (s) return s;
-    const sigset_t before = hold_signals();
+    const sigset_t before = block_signals();
     o->fd = open_beside(o->path, &old, &o->temp);
     if (o->fd >= 0) list(o);
     else
@@ -245,7 +245,7 @@ static void sync_folder(const char *path)
 loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *e)
 {
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");
-    const sigset_t before = hold_signals();
+    const sigset_t before = block_signals();
     if (!so_far && rename(o->temp, o->path))
         so_far = system_error(e, "rename the new file");
     if (so_far) unlink(o->temp);

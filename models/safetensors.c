@@ -53,7 +53,7 @@ static loci_status expected(const struct parser *p, const char *what)
 
 static void skip_space(struct parser *p) { p->at += strspn(p->at, " \t\r\n"); }
 /* Blanks in front of a character belong to it. */
-static bool take(struct parser *p, char c)
+static bool accept(struct parser *p, char c)
 {
     skip_space(p);
     if (*p->at != c) return false;
@@ -63,7 +63,7 @@ static bool take(struct parser *p, char c)
 
 /* \uXXXX or two of them at `s`, behind the first backslash; returns how many bytes that is, 0: it
  * is no character. */
-static int take_escape(const char *s, uint32_t *code)
+static int read_escape(const char *s, uint32_t *code)
 {
     uint32_t unit[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
@@ -94,10 +94,10 @@ static char *put_utf8(char *to, uint32_t c)
 }
 
 /* A string, or NULL: none is there, or it is not sound at p->at. */
-static const char *take_string(struct parser *p)
+static const char *read_string(struct parser *p)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    if (!take(p, '"')) return NULL;
+    if (!accept(p, '"')) return NULL;
     char *const text = p->at, *to = text;
     while (*p->at != '"') {
         uint32_t code;
@@ -105,7 +105,7 @@ static const char *take_string(struct parser *p)
         if (n <= 0 || code < 0x20) return NULL;          /* the end of the header among them */
         if (code == '\\') {
             const char *escape = p->at[1] ? strchr(escapes, p->at[1]) : NULL;
-            n = escape ? 2 : p->at[1] == 'u' ? 1 + take_escape(p->at + 1, &code) : 1;
+            n = escape ? 2 : p->at[1] == 'u' ? 1 + read_escape(p->at + 1, &code) : 1;
             if (n == 1) return NULL;
             if (escape) code = (uint32_t)meant[escape - escapes];
         }
@@ -118,7 +118,7 @@ static const char *take_string(struct parser *p)
 }
 
 /* A whole number as JSON has it, without a sign or a zero in front; false if it does not fit. */
-static bool take_whole(struct parser *p, ptrdiff_t *x)
+static bool read_whole(struct parser *p, ptrdiff_t *x)
 {
     skip_space(p);
     const char *first = p->at;
@@ -129,16 +129,16 @@ static bool take_whole(struct parser *p, ptrdiff_t *x)
 }
 
 /* A list of whole numbers; returns how many, `most` + 1: there are more, -1: it is no such list. */
-static int take_list(struct parser *p, ptrdiff_t *to, int most)
+static int read_list(struct parser *p, ptrdiff_t *to, int most)
 {
     int n = 0;
-    if (!take(p, '[')) return -1;
-    if (take(p, ']')) return 0;
+    if (!accept(p, '[')) return -1;
+    if (accept(p, ']')) return 0;
     do {
         if (n == most) return most + 1;
-        if (!take_whole(p, &to[n++])) return -1;
-    } while (take(p, ','));
-    return take(p, ']') ? n : -1;
+        if (!read_whole(p, &to[n++])) return -1;
+    } while (accept(p, ','));
+    return accept(p, ']') ? n : -1;
 }
 
 /* How often `what` stands outside of strings, before `end` or the end of the text.  So many tensors
@@ -163,21 +163,21 @@ static const char *const keys[KEYS] = { "dtype", "shape", "data_offsets" };
 static loci_status parse_value(struct parser *p, struct safetensor *t, int key, ptrdiff_t range[2])
 {
     if (key == DTYPE) {
-        const char *type = take_string(p);
+        const char *type = read_string(p);
         int k = 0;
         if (!type) return expected(p, "the name of a dtype");
         while (k < TYPES && strcmp(types[k].name, type)) k++;
         IO_CHECK(p->e, k < TYPES, "tensor '%.64s' has the unknown dtype '%.16s'", t->name, type);
         t->type = (enum safetensors_type)k;
     } else if (key == SHAPE) {
-        t->rank = take_list(p, t->shape, ST_MAX_RANK);
+        t->rank = read_list(p, t->shape, ST_MAX_RANK);
         IO_CHECK(p->e, t->rank >= 0,
                  "the shape of tensor '%.64s' must be a list of non-negative whole numbers",
                  t->name);
         IO_CHECK(p->e, t->rank <= ST_MAX_RANK, "tensor '%.64s' has more than %d dimensions",
                  t->name, ST_MAX_RANK);
     } else {
-        IO_CHECK(p->e, take_list(p, range, 2) == 2,
+        IO_CHECK(p->e, read_list(p, range, 2) == 2,
                  "the data_offsets of tensor '%.64s' must be two non-negative whole numbers",
                  t->name);
     }
@@ -186,18 +186,18 @@ static loci_status parse_value(struct parser *p, struct safetensor *t, int key, 
 
 /* One entry of the header; `room` is the size of the data part. */
 static loci_status parse_tensor(struct parser *p, struct safetensor *t, const char *name,
-                                uint64_t room)
+                                uint64_t capacity)
 {
     bool seen[KEYS] = { false };
     ptrdiff_t range[2], bytes = 0;
     *t = (struct safetensor){ .name = name, .count = 1 };
     IO_CHECK(p->e, *name && strlen(name) <= ST_MAX_NAME,
              "a tensor's name is empty or longer than %d bytes", ST_MAX_NAME);
-    if (!take(p, '{')) return expected(p, "the '{' of a tensor's entry");
+    if (!accept(p, '{')) return expected(p, "the '{' of a tensor's entry");
     do {
-        const char *key = take_string(p);
+        const char *key = read_string(p);
         int k = 0;
-        if (!key || !take(p, ':')) return expected(p, "a key and a colon");
+        if (!key || !accept(p, ':')) return expected(p, "a key and a colon");
         while (k < KEYS && strcmp(keys[k], key)) k++;
         IO_CHECK(p->e, k < KEYS && !seen[k],
                  "the entry of tensor '%.64s' must contain dtype, shape and data_offsets, each "
@@ -206,8 +206,8 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
         seen[k] = true;
         const loci_status s = parse_value(p, t, k, range);
         if (s) return s;
-    } while (take(p, ','));
-    if (!take(p, '}')) return expected(p, "',' or '}'");
+    } while (accept(p, ','));
+    if (!accept(p, '}')) return expected(p, "',' or '}'");
     IO_CHECK(p->e, seen[DTYPE] && seen[SHAPE] && seen[OFFSETS],
              "the entry of tensor '%.64s' must contain dtype, shape and data_offsets", name);
 
@@ -215,9 +215,9 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     for (int i = 0; i < t->rank; i++)
         fits = fits && !__builtin_mul_overflow(t->count, t->shape[i], &t->count);
     fits = fits && !__builtin_mul_overflow(t->count, (ptrdiff_t)types[t->type].size, &bytes);
-    IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= room,
+    IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= capacity,
              "the data_offsets of tensor '%.64s' must lie within the %llu bytes of data", name,
-             (unsigned long long)room);
+             (unsigned long long)capacity);
     /* a shape whose product does not fit has no data of that size either */
     IO_CHECK(p->e, fits && bytes == range[1] - range[0],
              "tensor '%.64s' has %lld bytes of data, which does not match its shape", name,
@@ -231,22 +231,22 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
 static loci_status parse_meta(struct parser *p, struct safetensors *f)
 {
     IO_CHECK(p->e, !f->meta, "__metadata__ occurs twice");
-    if (!take(p, '{')) return expected(p, "the '{' of __metadata__");
+    if (!accept(p, '{')) return expected(p, "the '{' of __metadata__");
     const size_t count = count_outside(p->at, ':', '}');         /* one per entry */
     IO_CHECK(p->e, count <= ST_MAX_META,
              "__metadata__ has %zu entries, but at most %d are allowed", count,
              ST_MAX_META);
     f->meta = calloc(count + 1, sizeof *f->meta);
     if (!f->meta) return loci_io_fail(p->e, LOCI_NO_MEMORY, "out of memory");
-    if (take(p, '}')) return LOCI_OK;
+    if (accept(p, '}')) return LOCI_OK;
     do {
-        const char *key = take_string(p);
-        if (!key || !take(p, ':')) return expected(p, "a key of __metadata__ and a colon");
-        const char *value = take_string(p);
+        const char *key = read_string(p);
+        if (!key || !accept(p, ':')) return expected(p, "a key of __metadata__ and a colon");
+        const char *value = read_string(p);
         if (!value) return expected(p, "a string of __metadata__");
         f->meta[f->meta_count++] = (struct safetensors_meta){ key, value };
-    } while (take(p, ','));
-    return take(p, '}') ? LOCI_OK : expected(p, "',' or '}'");
+    } while (accept(p, ','));
+    return accept(p, '}') ? LOCI_OK : expected(p, "',' or '}'");
 }
 
 static int by_offset(const void *a, const void *b)
@@ -286,22 +286,23 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
 }
 
 /* End to end, in the order of the data: no byte belongs to two tensors, or to none. */
-static loci_status check_data(struct safetensors *f, uint64_t room, loci_error *e)
+static loci_status check_data(struct safetensors *f, uint64_t capacity, loci_error *e)
 {
     qsort(f->tensor, (size_t)f->count, sizeof *f->tensor, by_offset);
     uint64_t at = 0;
     for (int i = 0; i < f->count; at += f->tensor[i++].bytes)
-        IO_CHECK(e, SOUND(2, f->tensor[i].offset == at), "the data of tensor '%.64s' %s",
+        IO_CHECK(e, PLANTED_BUG(2, f->tensor[i].offset == at), "the data of tensor '%.64s' %s",
                  f->tensor[i].name,
                  f->tensor[i].offset < at ? "overlaps another tensor"
                                           : "does not follow that of the tensor before it");
-    IO_CHECK(e, SOUND(1, at == room), "the last %llu bytes of the file belong to no tensor",
-             (unsigned long long)(room - at));
+    IO_CHECK(e, PLANTED_BUG(1, at == capacity),
+             "the last %llu bytes of the file belong to no tensor",
+             (unsigned long long)(capacity - at));
     return LOCI_OK;
 }
 
 /* f->text has `length` bytes and a zero. */
-static loci_status parse_header(struct safetensors *f, size_t length, uint64_t room, loci_error *e)
+static loci_status parse_header(struct safetensors *f, size_t length, uint64_t capacity, loci_error *e)
 {
     struct parser p = { f->text, f->text, e };
     IO_CHECK(e, f->text[0] == '{', "the header does not start with '{'");
@@ -310,24 +311,24 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t r
     IO_CHECK(e, count <= ST_MAX_TENSORS, "the file has more than %d tensors", ST_MAX_TENSORS);
     f->tensor = malloc((count + 1) * sizeof *f->tensor);
     if (!f->tensor) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    take(&p, '{');                       /* it is there */
-    if (!take(&p, '}')) {
+    accept(&p, '{');                       /* it is there */
+    if (!accept(&p, '}')) {
         do {
-            const char *name = take_string(&p);
-            if (!name || !take(&p, ':')) return expected(&p, "the name of a tensor and a colon");
+            const char *name = read_string(&p);
+            if (!name || !accept(&p, ':')) return expected(&p, "the name of a tensor and a colon");
             const bool meta = !strcmp(name, "__metadata__");
             const loci_status s = meta ? parse_meta(&p, f)
-                                       : parse_tensor(&p, &f->tensor[f->count], name, room);
+                                       : parse_tensor(&p, &f->tensor[f->count], name, capacity);
             if (s) return s;
             f->count += !meta;
-        } while (take(&p, ','));
-        if (!take(&p, '}')) return expected(&p, "',' or '}'");
+        } while (accept(&p, ','));
+        if (!accept(&p, '}')) return expected(&p, "',' or '}'");
     }
     skip_space(&p);
     /* a zero inside of the header ends the text, but not the header */
     if (p.at != f->text + length) return expected(&p, "the end");
     const loci_status s = check_names(f, e);
-    return s ? s : check_data(f, room, e);
+    return s ? s : check_data(f, capacity, e);
 }
 
 /* The length is compared with the file before anything of that size is allocated. */

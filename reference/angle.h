@@ -39,7 +39,7 @@ static inline long double angle_reduce(precise phi, int *quarters)
     *quarters = (int)fmodl(whole, 4) & 3;
     return (long double)(phi - (precise)whole * angle_right());
 }
-static inline double angle_turned(precise phi, int quarters)
+static inline double angle_rotated(precise phi, int quarters)
 {
     const long double off = (long double)phi;
     int n;
@@ -50,8 +50,8 @@ static inline double angle_turned(precise phi, int quarters)
     const long double y = n & 1 ? cosl(r) : sinl(r);
     return (double)(n & 2 ? -y : y);
 }
-static inline double angle_sin(precise phi) { return angle_turned(phi, 0); }
-static inline double angle_cos(precise phi) { return angle_turned(phi, 1); }
+static inline double angle_sin(precise phi) { return angle_rotated(phi, 0); }
+static inline double angle_cos(precise phi) { return angle_rotated(phi, 1); }
 
 /* e^x: the series after halving 8 times what whole powers of 2 leave. */
 static inline precise angle_exp(precise x)
@@ -89,14 +89,14 @@ static inline precise angle_pow(precise base, precise exponent) { return powl(ba
  * function here takes longer. */
 static inline precise power_of(precise base, precise exponent)
 {
-    enum { KEPT = 509 };
-    static _Thread_local struct { precise base, exponent, power; } kept[KEPT];
-    const int slot = (int)fabsl(fmodl((long double)exponent * 123457, KEPT));
-    if (kept[slot].base != base || kept[slot].exponent != exponent) {
-        kept[slot].base = base, kept[slot].exponent = exponent;
-        kept[slot].power = angle_pow(base, exponent);
+    enum { SAVED = 509 };
+    static _Thread_local struct { precise base, exponent, power; } saved[SAVED];
+    const int slot = (int)fabsl(fmodl((long double)exponent * 123457, SAVED));
+    if (saved[slot].base != base || saved[slot].exponent != exponent) {
+        saved[slot].base = base, saved[slot].exponent = exponent;
+        saved[slot].power = angle_pow(base, exponent);
     }
-    return kept[slot].power;
+    return saved[slot].power;
 }
 
 #endif

@@ -19,7 +19,7 @@
 /* ---- Room ------------------------------------------------------------------------------------ */
 
 /* n doubles more of `base`; with NULL they are only counted. */
-static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
+static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 {
     double *x = base ? base + *used : NULL;
     *used += n;
@@ -34,19 +34,19 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
-    for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
+    for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
 
-    p->sees = (bool *)take(base, &used, p->H * p->Lk);   /* a double each is more than enough */
+    p->sees = (bool *)carve(base, &used, p->H * p->Lk);   /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
     double **row[] = { &p->raw, &p->log_mul, &p->add, &p->before, &p->flat, &p->a, &p->s, &p->w,
                        &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
-    for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
+    for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
     double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
-    for (int i = 0; i < COUNT(number); i++) *number[i] = take(base, &used, p->H);
-    p->o = take(base, &used, p->H * p->Dv);
-    p->dout = take(base, &used, p->H * p->Dv);
-    p->ae = take(base, &used, p->H * p->D);
-    p->dae = take(base, &used, p->H * p->D);
+    for (int i = 0; i < COUNT(number); i++) *number[i] = carve(base, &used, p->H);
+    p->o = carve(base, &used, p->H * p->Dv);
+    p->dout = carve(base, &used, p->H * p->Dv);
+    p->ae = carve(base, &used, p->H * p->D);
+    p->dae = carve(base, &used, p->H * p->D);
 
     /* Encodings use scratch for a row of keys, of channels, or of a tensor. */
     ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
@@ -55,8 +55,8 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
         for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
             if (p->plan->tensors.list[t].shape[i] > longest)
                 longest = p->plan->tensors.list[t].shape[i];
-    for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = take(base, &used, longest);
-    p->room = take(base, &used, loci_reference_room(p));
+    for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = carve(base, &used, longest);
+    p->scratch_size = carve(base, &used, loci_reference_scratch(p));
     return used;
 }
 
@@ -135,10 +135,10 @@ static void write_rows(const struct problem *p, loci_view x, int heads, int copi
 
 /* Reads rows and turns them.  Keys that are turned already, as a
  * cache keeps them, get what is left to do (xpos: the fading). */
-static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads,
+static void read_rotated(const struct problem *p, loci_which which, loci_view x, int heads,
                         int copies, ptrdiff_t rows, double *y)
 {
-    int e = loci_reference_turning(p);
+    int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     read_rows(p, x, heads, copies, rows, p->D, y);
     for (int h = 0; h < heads * copies && e >= 0; h++)
@@ -150,15 +150,15 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
             }
             /* turn() wants x and y apart */
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->turn(p, e, which, h, i, p->scratch[0], row);
+            p->def[e]->rotate(p, e, which, h, i, p->scratch[0], row);
         }
 }
 
 /* The adjoint, in place: dy holds the gradients by the turned rows, and on return those by x. */
-static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
+static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
                       ptrdiff_t rows, double *dy)
 {
-    int e = loci_reference_turning(p);
+    int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies && e >= 0; h++)
@@ -169,7 +169,7 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
                 continue;
             }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
+            p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
                                      p->scratch[0], row);
         }
 }
@@ -302,17 +302,17 @@ static void softmax_backward(struct problem *p, int h)
 }
 
 /* The encoding that has a weight rule of its own, or -1. */
-int loci_reference_weighing(const struct problem *p)
+int loci_reference_weights(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
-        if (p->def[e]->weigh) return e;
+        if (p->def[e]->weights_of_row) return e;
     return -1;
 }
 
 /* ds of head h from dw, dlse and drem. */
-void loci_reference_weigh_backward(struct problem *p, int h)
+void loci_reference_weights_backward(struct problem *p, int h)
 {
-    const int rule = loci_reference_weighing(p);
+    const int rule = loci_reference_weights(p);
     if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
     else softmax_backward(p, h);
 }
@@ -331,11 +331,11 @@ static void forward_row(struct problem *p)
             p->sees[h * p->Lk + j] = visible(p, j) && let_through(p, h, j);
 
     score(p);
-    int rule = loci_reference_weighing(p);
+    int rule = loci_reference_weights(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         p->rem[h] = 0;                                   /* a softmax leaves nothing */
-        if (rule >= 0) p->def[rule]->weigh(p, rule, h);
+        if (rule >= 0) p->def[rule]->weights_of_row(p, rule, h);
         else softmax(p, h);
         double *o = p->o + h * p->Dv;
         zero(o, p->Dv);
@@ -388,7 +388,7 @@ static void backward_row(struct problem *p, const loci_grad *grad)
         }
         for (int e = 0; e < p->plan->encs; e++)
             if (p->def[e]->value) p->def[e]->value_backward(p, e, h);
-        loci_reference_weigh_backward(p, h);
+        loci_reference_weights_backward(p, h);
     }
     const loci_view to = dense(grad->dmask, p->H, p->Lq, p->Lk);
     for (int h = 0; h < p->H && to.data; h++)
@@ -406,7 +406,7 @@ static void write_outputs(const struct problem *p)
         ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
         if (o.data)
             memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
-        const bool stick = loci_reference_weighing(p) >= 0;
+        const bool stick = loci_reference_weights(p) >= 0;
         if (p->call->lse && !stick) ((double *)p->call->lse)[bhi] = p->lse[h];
         if (p->call->rem && stick) ((double *)p->call->rem)[bhi] = p->rem[h];
         if (p->call->ae && p->plan->states)
@@ -421,8 +421,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const int copies = p->Hk / p->Hkv;
-    read_turned(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q);
-    read_turned(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->k);
+    read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q);
+    read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->k);
     read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
     zero(p->dq, p->H * p->Lq * p->D);
     zero(p->dk, p->Hk * p->Lk * p->D);
@@ -438,8 +438,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     }
     if (p->budget) loci_budget_entry(p);
     if (!grad) return;
-    turn_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
-    turn_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
+    rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
+    rotate_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
     write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);
     write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->D, p->dk);
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
@@ -459,17 +459,17 @@ loci_status loci_reference_budget(const loci_plan *plan, const void *const *tens
 
     p->backward = grad != NULL || budget;
     /* one double more, as calloc(0) may return NULL; zeros, as gradients are added */
-    double *room = calloc((size_t)lay_out(p, NULL) + 1, sizeof *room);
-    CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
-    lay_out(p, room);
+    double *scratch_size = calloc((size_t)lay_out(p, NULL) + 1, sizeof *scratch_size);
+    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
+    lay_out(p, scratch_size);
     if (budget && loci_budget_open(p, budget)) {
-        free(room);
+        free(scratch_size);
         return loci_fail(call->error, LOCI_NO_MEMORY, "no memory for the budget");
     }
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     if (budget) loci_budget_close(p);
-    free(room);
+    free(scratch_size);
     return LOCI_OK;
 }
 

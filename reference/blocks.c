@@ -3,94 +3,126 @@
  *
  *     x[block j] <- exp(X) x[block j],     X = sum over axes a of coordinate[a] A[a][j]
  *
- * The exponential is a Taylor series after halving and before squaring.  For the gradient, exp of
- * [[X^T, G], [0, X^T]] has above its diagonal what dL/dexp(X) = G makes of dL/dX. */
+ * The exponential is a Taylor series after halving and before squaring, which loses the norm of X
+ * times the unit round-off.  So X is formed in `precise`, and so is the exponential of a large one.
+ * For the gradient, exp of [[X^T, G], [0, X^T]] has above its diagonal what dL/dexp(X) = G makes of
+ * dL/dX. */
 #include "reference/problem.h"
 
 /* How an encoding makes its generators. */
 struct blocks_by {
     int block, count, axes;
     /* A[axis][j] of a kv head, and what dL/dA adds to the tensors. */
-    double (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
-                        int column);
+    precise (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
+                         int column);
     void (*give)(const struct problem *, int e, int kv, int axis, int j, int row,
                  int column, double d);
 };
 
-enum { TERMS = 18 };                                     /* at a norm of 1/2: below 2^-70 */
+/* Up to this norm `wide` is enough: 2^-64 times it is 2^-48. */
+#if LDBL_MANT_DIG == 64
+static const double near = 65536;
+#else
+static const double near = 1;
+#endif
+enum { WIDE_TERMS = 18, PRECISE_TERMS = 28 };            /* at a norm of 1/2: below 2^-70, 2^-120 */
 
-/* Three matrices of twice a block, for the backward pass. */
+/* The largest matrix and three more of `precise`, and one of double. */
 static ptrdiff_t room_of(const struct blocks_by *b)
 {
-    return 3 * 4 * (ptrdiff_t)b->block * b->block;
+    const ptrdiff_t numbers = 4 * (ptrdiff_t)b->block * b->block;
+    return numbers * (4 * (ptrdiff_t)(sizeof(precise) / sizeof(double)) + 1) + 1;
+}
+/* The matrix of so many numbers in p->room; *out: the one of double. */
+static precise *matrix_of(const struct problem *p, ptrdiff_t numbers, double **out)
+{
+    char *at = (char *)p->scratch_size;
+    at += (sizeof(precise) - (uintptr_t)at % sizeof(precise)) % sizeof(precise);
+    *out = (double *)((precise *)at + 4 * numbers);
+    return (precise *)at;
 }
 
-/* y = exp(x), n x n; x is overwritten, t is scratch.
- * exp(x) = exp(x / 2^k)^(2^k), and the series by Horner's rule. */
-static void exponential(int n, double *x, double *y, double *t)
+/* y = exp(x)^(2^halvings), n x n, by Horner's rule and squaring; t is scratch. */
+#define DEFINE_SERIES(name_, number, terms)                                                        \
+    static void name_(int n, const number *x, number *y, number *t, int halvings)                  \
+    {                                                                                              \
+        for (int i = 0; i < n * n; i++) y[i] = i % (n + 1) == 0;                                   \
+        for (int k = terms; k > -halvings; k--) {                                                  \
+            const number *left = k > 0 ? x : y;                                                    \
+            for (int i = 0; i < n; i++)                                                            \
+                for (int j = 0; j < n; j++) {                                                      \
+                    number sum = 0;                                                                \
+                    for (int m = 0; m < n; m++) sum += left[i * n + m] * y[m * n + j];             \
+                    t[i * n + j] = k > 0 ? (i == j) + sum / k : sum;     /* 1 + x y / k, or y y */ \
+                }                                                                                  \
+            memcpy(y, t, (size_t)(n * n) * sizeof *y);                                             \
+        }                                                                                          \
+    }
+DEFINE_SERIES(series_wide, wide, WIDE_TERMS)
+DEFINE_SERIES(series_precise, precise, PRECISE_TERMS)
+
+/* out = exp(x), n x n; x is overwritten, and so are the three matrices behind it.
+ * exp(x) = exp(x / 2^k)^(2^k). */
+static void exponential(int n, precise *x, double *out)
 {
+    const int numbers = n * n;
     double norm = 0;
     for (int i = 0; i < n; i++) {
         double sum = 0;
-        for (int j = 0; j < n; j++) sum += fabs(x[i * n + j]);
+        for (int j = 0; j < n; j++) sum += fabs((double)x[i * n + j]);
         norm = fmax(norm, sum);
     }
     /* Halved until the norm is at most 1/2. */
-    int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
-    for (int i = 0; i < n * n; i++) x[i] = ldexp(x[i], -halvings), y[i] = i % (n + 1) == 0;
-    for (int k = TERMS; k > 0; k--) {                    /* y = 1 + x y / k */
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < n; j++) {
-                double sum = 0;
-                for (int m = 0; m < n; m++) sum += x[i * n + m] * y[m * n + j];
-                t[i * n + j] = (i == j) + sum / k;
-            }
-        memcpy(y, t, (size_t)(n * n) * sizeof *y);
-    }
-    for (; halvings > 0; halvings--) {
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < n; j++) {
-                double sum = 0;
-                for (int m = 0; m < n; m++) sum += y[i * n + m] * y[m * n + j];
-                t[i * n + j] = sum;
-            }
-        memcpy(y, t, (size_t)(n * n) * sizeof *y);
+    const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
+    const long double part = ldexpl(1, -halvings);
+    precise *y = x + numbers;
+    if (isfinite(norm) && norm > near) {
+        for (int i = 0; i < numbers; i++) x[i] *= (precise)part;
+        series_precise(n, x, y, y + numbers, halvings);
+        for (int i = 0; i < numbers; i++) out[i] = (double)y[i];
+    } else {
+        wide *w = (wide *)y;
+        for (int i = 0; i < numbers; i++) w[i] = (wide)(x[i] * (precise)part);
+        series_wide(n, w, w + numbers, w + 2 * numbers, halvings);
+        for (int i = 0; i < numbers; i++) out[i] = (double)w[numbers + i];
     }
 }
 
 /* An entry of X for the coordinates of a row. */
-static double exponent(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
-                       int kv, ptrdiff_t row, int j, int r, int c)
+static precise exponent(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
+                        int kv, ptrdiff_t row, int j, int r, int c)
 {
-    double sum = 0;
+    precise sum = 0;
     for (int axis = 0; axis < b->axes; axis++)
         sum += coordinate(p, which, axis, row) * b->generator(p, e, kv, axis, j, r, c);
     return sum;
 }
 
 /* Channels after the last block stay as they are. */
-static void turn_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
+static void rotate_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
                         int head, ptrdiff_t row, const double *x, double *y)
 {
     int n = b->block, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
-    double *in = p->room, *out = in + n * n, *t = out + n * n;
+    double *out;
+    precise *in = matrix_of(p, n * n, &out);
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int j = 0; j < b->count; j++) {
         for (int r = 0; r < n; r++)
             for (int c = 0; c < n; c++) in[r * n + c] = exponent(p, e, b, which, kv, row, j, r, c);
-        exponential(n, in, out, t);
+        exponential(n, in, out);
         for (int r = 0; r < n; r++) y[j * n + r] = dot(out + r * n, x + j * n, n);
     }
 }
 
 /* y = exp(X) x: dx = exp(X)^T dy, and dL/dexp(X) = dy x^T goes into the upper right
  * of the doubled matrix, whose exponential has exp(X)^T as its first block. */
-static void turn_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
+static void rotate_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
                                  loci_which which, int head, ptrdiff_t row, const double *x,
                                  const double *dy, double *dx)
 {
     int n = b->block, m = 2 * n, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
-    double *in = p->room, *out = in + m * m, *t = out + m * m;
+    double *out;
+    precise *in = matrix_of(p, m * m, &out);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int j = 0; j < b->count; j++) {
         const double *g = dy + j * n;
@@ -105,7 +137,7 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
                 in[r * m + n + c] = g[r] * x[j * n + c];
                 in[(n + r) * m + c] = 0;
             }
-        exponential(m, in, out, t);
+        exponential(m, in, out);
         /* The first block of the result is exp(X)^T, the upper right one dL/dX. */
         for (int r = 0; r < n; r++) dx[j * n + r] = dot(out + r * m, g, n);
         for (int axis = 0; axis < b->axes; axis++)
@@ -122,13 +154,13 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
                       const double *x, double *y)                                                  \
     {                                                                                              \
         struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        turn_blocks(p, e, &b, which, head, row, x, y);                                             \
+        rotate_blocks(p, e, &b, which, head, row, x, y);                                             \
     }                                                                                              \
     static void name_##_backward(const struct problem *p, int e, loci_which which, int head,       \
                                  ptrdiff_t row, const double *x, const double *dy, double *dx)     \
     {                                                                                              \
         struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        turn_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
+        rotate_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
     }                                                                                              \
     static ptrdiff_t name_##_room(const struct problem *p, int e)                                  \
     {                                                                                              \
@@ -136,7 +168,7 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
         return room_of(&b);                                                                        \
     }                                                                                              \
     const struct definition loci_define_##name_ = {                                                \
-        .name = #name_, .turn = name_, .turn_backward = name_##_backward, .room = name_##_room,    \
+        .name = #name_, .rotate = name_, .rotate_backward = name_##_backward, .scratch_size = name_##_room,    \
         .matrices = true,                                                                          \
     };
 
@@ -161,13 +193,13 @@ static double comrope_weight(const struct problem *p, int e, int axis, int j)
     if (option(p, e, "kind", 0) == 1) return tensor(p, e, "theta")[theta_number(p, e, axis, j)];
     return j % (int)option(p, e, "axes", 2) == axis;
 }
-static double comrope_skew(const struct problem *p, int e, int kv, int j, int row, int column)
+static precise comrope_skew(const struct problem *p, int e, int kv, int j, int row, int column)
 {
     const double *P = tensor(p, e, "p");
-    return P[p_number(p, e, kv, j, row, column)] - P[p_number(p, e, kv, j, column, row)];
+    return (precise)P[p_number(p, e, kv, j, row, column)] - P[p_number(p, e, kv, j, column, row)];
 }
-static double comrope_generator(const struct problem *p, int e, int kv, int axis, int j,
-                                int row, int column)
+static precise comrope_generator(const struct problem *p, int e, int kv, int axis, int j,
+                                 int row, int column)
 {
     return comrope_weight(p, e, axis, j) * comrope_skew(p, e, kv, j, row, column);
 }
@@ -178,7 +210,8 @@ static void comrope_give(const struct problem *p, int e, int kv, int axis, int j
     double *dP = dtensor(p, e, "p"), *dtheta = dtensor(p, e, "theta");
     dP[p_number(p, e, kv, j, row, column)] += d * comrope_weight(p, e, axis, j);
     dP[p_number(p, e, kv, j, column, row)] -= d * comrope_weight(p, e, axis, j);
-    if (dtheta) dtheta[theta_number(p, e, axis, j)] += d * comrope_skew(p, e, kv, j, row, column);
+    if (dtheta)
+        dtheta[theta_number(p, e, axis, j)] += d * (double)comrope_skew(p, e, kv, j, row, column);
 }
 static struct blocks_by blocks_of_comrope(const struct problem *p, int e)
 {
@@ -201,8 +234,8 @@ static int liere_number(const struct problem *p, int e, int kv, int axis, int j,
     return (((axis * heads + (heads > 1 ? kv : 0)) * count + j) * block + row) * block + column;
 }
 /* An entry of U - U^T. */
-static double liere_generator(const struct problem *p, int e, int kv, int axis, int j,
-                              int row, int column)
+static precise liere_generator(const struct problem *p, int e, int kv, int axis, int j,
+                               int row, int column)
 {
     const double *raw = tensor(p, e, "raw");
     if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];

@@ -4,7 +4,7 @@
 
 #include "reference/budget.h"
 
-static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
+static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 {
     double *x = base ? base + *used : NULL;
     *used += n;
@@ -26,26 +26,26 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
         row = p->H * p->Lk;
     for (int t = 0; t < p->plan->tensors.n; t++) {
         z->elements[t] = count_of(p, &p->plan->tensors.list[t]);
-        z->dtensor[t] = take(base, &used, z->elements[t]);
-        z->jt[t] = take(base, &used, z->elements[t]);
+        z->dtensor[t] = carve(base, &used, z->elements[t]);
+        z->jt[t] = carve(base, &used, z->elements[t]);
     }
     double **const whole[] = { &z->q, &z->eq, &z->dq, &z->jq, &z->k, &z->ek, &z->dk, &z->jk, &z->dv,
                                &z->jv };
     const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v };
-    for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
+    for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
     double **const rows[] = { &z->raw, &z->logs, &z->before, &z->add, &z->flat, &z->a, &z->s,
                               &z->dw, &z->ds, &z->da, &z->dadd, &z->term[0], &z->term[1],
                               &z->term[2], &z->hot, &z->none, &z->j[0], &z->j[1], &z->j[2] };
-    for (int i = 0; i < COUNT(rows); i++) *rows[i] = take(base, &used, row);
+    for (int i = 0; i < COUNT(rows); i++) *rows[i] = carve(base, &used, row);
     double **const heads[] = { &z->lse, &z->rem, &z->delta, &z->drem, &z->cotrow[0],
                                &z->cotrow[1] };
-    for (int i = 0; i < COUNT(heads); i++) *heads[i] = take(base, &used, p->H);
-    z->o = take(base, &used, p->H * p->Dv), z->cot = take(base, &used, p->H * p->Dv);
-    z->ae = take(base, &used, p->H * p->D), z->cotae = take(base, &used, p->H * p->D);
-    z->ones = take(base, &used, p->D), z->column = take(base, &used, p->D);
-    z->sum = take(base, &used, p->D), z->widest = take(base, &used, 2 * p->H);
-    z->group = (int *)take(base, &used, p->D), z->alone = (bool *)take(base, &used, p->Lk);
-    z->cope = take(base, &used, 3 * p->Lk);
+    for (int i = 0; i < COUNT(heads); i++) *heads[i] = carve(base, &used, p->H);
+    z->o = carve(base, &used, p->H * p->Dv), z->cot = carve(base, &used, p->H * p->Dv);
+    z->ae = carve(base, &used, p->H * p->D), z->cotae = carve(base, &used, p->H * p->D);
+    z->ones = carve(base, &used, p->D), z->column = carve(base, &used, p->D);
+    z->sum = carve(base, &used, p->D), z->widest = carve(base, &used, 2 * p->H);
+    z->group = (int *)carve(base, &used, p->D), z->alone = (bool *)carve(base, &used, p->Lk);
+    z->cope = carve(base, &used, 3 * p->Lk);
     return used;
 }
 
@@ -54,14 +54,14 @@ loci_status loci_budget_open(struct problem *p, const struct loci_budget *to)
     struct sizes *z = calloc(1, sizeof *z);
     if (!z) return LOCI_NO_MEMORY;
     z->to = to;
-    z->room = calloc((size_t)lay_out(p, z, NULL) + 1, sizeof *z->room);
-    if (!z->room) {
+    z->scratch_size = calloc((size_t)lay_out(p, z, NULL) + 1, sizeof *z->scratch_size);
+    if (!z->scratch_size) {
         free(z);
         return LOCI_NO_MEMORY;
     }
-    lay_out(p, z, z->room);
+    lay_out(p, z, z->scratch_size);
     /* e^x ends at -60, and what breaks off a stick, or is left of it, at -34.5 */
-    z->lost = exp(loci_reference_weighing(p) < 0 ? -60 : -34.5) / to->unit;
+    z->lost = exp(loci_reference_weights(p) < 0 ? -60 : -34.5) / to->unit;
     p->budget = z;
     return LOCI_OK;
 }
@@ -72,7 +72,7 @@ void loci_budget_close(struct problem *p)
     for (int t = 0; t < p->plan->tensors.n && z->to->dtensors; t++)
         if (z->to->dtensors[t])
             memcpy(z->to->dtensors[t], z->dtensor[t], (size_t)z->elements[t] * sizeof(double));
-    free(z->room);
+    free(z->scratch_size);
     free(z);
     p->budget = NULL;
 }
@@ -97,7 +97,7 @@ static void find_groups(struct problem *p, int e)
         if (rows == 0) continue;
         for (int c = 0; c < p->D; c++) {
             zero(z->ones, p->D), z->ones[c] = 1;
-            p->def[e]->turn(p, e, which, 0, row, z->ones, z->column);
+            p->def[e]->rotate(p, e, which, 0, row, z->ones, z->column);
             for (int r = 0; r < p->D; r++) {
                 const int from = z->group[r], into = z->group[c];
                 for (int x = 0; z->column[r] != 0 && from != into && x < p->D; x++)
@@ -112,7 +112,7 @@ static void stretch(struct problem *p, int e, loci_which which, int h, ptrdiff_t
 {
     struct sizes *z = p->budget;
     for (int c = 0; c < p->D; c++) z->ones[c] = z->group[c] == c;
-    p->def[e]->turn(p, e, which, h, row, z->ones, z->sum);
+    p->def[e]->rotate(p, e, which, h, row, z->ones, z->sum);
     zero(z->column, p->D);
     for (int c = 0; c < p->D; c++) z->column[z->group[c]] += z->sum[c] * z->sum[c];
     for (int c = 0; c < p->D; c++) z->column[c] = sqrt(z->column[c]);
@@ -134,16 +134,16 @@ static void spread(const struct problem *p, const double *x, double *y)
 }
 
 static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int heads, int copies,
-                          ptrdiff_t rows, const double *turned, double *size, double *off)
+                          ptrdiff_t rows, const double *rotated, double *size, double *off)
 {
-    const int e = loci_reference_turning(p);
+    const int e = loci_reference_rotation(p);
     const bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies && e >= 0 && !cached; h++)
         for (ptrdiff_t i = 0; i < rows; i++) stretch(p, e, which, h, i);      /* fope's widest */
     for (int h = 0; h < heads * copies; h++)
-        for (ptrdiff_t i = 0; i < rows; i++, turned += p->D, size += p->D, off += p->D) {
-            for (int c = 0; c < p->D; c++) size[c] = fabs(turned[c]), off[c] = 0;
+        for (ptrdiff_t i = 0; i < rows; i++, rotated += p->D, size += p->D, off += p->D) {
+            for (int c = 0; c < p->D; c++) size[c] = fabs(rotated[c]), off[c] = 0;
             if (e < 0) continue;
             if (cached) {
                 if (p->def[e]->cached) memcpy(off, size, (size_t)p->D * sizeof *off);
@@ -158,7 +158,7 @@ static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int 
 void loci_budget_begin(struct problem *p)
 {
     struct sizes *z = p->budget;
-    const int e = loci_reference_turning(p);
+    const int e = loci_reference_rotation(p);
     if (e >= 0) find_groups(p, e);
     sizes_of_rows(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, p->q, z->q, z->eq);
     sizes_of_rows(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, p->k, z->k, z->ek);
@@ -169,7 +169,7 @@ void loci_budget_begin(struct problem *p)
 
 /* ---- Gradients elsewhere --------------------------------------------------------------------- */
 
-static struct places keep(const struct problem *p)
+static struct places save_places(const struct problem *p)
 {
     struct places s = { .dq = p->dq, .dk = p->dk, .dv = p->dv, .dadd = p->dadd, .draw = p->draw,
                         .dlog_mul = p->dlog_mul, .da = p->da, .ds = p->ds, .dw = p->dw,
@@ -211,7 +211,7 @@ void loci_budget_row(struct problem *p)
 {
     struct sizes *z = p->budget;
     const ptrdiff_t n = p->H * p->Lk;
-    const struct places real = keep(p);
+    const struct places real = save_places(p);
     double *const clear[] = { z->raw, z->logs, z->before, z->add, z->flat, z->a, z->s };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
     divert(p);
@@ -228,7 +228,7 @@ void loci_budget_row(struct problem *p)
         write_row(z->to->o, p, h, p->Dv, z->o + h * p->Dv);
         write_row(z->to->ae, p, h, p->D, z->ae + h * p->D);
         write_row(z->to->lse, p, h, 1, z->lse + h), write_row(z->to->rem, p, h, 1, z->rem + h);
-        if (p->backward && z->to->dq) loci_weigh_sizes(p, h, &real);
+        if (p->backward && z->to->dq) loci_weight_sizes(p, h, &real);
     }
     if (z->to->dq) {
         memcpy(z->da, z->ds, (size_t)n * sizeof(double));
@@ -260,11 +260,11 @@ static void even_out(struct problem *p, int e)
 }
 
 /* Gradients of rows turn back, and what turns them learns. */
-static void turn_back(struct problem *p, loci_which which, loci_view x, int heads, int copies,
+static void rotate_back(struct problem *p, loci_which which, loci_view x, int heads, int copies,
                       ptrdiff_t rows, double *d, double *to)
 {
     struct sizes *z = p->budget;
-    const int e = loci_reference_turning(p);
+    const int e = loci_reference_rotation(p);
     const bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     double *const sum = z->cotae;
     x = dense(x, heads, rows, p->D);
@@ -279,7 +279,7 @@ static void turn_back(struct problem *p, loci_which which, loci_view x, int head
                 for (int c = 0; c < p->D; c++) sum[z->group[c]] += row[c];
                 for (int r = 0; r < p->D && learns(p, e); r++) {
                     zero(z->ones, p->D), z->ones[r] = 1;
-                    p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
+                    p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
                                              z->ones, z->sum);
                     even_out(p, e);
                     loci_harvest_tensors(p, e, sum[z->group[r]]);
@@ -299,10 +299,10 @@ void loci_budget_entry(struct problem *p)
 {
     struct sizes *z = p->budget;
     if (!z->to->dq) return;
-    const struct places real = keep(p);
+    const struct places real = save_places(p);
     divert(p);
-    turn_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, z->dq, z->to->dq);
-    turn_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, z->dk, z->to->dk);
+    rotate_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, z->dq, z->to->dq);
+    rotate_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, z->dk, z->to->dk);
     memcpy(z->to->dv + p->b * p->Hkv * p->Lk * p->Dv, z->dv,
            (size_t)(p->Hkv * p->Lk * p->Dv) * sizeof(double));
     give_back(p, &real);

@@ -22,7 +22,7 @@ enum kind { RAW, ADD, LOG, KINDS };
 
 struct sizes {
     const struct loci_budget *to;
-    double *room;
+    double *scratch_size;
     double lost;                         /* weights below this times the unit may be 0 */
     /* Turned rows; what they may be off by, 0 where rows do not turn; their gradients. */
     double *q, *k, *eq, *ek, *dq, *dk, *dv;
@@ -68,6 +68,6 @@ void loci_score_back_sizes(struct problem *, int h);
 
 /* budget_weights.c: sizes of the outputs of a head; of ds, and of gradients of values. */
 void loci_output_sizes(struct problem *, int h, const struct places *real);
-void loci_weigh_sizes(struct problem *, int h, const struct places *real);
+void loci_weight_sizes(struct problem *, int h, const struct places *real);
 
 #endif

@@ -26,7 +26,7 @@ static double output_size(struct problem *p, int h, double top)
             of_head(p, p->dw, h)[j] = dot(p->dout + h * p->Dv, p->v + v_row(p, h, j), p->Dv);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->value) p->def[e]->value_backward(p, e, h);
-    loci_reference_weigh_backward(p, h);
+    loci_reference_weights_backward(p, h);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (counts(p, h, j))
             sum += fabs(of_head(p, p->ds, h)[j])
@@ -46,7 +46,7 @@ static double output_size(struct problem *p, int h, double top)
 void loci_output_sizes(struct problem *p, int h, const struct places *real)
 {
     struct sizes *z = p->budget;
-    const bool stick = loci_reference_weighing(p) >= 0;
+    const bool stick = loci_reference_weights(p) >= 0;
     const double top = stick ? 0 : top_of(p, h), *w = of_head(p, p->w, h);
     p->seen = p->sees + h * p->Lk;
     p->dout = z->cot, p->dae = z->cotae, p->dlse = z->cotrow[0], p->drem = z->cotrow[1];
@@ -100,7 +100,7 @@ static double weight_sizes(struct problem *p, int h)
     const double *w = of_head(p, p->w, h), *s = of_head(p, p->s, h);
     double *size = of_head(p, z->j[0], h), newer = 0;
     zero(size, p->Lk);
-    if (loci_reference_weighing(p) < 0) {
+    if (loci_reference_weights(p) < 0) {
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (counts(p, h, j))
                 size[j] = (w[j] + z->lost) * (1 + of_head(p, z->s, h)[j] + fabs(s[j] - p->lse[h])
@@ -116,7 +116,7 @@ static double weight_sizes(struct problem *p, int h)
 }
 
 /* Sizes of ds from those of weights, and what values and what weighs have learned. */
-void loci_weigh_sizes(struct problem *p, int h, const struct places *real)
+void loci_weight_sizes(struct problem *p, int h, const struct places *real)
 {
     struct sizes *z = p->budget;
     const double rem = weight_sizes(p, h), *size = of_head(p, z->j[0], h),
@@ -125,12 +125,12 @@ void loci_weigh_sizes(struct problem *p, int h, const struct places *real)
     double mean = 0, older = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) mean += counts(p, h, j) ? w[j] * dw[j] : 0;
     mean -= real->dlse[h];
-    if (loci_reference_weighing(p) >= 0) older = rem * z->drem[h];
+    if (loci_reference_weights(p) >= 0) older = rem * z->drem[h];
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         of_head(p, z->ds, h)[j] = 0;
         if (!counts(p, h, j)) continue;
         const double by = w[j] + z->lost;
-        if (loci_reference_weighing(p) < 0) {
+        if (loci_reference_weights(p) < 0) {
             of_head(p, z->ds, h)[j] = size[j] * fabs(dw[j] - mean)
                                     + by * (of_head(p, z->dw, h)[j] + z->delta[h]) + z->to->least;
         } else {
@@ -147,7 +147,7 @@ void loci_weigh_sizes(struct problem *p, int h, const struct places *real)
         for (int c = 0; c < p->Dv && counts(p, h, j); c++)
             z->dv[v_row(p, h, j) + c] += size[j] * fabs(real->dout[h * p->Dv + c]) + z->to->least;
     p->w = z->j[0], p->dw = z->j[1], p->rem = z->cotrow[1], p->drem = z->cotrow[0];
-    const double kept = p->rem[h];
+    const double saved = p->rem[h];
     p->rem[h] = rem;
     for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = fabs(real->dout[h * p->Dv + c]);
     for (int c = 0; c < p->D; c++) z->cotae[h * p->D + c] = fabs(real->dae[h * p->D + c]);
@@ -166,7 +166,7 @@ void loci_weigh_sizes(struct problem *p, int h, const struct places *real)
                                                          * fabs(mean) + z->delta[h]));
         loci_harvest_tensors(p, sink, 1);
     }
-    p->rem[h] = kept, p->w = real->w, p->rem = real->rem;
+    p->rem[h] = saved, p->w = real->w, p->rem = real->rem;
     z->cotrow[0][h] = z->cotrow[1][h] = 0;
     for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = 0;
     for (int c = 0; c < p->D; c++) z->cotae[h * p->D + c] = 0;

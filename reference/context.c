@@ -170,9 +170,9 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         /* the rows that p may lie between, with its error, and the sizes of their products */
-        const double room = 64 * z->to->unit * off[j];
-        const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - room, npos - 1))),
-            high = (ptrdiff_t)ceil(fmin(at[j] + room, npos - 1)),
+        const double scratch_size = 64 * z->to->unit * off[j];
+        const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - scratch_size, npos - 1))),
+            high = (ptrdiff_t)ceil(fmin(at[j] + scratch_size, npos - 1)),
             on = (ptrdiff_t)fmin(at[j], npos - 1);
         double most = 0, steep = 0;
         for (ptrdiff_t r = low; r <= high; r++) {
@@ -199,7 +199,7 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
             }
         }
         /* beside a whole position the slope of either side is right */
-        dgate += dz * (2 * most + (high - low > 1 || at[j] + room >= npos - 1
+        dgate += dz * (2 * most + (high - low > 1 || at[j] + scratch_size >= npos - 1
                                    ? 2 * steep / z->to->unit : 0));
         const double dlogit = gate_scale * dgate * slopes[j];
         for (int c = 0; c < D; c++) {
@@ -295,7 +295,7 @@ static void sba_value_backward(struct problem *p, int e, int h)
     }
 }
 const struct definition loci_define_sba = {
-    .name = "sba", .check = sba_check, .weigh = sba, .weigh_backward = sba_backward,
+    .name = "sba", .check = sba_check, .weights_of_row = sba, .weigh_backward = sba_backward,
     .value = sba_value, .value_backward = sba_value_backward,
 };
 

@@ -132,9 +132,9 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
-    double *room = calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *room);
-    CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
-    loci_reference_dtensors(p, room);
+    double *scratch_size = calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *scratch_size);
+    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
+    loci_reference_dtensors(p, scratch_size);
     int width = plan->model_dim;
     x = dense(x, 1, p->Lq, width), y = dense(y, 1, p->Lq, width), dy = dense(dy, 1, p->Lq, width);
     for (p->b = 0; p->b < p->B; p->b++)
@@ -150,6 +150,6 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
             }
         }
     if (dy.data) loci_reference_give(p, dtensors);
-    free(room);
+    free(scratch_size);
     return LOCI_OK;
 }

@@ -19,14 +19,14 @@ static double slope(double x) { return x > 0 ? 1 : exp(x); }
 /* Rows [heads][rows][D] of a view: f of them, and f turned.
  * The denominator has f as it is, the numerator f turned. */
 static void features(const struct problem *p, loci_which which, loci_view x, int heads,
-                     ptrdiff_t rows, double *f, double *turned)
+                     ptrdiff_t rows, double *f, double *rotated)
 {
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
-        for (ptrdiff_t i = 0; i < rows; i++, f += p->D, turned += p->D) {
+        for (ptrdiff_t i = 0; i < rows; i++, f += p->D, rotated += p->D) {
             for (int c = 0; c < p->D; c++) f[c] = feature(view_row(x, p->b, h, i)[c]);
-            if (p->def[0]->turn) p->def[0]->turn(p, 0, which, h, i, f, turned);
-            else memcpy(turned, f, (size_t)p->D * sizeof *f);
+            if (p->def[0]->rotate) p->def[0]->rotate(p, 0, which, h, i, f, rotated);
+            else memcpy(rotated, f, (size_t)p->D * sizeof *f);
         }
 }
 /* dx from the gradients of f (df) and of f turned (dturned), which turns back first. */
@@ -40,7 +40,7 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
             /* f reaches the loss twice, turned and as it is, and
              * dx is the sum of both times the slope of f. */
             double *back = p->scratch[0];
-            if (p->def[0]->turn) p->def[0]->turn_backward(p, 0, which, h, i, f, dturned, back);
+            if (p->def[0]->rotate) p->def[0]->rotate_backward(p, 0, which, h, i, f, dturned, back);
             else memcpy(back, dturned, (size_t)p->D * sizeof *back);
             for (int c = 0; c < p->D && dx.data; c++)
                 view_row(dx, p->b, h, i)[c] = (back[c] + df[c]) * slope(view_row(x, p->b, h, i)[c]);
@@ -55,17 +55,17 @@ static bool sees(const struct problem *p, ptrdiff_t j)
 }
 
 /* Room of one batch entry.  f, turned, and their gradients, of queries and keys; rows of dv. */
-struct room { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
+struct scratch_size { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 
 /* Gives everything its place behind the gradients of tensors; with base NULL it only measures.
  * dq and dtq lie together, as do dk, dtk and dv: batch_entry() zeroes them at once. */
-static ptrdiff_t lay_out(struct problem *p, struct room *r, double *base)
+static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
     double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,  &r->dk,
-                        &r->dtk, &r->dv, &r->o,  &r->g,   &p->scratch[0], &p->room };
+                        &r->dtk, &r->dv, &r->o,  &r->g,   &p->scratch[0], &p->scratch_size };
     const ptrdiff_t size[] = {
-        q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_room(p)
+        q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_scratch(p)
     };
     ptrdiff_t used = loci_reference_dtensors(p, base);
     for (int i = 0; i < COUNT(part); i++) {
@@ -76,7 +76,7 @@ static ptrdiff_t lay_out(struct problem *p, struct room *r, double *base)
 }
 
 /* Row p->i of head h: o; returns the denominator, 0 for a row that sees nothing. */
-static double forward_row(const struct problem *p, const struct room *r, int h, loci_view v)
+static double forward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
 {
     double den = 0;
     for (int c = 0; c < p->Dv; c++) r->o[c] = 0;
@@ -91,7 +91,7 @@ static double forward_row(const struct problem *p, const struct room *r, int h, 
     return den;
 }
 /* g is the cotangent over the denominator; dn and dm as in the header. */
-static void backward_row(const struct problem *p, const struct room *r, int h, loci_view v)
+static void backward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
 {
     const double dm = -dot(r->g, r->o, p->Dv);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -107,7 +107,7 @@ static void backward_row(const struct problem *p, const struct room *r, int h, l
     }
 }
 
-static void batch_entry(struct problem *p, const struct room *r, const loci_grad *grad)
+static void batch_entry(struct problem *p, const struct scratch_size *r, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const loci_view v = dense(c->v, p->Hkv, p->Lk, p->Dv), o = dense(c->o, p->H, p->Lq, p->Dv);
@@ -141,15 +141,15 @@ loci_status loci_reference_linear(const loci_plan *plan, const void *const *tens
                                   const loci_call *call, const loci_grad *grad)
 {
     struct problem problem, *p = &problem;
-    struct room room;
+    struct scratch_size scratch_size;
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage linear_attention");
-    double *base = calloc((size_t)lay_out(p, &room, NULL) + 1, sizeof *base);
+    double *base = calloc((size_t)lay_out(p, &scratch_size, NULL) + 1, sizeof *base);
     CHECK(call->error, base, LOCI_NO_MEMORY, "no memory for the reference");
-    lay_out(p, &room, base);
-    for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &room, grad);
+    lay_out(p, &scratch_size, base);
+    for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &scratch_size, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     free(base);
     return LOCI_OK;

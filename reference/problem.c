@@ -82,16 +82,16 @@ ptrdiff_t loci_reference_dtensors(struct problem *p, double *base)
     return used;
 }
 
-int loci_reference_turning(const struct problem *p)
+int loci_reference_rotation(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
-        if (p->def[e]->turn) return e;
+        if (p->def[e]->rotate) return e;
     return -1;
 }
-ptrdiff_t loci_reference_room(const struct problem *p)
+ptrdiff_t loci_reference_scratch(const struct problem *p)
 {
-    const int e = loci_reference_turning(p);
-    return e >= 0 && p->def[e]->room ? p->def[e]->room(p, e) : 0;
+    const int e = loci_reference_rotation(p);
+    return e >= 0 && p->def[e]->scratch_size ? p->def[e]->scratch_size(p, e) : 0;
 }
 
 void loci_reference_give(const struct problem *p, void *const *dtensors)

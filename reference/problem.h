@@ -41,7 +41,7 @@ struct problem {
     double *o, *dout;                    /* [H][Dv] */
     double *ae, *dae;                    /* [H][D] */
     double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
-    double *room;                        /* what the encoding that turns asked for */
+    double *scratch_size;                        /* what the encoding that turns asked for */
     struct sizes *budget;                /* NULL: none is wanted */
 };
 
@@ -53,11 +53,11 @@ struct definition {
     /* What only a call can do wrong; before anything is written. */
     loci_status (*check)(const struct problem *, int e, loci_error *);
     /* One row of q or k: y from x; dx from dy. */
-    void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+    void (*rotate)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                  const double *x, double *y);
-    void (*turn_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+    void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx);
-    ptrdiff_t (*room)(const struct problem *, int e);    /* doubles that turning a row takes */
+    ptrdiff_t (*scratch_size)(const struct problem *, int e);    /* doubles that turning a row takes */
     /* What is left to do with a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
@@ -68,7 +68,7 @@ struct definition {
     /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
-    void (*weigh)(struct problem *, int e, int h),
+    void (*weights_of_row)(struct problem *, int e, int h),
         (*weigh_backward)(struct problem *, int e, int h);
     /* A logit that joins the sum of the softmax and has no value; dlogit is its gradient. */
     double (*sink)(const struct problem *, int e, int h);
@@ -105,8 +105,8 @@ loci_status loci_reference_open(struct problem *, const loci_plan *, const void 
  * only measures.  Returns the number of doubles. */
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
 /* The encoding that turns vectors, or -1; and how many doubles that takes. */
-int loci_reference_turning(const struct problem *);
-ptrdiff_t loci_reference_room(const struct problem *);
+int loci_reference_rotation(const struct problem *);
+ptrdiff_t loci_reference_scratch(const struct problem *);
 /* Hands the sums out to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);
 
@@ -116,8 +116,8 @@ void loci_reference_give(const struct problem *, void *const *dtensors);
  * encodings that bring a sink or weigh, or -1; ds of head h from dw, dlse and drem. */
 double loci_reference_bend(const struct problem *, double flat, double *slope);
 double loci_reference_added(const struct problem *, int h, ptrdiff_t j);
-int loci_reference_sinking(const struct problem *), loci_reference_weighing(const struct problem *);
-void loci_reference_weigh_backward(struct problem *, int h);
+int loci_reference_sinking(const struct problem *), loci_reference_weights(const struct problem *);
+void loci_reference_weights_backward(struct problem *, int h);
 
 /* From budget.c: around a call, and in it when the rows of a batch entry are turned, when row i has
  * been worked on, and when all have. */

@@ -53,7 +53,7 @@ static precise angle(const struct problem *p, int e, const struct pairs *r, loci
 }
 
 /* Channels that are in no pair stay as they are. */
-static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
+static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
                        int head, ptrdiff_t row, const double *x, double *y)
 {
     memcpy(y, x, (size_t)p->D * sizeof *y);
@@ -66,7 +66,7 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
     }
 }
 /* The inverse turn, times the factor.  dphi sums over the axes by their coordinates. */
-static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r,
+static void rotate_pairs_backward(const struct problem *p, int e, const struct pairs *r,
                                 loci_which which, int head, ptrdiff_t row, const double *x,
                                 const double *dy, double *dx)
 {
@@ -94,17 +94,17 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
                       const double *x, double *y) \
     { \
         struct pairs r = pairs_of_##name_(p, e); \
-        turn_pairs(p, e, &r, which, head, row, x, y); \
+        rotate_pairs(p, e, &r, which, head, row, x, y); \
     } \
     static void name_##_backward(const struct problem *p, int e, loci_which which, int head, \
                                  ptrdiff_t row, const double *x, const double *dy, double *dx) \
     { \
         struct pairs r = pairs_of_##name_(p, e); \
-        turn_pairs_backward(p, e, &r, which, head, row, x, dy, dx); \
+        rotate_pairs_backward(p, e, &r, which, head, row, x, dy, dx); \
     } \
     const struct definition loci_define_##name_ = { .name = #name_, \
-                                                    .turn = name_, \
-                                                    .turn_backward = name_##_backward };
+                                                    .rotate = name_, \
+                                                    .rotate_backward = name_##_backward };
 
 /* ---- rope: frequency t is base^(-2t/dim), or given ------------------------------------------- */
 
@@ -133,7 +133,7 @@ static bool is_given(const struct problem *p, int e, const char *name)
 }
 
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
-static const double turn_around = 6.283185307179586;     /* 2 pi */
+static const double full_circle = 6.283185307179586;     /* 2 pi */
 
 /* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast
  * and beta_slow turns in the trained length. */
@@ -143,7 +143,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     for (int slow = 0; slow < 2; slow++) {
         /* bounds[0], bounds[1]: the pairs that make beta_fast and beta_slow turns. */
         double turns = slow ? option(p, e, "beta_slow", 1) : option(p, e, "beta_fast", 32);
-        bounds[slow] = dim * log(length / (turns * turn_around)) / (2 * log(base));
+        bounds[slow] = dim * log(length / (turns * full_circle)) / (2 * log(base));
         if (option(p, e, "truncate", 1) != 0)
             bounds[slow] = slow ? ceil(bounds[slow]) : floor(bounds[slow]);
     }
@@ -158,7 +158,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
 static precise llama3_frequency(const struct problem *p, int e, precise w)
 {
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
-                 wavelength = turn_around / (double)w;
+                 wavelength = full_circle / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
     /* Fewer than low turns in the trained length: stretched; at least high turns: as it was. */
     if (wavelength > length / low) return w / s;
@@ -282,7 +282,7 @@ static void xpos(const struct problem *p, int e, loci_which which, int head, ptr
                  const double *x, double *y)
 {
     struct pairs r = pairs_of_xpos(p, e);
-    turn_pairs(p, e, &r, which, head, row, x, y);
+    rotate_pairs(p, e, &r, which, head, row, x, y);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, y);
 }
 /* Fading is its own adjoint and comes first on the way back. */
@@ -293,7 +293,7 @@ static void xpos_backward(const struct problem *p, int e, loci_which which, int 
     double faded[1024];                  /* the widest head there is */
     memcpy(faded, dy, (size_t)p->D * sizeof *faded);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, faded);
-    turn_pairs_backward(p, e, &r, which, head, row, x, faded, dx);
+    rotate_pairs_backward(p, e, &r, which, head, row, x, faded, dx);
 }
 static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x)
 {
@@ -301,7 +301,7 @@ static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x
 }
 
 const struct definition loci_define_xpos = {
-    .name = "xpos", .turn = xpos, .turn_backward = xpos_backward, .cached = fade_cached,
+    .name = "xpos", .rotate = xpos, .rotate_backward = xpos_backward, .cached = fade_cached,
 };
 
 /* ---- rope2d ------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 static precise fope_frequency(const struct fope *f, int l)
 {
     const precise w = power_of(option(f->p, f->e, "base", 10000), -(precise)l / f->all);
-    double least = turn_around / option(f->p, f->e, "train_length", 512)
+    double least = full_circle / option(f->p, f->e, "train_length", 512)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
@@ -467,8 +467,8 @@ static void fope_means(struct problem *p, int e, int kv, const double *x, const 
     }
 }
 const struct definition loci_define_fope = { .name = "fope",
-                                             .turn = fope,
-                                             .turn_backward = fope_backward,
+                                             .rotate = fope,
+                                             .rotate_backward = fope_backward,
                                              .turn_sizes = fope_means,
                                              .cancels = true };
 
@@ -527,7 +527,7 @@ static void tape_value_backward(struct problem *p, int e, int h)
     }
 }
 const struct definition loci_define_tape = {
-    .name = "tape", .turn = tape, .turn_backward = tape_backward, .value = tape_value,
+    .name = "tape", .rotate = tape, .rotate_backward = tape_backward, .value = tape_value,
     .value_backward = tape_value_backward,
 };
 
@@ -539,9 +539,9 @@ static void rotate_row(const struct problem *p, int e, loci_which which, int h, 
 {
     const struct definition *def = e < 0 ? NULL : p->def[e];
     size_t bytes = (size_t)p->D * sizeof *x;
-    if (dy && def) def->turn_backward(p, e, which, h, i, x, dy, dx ? dx : unused);
+    if (dy && def) def->rotate_backward(p, e, which, h, i, x, dy, dx ? dx : unused);
     else if (dy && dx) memcpy(dx, dy, bytes);
-    if (y && def) def->turn(p, e, which, h, i, x, y);
+    if (y && def) def->rotate(p, e, which, h, i, x, y);
     else if (y) memcpy(y, x, bytes);
 }
 
@@ -558,15 +558,15 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     CHECK(call->error, which == LOCI_QUERY || p->Hk == p->Hkv, LOCI_BAD_ARG,
           "the heads of a group turn its keys apart");
 
-    int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_turning(p);
+    int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_rotation(p);
     ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk;
 
-    double *room =
-        calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_room(p)),
-               sizeof *room);
-    CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
-    double *x1 = room + loci_reference_dtensors(p, room), *dy1 = x1 + p->D, *unused = dy1 + p->D;
-    p->room = unused + p->D;
+    double *scratch_size =
+        calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_scratch(p)),
+               sizeof *scratch_size);
+    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
+    double *x1 = scratch_size + loci_reference_dtensors(p, scratch_size), *dy1 = x1 + p->D, *unused = dy1 + p->D;
+    p->scratch_size = unused + p->D;
     x = dense(x, heads, rows, p->D), y = dense(y, heads, rows, p->D);
     dy = dense(dy, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (p->b = 0; p->b < p->B; p->b++)
@@ -580,6 +580,6 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
                            dx.data ? view_row(dx, p->b, h, i) : NULL, unused);
             }
     if (dy.data) loci_reference_give(p, dtensors);
-    free(room);
+    free(scratch_size);
     return LOCI_OK;
 }

@@ -113,7 +113,11 @@ typedef struct {
  * fails return LOCI_TRANSPORT.
  *
  * loci_parallel_workspace() returns the bytes of `work`, 0 if the call or the shares are invalid;
- * loci_parallel_forward() then says what is wrong.  backward 1: the size is for both passes.
+ * loci_parallel_forward() then says what is wrong.  backward 1: the size is for both passes.  With
+ * the same shares, the size is enough for calls with fewer batch entries or threads.  It does not
+ * grow steadily with the length of the sequence: the borders of shares and of chunks move, and a
+ * rank may own fewer rows of a longer sequence.  So ask for every list of shares that you will use,
+ * and give each rank its largest result.
  *
  * In the backward pass, gradients of rows, keys and INPUT tensors are those that this rank owns.
  * Gradients of LEARNED and FIXED tensors are complete and equal on every rank: do not add them up.
@@ -131,7 +135,11 @@ LOCI_API loci_status loci_parallel_backward(const loci_plan *, const void *table
  * cache, hold the keys that this rank owns by key_shares (or shares): one piece for each rank that
  * owns any, starting at a multiple of 4096 keys.  New keys go to the last owner, and to the next
  * rank when it is full.  o, lse, rem and ae are written on every rank.  Append keys to a cache with
- * the positions that they have among all keys. */
+ * the positions that they have among all keys.
+ *
+ * The size of loci_parallel_decode_workspace() is enough for calls with fewer batch entries, rows,
+ * keys (of the rank and of all ranks) or threads.  For a generation, ask with the largest q_len and
+ * with the shares that have the largest number of keys. */
 LOCI_API size_t      loci_parallel_decode_workspace(const loci_plan *, const loci_call *,
                                                     const loci_parallel *);
 LOCI_API loci_status loci_parallel_decode(const loci_plan *, const void *tables, void *work,

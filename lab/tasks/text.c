@@ -42,8 +42,8 @@ static ptrdiff_t place(const struct lab_problem *p, const struct lab_column *c, 
         return (ptrdiff_t)(lab_next(&d) * (double)(text->train - p->length + 1));
     }
     const int windows = (int)c->value[0];
-    const ptrdiff_t room = text->count - text->train - (ptrdiff_t)LONGEST * p->length;
-    return text->train + row / windows * room / (STRETCHES - 1)
+    const ptrdiff_t capacity = text->count - text->train - (ptrdiff_t)LONGEST * p->length;
+    return text->train + row / windows * capacity / (STRETCHES - 1)
          + (ptrdiff_t)(row % windows) * c->length;
 }
 

@@ -32,7 +32,7 @@ static void fill_batch(struct lab_batch *b, const struct lab_arm *a, uint64_t se
     enum { SEQUENCES = 4 };
     ptrdiff_t rows = 0;
     for (int s = 0; s < SEQUENCES; s++) rows += lengths[s];
-    lab_batch_room(b, SEQUENCES, rows);
+    lab_batch_reserve(b, SEQUENCES, rows);
     b->sequences = SEQUENCES, b->rows = rows, b->scored = 0;
     ptrdiff_t r = 0;
     for (int s = 0; s < SEQUENCES; s++) {

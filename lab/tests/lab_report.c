@@ -163,7 +163,7 @@ static struct lab_result *add_run(const char *arm, const char *task, int seed, b
     snprintf(r->weights_sha256, sizeof r->weights_sha256, "%064x", (unsigned)runs.count * 977u);
     strcpy(r->version, "0.3.0"), strcpy(r->compiler, "gcc 12"), strcpy(r->cpu, "a <fast> one");
     strcpy(r->isa, "avx2");
-    r->row = draw_take(16, sizeof *r->row);
+    r->row = draw_alloc(16, sizeof *r->row);
     r->rows = 1;
     return r;
 }
@@ -180,7 +180,7 @@ static void add_column(struct lab_result *r, const char *variant, const char *na
                        bool trained, enum lab_metric metric, double value)
 {
     struct lab_row *row = row_named(r, variant);
-    if (!row->column) row->column = draw_take(LAB_COLUMNS, sizeof *row->column);
+    if (!row->column) row->column = draw_alloc(LAB_COLUMNS, sizeof *row->column);
     struct lab_measured *c = &row->column[row->columns++];
     *c = (struct lab_measured){ .times = times,
                                 .length = (int)(64 * times),
@@ -192,7 +192,7 @@ static void add_column(struct lab_result *r, const char *variant, const char *na
                                 .exact = 0.25 };
     snprintf(c->name, sizeof c->name, "%s", name);
     if (metric != LAB_LOSS) c->accuracy = c->exact = value, c->loss = 1;
-    c->each = draw_take(SEQUENCES, sizeof *c->each);
+    c->each = draw_alloc(SEQUENCES, sizeof *c->each);
     for (int i = 0; i < SEQUENCES; i++)
         c->each[i] = metric == LAB_LOSS ? value + 0.1 * (i % 2) : i % 2;
 }
@@ -208,7 +208,7 @@ static double noise(const char *arm, int seed, double size)
 static void add_spans(struct lab_row *r, double within, double beyond)
 {
     static const int ends[] = { 15, 63, 127, 255, 511 };
-    r->span = draw_take(5, sizeof *r->span), r->spans = 5;
+    r->span = draw_alloc(5, sizeof *r->span), r->spans = 5;
     for (int i = 0; i < 5; i++) {
         const int from = i ? ends[i - 1] + 1 : 0;
         r->span[i] =
@@ -230,7 +230,7 @@ static void add_text(const char *arm, int seeds, const double *loss)
         const double more = noise(arm, s, 0.004);
         text_columns(r, "", loss, more);
         add_spans(&r->row[0], loss[0] + more, loss[3] + more);
-        r->log = draw_take(3, sizeof *r->log), r->logs = 3;
+        r->log = draw_alloc(3, sizeof *r->log), r->logs = 3;
         for (int i = 0; i < 3; i++)
             r->log[i] = (struct lab_logged){
                 100 * i, 3 - i, 1e-3, 0.5, i ? 2.5 - 0.3 * i : NAN, i ? 2.9 - 0.1 * i : NAN
@@ -258,7 +258,7 @@ static void add_scores(const char *arm, const char *task, int seeds, const bool 
 static void free_runs(void)
 {
     lab_results_free(&runs);
-    runs.list = draw_take(MOST_RUNS, sizeof *runs.list);
+    runs.list = draw_alloc(MOST_RUNS, sizeof *runs.list);
 }
 
 static struct lab_result *run_of(const char *arm, const char *task, int seed)
@@ -307,9 +307,9 @@ static void make_text(int seeds)
         text_columns(r, "window", (const double[]){ 1.6, 1.605, 1.61, 1.615 },
                      noise(r->arm, s, 0.004));
         add_spans(&r->row[1], 1.6, 1.62);
-        r->warning = draw_take(2, sizeof *r->warning);
+        r->warning = draw_alloc(2, sizeof *r->warning);
         r->warning[r->warnings++] =
-            strcpy(draw_take(80, 1), "slopes of 4 heads are 1/4 <...> 1/256");
+            strcpy(draw_alloc(80, 1), "slopes of 4 heads are 1/4 <...> 1/256");
     }
 }
 
@@ -682,7 +682,7 @@ static void put_file(const char *name, const char *bytes, size_t n)
 
 static char *get_file(const char *name, size_t *n)
 {
-    char path[SCRATCH], *bytes = draw_take(1 << 20, 1);
+    char path[SCRATCH], *bytes = draw_alloc(1 << 20, 1);
     path_in(path, name);
     FILE *f = fopen(path, "rb");
     if (!f) exit(2);
@@ -899,8 +899,8 @@ static void check_files(void)
     free(runs.list[0].row[1].column[2].each);
     runs.list[0].row[1].column[2].each = NULL;
     runs.list[0].cache_bytes_per_token = NAN;
-    runs.list[0].warning = draw_take(1, sizeof *runs.list[0].warning);
-    runs.list[0].warning[runs.list[0].warnings++] = strcpy(draw_take(40, 1), "a \"warning\", <b>");
+    runs.list[0].warning = draw_alloc(1, sizeof *runs.list[0].warning);
+    runs.list[0].warning[runs.list[0].warnings++] = strcpy(draw_alloc(40, 1), "a \"warning\", <b>");
     for (int k = 0; k < 4; k++) runs.list[0].row[0].column[k].loss = loss_of[3][k];
     CHECK_THAT(!lab_result_write(&runs.list[0], run, &e), "%s", e.text);
     CHECK_THAT(!lab_result_write(&runs.list[1], other, &e), "%s", e.text);
@@ -1154,8 +1154,8 @@ static void check_report(void)
     make_text(3);
     make_others();
     runs.skips = 1;
-    runs.skipped = draw_take(1, sizeof *runs.skipped);
-    runs.skipped[0] = strcpy(draw_take(40, 1), "runs/x is left out: it is <odd>");
+    runs.skipped = draw_alloc(1, sizeof *runs.skipped);
+    runs.skipped[0] = strcpy(draw_alloc(40, 1), "runs/x is left out: it is <odd>");
     report_make(&r, &runs, folder, &pictures);
     report_html(&html, &r), report_text(&text, &r, 80), report_text(&wide, &r, 200);
     report_csv(&csv, &r), report_json(&json, &r);
@@ -1215,7 +1215,7 @@ int main(void)
 {
     scratch(folder, "lab-report");
     if (!mkdtemp(folder)) return 2;
-    runs.list = draw_take(MOST_RUNS, sizeof *runs.list);
+    runs.list = draw_alloc(MOST_RUNS, sizeof *runs.list);
     check_student();
     check_variances();
     check_shares();

@@ -32,14 +32,14 @@ static const char *column_name(const struct lab_column *c) { return c ? c->name 
 static struct sequence draw(const struct lab_problem *p, const struct lab_column *c, uint64_t key,
                             int row)
 {
-    const size_t room = (size_t)(c ? c->length : p->task->longest(p));
-    struct sequence s = { .p = p, .column = c, .row = row, .token = malloc(room * 4),
-                          .target = malloc(room * 4), .word = malloc(room * 16),
-                          .want = calloc(room, 16) };
-    for (size_t i = 0; i < room; i++) s.token[i] = s.target[i] = UNTOUCHED;
+    const size_t capacity = (size_t)(c ? c->length : p->task->longest(p));
+    struct sequence s = { .p = p, .column = c, .row = row, .token = malloc(capacity * 4),
+                          .target = malloc(capacity * 4), .word = malloc(capacity * 16),
+                          .want = calloc(capacity, 16) };
+    for (size_t i = 0; i < capacity; i++) s.token[i] = s.target[i] = UNTOUCHED;
     s.n = p->task->draw(p, c, key, row, s.token, s.target);
-    CHECK_THAT(s.n >= 2 && s.n <= (int)room, WHERE ": %d of %zu tokens", OF(&s), s.n, room);
-    for (size_t i = (size_t)s.n; i < room; i++)
+    CHECK_THAT(s.n >= 2 && s.n <= (int)capacity, WHERE ": %d of %zu tokens", OF(&s), s.n, capacity);
+    for (size_t i = (size_t)s.n; i < capacity; i++)
         if (s.token[i] != UNTOUCHED || s.target[i] != UNTOUCHED)
             CHECK_FAILED(WHERE ": token %zu behind the end is written", OF(&s), i);
     return s;

@@ -22,7 +22,7 @@ from . import embed as _embed
 from . import layers
 from ._c import Error
 from ._masks import lengths
-from ._numbers import whole_or_none
+from ._numbers import real, whole, whole_or_none
 from ._plan import Plan, acts_on
 from ._torch import autocast
 from ._types import DTypeLike, IntArrayLike, RealArrayLike, Tensors
@@ -61,6 +61,27 @@ def _taking_back(cache: Cache, added: Sequence[int]) -> Iterator[None]:
         for entry, count in enumerate(added):
             cache.truncate(cache.length(entry) - count, entry)
         raise
+
+
+MOST_HEADS, MOST_DIM, MOST_WIDTH = 1 << 16, 1 << 10, 1 << 20  # of a plan
+
+
+def _sizes(embed_dim: Any, heads: Any, kv_heads: Any, head_dim: Any) -> tuple[int, int, int, int]:
+    """The sizes of a layer, read before any of its tensors is made."""
+    embed_dim, heads = whole(embed_dim, "embed_dim", 1, MOST_WIDTH), whole(heads, "heads", 1, MOST_HEADS)
+    kv_heads = whole_or_none(kv_heads, "kv_heads", high=heads) or heads
+    if heads % kv_heads:
+        raise Error(f"kv_heads {kv_heads} must divide heads {heads}, as each key head serves the same number")
+    head_dim = whole_or_none(head_dim, "head_dim", high=MOST_DIM)
+    if head_dim is None and embed_dim % heads:
+        raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
+    return embed_dim, heads, kv_heads, head_dim or whole(embed_dim // heads, "embed_dim // heads", 1, MOST_DIM)
+
+
+def _text(encoding: Any, name: str) -> str:
+    if not isinstance(encoding, str):
+        raise TypeError(f"{name} must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
+    return encoding
 
 
 def _cache_dtype(weight: torch.Tensor, dtype: Any) -> Any:
@@ -187,8 +208,8 @@ class Encoding(_Learns):
         super().__init__()
         self._plan = Plan(
             encoding,
-            heads,
-            dim,
+            whole(heads, "heads", 1, MOST_HEADS),
+            whole(dim, "dim", 1, MOST_DIM),
             kv_heads=kv_heads,
             value_dim=value_dim,
             model_dim=model_dim,
@@ -318,12 +339,10 @@ class Attention(nn.Module):
             raise TypeError(
                 "encoding is missing: give a text such as 'rope:pairing=half', or 'nope' for no positions at all"
             )
-        if acts_on(encoding, "state"):
+        if acts_on(_text(encoding, "encoding"), "state"):
             raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
-        if head_dim is None and embed_dim % heads:
-            raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
-        self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
-        self.head_dim = head_dim or embed_dim // heads
+        embed_dim, heads, self.kv_heads, self.head_dim = _sizes(embed_dim, heads, kv_heads, head_dim)
+        self.heads = heads
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
         self.k_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
@@ -510,6 +529,7 @@ class Embedding(_Learns):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        embed_dim = whole(embed_dim, "embed_dim", 1, MOST_WIDTH)
         self._plan = Plan(encoding, model_dim=embed_dim, stage="embed", max_len=max_len)
         self.encoding, self.max_len = encoding, max_len
         self._make_tensors(device, dtype)
@@ -581,14 +601,13 @@ class FoXPro(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if head_dim is None and embed_dim % heads:
-            raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
+        embed_dim, heads, self.kv_heads, self.head_dim = _sizes(embed_dim, heads, kv_heads, head_dim)
         if output_gate not in (None, *layers.ACTIVATIONS):
             raise Error(f"output_gate must be None or one of {', '.join(layers.ACTIVATIONS)}, not '{output_gate}'")
-        self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
-        self.head_dim = head_dim or embed_dim // heads
+        self.heads = heads
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
-        self.encoding = "fox" if rope is None else f"{rope}+fox"
+        self.encoding = "fox" if rope is None else f"{_text(rope, 'rope')}+fox"
+        Plan(self.encoding, heads, self.head_dim, kv_heads=self.kv_heads)  # refuses what no call could have
         self.output_gate = output_gate
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, width, bias=False, **made)
@@ -757,9 +776,16 @@ class TaPE(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if embed_dim % (2 * heads):
+        heads = whole(heads, "heads", 1, MOST_HEADS)
+        if whole(embed_dim, "embed_dim", 1, MOST_WIDTH) % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
-        self.heads, self.head_dim, self.mix, self.base = heads, embed_dim // heads, mix, base
+        embed_dim, heads, _, self.head_dim = _sizes(embed_dim, heads, None, None)
+        units = whole(units, "units", 1, MOST_WIDTH)
+        if mix not in layers.MIXES:
+            raise Error(f"mix must be one of {', '.join(layers.MIXES)}, not '{mix}'")
+        self.heads, self.mix, self.base = heads, mix, real(base, "base")
+        if not 1 <= self.base <= 1e18:
+            raise Error(f"base must be from 1 to 1e18, not {self.base}")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
         self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)

@@ -123,6 +123,53 @@ class Modules(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "encoding is missing: .* 'nope' for no positions"):
             nn.Attention(32, 4)
 
+    def test_sizes(self) -> None:
+        """Each size of each module: no error of torch or Python, and none of a call that comes later."""
+        modules: dict[str, tuple[Any, dict[str, Any]]] = {
+            "Encoding": (nn.Encoding, {"encoding": "nope", "heads": 4, "dim": 8}),
+            "Attention": (nn.Attention, {"embed_dim": 32, "heads": 4, "encoding": "nope"}),
+            "Embedding": (nn.Embedding, {"encoding": "sinusoidal", "embed_dim": 32}),
+            "FoXPro": (nn.FoXPro, {"embed_dim": 32, "heads": 4}),
+            "TaPE": (nn.TaPE, {"embed_dim": 32, "heads": 4, "units": 3}),
+        }
+        optional = {"Attention": ("kv_heads", "head_dim"), "FoXPro": ("kv_heads", "head_dim")}
+        for module, (cls, sizes) in modules.items():
+            for name in (*(n for n in sizes if n != "encoding"), *optional.get(module, ())):
+                for wrong in (0, -1, -4, 1 << 40, 2.0, 2.5, True, "8", [4], float("nan")):
+                    with self.subTest(module=module, name=name, wrong=wrong):
+                        kind = loci.Error if type(wrong) is int else TypeError
+                        with self.assertRaisesRegex(kind, f"^{name} must be (from|a whole number)"):
+                            cls(**{**sizes, name: wrong})
+            for name in sizes:
+                with self.subTest(module=module, name=name), self.assertRaises(TypeError):
+                    cls(**{**sizes, name: None})
+
+    def test_sizes_together(self) -> None:
+        for cls in (nn.Attention, nn.FoXPro):
+            rest = ("nope",) if cls is nn.Attention else ()
+            with self.assertRaisesRegex(loci.Error, "kv_heads 3 must divide heads 4"):
+                cls(32, 4, *rest, kv_heads=3)
+            with self.assertRaisesRegex(loci.Error, "embed_dim 2 is no multiple of 4 heads"):
+                cls(2, 4, *rest)
+            with self.assertRaisesRegex(loci.Error, "embed_dim // heads must be from 1 to 1024"):
+                cls(4096, 2, *rest)
+        with self.assertRaisesRegex(loci.Error, "multiple of 2 x 4 heads"):
+            nn.TaPE(36, 4, units=3)
+        with self.assertRaisesRegex(loci.Error, "mix must be one of rowsum, full"):
+            nn.TaPE(32, 4, units=3, mix="half")
+        for base in (0, -1.0, 0.5, float("inf"), float("nan")):
+            with self.assertRaisesRegex(loci.Error, "base must be from 1 to 1e18"):
+                nn.TaPE(32, 4, units=3, base=base)
+        with self.assertRaisesRegex(TypeError, "base must be a number"):
+            nn.TaPE(32, 4, units=3, base="ten")  # type: ignore[arg-type]
+        for wrong in (5, b"nope"):
+            with self.assertRaisesRegex(TypeError, "must be a text such as"):
+                nn.Attention(32, 4, wrong)  # type: ignore[arg-type]
+            with self.assertRaisesRegex(TypeError, "rope must be a text such as"):
+                nn.FoXPro(32, 4, rope=wrong)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(loci.Error, "xyz"):
+            nn.FoXPro(32, 4, rope="xyz")
+
 
 MODULES: dict[str, tuple[Any, ...]] = {
     "Encoding": (nn.Encoding, "fire+t5", 4, 8),

@@ -8,6 +8,9 @@
 #include "util/overlap.h"
 #include "contract/engine.h"
 
+/* The most rows of a call that goes as decode, where all rows share one pass over the keys. */
+enum { FEW_ROWS = 4 };
+
 static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
 /* ---- What is given: open.c, cache.c */
@@ -15,7 +18,7 @@ static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % 
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
 size_t loci_cache_bytes(const loci_plan *, const struct loci_cache *);
-loci_status loci_take_grad(loci_grad *to, const loci_call *, bool sized, const loci_grad *from);
+loci_status loci_copy_grad(loci_grad *to, const loci_call *, bool sized, const loci_grad *from);
 
 /* Takes shapes, positions, cache and host from a call that has been taken; refuses
  * those whose sizes overflow.  wide: all rows go in tiles, however few there are. */
@@ -25,7 +28,7 @@ loci_status loci_open_view(const struct call *, loci_view *to, const loci_view *
                            const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width);
 loci_status loci_open_grad(struct call *);
 /* Refuses NULL for what is not optional. */
-loci_status loci_need(const struct call *, const void *, const char *name);
+loci_status loci_require(const struct call *, const void *, const char *name);
 /* Adds what every call reads and writes beside views: tables, workspace,
  * positions, segments; and the tensors, with their gradients `out`. */
 void loci_add_call(const struct call *, struct regions *, const void *tables, const void *work);
@@ -38,16 +41,16 @@ loci_status loci_open_tables(struct call *, const void *tables);
 loci_status loci_accept(const struct call *, int e);
 /* The workspace is taken in two steps.  take_room() finds where everything is and checks the size,
  * and checks starts and positions; when the caller knows that it overlaps nothing, use_room()
- * writes to it: positions that are counted, and sequences.  lay_out_room returns the bytes,
+ * writes to it: positions that are counted, and sequences.  lay_out_workspace returns the bytes,
  * SIZE_MAX if there are too many; it writes nothing. */
-typedef size_t lay_out_room(struct call *, char *base, bool backward);
-loci_status loci_take_room(struct call *, void *work, lay_out_room *, bool backward);
-void loci_use_room(struct call *);
+typedef size_t lay_out_workspace(struct call *, char *base, bool backward);
+loci_status loci_lay_out_workspace(struct call *, void *work, lay_out_workspace *, bool backward);
+void loci_fill_workspace(struct call *);
 /* All that a pass may need. */
-lay_out_room loci_lay_out;
+lay_out_workspace loci_lay_out;
 /* What turning or storing rows needs: positions, the scratch of the rotation, and the engine's
  * workspace for each thread. */
-size_t loci_lay_out_turning(struct call *, char *base, size_t workspace(const struct call *));
+size_t loci_lay_out_rotate(struct call *, char *base, size_t workspace(const struct call *));
 /* Bytes of `work` for append and remove of a call with a cache; SIZE_MAX when too many. */
 size_t loci_cache_workspace(const loci_plan *, const loci_call *);
 
@@ -81,13 +84,13 @@ loci_status loci_open_attention(struct call *, const loci_plan *, const void *ta
                                 const loci_call *, const struct opening *);
 /* Bytes of `work` for a forward pass of a call that has been taken, 0 where there can be none; and
  * of what goes in parts: a slot of struct part, and what encodings hand on. */
-struct room {
-    size_t slot, link[MAX_ENCODINGS];
-    struct chain_room chain;
+struct measured {
+    size_t slot, state[MAX_ENCODINGS];
+    struct chain_sizes chain;
     struct call call;                    /* as it was measured */
 };
-size_t loci_attention_room(const loci_plan *, const loci_call *, const struct opening *,
-                           struct room *);
+size_t loci_measure_attention(const loci_plan *, const loci_call *, const struct opening *,
+                           struct measured *);
 
 /* Has a backward pass what it needs from the forward one?  attention.c */
 loci_status loci_check_results(const struct call *, const loci_grad *);
@@ -104,7 +107,7 @@ loci_status loci_check_starts(const struct call *);
 /* Positions and coordinates lie within 2^40. */
 loci_status loci_check_given(const struct call *);
 /* Takes room for positions that are counted from starts, and fills it. */
-void loci_take_positions(struct call *, struct arena *);
+void loci_carve_positions(struct call *, struct arena *);
 void loci_count_positions(struct call *);
 void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
@@ -113,12 +116,9 @@ loci_status loci_check_positions(const struct call *);
 /* ---- Before and after the engine: open.c */
 
 /* begin() of the rotation, then, with `keys`, the keys and
- * begin() of the others, which may read turned keys. */
+ * begin() of the others, which may read rotated keys. */
 void loci_begin(struct call *, bool keys);
-/* The same of a pass in parts: of the others, before the first part; of rotation and keys, before
- * each, which has the keys from number `first` on. */
-void loci_begin_parts(struct call *);
-void loci_begin_part(struct call *, ptrdiff_t first);
+void loci_begin_encoding(struct call *, int e);
 /* Backward: zeroes the totals and gradients that somebody wants and sets the others to NULL. */
 void loci_want(struct call *, void *const *out);
 /* Sums of parts become gradients of tensors, are rounded once and written. */

@@ -150,30 +150,32 @@ static loci_status check_owned(const struct call *c, const void *tables, const s
     struct call own = *c;
     own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
     own.g.dk = o->owned->dk, own.g.dv = o->owned->dv;
-    own.Lk = own.in->k_len, own.work_bytes = o->owned->work_bytes;
+    own.Lk = own.in->k_len, own.mem.work_bytes = o->owned->work_bytes;
     return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
 }
 static void place(struct call *c, const struct opening *o)
 {
-    c->where.from = o->from, c->where.runs = o->runs, c->where.run_count = o->run_count;
-    c->where.apart = o->apart, c->chain = o->chain;
+    c->where.from = o->from, c->stream.runs = o->runs, c->stream.run_count = o->run_count;
+    c->stream.apart = o->apart, c->stream.chain = o->chain;
     if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
     if (!o->keys) return;
-    c->keys = o->keys, c->first = o->first, c->part = o->part, c->where.here = o->here;
+    c->stream.keys = o->keys, c->stream.first = o->first, c->stream.part = o->part, c->stream.here = o->here;
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
 }
-size_t loci_attention_room(const loci_plan *p, const loci_call *in, const struct opening *o,
-                           struct room *room)
+size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const struct opening *o,
+                           struct measured *measured)
 {
     struct call c;
     if (loci_open_call(&c, p, in, false)) return 0;
     place(&c, o);
-    room->slot = p->engine->held(&c);
-    for (int e = 0; e < p->encs; e++)
-        room->link[e] = p->enc[e].pe->link ? p->enc[e].pe->link(&c, e) : 0;
+    measured->slot = p->engine->part_slot(&c);
+    for (int e = 0; e < p->encs; e++) {
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        measured->state[e] = stream && stream->state_size ? stream->state_size(&c, e) : 0;
+    }
     const size_t bytes = loci_lay_out(&c, NULL, o->grad != NULL);
-    if (o->chain.on) room->chain = p->engine->chained->room(&c);
-    room->call = c;
+    if (o->chain.on) measured->chain = p->engine->chained->sizes(&c);
+    measured->call = c;
     return bytes == SIZE_MAX || bytes > PTRDIFF_MAX ? 0 : bytes;
 }
 
@@ -213,8 +215,8 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     }
     /* Where there are no rows or keys, pointers may be NULL: nothing is read there. */
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
-    if (rows) { TRY(loci_need(c, c->q.data, "q")); TRY(loci_need(c, c->o.data, "o")); }
-    if (keys) { TRY(loci_need(c, c->k.data, "k")); TRY(loci_need(c, c->v.data, "v")); }
+    if (rows) { TRY(loci_require(c, c->q.data, "q")); TRY(loci_require(c, c->o.data, "o")); }
+    if (keys) { TRY(loci_require(c, c->k.data, "k")); TRY(loci_require(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
           "ae must be NULL: it is an output of the encoding tape only");
     /* Positions stand in for coordinates on one axis only. */
@@ -222,10 +224,10 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
-    TRY(loci_take_room(c, work, loci_lay_out, backward));
+    TRY(loci_lay_out_workspace(c, work, loci_lay_out, backward));
     TRY(o->owned ? check_owned(c, tables, o)
                  : check_memory(c, tables, work, o, entries, length));
-    loci_use_room(c);
+    loci_fill_workspace(c);
     TRY(loci_check_positions(c));
     for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
     return LOCI_OK;
@@ -237,7 +239,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     struct call c;
     loci_call in;
     const struct opening opening = { .stage = LOCI_ATTENTION };
-    TRY(loci_take_call(&in, wants_sizes(p), given));
+    TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(loci_open_attention(&c, p, tables, work, &in, &opening));
     if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
     loci_begin(&c, true);
@@ -296,8 +298,8 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     struct call c;
     loci_call in;
     loci_grad wanted, *grad = &wanted;
-    TRY(loci_take_call(&in, wants_sizes(p), given));
-    TRY(loci_take_grad(grad, &in, wants_sizes(p), given_grad));
+    TRY(loci_copy_call(&in, wants_sizes(p), given));
+    TRY(loci_copy_grad(grad, &in, wants_sizes(p), given_grad));
     TRY(loci_open_attention(&c, p, tables, work, &in,
                             &(struct opening){ .stage = LOCI_ATTENTION, .grad = grad }));
     TRY(loci_check_results(&c, grad));
@@ -329,12 +331,12 @@ loci_status loci_weights(const loci_plan *p, const void *tables, void *work, con
     loci_call in;
     const loci_grad none = { .size = sizeof none };
     struct regions more = { .n = 0 };
-    TRY(loci_take_call(&in, wants_sizes(p), given));
+    TRY(loci_copy_call(&in, wants_sizes(p), given));
     CHECK(in.error, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");
     TRY(loci_open_call(&c, p, &in, true));
     TRY(loci_open_view(&c, &weights, &weights, "weights", p->heads, c.Lq, c.Lk));
-    if (c.B && c.Lq && c.Lk) TRY(loci_need(&c, weights.data, "weights"));
+    if (c.B && c.Lq && c.Lk) TRY(loci_require(&c, weights.data, "weights"));
     loci_add_view(&more, "weights", &weights, c.B, p->heads, c.Lq, c.Lk, p->real, WRITTEN);
     TRY(loci_open_attention(
         &c, p, tables, work, &in,

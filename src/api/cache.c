@@ -36,7 +36,7 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
 static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
 {
     const size_t at = a->used;
-    take_bytes(a, count, each);
+    carve_bytes(a, count, each);
     return (ptrdiff_t)at;
 }
 /* Lays out the struct itself and the numbers by entry.  They
@@ -48,7 +48,7 @@ static void lay_out_lists(struct loci_cache *c, struct arena *a)
     c->len = reserve(a, batch, sizeof(int64_t));
     c->most = reserve(a, batch, sizeof(int64_t));
     c->base = reserve(a, batch, sizeof(int64_t));
-    c->kept = reserve(a, batch, sizeof(int64_t));
+    c->present = reserve(a, batch, sizeof(int64_t));
     c->first = reserve(a, batch, sizeof(int64_t));
     c->done = reserve(a, batch, sizeof(int64_t));
 }
@@ -86,13 +86,14 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
                                .seqs.ktiles = (ptrdiff_t)keys / KT };
     for (int e = 0; e < p->encs; e++) {
-        const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
+        const struct encoding_cache *cache = p->enc[e].pe->cache;
+        const size_t bytes = cache ? cache->size(&like, e) : 0;
         if (bytes) c->made[e] = reserve(&a, bytes, 1);
     }
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
 
-/* Can this plan have such a cache?  Keys are stored turned, so that a decode
+/* Can this plan have such a cache?  Keys are stored rotated, so that a decode
  * need not turn them all again for each token; where each query head turns
  * them its own way that is impossible, and they are stored as they come. */
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
@@ -160,7 +161,7 @@ static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_err
     bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
               && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
-    sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->kept)[b] == len - base;
+    sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->present)[b] == len - base;
     CHECK(e, sound, LOCI_BAD_ARG,
           "the cache is damaged: the length of entry %td, %lld keys, contradicts its other fields",
           b, (long long)len);
@@ -176,7 +177,7 @@ static bool is_cache(const struct loci_cache *c)
     struct loci_cache laid = { .form = c->form };
     lay_out_lists(&laid, &(struct arena){ 0 });
     return laid.len == c->len && laid.most == c->most && laid.base == c->base
-        && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
+        && laid.present == c->present && laid.first == c->first && laid.done == c->done;
 }
 /* Checks a whole cache against the plan before a call uses it.  Everything in
  * it that could lead outside of its memory is computed anew and compared. */
@@ -268,15 +269,15 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
     lengths(c)[b] = length;
     if (length > *most) *most = length;
     const int64_t base = cache_oldest(c, b) / CHUNK * CHUNK;
-    cache_list(c, c->base)[b] = base, cache_list(c, c->kept)[b] = length - base;
+    cache_list(c, c->base)[b] = base, cache_list(c, c->present)[b] = length - base;
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-static size_t lay_out_keeping(struct call *c, char *base, bool backward)
+static size_t lay_out_update(struct call *c, char *base, bool backward)
 {
     (void)backward;
-    return loci_lay_out_turning(c, base, c->plan->engine->keep_workspace);
+    return loci_lay_out_rotate(c, base, c->plan->engine->cache_workspace);
 }
 /* An append is a call of its keys alone. */
 static loci_call append_call(const loci_call *in)
@@ -302,7 +303,7 @@ size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
     for (int i = 0; i < COUNT(calls); i++) {
         struct call c;
         if (loci_open_call(&c, p, &calls[i], true)) continue;
-        const size_t n = lay_out_keeping(&c, NULL, false);
+        const size_t n = lay_out_update(&c, NULL, false);
         if (n > most) most = n;
     }
     return most;
@@ -356,13 +357,13 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
 
 /* Lets encodings go on with their sums, from key from[b] of
  * each entry on, and notes for which lengths they are right. */
-static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
+static void save_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
     const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
                               .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
     for (int e = 0; e < p->encs; e++)
-        if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
+        if (c->made[e]) p->enc[e].pe->cache->update(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
 }
 /* Copies the inputs by key behind those that are there; lengths are still the old ones. */
@@ -395,7 +396,7 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
 }
 
 /* The cache is the output; all the rest is read and must not lie in it. */
-static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables,
+static loci_status check_memory(const struct call *c, const struct cache_update *a, const void *tables,
                                 const void *work)
 {
     const struct loci_plan *p = c->plan;
@@ -415,24 +416,24 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
 {
     struct call c;
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, wants_sizes(p), given));
+    TRY(loci_copy_call(in, wants_sizes(p), given));
     TRY(check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
     const loci_call rows = append_call(in);
     TRY(loci_open_call(&c, p, &rows, true));
-    struct keeping a = { .to = to, .counts = in->k_lens,
-                         .turn = p->rotate >= 0 && p->keys_rotated };
+    struct cache_update a = { .to = to, .counts = in->k_lens,
+                         .rotate = p->rotate >= 0 && p->keys_rotated };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
-    TRY(loci_take_room(&c, work, lay_out_keeping, false));
+    TRY(loci_lay_out_workspace(&c, work, lay_out_update, false));
     /* The other encodings see these keys when a pass does, and are asked then. */
-    if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
+    if (a.rotate) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
-    loci_use_room(&c);
+    loci_fill_workspace(&c);
     if (!c.B || !c.Lk) return LOCI_OK;
 
     /* The position of row 0 of k.  An entry with fewer keys than k_len has them
@@ -441,7 +442,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
     c.where.firsts = first;
     loci_begin(&c, false);
-    const loci_status status = p->engine->keep(&c, &a);
+    const loci_status status = p->engine->update_cache(&c, &a);
     if (status) {
         lose_oldest(to, in);
         return loci_fail(in->error, status, "cancelled by the host");
@@ -456,7 +457,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
         set_length(to, b, old + count);
         done[b] = old;
     }
-    keep_inputs(p, to, done);            /* from the old lengths on */
+    save_inputs(p, to, done);            /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
@@ -506,10 +507,10 @@ static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdif
 /* Keys that move up turn on by the difference of positions.  A rotation that also multiplies
  * has done so when they were appended; turning again would do it twice, so `undo` takes it
  * back.  States belong to their keys and move with them, so those keys do not turn. */
-static void turn_again(const loci_plan *p, const struct call *c, struct keeping *a)
+static void rotate_again(const loci_plan *p, const struct call *c, struct cache_update *a)
 {
-    a->turn = p->rotate >= 0 && p->keys_rotated && !p->states;
-    if (!a->turn) return;
+    a->rotate = p->rotate >= 0 && p->keys_rotated && !p->states;
+    if (!a->rotate) return;
     const int enc = p->use[p->rotate].enc;
     const struct loci_pe *pe = p->enc[enc].pe;
     int channel, channels;
@@ -525,7 +526,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     struct call call;
     int64_t shift[KT];
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, wants_sizes(p), given));
+    TRY(loci_copy_call(in, wants_sizes(p), given));
     loci_error *e = in->error;
     TRY(check_plan(p, 0, 1, e));
     TRY(loci_cache_check(p, c, e));
@@ -554,24 +555,24 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     const loci_call rows = remove_call(in, c, shift);
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
-    TRY(loci_take_room(&call, work, lay_out_keeping, false));
+    TRY(loci_lay_out_workspace(&call, work, lay_out_update, false));
     /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
     loci_add_call(&call, &r, tables, work);
     TRY(loci_check_regions(&r, e));
-    loci_use_room(&call);
+    loci_fill_workspace(&call);
     if (!count) return LOCI_OK;
     /* From here on keys move, and a cache half moved would be useless: the last time to ask. */
     if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
         return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
-    struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
+    struct cache_update a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
                          .count = (ptrdiff_t)count };
-    turn_again(p, &call, &a);
+    rotate_again(p, &call, &a);
     loci_begin(&call, false);
     call.cache = c;                      /* only now: before, the call was of shifts alone */
-    p->engine->keep(&call, &a);
+    p->engine->update_cache(&call, &a);
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
     for (int64_t j = first; j < len - count; j++)
         *position(c, entry, j) = *position(c, entry, j + count) - count;
@@ -579,6 +580,6 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     /* Sums are right up to the first key that moved, and whole in all other entries. */
     memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
     cache_list(c, c->done)[entry] = first;
-    keep_inputs(p, c, cache_list(c, c->done));
+    save_inputs(p, c, cache_list(c, c->done));
     return LOCI_OK;
 }

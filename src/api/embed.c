@@ -81,8 +81,9 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     /* A stage EMBED plan has one encoding.  Where it has a table or
      * a code of so many positions, others would read beyond it. */
     const struct loci_pe *pe = p->enc[0].pe;
-    ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
-    for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
+    const bool ends = pe->embed->positions != NULL;
+    const ptrdiff_t positions = ends ? pe->embed->positions(&p->enc[0]) : 0;
+    for (ptrdiff_t b = 0; ends && b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
             int64_t pos = embed_pos(c, b, i);
             CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG,
@@ -102,7 +103,7 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     for (ptrdiff_t b = 0; b < e->call->batch; b++) {
         /* Positions that are counted, or given once, are the same in all entries. */
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
-            cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
+            cfg->pe->embed->row(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
         ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
                   y = b * e->y.batch + i * e->y.row + from;
         for (int c = 0; c < n; c++)
@@ -130,7 +131,7 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
                        loci_view y)
 {
     loci_call now, *const c = &now;
-    TRY(loci_take_call(c, wants_sizes(p), given));
+    TRY(loci_copy_call(c, wants_sizes(p), given));
     TRY(check_embed_call(p, c));
     TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
     TRY(embed_view(p, c, &x, "x"));
@@ -152,9 +153,9 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
 {
     struct arena a = { 0 };
     (void)c;
-    take_bytes(&a, (size_t)p->model_dim, sizeof(double));
+    carve_bytes(&a, (size_t)p->model_dim, sizeof(double));
     for (int i = 0; i < p->tensors.n; i++)
-        take_bytes(&a, (size_t)tensor_count(&p->tensors.list[i]), sizeof(double));
+        carve_bytes(&a, (size_t)tensor_count(&p->tensors.list[i]), sizeof(double));
     return a.full || a.used > PTRDIFF_MAX ? 0 : a.used;
 }
 
@@ -165,11 +166,11 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     loci_call now, *const c = &now;
     /* rows are added, so their gradient does not depend on them */
     (void)tables;
-    TRY(loci_take_call(c, wants_sizes(p), given));
+    TRY(loci_copy_call(c, wants_sizes(p), given));
     TRY(check_embed_call(p, c));
     TRY(embed_view(p, c, &dy, "dy"));
     const struct config *cfg = &p->enc[0];
-    if (!dtensors || !cfg->pe->embed_bwd) return LOCI_OK;
+    if (!dtensors || !cfg->pe->embed->row_bwd) return LOCI_OK;
     CHECK(c->error, aligned(work), LOCI_BAD_ARG,
           "work must not be NULL and must be aligned to %d bytes",
           ALIGN);
@@ -197,7 +198,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");
             for (int k = 0; k < p->model_dim; k++)
                 row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
-            cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
+            cfg->pe->embed->row_bwd(cfg, embed_pos(c, b, i), row, dtensor);
         }
     for (int i = 0; i < p->tensors.n; i++)
         for (ptrdiff_t k = 0; dtensors[i] && k < tensor_count(&p->tensors.list[i]); k++)

@@ -113,7 +113,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     struct call c;
     const struct state *old = before;
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, wants_sizes(p), given));
+    TRY(loci_copy_call(in, wants_sizes(p), given));
     CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage LINEAR_ATTENTION");
     TRY(check_states(p, in, old, after));
@@ -145,8 +145,8 @@ loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *w
     struct call c;
     loci_call now, *const in = &now;
     loci_grad wanted, *const grad = &wanted;
-    TRY(loci_take_call(in, wants_sizes(p), given));
-    TRY(loci_take_grad(grad, in, wants_sizes(p), given_grad));
+    TRY(loci_copy_call(in, wants_sizes(p), given));
+    TRY(loci_copy_grad(grad, in, wants_sizes(p), given_grad));
     TRY(open_linear(&c, p, tables, work, in, grad, 0, NULL));
     CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG,
           "dlse and drem must be NULL: linear attention does not have them");

@@ -6,7 +6,7 @@
 static size_t lay_out(struct call *c, char *base, bool backward)
 {
     (void)backward;
-    return loci_lay_out_turning(c, base, c->plan->engine->rotate_workspace);
+    return loci_lay_out_rotate(c, base, c->plan->engine->rotate_workspace);
 }
 /* A plan of stage ATTENTION rotates too, so that callers
  * can fill caches of their own with the same plan. */
@@ -30,7 +30,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->where.k_coord),
           LOCI_BAD_ARG, "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
-    TRY(loci_take_room(c, work, backward ? loci_lay_out : lay_out, backward));
+    TRY(loci_lay_out_workspace(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
 /* Opens x, y, dy or dx: rows of queries, or of keys. */
@@ -42,10 +42,10 @@ static loci_status rotation_view(struct call *c, loci_view *v, const char *name,
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
     TRY(loci_open_view(c, v, &from, name, H, L, p->dim));
-    return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
+    return optional || !c->B || !L ? LOCI_OK : loci_require(c, v->data, name);
 }
 
-/* dx NULL: y is x turned, and may be x, in place.  Else y
+/* dx NULL: y is x rotated, and may be x, in place.  Else y
  * stands for dy, from which dx is made, which may be dy. */
 static loci_status check_memory(const struct call *c, loci_which which, const void *tables,
                                 const void *work, const loci_view *x, const loci_view *y,
@@ -69,12 +69,12 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, wants_sizes(p), given));
+    TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, false));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &y, "y", which, false));
     TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
-    loci_use_room(&c);
+    loci_fill_workspace(&c);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate(&c, which, &x, &y);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
@@ -87,13 +87,13 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, wants_sizes(p), given));
+    TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, true));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &dy, "dy", which, false));
     TRY(rotation_view(&c, &dx, "dx", which, true));
     TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
-    loci_use_room(&c);
+    loci_fill_workspace(&c);
     loci_want(&c, dtensors);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate_backward(&c, which, &x, &dy, &dx);

@@ -30,7 +30,7 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
 struct listed { ptrdiff_t first, count; };
 static struct listed listed_keys(const struct call *c, const struct sequence *q)
 {
-    return c->where.here ? (struct listed){ 0, c->part.count } : (struct listed){ q->k0, q->nk };
+    return c->stream.here ? (struct listed){ 0, c->stream.part.count } : (struct listed){ q->k0, q->nk };
 }
 
 /* Appends a sequence and counts rows, tiles and chunks on; `again`: its keys are those of the one
@@ -54,8 +54,8 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
         .keys = again ? s[-1].keys : count,
     };
     const struct listed keys = listed_keys(c, s);
-    s->run = !(c->where.apart && c->where.apart[b]) && consecutive_q(c, b, q0, nq)
-          && SOUND(1, consecutive_k(c, b, keys.first, keys.count));
+    s->run = !(c->stream.apart && c->stream.apart[b]) && consecutive_q(c, b, q0, nq)
+          && PLANTED_BUG(1, consecutive_k(c, b, keys.first, keys.count));
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && keys.count)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
@@ -127,17 +127,17 @@ void loci_find_sequences(struct call *c)
     for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
         add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false, false);
     if (qs) return;
-    const struct where *w = &c->where;
+    const struct stream *w = &c->stream;
     for (ptrdiff_t b = 0; w->runs && b < c->B; b++)
         for (ptrdiff_t r = 0; r < w->run_count; r++)
-            add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->first, all_keys(c), false,
+            add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->stream.first, all_keys(c), false,
                          r > 0);
     if (w->runs) return;
     /* By segments: sequences of their own where that is
      * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
-        else if (SOUND(2, rising(c, b))) add_runs(c, b);
+        else if (PLANTED_BUG(2, rising(c, b))) add_runs(c, b);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true, false);
     }
 }
@@ -169,24 +169,24 @@ loci_status loci_check_starts(const struct call *c)
  * queries are the last of the keys, and without keys rows count from 0. */
 static bool counts(const struct call *c)
 {
-    return (c->in->q_starts || c->where.runs) && !c->in->q_pos;
+    return (c->in->q_starts || c->stream.runs) && !c->in->q_pos;
 }
-void loci_take_positions(struct call *c, struct arena *a)
+void loci_carve_positions(struct call *c, struct arena *a)
 {
-    const ptrdiff_t n = c->where.runs ? c->Lq : c->Lq + c->Lk;
-    if (counts(c)) c->counted = take_bytes(a, (size_t)n, sizeof *c->counted);
+    const ptrdiff_t n = c->stream.runs ? c->Lq : c->Lq + c->Lk;
+    if (counts(c)) c->mem.counted = carve_bytes(a, (size_t)n, sizeof *c->mem.counted);
 }
 void loci_count_positions(struct call *c)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     if (!counts(c)) return;
-    int64_t *q_pos = c->counted, *k_pos = q_pos + c->Lq;
+    int64_t *q_pos = c->mem.counted, *k_pos = q_pos + c->Lq;
     c->where.q_pos = q_pos, c->where.q_pos_entry = 0;
-    for (ptrdiff_t r = 0; r < c->where.run_count; r++) {
-        const struct run *run = &c->where.runs[r];
+    for (ptrdiff_t r = 0; r < c->stream.run_count; r++) {
+        const struct run *run = &c->stream.runs[r];
         for (ptrdiff_t i = 0; i < run->count; i++) q_pos[run->first + i] = run->at + i;
     }
-    if (c->where.runs) return;
+    if (c->stream.runs) return;
     c->where.k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
         const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
@@ -258,7 +258,7 @@ loci_status loci_check_given(const struct call *c)
 size_t loci_most_sequences(const struct call *c)
 {
     if (c->in->q_starts) return (size_t)c->in->sequences;
-    if (c->where.runs) return (size_t)(c->B * c->where.run_count);
+    if (c->stream.runs) return (size_t)(c->B * c->stream.run_count);
     if (!c->in->q_seg) return (size_t)c->B;
     return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every run may be one row or key */
 }

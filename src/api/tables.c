@@ -48,13 +48,13 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
 
 /* The size tells most other plans apart, not all: two plans of equal
  * layout could take each other's tables, and only the caller can know. */
-loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t capacity, loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG,
           "tables must not be NULL and must be aligned to %d bytes",
           ALIGN);
-    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
-          "tables_bytes is %zu, but tables have at least %d bytes", room, ALIGN);
+    CHECK(e, capacity == 0 || capacity >= ALIGN, LOCI_BAD_ARG,
+          "tables_bytes is %zu, but tables have at least %d bytes", capacity, ALIGN);
     /* The range is read before the size is checked: it
      * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
@@ -62,10 +62,10 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t roo
     const size_t bytes = ((const struct head *)tables)->bytes;
     CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
           "tables were prepared for another plan; call loci_prepare() with this one");
-    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG,
+    CHECK(e, capacity == 0 || capacity >= bytes, LOCI_BAD_ARG,
           "tables_bytes is %zu, but the tables were prepared for max_distance %td and have %zu "
           "bytes",
-          room, range, bytes);
+          capacity, range, bytes);
     return LOCI_OK;
 }
 

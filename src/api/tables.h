@@ -10,7 +10,7 @@ enum { TABLES_MAGIC = 0x6c6f7461 };
 
 /* BAD_ARG with a sentence unless these tables were prepared for a plan like this one, and fit into
  * `room` bytes (0: not told). */
-loci_status loci_check_tables(const loci_plan *, const void *tables, size_t room, loci_error *);
+loci_status loci_check_tables(const loci_plan *, const void *tables, size_t capacity, loci_error *);
 /* The largest distance they were prepared for; -1 when these are no tables. */
 ptrdiff_t loci_table_range(const void *tables);
 /* One encoding's part. */

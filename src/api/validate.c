@@ -7,9 +7,9 @@
 #include "api/tables.h"
 #include "contract/cache.h"
 
-/* Up to so many rows, and rows times heads that share keys, a call goes as decode,
- * where all rows share one pass over the keys; one row always does. */
-enum { FEW_ROWS = 4, FEW_HEADS = 64 };
+/* So many rows times heads that share keys, and FEW_ROWS, are the most of a call that goes as
+ * decode; one row always does. */
+enum { FEW_HEADS = 64 };
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
@@ -19,7 +19,7 @@ loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view 
     *to = *from;
     return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
 }
-loci_status loci_need(const struct call *c, const void *p, const char *name)
+loci_status loci_require(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
     return LOCI_OK;
@@ -59,7 +59,7 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
                  Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
     loci_add_list(r, "tables", tables, loci_tables_size(c->plan, c->range), 1, READ);
-    loci_add_list(r, "work", work, c->work_bytes, 1, WRITTEN);
+    loci_add_list(r, "work", work, c->mem.work_bytes, 1, WRITTEN);
     loci_add_list(r, "q_pos", in->q_pos, each * Lq, sizeof *in->q_pos, READ);
     loci_add_list(r, "k_pos", in->k_pos, each * Lk, sizeof *in->k_pos, READ);
     loci_add_list(r, "q_coord", in->q_coord, each * axes * Lq, sizeof *in->q_coord, READ);
@@ -86,20 +86,20 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
     c->backward = backward;
-    c->seqs.list = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
-    loci_take_positions(c, &a);
+    c->seqs.list = carve_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
+    loci_carve_positions(c, &a);
     c->seqs.longest = all_keys(c);
     c->seqs.ktiles = loci_most_ktiles(c);
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
-        c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
+        c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
-    /* Keys that fade have to be staged even if a cache has them turned. */
+    /* Keys that fade have to be staged even if a cache has them rotated. */
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
-        c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && engine->skips(c))
-        c->knorm = take_bytes(&a, (size_t)loci_most_ktiles(c),
+        c->mem.knorm = carve_bytes(&a, (size_t)loci_most_ktiles(c),
                               sizeof(float) * (size_t)p->key_heads);
     if (backward) {
         bool learns = false;
@@ -107,55 +107,55 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             const ptrdiff_t total = engine->total(c, x);
             if (!total) continue;
             if (x == p->rotate) learns = true;
-            c->g.total[x] = take_bytes(&a, (size_t)total, sizeof(double));
+            c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
         }
         for (int i = 0; i < p->tensors.n; i++) {
             c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
-            c->g.dtensor[i] = take_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
+            c->g.dtensor[i] = carve_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
         }
         /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
          * needs dK, whether or not the caller wants it. */
-        const bool apart = p->stored != p->real || c->chain.on;
+        const bool apart = p->stored != p->real || chained(c);
         if ((learns || apart) && !linear)
-            c->g.dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+            c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
-            c->g.dv_sum = take_bytes(&a, (size_t)rows,
+            c->g.dv_sum = carve_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
     if (linear) {
-        c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
+        c->linear.seen = carve_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
-            c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
-        c->workspace = engine->linear_workspace(c, backward);
+            c->linear.den = carve_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
+        c->mem.workspace = engine->linear_workspace(c, backward);
     } else {
-        c->chunk_sums = take_bytes(&a, engine->chunk_sums(c), p->real);
-        c->workspace = engine->workspace(c, backward);
+        c->mem.chunk_sums = carve_bytes(&a, engine->chunk_sums(c), p->real);
+        c->mem.workspace = engine->workspace(c, backward);
     }
-    if (c->workspace == SIZE_MAX) return SIZE_MAX;
-    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
-    if (backward && !linear && !c->chain.on) {
-        c->block = engine->block(c);
-        if (c->block == SIZE_MAX) return SIZE_MAX;
-        c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
+    if (c->mem.workspace == SIZE_MAX) return SIZE_MAX;
+    c->mem.workspaces = carve_bytes(&a, (size_t)c->threads, c->mem.workspace);
+    if (backward && !linear && !chained(c)) {
+        c->mem.block = engine->block(c);
+        if (c->mem.block == SIZE_MAX) return SIZE_MAX;
+        c->mem.blocks = carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->mem.block);
     }
     /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
-size_t loci_lay_out_turning(struct call *c, char *base, size_t workspace(const struct call *))
+size_t loci_lay_out_rotate(struct call *c, char *base, size_t workspace(const struct call *))
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
     c->seqs.longest = all_keys(c);
     c->seqs.ktiles = loci_most_ktiles(c);
-    loci_take_positions(c, &a);
+    loci_carve_positions(c, &a);
     if (p->rotate >= 0) {
         const int e = p->use[p->rotate].enc;
-        if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+        if (p->enc[e].pe->scratch) c->mem.scratch[e] = carve_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
     }
-    c->workspace = workspace(c);
-    if (c->workspace == SIZE_MAX) return SIZE_MAX;
-    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
+    c->mem.workspace = workspace(c);
+    if (c->mem.workspace == SIZE_MAX) return SIZE_MAX;
+    c->mem.workspaces = carve_bytes(&a, (size_t)c->threads, c->mem.workspace);
     return a.full ? SIZE_MAX : a.used;
 }
 
@@ -176,8 +176,8 @@ static loci_status open_cache(struct call *c)
     c->cache = cache;
     /* The workspace is laid out for all that the cache can hold, so one
      * of it serves every token. */
-    c->Lk = cache_room(cache);
-    c->where.lens = cache_list(cache, cache->kept);
+    c->Lk = cache_max_keys(cache);
+    c->where.lens = cache_list(cache, cache->present);
     c->where.firsts = cache_list(cache, cache->base);
     if (cache->placed) {
         c->where.k_pos = cache_list(cache, cache->pos);
@@ -299,23 +299,25 @@ loci_status loci_open_tables(struct call *c, const void *tables)
 loci_status loci_accept(const struct call *c, int e)
 {
     const struct loci_pe *pe = c->plan->enc[e].pe;
-    return pe->accept ? pe->accept(c, e) : LOCI_OK;
+    const bool own = pe->stream && pe->stream->accept;
+    if (own) TRY(pe->stream->accept(c, e));
+    return pe->accept && !(own && streamed(c)) ? pe->accept(c, e) : LOCI_OK;
 }
-loci_status loci_take_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
+loci_status loci_lay_out_workspace(struct call *c, void *work, lay_out_workspace *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
           "work must not be NULL and must be aligned to 64 bytes");
-    c->work_bytes = lay_out(c, work, backward);
-    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
+    c->mem.work_bytes = lay_out(c, work, backward);
+    CHECK(c->in->error, c->mem.work_bytes != SIZE_MAX, LOCI_BAD_ARG,
           "the shapes need more bytes than size_t can count");
-    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
+    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->mem.work_bytes, LOCI_BAD_ARG,
           "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
           c->in->work_bytes,
-          c->work_bytes);
+          c->mem.work_bytes);
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
-void loci_use_room(struct call *c)
+void loci_fill_workspace(struct call *c)
 {
     loci_count_positions(c);
     if (c->seqs.list) loci_find_sequences(c);
@@ -330,7 +332,7 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 {
     loci_call in;
     struct call c;
-    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, wants_sizes(p), given)) return 0;
+    if (!p || p->magic != PLAN_MAGIC || loci_copy_call(&in, wants_sizes(p), given)) return 0;
     /* rows of an embedding have no keys */
     if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, &in);
     if (loci_open_call(&c, p, &in, false)) return 0;
@@ -354,37 +356,35 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 
 /* ---- Before and after the engine ------------------------------------------------------------- */
 
+void loci_begin_encoding(struct call *c, int e)
+{
+    const struct loci_pe *pe = c->plan->enc[e].pe;
+    const bool own = pe->stream && pe->stream->begin && (streamed(c) || chained(c));
+    if (own) pe->stream->begin(c, e);
+    else if (pe->begin) pe->begin(c, e);
+}
 void loci_begin(struct call *c, bool keys)
 {
     const struct loci_plan *p = c->plan;
-    /* Keys turn by what the rotation begins with, and others may read them turned. */
+    /* Keys turn by what the rotation begins with, and others may read them rotated. */
     const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    if (rotation >= 0) loci_begin_encoding(c, rotation);
     if (!keys) return;
     p->engine->keys(c);
     for (int e = 0; e < p->encs; e++)
-        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+        if (e != rotation) loci_begin_encoding(c, e);
 }
-void loci_begin_parts(struct call *c)
-{
-    const struct loci_plan *p = c->plan;
-    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    for (int e = 0; e < p->encs; e++)
-        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
-}
-void loci_begin_part(struct call *c, ptrdiff_t first)
-{
-    const struct loci_plan *p = c->plan;
-    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    c->first = first;
-    for (ptrdiff_t s = 0; s < c->seqs.n; s++) c->seqs.list[s].k0 = -first;
-    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
-    p->engine->keys(c);
-}
+/* Gradients by key of a chain are ended chunk by chunk; and an encoding that needs the rows of all
+ * processes ends where those are. */
 static void end(struct call *c)
 {
-    for (int e = 0; e < c->plan->encs; e++)
-        if (c->plan->enc[e].pe->end) c->plan->enc[e].pe->end(c, e);
+    for (int e = 0; e < c->plan->encs; e++) {
+        const struct loci_pe *pe = c->plan->enc[e].pe;
+        if (pe->end_keys && !chained(c)) pe->end_keys(c, e);
+        if (pe->end && !(chained(c) && pe->stream && pe->stream->row_size
+                         && pe->stream->row_size(c, e)))
+            pe->end(c, e);
+    }
 }
 
 void loci_fold(struct call *c, void *const *out)
@@ -440,11 +440,11 @@ void loci_want(struct call *c, void *const *out)
     }
 }
 
-loci_status loci_take_grad(loci_grad *to, const loci_call *in, bool sized,
+loci_status loci_copy_grad(loci_grad *to, const loci_call *in, bool sized,
                            const loci_grad *from)
 {
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
-    return TAKE(loci_grad, to, from, dtensors, sized, in->error);
+    return COPY_STRUCT(loci_grad, to, from, dtensors, sized, in->error);
 }
 /* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
  * keys of its own. */

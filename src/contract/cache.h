@@ -24,7 +24,7 @@ struct loci_cache {
     int placed;                          /* some key's position is not its number */
     /* [B] numbers each: keys so far; the most there have been; where a call's key 0 is,
      * a multiple of CHUNK, and how many it has; what append() makes of its positions */
-    ptrdiff_t len, most, base, kept, first;
+    ptrdiff_t len, most, base, present, first;
     ptrdiff_t pos;                       /* [B][capacity], where placed */
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
@@ -37,7 +37,7 @@ static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
     return (ptrdiff_t)c->form.tiles * KT;
 }
 /* The most keys a call can meet: those of a ring are counted from the border of a chunk. */
-static inline ptrdiff_t cache_room(const struct loci_cache *c)
+static inline ptrdiff_t cache_max_keys(const struct loci_cache *c)
 {
     return cache_capacity(c) + (c->form.ring ? CHUNK : 0);
 }

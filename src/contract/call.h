@@ -7,6 +7,7 @@
 #include "util/arena.h"
 #include "util/limits.h"
 #include "contract/plan.h"
+#include "contract/stream.h"
 
 /* Rows and keys that attend to each other alone: a whole batch entry, or one packed segment.
  * The tile grid starts at its first key, so a row has the same bits wherever its sequence lies.
@@ -23,9 +24,6 @@ struct sequence {
     bool segments;
 };
 
-/* Rows first .. first + count - 1 of a call, the first of which is at position `at`. */
-struct run { ptrdiff_t first, count; int64_t at; };
-
 /* Where rows and keys are, as the caller says or as it is counted. */
 struct where {
     const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
@@ -36,14 +34,6 @@ struct where {
     const int64_t *q_pos;
     const int64_t *k_pos;
     ptrdiff_t q_pos_entry, k_pos_entry;
-    bool here;                           /* k_pos has those of the keys that are there, and no
-                                            others (see struct call) */
-    /* The rows of an entry are some of those that see its keys: each run of them is a sequence.
-     * NULL: they follow one another. */
-    const struct run *runs;
-    ptrdiff_t run_count;
-    const bool *apart;                   /* [B]: runs of a call whose rows are no run together;
-                                            NULL: they are */
     const double *k_coord;
 };
 
@@ -70,84 +60,49 @@ struct gradients {
     ptrdiff_t dtensor_count[MAX_TENSORS];
 };
 
-/* A forward pass in parts, each with some chunks of keys, newest first: what the rows of each query
- * tile have of the keys so far waits in `state`.  A pass row by row can do most of a part before
- * it knows that: PART_SUM makes sums of chunks where that is possible, PART_JOIN does the rest. */
-struct part {
-    char *state;                         /* [tiles][heads] slots; NULL: the pass is in one piece */
-    size_t slot;                         /* bytes of each */
-    ptrdiff_t count;                     /* keys that are there */
-    bool opens, closes;                  /* the first part; the last one */
-    /* INPUT tensors by key have those that are there, also where sums run over all keys; then what
-     * was summed before them is here, by encoding (see loci_pe). */
-    bool linked;
-    const void *before[MAX_ENCODINGS];
-    enum { PART_WHOLE, PART_SUM, PART_JOIN } step;
-    loci_view values;                    /* of the rows' own keys */
+/* How the memory of a call lies: its workspace, and pieces of it. */
+struct call_memory {
+    size_t work_bytes;                   /* of the workspace, as this call needs it */
+    int64_t *counted;                    /* positions that are counted from starts */
+    void *scratch[MAX_ENCODINGS];        /* made by begin() */
+    /* keys after rotation, [B][key_heads][Lk][D] reals; NULL: k is read in place */
+    void *rotated;
+    /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all
+     * finite; NULL: not needed */
+    float *knorm;
+    void *chunk_sums;                    /* decode: the sums of every chunk until they join */
+    char *workspaces;                    /* one per thread: tiles, and what it saves */
+    size_t workspace;                    /* bytes of each */
+    /* backward: sums that are added in order (util/ordered_sum.h) */
+    char *blocks;
+    size_t block;
 };
 
-/* A backward pass of many processes, whose sums over rows go from one to the next: it works on the
- * items of one run of rows at a time, and leaves their sums with them until their turn has come.
- * Keys are there chunk by chunk, as in a part, or all of them. */
-struct chain {
-    bool on;
-    char *items;                         /* of the run at hand, and bytes of each */
-    size_t item;
-    char *parts;                         /* gradients of tables, of all items of all runs */
-    size_t part;
-    void *tiles;                         /* the same of the rotation, of all own key tiles: [B][own
-                                            tiles][key_heads] parts, in reals */
-    ptrdiff_t own_tiles;
-    ptrdiff_t oldest;                    /* the chunk that rows without keys are done with */
-    const int64_t *last;                 /* [B]: the position of the last of all rows */
-    /* end() is called for keys that are there and the process's own, `count` of them from number
-     * `own` on, which have all their sums; and once for all the rest. */
-    enum { END_ALL, END_KEYS, END_REST } end;
-    ptrdiff_t own, count;
-    void *carried[MAX_ENCODINGS];        /* what end() goes on with from key to key */
-};
-
+/* What came in, how memory lies, and how it is streamed. */
 struct call {
     const struct loci_plan *plan;
     const loci_call *in;
     const loci_grad *grad;               /* NULL in the forward pass */
     ptrdiff_t B, Lq, Lk;
-    /* Where a pass goes in parts, Lk keys are there, from number `first` on of `keys`: its
-     * sequences have all of them, and begin at key -first.  Else 0 and 0. */
-    ptrdiff_t first, keys;
-    struct part part;
-    struct chain chain;
     int threads;
     bool backward;                       /* there is room for gradients */
     bool decode;                         /* few rows: engine/decode.c walks them one by one */
-    bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
+    bool fast, packed;                   /* bf16 dot products; rotated keys are bf16, each in the
                                             first half of its row */
 
     loci_view q, k, v, o, mask, weights; /* strides resolved */
     ptrdiff_t mask_keys;                 /* of a row of the mask */
     const struct loci_cache *cache;
     struct where where;
-    int64_t *counted;                    /* room for positions that are counted from starts */
     struct sequences seqs;
     struct gradients g;
 
     const void *input[MAX_TENSORS];      /* INPUT tensors; those by key have room for Lk keys */
     const void *table[MAX_ENCODINGS];    /* prepared */
     ptrdiff_t range;                     /* that they were prepared for */
-    void *scratch[MAX_ENCODINGS];        /* made by begin() */
 
-    size_t work_bytes;                   /* of the workspace, as this call needs it */
-    char *workspaces;                    /* one per thread: tiles, and what it keeps */
-    size_t workspace;                    /* bytes of each */
-    /* backward: sums that are added in order (util/ordered_sum.h) */
-    char *blocks;
-    size_t block;
-    void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
-                                            k is read in place */
-    /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all
-     * finite; NULL: nobody asks */
-    float *knorm;
-    void *chunk_sums;                    /* decode: the sums of every chunk until they join */
+    struct call_memory mem;
+    struct stream stream;
 
     struct {                             /* stage LINEAR_ATTENTION */
         ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first
@@ -188,8 +143,66 @@ static inline bool sees_intervals(const struct call *c, const struct sequence *q
     return q->run && !q->segments && !c->in->mask_kind && !c->in->k_first;
 }
 
-/* Keys of an entry, those that are not there, too. */
-static inline ptrdiff_t all_keys(const struct call *c) { return c->keys ? c->keys : c->Lk; }
+/* ---- Keys that are present ------------------------------------------------------------------- */
+
+/* Keys first .. end - 1, counted in their sequence; end <= first: none. */
+struct key_span { int64_t first, end; };
+
+/* Keys of an entry, present or not. */
+static inline ptrdiff_t all_keys(const struct call *c)
+{
+    return c->stream.keys ? c->stream.keys : c->Lk;
+}
+/* Do keys come in parts?  Then rows are restored and saved between parts. */
+static inline bool streamed(const struct call *c) { return c->stream.part.state != NULL; }
+static inline struct key_span present_keys(const struct call *c)
+{
+    const ptrdiff_t first = c->stream.first;
+    return streamed(c) ? (struct key_span){ first, first + c->stream.part.count }
+                       : (struct key_span){ 0, INT64_MAX };
+}
+/* Is key j of an entry present?  j counts from the first present key. */
+static inline bool is_present(const struct call *c, ptrdiff_t j)
+{
+    return !streamed(c) || (j >= 0 && j < c->Lk);
+}
+/* The keys that INPUT tensors by key have, and the keys of a head that they have memory for. */
+static inline struct key_span input_keys(const struct call *c)
+{
+    return c->stream.part.partial_inputs ? present_keys(c) : (struct key_span){ 0, INT64_MAX };
+}
+static inline ptrdiff_t input_capacity(const struct call *c)
+{
+    return c->stream.part.partial_inputs ? c->Lk : all_keys(c);
+}
+/* Do INPUT tensors by key have some of the keys only? */
+static inline bool partial_inputs(const struct call *c) { return c->stream.part.partial_inputs; }
+/* State of sums over the keys before input_keys(); used only if those do not begin at 0. */
+static inline const void *restored_state(const struct call *c, int enc)
+{
+    return c->stream.part.restored[enc];
+}
+/* Values of the rows' own keys, if those keys need not be present; else NULL. */
+static inline const loci_view *row_values(const struct call *c)
+{
+    return streamed(c) ? &c->stream.part.values : NULL;
+}
+/* Does this backward pass keep the sums of its items beyond the keys that are present? */
+static inline bool chained(const struct call *c) { return c->stream.chain.on; }
+
+/* The chunk after which rows without keys are complete. */
+static inline ptrdiff_t oldest_chunk(const struct call *c) { return c->stream.chain.oldest; }
+/* Memory of item number `item` of the current run, and of part number `part` of all runs. */
+static inline char *chain_item(const struct call *c, ptrdiff_t item)
+{
+    return c->stream.chain.items + (size_t)item * c->stream.chain.item;
+}
+static inline char *chain_part(const struct call *c, ptrdiff_t part)
+{
+    return c->stream.chain.parts + (size_t)part * c->stream.chain.part;
+}
+
+/* ---- Positions ------------------------------------------------------------------------------- */
 
 /* May a batch entry be more than one sequence? */
 static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->q_starts; }
@@ -211,9 +224,9 @@ static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
-    const ptrdiff_t at = c->first + j;
+    const ptrdiff_t at = c->stream.first + j;
     return c->where.k_pos
-             ? c->where.k_pos[b * c->where.k_pos_entry + (c->where.here ? j : at)]
+             ? c->where.k_pos[b * c->where.k_pos_entry + (c->stream.here ? j : at)]
              : first_pos(c, b) + at;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)

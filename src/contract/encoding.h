@@ -91,11 +91,11 @@ enum term_id {
 enum trait {
     FADES = 1,                           /* a rotation that makes queries and keys larger or smaller
                                             with their position */
-    NOT_AGAIN = 2,                       /* a rotation whose turned keys cannot be turned on to
+    NOT_AGAIN = 2,                       /* a rotation whose rotated keys cannot be rotated on to
                                             another position */
     READS_ALONE = 4,                     /* reads queries or keys beside their products, which
                                             fading would spoil */
-    READS_STAGED = 8,                    /* its encoding reads turned keys where they are staged */
+    READS_STAGED = 8,                    /* its encoding reads rotated keys where they are staged */
     BENDS = 16,                          /* makes something else of the scores than adding to them
                                             */
     IN_ORDER = 32,                       /* a score hangs on the keys between it and the row, too */
@@ -182,6 +182,23 @@ static inline void prepare_each(const struct prep *p, int n, void (*job)(void *,
 /* ---- The encoding ---------------------------------------------------------------------------- */
 
 struct call;
+
+/* Stage EMBED. */
+struct encoding_embed {
+    /* 0 .. positions - 1 are legal; NULL: any */
+    ptrdiff_t (*positions)(const struct config *);
+    /* Columns from .. from + n - 1 of the row of a position, and the gradient of a row. */
+    void (*row)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n,
+                double *row);
+    void (*row_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
+};
+/* What a cache stores of inputs by key: its bytes, and its update for entry b from key from[b] on. */
+struct encoding_cache {
+    size_t (*size)(const struct call *, int enc);
+    void   (*update)(const struct call *, int enc, const int64_t *from);
+};
+
+struct encoding_stream;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
@@ -216,32 +233,14 @@ struct loci_pe {
      * scratch (bytes), and the adjoint after the backward pass. */
     loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
-    void      (*begin)(struct call *, int enc), (*end)(struct call *, int enc);
-    /* Where sums go on from the keys of one process to those of the next, oldest first: bytes of
-     * what is handed on, which begin() finds in call.part.before, and what these keys make of it.
-     */
-    size_t      (*link)(const struct call *, int enc);
-    void        (*hand_on)(const struct call *, int enc, void *to);
-    /* The same for what end() carries on by key: bytes, which are 0 before the oldest key. */
-    size_t      (*carried)(const struct call *, int enc);
-    /* Where end() wants what all rows and keys left in the scratch, of however many processes:
-     * bytes of it by row of a head, 0 for none; and rows first .. of head number i of all entries
-     * go from there, or back to that of a call over all of them, which has a begin() and end(). */
-    size_t      (*left)(const struct call *, int enc);
-    void        (*move_left)(const struct call *, int enc, bool query, ptrdiff_t i,
-                             ptrdiff_t first, ptrdiff_t count, char *rows, bool back);
-    /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b
-     * from key from[b] on. */
-    size_t    (*kept)(const struct call *, int enc);
-    void      (*keep)(const struct call *, int enc, const int64_t *from);
+    void      (*begin)(struct call *, int enc);
+    /* After the backward pass: gradients of what comes by key; then all other gradients. */
+    void      (*end_keys)(struct call *, int enc), (*end)(struct call *, int enc);
 
-    /* Stage EMBED */
-    /* 0 .. positions - 1 are legal; NULL: any */
-    ptrdiff_t (*positions)(const struct config *);
-    /* Columns from .. from + n - 1 of the row of a position. */
-    void (*embed)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n,
-                  double *row);
-    void (*embed_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
+    /* NULL where an encoding has nothing to add */
+    const struct encoding_embed *embed;
+    const struct encoding_cache *cache;
+    const struct encoding_stream *stream;    /* contract/stream.h */
 };
 
 #define PE(name) extern const struct loci_pe loci_pe_##name;

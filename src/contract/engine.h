@@ -9,14 +9,14 @@
 enum { LATER_TILES = 16 };               /* tiles that sum_later() works on at once */
 
 /* What append and remove do with the rows of a cache. */
-struct keeping {
+struct cache_update {
     struct loci_cache *to;
     loci_view k, v;                      /* append: strides resolved */
     /* append: how many of the last rows count, by entry; NULL: all */
     const int64_t *counts;
     bool remove;
     ptrdiff_t entry, first, count;       /* remove */
-    bool turn;                           /* keys turn as they are put there */
+    bool rotate;                           /* keys turn as they are put there */
     /* remove: keys turn on from where they are.  A rotation that also multiplies would do so twice,
      * so the channels that turn, `channels` of them from `channel` on, are multiplied by `undo`. */
     double undo;
@@ -24,7 +24,7 @@ struct keeping {
 };
 
 /* The steps of a backward pass of many processes (struct chain in call.h). */
-struct chain_room {
+struct chain_sizes {
     size_t item, part;                   /* bytes of an item, and of its gradients of tables */
     size_t tile;                         /* of what all heads of a key tile leave of the rotation's
                                             */
@@ -32,7 +32,7 @@ struct chain_room {
     bool scans;                          /* chunks are swept before they are summed */
 };
 struct chained {
-    struct chain_room (*room)(const struct call *);
+    struct chain_sizes (*sizes)(const struct call *);
     /* Numbers by key of a term's total, 0 if there are none: lists of such rows, `count` of them
      * for all keys that there is room for, begin with number `first`, and parts lie before. */
     int (*keyed)(const struct call *, int x, ptrdiff_t *first, ptrdiff_t *count);
@@ -45,7 +45,7 @@ struct chained {
     void (*add_parts)(struct call *, ptrdiff_t run, ptrdiff_t b);
     /* Turns dk of key tiles back, tile number `tile` of each sequence and those that follow, which
      * are `own` and so on of the process's own; and adds what that left of an entry. */
-    void (*turn_back)(struct call *, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own);
+    void (*rotate_back)(struct call *, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own);
     void (*add_tiles)(struct call *, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles);
 };
 
@@ -61,7 +61,7 @@ struct engine {
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
-    size_t    (*held)(const struct call *);          /* bytes of a slot of struct part */
+    size_t    (*part_slot)(const struct call *);          /* bytes of a slot of struct part */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
     loci_status (*weights)(struct call *);           /* stored, not summed up with values */
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this
@@ -70,8 +70,8 @@ struct engine {
      * `first` on, which are the caller's from number `to` on. */
     void      (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
     const struct chained *chained;
-    size_t (*keep_workspace)(const struct call *);        /* of one thread in keep() */
-    loci_status (*keep)(struct call *, const struct keeping *);
+    size_t (*cache_workspace)(const struct call *);        /* of one thread in keep() */
+    loci_status (*update_cache)(struct call *, const struct cache_update *);
     size_t    (*rotate_workspace)(const struct call *);   /* what rotate() needs of one */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x,

@@ -7,7 +7,7 @@
 
 enum { MAX_FACTS = 40, WORDS = sizeof(loci_error){ 0 }.text / sizeof(int64_t) };
 
-loci_status loci_break(struct party *a)
+loci_status loci_break(struct rank_ctx *a)
 {
     a->broken = true;
     return loci_fail(a->error, LOCI_TRANSPORT,
@@ -15,7 +15,7 @@ loci_status loci_break(struct party *a)
                      a->via.rank);
 }
 
-bool loci_highest(struct party *a, int64_t *list, int n)
+bool loci_highest(struct rank_ctx *a, int64_t *list, int n)
 {
     const double start = loci_seconds();
     if (a->via.highest(a->via.user, list, n)) a->broken = true;
@@ -24,7 +24,7 @@ bool loci_highest(struct party *a, int64_t *list, int n)
 }
 
 /* The sentence of the rank that failed goes to all others: they have nothing to set against it. */
-static loci_status pass_on(struct party *a, int failed, loci_status own)
+static loci_status pass_on(struct rank_ctx *a, int failed, loci_status own)
 {
     int64_t list[1 + WORDS];
     loci_error said;
@@ -41,7 +41,7 @@ static loci_status pass_on(struct party *a, int failed, loci_status own)
     return loci_fail(a->error, (loci_status)list[0], "%s", said.text);
 }
 
-loci_status loci_agree(struct party *a, loci_status own, struct fact *facts, int n)
+loci_status loci_agree(struct rank_ctx *a, loci_status own, struct fact *facts, int n)
 {
     int64_t list[1 + 2 * MAX_FACTS];
     list[0] = own ? a->via.rank + 1 : 0;

@@ -15,33 +15,33 @@
  * Gradients of tables go round once, at the end: batch entry by batch entry, the last one first. */
 #include "distributed/sums.h"
 
-static bool mine(const struct party *a, int share)
+static bool mine(const struct rank_ctx *a, int share)
 {
     return a->all.shares[share].rank == a->via.rank;
 }
 /* The engine's number of a chunk. */
-static ptrdiff_t engine_chunk(const struct party *a, int64_t chunk)
+static ptrdiff_t engine_chunk(const struct rank_ctx *a, int64_t chunk)
 {
-    return (ptrdiff_t)(a->all.gather ? chunk - a->held.first / CHUNK : chunk);
+    return (ptrdiff_t)(a->all.gather ? chunk - a->gathered.first / CHUNK : chunk);
 }
 
 /* ---- The rows of a share --------------------------------------------------------------------- */
 
 /* Chunks that they meet; rows that see no key are done with one all the same. */
 struct range { int64_t first, last; };
-static struct range chunks_of(const struct party *a, const struct backward *w, int share)
+static struct range chunks_of(const struct rank_ctx *a, const struct backward *w, int share)
 {
-    const struct span s = w->spans[share].held;
-    if (!span_length(s)) return (struct range){ a->held.first / CHUNK, a->held.first / CHUNK };
+    const struct key_span s = w->spans[share].gathered;
+    if (!span_length(s)) return (struct range){ a->gathered.first / CHUNK, a->gathered.first / CHUNK };
     return (struct range){ s.first / CHUNK, (s.end - 1) / CHUNK };
 }
 /* Puts the pass on a chunk, whose keys have come. */
-static void begin_chunk(const struct party *a, struct backward *w, int64_t chunk)
+static void begin_chunk(const struct rank_ctx *a, struct backward *w, int64_t chunk)
 {
     if (!a->all.gather) loci_begin_part(&w->w.open, (ptrdiff_t)(chunk * CHUNK));
 }
 typedef loci_status pass_chunk(struct call *, ptrdiff_t run, ptrdiff_t chunk);
-static loci_status take(struct party *a, struct backward *w, pass_chunk *pass, ptrdiff_t run,
+static loci_status run_chunk(struct rank_ctx *a, struct backward *w, pass_chunk *pass, ptrdiff_t run,
                         int64_t chunk)
 {
     const double begun = loci_seconds();
@@ -51,46 +51,46 @@ static loci_status take(struct party *a, struct backward *w, pass_chunk *pass, p
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
 /* Packets of a chunk, where keys are streamed. */
-static void take_keys(struct party *a, struct intake *in, int64_t chunk)
+static void recv_keys(struct rank_ctx *a, struct recv_queue *in, int64_t chunk)
 {
     while (in->more && in->next.chunk == chunk && !a->broken)
-        loci_take_packet(a, in, chunk * CHUNK);
+        loci_recv_message(a, in, chunk * CHUNK);
 }
 /* Who is cancelled goes on taking and handing on, as others may wait for it. */
-static loci_status run_share(struct party *a, struct backward *w, int share, ptrdiff_t run)
+static loci_status run_share(struct rank_ctx *a, struct backward *w, int share, ptrdiff_t run)
 {
     const struct chained *engine = a->plan->engine->chained;
     struct call *c = &w->w.open;
     const struct range r = chunks_of(a, w, share);
-    const bool sees = span_length(w->spans[share].held);
+    const bool sees = span_length(w->spans[share].gathered);
     loci_status status = LOCI_OK;
-    struct intake in = { .more = false };
-    c->chain.oldest = engine_chunk(a, r.first);
-    a->cargo.mine = w->sweep.mine = a->all.gather ? a->cargo.mine : &w->spans[share];
+    struct recv_queue in = { .more = false };
+    c->stream.chain.oldest = engine_chunk(a, r.first);
+    a->transfer.mine = w->sweep.mine = a->all.gather ? a->transfer.mine : &w->spans[share];
     if (w->scans && sees) {
-        if (!a->all.gather) loci_begin_intake(a, &in, &w->sweep, NEWEST_FIRST);
+        if (!a->all.gather) loci_begin_recv(a, &in, &w->sweep, NEWEST_FIRST);
         for (int64_t k = r.last; k >= r.first && !a->broken; k--) {
-            take_keys(a, &in, k);
-            if (k > r.first && !status && !a->broken) status = take(a, w, engine->sweep, run, k);
+            recv_keys(a, &in, k);
+            if (k > r.first && !status && !a->broken) status = run_chunk(a, w, engine->sweep, run, k);
         }
     }
-    if (!a->all.gather && sees) loci_begin_intake(a, &in, &a->cargo, OLDEST_FIRST);
+    if (!a->all.gather && sees) loci_begin_recv(a, &in, &a->transfer, OLDEST_FIRST);
     for (int64_t k = r.first; k <= r.last && !a->broken; k++) {
         loci_serve_early(a, w);
         if (sees) loci_ask_sums(a, w, share, k);
-        take_keys(a, &in, k);
-        if (!status && !a->broken) status = take(a, w, engine->sum, run, k);
+        recv_keys(a, &in, k);
+        if (!status && !a->broken) status = run_chunk(a, w, engine->sum, run, k);
         if (!sees || a->broken) continue;
         loci_serve_early(a, w);
-        loci_take_sums(a, w, share, k);
+        loci_recv_sums(a, w, share, k);
         const double begun = loci_seconds();
         if (!status && !a->broken) engine->add_keys(c, run, engine_chunk(a, k));
         w->w.attention += loci_seconds() - begun;
-        if (!a->broken) loci_hand_on(a, w, share, k);
+        if (!a->broken) loci_forward_sums(a, w, share, k);
     }
     return status;
 }
-static loci_status run_shares(struct party *a, struct backward *w)
+static loci_status run_shares(struct rank_ctx *a, struct backward *w)
 {
     loci_status status = LOCI_OK;
     ptrdiff_t run = 0;
@@ -108,26 +108,26 @@ static loci_status run_shares(struct party *a, struct backward *w)
 /* ---- Keys that have all their sums ----------------------------------------------------------- */
 
 /* The share of keys before or after one; -1: there is none. */
-static int neighbour(const struct party *a, int share, int step)
+static int neighbour(const struct rank_ctx *a, int share, int step)
 {
     for (int s = share + step; s >= 0 && s < a->key_count; s += step)
         if (a->key_shares[s].count) return s;
     return -1;
 }
-static void pass_carried(struct party *a, struct backward *w, int share, int step)
+static void pass_key_state(struct rank_ctx *a, struct backward *w, int share, int step)
 {
     const int other = neighbour(a, share, step);
     const int rank = other < 0 ? a->via.rank : a->key_shares[other].rank;
-    if (!w->carried_bytes || rank == a->via.rank) return;
+    if (!w->key_state_bytes || rank == a->via.rank) return;
     if (step < 0)
-        loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_CARRIED, w->carried,
-                          w->carried_bytes);
+        loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_KEY_STATE, w->key_state,
+                          w->key_state_bytes);
     else
-        loci_send_to(a, &w->in, rank, TAG_CARRIED, w->carried, w->carried_bytes);
+        loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
     loci_end_box(a, &w->in);
 }
 /* Gradients of INPUT tensors by key: from the sums of those that are there to the caller's. */
-static void store_inputs(const struct party *a, const struct backward *w, ptrdiff_t at,
+static void store_inputs(const struct rank_ctx *a, const struct backward *w, ptrdiff_t at,
                          ptrdiff_t keys, ptrdiff_t own)
 {
     const struct call *c = &w->w.open;
@@ -141,7 +141,7 @@ static void store_inputs(const struct party *a, const struct backward *w, ptrdif
                            c->g.dtensor[i][(n * c->Lk + at) * inner + k]);
     }
 }
-static void clear_inputs(const struct party *a, struct call *c)
+static void clear_inputs(const struct rank_ctx *a, struct call *c)
 {
     for (int i = 0; i < a->plan->tensors.n; i++) {
         ptrdiff_t outer, inner;
@@ -149,45 +149,48 @@ static void clear_inputs(const struct party *a, struct call *c)
             memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
     }
 }
-static void close_home(struct party *a, struct backward *w, struct home *h, ptrdiff_t tile)
+static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_chunk *h, ptrdiff_t tile)
 {
     const struct loci_plan *p = a->plan;
     struct call *c = &w->w.open;
     const ptrdiff_t keys = (ptrdiff_t)h->p.count, own = (ptrdiff_t)loci_keys_before(a, &h->p);
-    if (!a->all.gather) loci_take_own(a, &a->cargo, &h->p, h->p.chunk * CHUNK);
+    if (!a->all.gather) loci_copy_own(a, &a->transfer, &h->p, h->p.chunk * CHUNK);
     begin_chunk(a, w, h->p.chunk);
     const ptrdiff_t at = loci_key_number(a, w, h->p.first),
-                    first_tile = (ptrdiff_t)((h->p.first - (a->all.gather ? a->held.first : 0))
+                    first_tile = (ptrdiff_t)((h->p.first - (a->all.gather ? a->gathered.first : 0))
                                              / KT);
     loci_copy_sums(w, UNPACK, at, keys, h->data);
     clear_inputs(a, c);
-    c->chain.own = at, c->chain.count = keys, c->chain.end = END_KEYS;
-    p->engine->chained->turn_back(c, first_tile, tiles(keys, KT), tile);
-    for (int e = 0; e < p->encs; e++)
-        if (p->enc[e].pe->end) p->enc[e].pe->end(c, e);
+    c->stream.chain.own = at, c->stream.chain.count = keys;
+    p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
+    for (int e = 0; e < p->encs; e++) {
+        const struct loci_pe *pe = p->enc[e].pe;
+        if (pe->stream && pe->stream->end_keys) pe->stream->end_keys(c, e);
+        else if (pe->end_keys) pe->end_keys(c, e);
+    }
     p->engine->store_gradients(c, at, keys, own);
     store_inputs(a, w, at, keys, own);
     loci_collect_keys(a, w, at, keys, own);
 }
-static void close_homes(struct party *a, struct backward *w, bool works)
+static void close_own_chunks(struct rank_ctx *a, struct backward *w, bool works)
 {
     ptrdiff_t tile = 0;
-    memset(w->carried, 0, w->carried_bytes);
-    for (int64_t i = 0; i < w->home_count && !a->broken; i++) {
-        struct home *h = &w->homes[i];
+    memset(w->key_state, 0, w->key_state_bytes);
+    for (int64_t i = 0; i < w->own_chunk_count && !a->broken; i++) {
+        struct own_chunk *h = &w->own_chunks[i];
         const int share = h->p.share;
         loci_end_request(a, &h->final);
         if (a->broken) return;
-        if (!i || h[-1].p.share != share) pass_carried(a, w, share, -1);
+        if (!i || h[-1].p.share != share) pass_key_state(a, w, share, -1);
         const double begun = loci_seconds();
-        if (works && !a->broken) close_home(a, w, h, tile);
+        if (works && !a->broken) close_own_chunk(a, w, h, tile);
         w->w.attention += loci_seconds() - begun;
         tile += tiles((ptrdiff_t)h->p.count, KT);
-        if (i == w->home_count - 1 || h[1].p.share != share) pass_carried(a, w, share, 1);
+        if (i == w->own_chunk_count - 1 || h[1].p.share != share) pass_key_state(a, w, share, 1);
     }
 }
 
-static void store_tables(struct party *a, struct backward *w)
+static void store_tables(struct rank_ctx *a, struct backward *w)
 {
     void *out[MAX_TENSORS] = { NULL };
     for (int i = 0; i < a->plan->tensors.n && w->grad.dtensors; i++) {
@@ -195,22 +198,21 @@ static void store_tables(struct party *a, struct backward *w)
         if (!loci_by_key(a, &a->plan->tensors.list[i], &outer, &inner))
             out[i] = w->grad.dtensors[i];
     }
-    w->w.open.chain.end = END_REST;
     loci_fold(&w->w.open, out);
 }
 
 /* ---- All that it wants ----------------------------------------------------------------------- */
 
-static void take_box(struct party *a, struct box *b, size_t bytes, struct arena *m)
+static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct arena *m)
 {
     const size_t most = (size_t)(a->keys < CHUNK ? a->keys : CHUNK);
-    b->data = take_bytes(m, most, bytes);
-    b->requests = take_bytes(m, (size_t)a->key_count + 2, sizeof *b->requests);
+    b->data = carve_bytes(m, most, bytes);
+    b->requests = carve_bytes(m, (size_t)a->key_count + 2, sizeof *b->requests);
     b->n = 0;
 }
 /* The most items that a run has, those of all, and own tiles of keys. */
 struct counts { size_t items, all; ptrdiff_t tiles, packets; };
-static struct counts count(const struct party *a, int groups)
+static struct counts count(const struct rank_ctx *a, int groups)
 {
     struct counts n = { 0 };
     const size_t each = (size_t)groups * (size_t)a->call.batch;
@@ -228,54 +230,56 @@ static struct counts count(const struct party *a, int groups)
     }
     return n;
 }
-static size_t lay_out(struct party *a, char *base, struct whole *whole)
+static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
 {
     struct backward *w = (struct backward *)whole;
     const struct loci_plan *p = a->plan;
     struct arena m = { .base = base };
     const size_t B = (size_t)a->call.batch;
     w->w.chain.on = true;
-    w->spans = take_bytes(&m, (size_t)a->all.count, sizeof *w->spans);
-    for (int s = 0; w->spans && s < a->all.count; s++) w->spans[s] = loci_need_of_share(a, s);
+    w->spans = carve_bytes(&m, (size_t)a->all.count, sizeof *w->spans);
+    for (int s = 0; w->spans && s < a->all.count; s++) w->spans[s] = loci_share_required_range(a, s);
     if (!a->all.gather)
-        a->cargo.by_share = true, a->cargo.needs = a->cargo.mine = w->spans,
-        a->cargo.need_count = a->all.count;
-    w->shifts = take_bytes(&m, 2 * B, sizeof *w->shifts);
-    w->last = take_bytes(&m, B, sizeof *w->last);
-    w->apart = take_bytes(&m, B, sizeof *w->apart);
+        a->transfer.by_share = true, a->transfer.required = a->transfer.mine = w->spans,
+        a->transfer.required_count = a->all.count;
+    w->shifts = carve_bytes(&m, 2 * B, sizeof *w->shifts);
+    w->last = carve_bytes(&m, B, sizeof *w->last);
+    w->apart = carve_bytes(&m, B, sizeof *w->apart);
     loci_lay_out_whole(a, &w->w, &m);
     if (!base) loci_measure_whole(&w->w, !a->all.gather);
-    struct room room;
-    const size_t inner = loci_attention_room(p, &w->w.call, &w->w.opening, &room);
+    struct measured measured;
+    const size_t inner = loci_measure_attention(p, &w->w.call, &w->w.opening, &measured);
     if (!inner) return SIZE_MAX;
-    if (!base) loci_find_sums(w, &room.call, true), w->scans = room.chain.scans;
-    w->tiles = room.chain.tile > 0;
-    a->inner = take_bytes(&m, inner, 1);
-    if (w->scans && !a->all.gather) loci_take_again(a, &w->sweep, &a->cargo, TAG_SWEEP, &m);
+    if (!base) loci_find_sums(w, &measured.call, true), w->scans = measured.chain.scans;
+    w->tiles = measured.chain.tile > 0;
+    a->inner = carve_bytes(&m, inner, 1);
+    if (w->scans && !a->all.gather) loci_carve_again(a, &w->sweep, &a->transfer, TAG_SWEEP, &m);
 
-    const struct counts n = count(a, room.chain.groups);
+    const struct counts n = count(a, measured.chain.groups);
     struct chain *chain = &w->w.chain;
-    chain->item = room.chain.item, chain->part = room.chain.part;
-    chain->items = take_bytes(&m, n.items, chain->item);
-    chain->parts = take_bytes(&m, n.all, chain->part);
-    chain->tiles = take_bytes(&m, (size_t)n.tiles * B, room.chain.tile);
+    chain->item = measured.chain.item, chain->part = measured.chain.part;
+    chain->items = carve_bytes(&m, n.items, chain->item);
+    chain->parts = carve_bytes(&m, n.all, chain->part);
+    chain->tiles = carve_bytes(&m, (size_t)n.tiles * B, measured.chain.tile);
     chain->own_tiles = n.tiles;
     chain->last = w->last;
-    w->homes = take_bytes(&m, (size_t)n.packets, sizeof *w->homes);
-    w->own_sums = take_bytes(&m, (size_t)a->call.k_len, w->bytes);
-    w->relayed = take_bytes(&m, (size_t)loci_parked_keys(a, w), w->bytes);
-    take_box(a, &w->in, w->bytes, &m);
-    for (int i = 0; i < OUTS; i++) take_box(a, &w->out[i], w->bytes, &m);
-    w->totals = take_bytes(&m, w->total_bytes, 1);
+    w->own_chunks = carve_bytes(&m, (size_t)n.packets, sizeof *w->own_chunks);
+    w->own_sums = carve_bytes(&m, (size_t)a->call.k_len, w->bytes);
+    w->forwarded = carve_bytes(&m, (size_t)loci_buffered_keys(a, w), w->bytes);
+    carve_box(a, &w->in, w->bytes, &m);
+    for (int i = 0; i < OUTS; i++) carve_box(a, &w->out[i], w->bytes, &m);
+    w->totals = carve_bytes(&m, w->total_bytes, 1);
     size_t at[MAX_ENCODINGS];
-    w->carried_bytes = 0;
+    w->key_state_bytes = 0;
     for (int e = 0; e < p->encs; e++) {
-        at[e] = w->carried_bytes;
-        if (p->enc[e].pe->carried) w->carried_bytes += p->enc[e].pe->carried(&room.call, e);
+        at[e] = w->key_state_bytes;
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        if (stream && stream->key_state_size)
+            w->key_state_bytes += stream->key_state_size(&measured.call, e);
     }
-    w->carried = take_bytes(&m, w->carried_bytes, 1);
-    for (int e = 0; e < p->encs && w->carried; e++) chain->carried[e] = w->carried + at[e];
-    loci_lay_out_collected(a, &room, &w->collected, &m);
+    w->key_state = carve_bytes(&m, w->key_state_bytes, 1);
+    for (int e = 0; e < p->encs && w->key_state; e++) chain->key_state[e] = w->key_state + at[e];
+    loci_lay_out_collected(a, &measured, &w->collected, &m);
     w->w.opening.chain = *chain;
     /* what says that keys are there chunk by chunk */
     w->w.opening.part.state = a->all.gather ? NULL : chain->items;
@@ -283,13 +287,13 @@ static size_t lay_out(struct party *a, char *base, struct whole *whole)
     return m.full ? SIZE_MAX : m.used;
 }
 
-static int64_t *entry(const struct party *a, int64_t *list, ptrdiff_t b)
+static int64_t *entry(const struct rank_ctx *a, int64_t *list, ptrdiff_t b)
 {
     return &list[a->call.per_batch ? b : 0];
 }
 /* Where positions are given, no rank knows those of all rows.  They are a run if row number i is at
  * `shift` + i everywhere. */
-static void agree_on_runs(struct party *a, struct backward *w)
+static void agree_on_runs(struct rank_ctx *a, struct backward *w)
 {
     const loci_call *in = &a->call;
     const ptrdiff_t B = in->batch, entries = in->per_batch ? B : B > 0;
@@ -315,7 +319,7 @@ static void agree_on_runs(struct party *a, struct backward *w)
 
 /* What ranks want must be the same: sums are made for all of them.  Of what it has no rows or keys
  * of a rank has no opinion. */
-static loci_status agree_on_wishes(struct party *a, struct backward *w)
+static loci_status agree_on_wishes(struct rank_ctx *a, struct backward *w)
 {
     struct fact facts[2 + MAX_TENSORS];
     const struct tensors *t = &a->plan->tensors;
@@ -338,19 +342,19 @@ static loci_status agree_on_wishes(struct party *a, struct backward *w)
 
 /* ---- All ranks together ---------------------------------------------------------------------- */
 
-static void send_keys(struct party *a, struct backward *w)
+static void send_keys(struct rank_ctx *a, struct backward *w)
 {
     if (w->scans && !a->all.gather) {
         loci_send(a, &w->sweep);
-        a->cargo.packed = true;          /* they are the same messages */
+        a->transfer.packed = true;          /* they are the same messages */
     }
-    loci_send(a, &a->cargo);
+    loci_send(a, &a->transfer);
 }
 /* One request that is open is enough for a transport that goes on with all. */
 static bool progress(struct whole *whole)
 {
     struct backward *w = (struct backward *)whole;
-    struct party *a = whole->party;
+    struct rank_ctx *a = whole->rank_ctx;
     struct box *const boxes[] = { &w->in, &w->out[0], &w->out[1] };
     for (int i = 0; i < COUNT(boxes) && a->via.test && !a->broken; i++)
         for (int n = 0; n < boxes[i]->n; n++) {
@@ -361,46 +365,46 @@ static bool progress(struct whole *whole)
     return false;
 }
 /* The pass is open: what it sums, and where. */
-static void begin(struct party *a, struct backward *w)
+static void begin(struct rank_ctx *a, struct backward *w)
 {
     struct call *c = &w->w.open;
     loci_want(c, w->want);
     loci_sum_apart(c, w->want_dk, w->want_dv);
     c->g.dk_out = w->dk, c->g.dv_out = w->dv;
     loci_find_sums(w, c, false);
-    if (!c->B) w->home_count = 0;
-    else loci_open_homes(a, w);
+    if (!c->B) w->own_chunk_count = 0;
+    else loci_open_own_chunks(a, w);
     const double begun = loci_seconds();
     if (a->all.gather) loci_begin(c, true);
-    else loci_begin_parts(c);
+    else loci_begin_others(c);
     w->w.attention += loci_seconds() - begun;
 }
 /* Whatever happened, nothing of the caller's is in use any more. */
-static void end_all(struct party *a, struct backward *w)
+static void end_all(struct rank_ctx *a, struct backward *w)
 {
     loci_end_box(a, &w->in);
     for (int i = 0; i < OUTS; i++) loci_end_box(a, &w->out[i]);
-    loci_end_homes(a, w);
-    loci_end_cargo(a, &a->before);
-    loci_end_cargo(a, &a->cargo);
-    loci_end_cargo(a, &w->sweep);
+    loci_end_own_chunks(a, w);
+    loci_end_transfer(a, &a->before);
+    loci_end_transfer(a, &a->transfer);
+    loci_end_transfer(a, &w->sweep);
 }
 
-static loci_status backward(struct party *a, const void *tables, struct backward *w)
+static loci_status backward(struct rank_ctx *a, const void *tables, struct backward *w)
 {
     TRY(agree_on_wishes(a, w));
     const bool late = a->placed && !a->all.gather;
     loci_send(a, &a->before);
     if (!late) send_keys(a, w);
-    loci_take_all(a, &a->before, 0);
-    if (a->all.gather) loci_take_all(a, &a->cargo, a->held.first);
+    loci_recv_all(a, &a->before, 0);
+    if (a->all.gather) loci_recv_all(a, &a->transfer, a->gathered.first);
     if (!a->broken) agree_on_runs(a, w);
     if (a->placed && !a->broken) TRY(loci_agree(a, loci_open_pass(a, tables, &w->w), NULL, 0));
     if (late) send_keys(a, w);
     if (a->broken) return LOCI_TRANSPORT;
     begin(a, w);
     const loci_status status = run_shares(a, w);
-    close_homes(a, w, !status);
+    close_own_chunks(a, w, !status);
     loci_sum_totals(a, w, !status);
     loci_collect(a, w, !status);
     if (a->broken) return LOCI_TRANSPORT;
@@ -409,12 +413,12 @@ static loci_status backward(struct party *a, const void *tables, struct backward
     return a->broken ? LOCI_TRANSPORT : loci_agree(a, status, NULL, 0);
 }
 /* What is given beside the call. */
-static loci_status open_wishes(struct party *a, struct backward *w, const loci_grad *given)
+static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loci_grad *given)
 {
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
     loci_error *e = in->error;
-    TRY(loci_take_grad(&w->grad, in, wants_sizes(a->plan), given));
+    TRY(loci_copy_grad(&w->grad, in, wants_sizes(a->plan), given));
     /* those of the rows are read before the pass is open */
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
@@ -429,7 +433,7 @@ static loci_status open_wishes(struct party *a, struct backward *w, const loci_g
     return LOCI_OK;
 }
 /* Items and tiles have to be those of one process. */
-static loci_status check_borders(const struct party *a)
+static loci_status check_borders(const struct rank_ctx *a)
 {
     for (int i = 0; i < a->all.count; i++)
         CHECK(a->call.error, a->all.shares[i].first % ROW_CHUNK == 0 || !a->all.shares[i].count,
@@ -444,23 +448,23 @@ static loci_status check_borders(const struct party *a)
               i, (long long)a->key_shares[i].first, KT);
     return LOCI_OK;
 }
-static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
+static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *tables, void *work,
                             const loci_call *given, const loci_grad *grad, struct backward *w)
 {
     a->sums = true;
-    TRY(loci_take_own_call(a, p, given));
+    TRY(loci_copy_own_call(a, p, given));
     TRY(loci_open_whole(a, &w->w));
     TRY(open_wishes(a, w, grad));
     TRY(check_borders(a));
-    return loci_open_party(a, tables, work, &w->w, lay_out);
+    return loci_open_rank(a, tables, work, &w->w, lay_out);
 }
 
 loci_status loci_parallel_backward(const loci_plan *p, const void *tables, void *work,
                                    const loci_call *given, const loci_grad *grad,
                                    const loci_parallel *all)
 {
-    struct party a = { .error = given ? given->error : NULL };
-    struct backward w = { .w.party = &a, .w.progress = progress };
+    struct rank_ctx a = { .error = given ? given->error : NULL };
+    struct backward w = { .w.rank_ctx = &a, .w.progress = progress };
     TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, grad, &w), tables));
     const loci_status status = backward(&a, tables, &w);
@@ -473,11 +477,11 @@ loci_status loci_parallel_backward(const loci_plan *p, const void *tables, void 
 size_t loci_backward_over_ranks(const loci_plan *p, const loci_call *given,
                                 const loci_parallel *all)
 {
-    struct party a = { .error = NULL, .sums = true };
+    struct rank_ctx a = { .error = NULL, .sums = true };
     static const loci_grad none;
-    struct backward w = { .w.party = &a, .w.grad = &none };
+    struct backward w = { .w.rank_ctx = &a, .w.grad = &none };
     if (loci_open_transport(&a, p, all)
-        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
+        || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
     a.call.error = NULL, a.plan = p;
     if (loci_open_whole(&a, &w.w)) return 0;

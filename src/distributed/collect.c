@@ -7,21 +7,21 @@
 enum { PIECE = 256 };                    /* rows of a message */
 
 /* Bytes of a row of a head that an encoding wants side by side; 0: none. */
-static size_t left_of(const struct call *c, int enc)
+static size_t row_size(const struct call *c, int enc)
 {
     const struct loci_pe *pe = c->plan->enc[enc].pe;
-    return pe->left ? pe->left(c, enc) : 0;
+    return pe->stream && pe->stream->row_size ? pe->stream->row_size(c, enc) : 0;
 }
-static bool wanted(const struct party *a, const struct backward *w, int enc)
+static bool wanted(const struct rank_ctx *a, const struct backward *w, int enc)
 {
     const struct loci_plan *p = a->plan;
     bool any = false;
     for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) any |= w->want[i] != NULL;
-    return any && left_of(&w->w.open, enc);
+    return any && row_size(&w->w.open, enc);
 }
 
 /* The call over all rows and keys, as far as end() asks for it. */
-static void make_full(const struct party *a, struct collected *f)
+static void make_full(const struct rank_ctx *a, struct collected *f)
 {
     f->in = a->call;
     f->in.q_len = (ptrdiff_t)a->rows, f->in.k_len = (ptrdiff_t)a->keys;
@@ -31,35 +31,35 @@ static void make_full(const struct party *a, struct collected *f)
                              .where.k_coord = f->k_coord };
     f->call.threads = f->in.host && f->in.host->run ? f->in.host->threads : 1;
 }
-void loci_lay_out_collected(const struct party *a, const struct room *room, struct collected *f,
+void loci_lay_out_collected(const struct rank_ctx *a, const struct measured *measured, struct collected *f,
                             struct arena *m)
 {
     const struct loci_plan *p = a->plan;
     const size_t B = (size_t)a->call.batch, lists = (a->call.per_batch ? B : 1) * (size_t)p->axes;
     for (int e = 0; e < p->encs; e++) {
-        const size_t bytes = left_of(&room->call, e);
+        const size_t bytes = row_size(&measured->call, e);
         if (!bytes) continue;
-        f->keys = take_bytes(m, B * (size_t)(p->kv_heads * a->call.k_len), bytes);
-        f->message = take_bytes(m, PIECE, bytes > sizeof(double) ? bytes : sizeof(double));
+        f->keys = carve_bytes(m, B * (size_t)(p->kv_heads * a->call.k_len), bytes);
+        f->message = carve_bytes(m, PIECE, bytes > sizeof(double) ? bytes : sizeof(double));
         if (a->via.rank) return;
-        f->q_coord = take_bytes(m, lists * (size_t)a->rows, sizeof(double));
-        f->k_coord = take_bytes(m, lists * (size_t)a->keys, sizeof(double));
+        f->q_coord = carve_bytes(m, lists * (size_t)a->rows, sizeof(double));
+        f->k_coord = carve_bytes(m, lists * (size_t)a->keys, sizeof(double));
         make_full(a, f);
-        f->scratch = take_bytes(m, p->enc[e].pe->scratch(&f->call, e), 1);
+        f->scratch = carve_bytes(m, p->enc[e].pe->scratch(&f->call, e), 1);
         return;
     }
 }
 
-void loci_collect_keys(const struct party *a, const struct backward *w, ptrdiff_t at,
+void loci_collect_keys(const struct rank_ctx *a, const struct backward *w, ptrdiff_t at,
                        ptrdiff_t keys, ptrdiff_t own)
 {
     const struct loci_plan *p = a->plan;
     const struct call *c = &w->w.open;
     for (int e = 0; e < p->encs; e++) {
         if (!wanted(a, w, e)) continue;
-        const size_t bytes = left_of(c, e);
+        const size_t bytes = row_size(c, e);
         for (ptrdiff_t i = 0; i < c->B * p->kv_heads; i++)
-            p->enc[e].pe->move_left(c, e, false, i, at, keys,
+            p->enc[e].pe->stream->move_rows(c, e, false, i, at, keys,
                                     w->collected.keys
                                         + (size_t)(i * a->call.k_len + own) * bytes,
                                     false);
@@ -67,7 +67,7 @@ void loci_collect_keys(const struct party *a, const struct backward *w, ptrdiff_
 }
 
 /* A message from its owner to rank 0; false: nobody does anything here. */
-static bool pass(struct party *a, struct backward *w, int owner, size_t bytes)
+static bool pass(struct rank_ctx *a, struct backward *w, int owner, size_t bytes)
 {
     char *message = w->collected.message;
     if (a->broken || (owner != a->via.rank && a->via.rank)) return false;
@@ -95,7 +95,7 @@ static bool walk(const loci_share *list, int count, struct walk *p, ptrdiff_t *r
     }
     return false;
 }
-static void collect_coordinates(struct party *a, struct backward *w, bool query)
+static void collect_coordinates(struct rank_ctx *a, struct backward *w, bool query)
 {
     const loci_share *list = query ? a->all.shares : a->key_shares;
     const int count = query ? a->all.count : a->key_count;
@@ -115,30 +115,30 @@ static void collect_coordinates(struct party *a, struct backward *w, bool query)
                 memcpy(to + i * all + list[p.share].first + p.at - n, w->collected.message, bytes);
         }
 }
-static void collect_rows(struct party *a, struct backward *w, int enc, bool query)
+static void collect_rows(struct rank_ctx *a, struct backward *w, int enc, bool query)
 {
     const struct loci_pe *pe = a->plan->enc[enc].pe;
     const loci_share *list = query ? a->all.shares : a->key_shares;
     const int count = query ? a->all.count : a->key_count;
     const ptrdiff_t heads = a->call.batch * (query ? a->plan->heads : a->plan->kv_heads);
-    const size_t each = left_of(&w->w.open, enc);
+    const size_t each = row_size(&w->w.open, enc);
     char *message = w->collected.message;
     ptrdiff_t n;
     for (ptrdiff_t i = 0; i < heads; i++)
         for (struct walk p = { 0 }; walk(list, count, &p, &n);) {
             const int owner = list[p.share].rank;
             if (owner == a->via.rank && query)
-                pe->move_left(&w->w.open, enc, true, i, p.own, n, message, false);
+                pe->stream->move_rows(&w->w.open, enc, true, i, p.own, n, message, false);
             else if (owner == a->via.rank)
                 memcpy(message, w->collected.keys + (size_t)(i * a->call.k_len + p.own) * each,
                        (size_t)n * each);
             if (pass(a, w, owner, (size_t)n * each) && !a->via.rank)
-                pe->move_left(&w->collected.call, enc, query, i,
+                pe->stream->move_rows(&w->collected.call, enc, query, i,
                               (ptrdiff_t)(list[p.share].first + p.at) - n, n, message, true);
         }
 }
 /* Rank 0 has the gradients, and all others get them. */
-static void spread(struct party *a, struct backward *w, int enc)
+static void spread(struct rank_ctx *a, struct backward *w, int enc)
 {
     const struct loci_plan *p = a->plan;
     for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) {
@@ -155,7 +155,7 @@ static void spread(struct party *a, struct backward *w, int enc)
         loci_end_box(a, &w->in);
     }
 }
-void loci_collect(struct party *a, struct backward *w, bool works)
+void loci_collect(struct rank_ctx *a, struct backward *w, bool works)
 {
     const struct loci_plan *p = a->plan;
     struct collected *f = &w->collected;
@@ -168,7 +168,7 @@ void loci_collect(struct party *a, struct backward *w, bool works)
             f->call.k = w->w.open.k;
             memcpy(f->call.table, w->w.open.table, sizeof f->call.table);
             memcpy(f->call.g.dtensor, w->w.open.g.dtensor, sizeof f->call.g.dtensor);
-            f->call.scratch[e] = f->scratch;
+            f->call.mem.scratch[e] = f->scratch;
             p->enc[e].pe->begin(&f->call, e);
         }
         collect_rows(a, w, e, true), collect_rows(a, w, e, false);

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { TAG_STATE = 1, TAG_LINK, TAG_RESULT };
+enum { TAG_STATE = 1, TAG_SUMS, TAG_RESULT };
 
 /* What goes before the bytes of every message: how the senders before have fared. */
 struct head { int64_t status; char text[512 + 56]; };
@@ -29,8 +29,8 @@ struct decode {
     int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
 
     /* In the workspace.  What rows have of the keys so far; outputs; and what encodings hand on. */
-    struct block state, result, link;
-    size_t links[MAX_ENCODINGS];         /* where each encoding's begins */
+    struct block state, result, sums;
+    size_t sums_at[MAX_ENCODINGS];         /* where each encoding's begins */
     void *inner;                         /* for the pass itself */
     double attention;                    /* seconds */
 };
@@ -39,7 +39,7 @@ static char *data_of(const struct block *b) { return (char *)(b->head + 1); }
 /* ---- What is given --------------------------------------------------------------------------- */
 
 /* The chain of owners.  Each has one piece, from a border of chunks on. */
-static loci_status find_chain(struct party *a, struct decode *d)
+static loci_status find_chain(struct rank_ctx *a, struct decode *d)
 {
     loci_error *e = a->call.error;
     const int rank = a->via.rank;
@@ -61,7 +61,7 @@ static loci_status find_chain(struct party *a, struct decode *d)
     }
     return LOCI_OK;
 }
-static loci_status check_cache(const struct party *a, const struct decode *d)
+static loci_status check_cache(const struct rank_ctx *a, const struct decode *d)
 {
     const loci_call *in = &a->call;
     const struct loci_cache *cache = in->cache;
@@ -75,14 +75,14 @@ static loci_status check_cache(const struct party *a, const struct decode *d)
         CHECK(e, cache_list(cache, cache->len)[b] == d->own.count, LOCI_BAD_ARG,
               "entry %td of the cache has %lld keys, but the share has %lld", b,
               (long long)cache_list(cache, cache->len)[b], (long long)d->own.count);
-    /* Keys that turned as they were put into the cache turned by the positions they had there. */
+    /* Keys that rotated as they were put into the cache rotated by the positions they had there. */
     CHECK(e, cache->placed || a->plan->rotate < 0 || !d->own.first, LOCI_BAD_ARG,
           "the cache counts its keys from 0, but the share begins at %lld; append the keys with "
           "k_pos",
           (long long)d->own.first);
     return LOCI_OK;
 }
-static loci_status open_shapes(struct party *a, struct decode *d)
+static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
 {
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
@@ -121,7 +121,7 @@ static loci_status open_shapes(struct party *a, struct decode *d)
 
 /* Positions that were given may follow one another here and not elsewhere.  Only where all ranks
  * count the same distances do they go by these; else every pair is looked at. */
-static loci_status agree_on_runs(struct party *a, struct decode *d)
+static loci_status agree_on_runs(struct rank_ctx *a, struct decode *d)
 {
     struct call *c = &d->open;
     int64_t list[3] = { 0, 0, 0 };
@@ -140,12 +140,12 @@ static loci_status agree_on_runs(struct party *a, struct decode *d)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static size_t rows_of(const struct party *a)
+static size_t rows_of(const struct rank_ctx *a)
 {
     return (size_t)(a->call.batch * a->call.q_len) * (size_t)a->plan->heads;
 }
 /* The call of this rank alone. */
-static void make_call(struct party *a, struct decode *d)
+static void make_call(struct rank_ctx *a, struct decode *d)
 {
     d->call = a->call, d->call.work_bytes = 0;
     d->run = (struct run){ .count = a->call.q_len, .at = a->keys - a->call.q_len };
@@ -153,40 +153,40 @@ static void make_call(struct party *a, struct decode *d)
                                    .keys = (ptrdiff_t)a->keys, .first = (ptrdiff_t)d->own.first,
                                    .here = true, .more = &d->messages };
     d->opening.part = (struct part){ .count = (ptrdiff_t)d->own.count, .opens = d->newer < 0,
-                                     .closes = d->older < 0, .linked = true };
+                                     .closes = d->older < 0, .partial_inputs = true };
 }
-static size_t lay_out(struct party *a, char *base, struct decode *d)
+static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
 {
     const struct loci_plan *p = a->plan;
     const size_t rows = rows_of(a);
     struct arena m = { .base = base };
-    struct room room;
+    struct measured measured;
     make_call(a, d);
     d->opening.part.state = (char *)d;   /* measured as if it were there */
-    const size_t inner = loci_attention_room(p, &d->call, &d->opening, &room);
-    d->state.bytes = (rows + 1) * room.slot;
+    const size_t inner = loci_measure_attention(p, &d->call, &d->opening, &measured);
+    d->state.bytes = (rows + 1) * measured.slot;
     d->result.bytes = rows
                     * ((size_t)p->value_dim * p->stored
                        + p->real * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
                                     + (a->call.ae ? (size_t)p->dim : 0)));
-    d->link.bytes = 0;
-    for (int e = 0; e < p->encs; e++) d->links[e] = d->link.bytes, d->link.bytes += room.link[e];
-    struct block *blocks[] = { &d->state, &d->result, &d->link };
+    d->sums.bytes = 0;
+    for (int e = 0; e < p->encs; e++) d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
+    struct block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
-        blocks[i]->head = take_bytes(&m, 1, sizeof(struct head) + blocks[i]->bytes);
+        blocks[i]->head = carve_bytes(&m, 1, sizeof(struct head) + blocks[i]->bytes);
     d->messages.n = 0;
     if (base) loci_add_list(&d->messages, "work", base, m.used, 1, WRITTEN);
-    d->inner = take_bytes(&m, inner, 1);
+    d->inner = carve_bytes(&m, inner, 1);
     if (base) d->opening.part.state = data_of(&d->state);
-    d->opening.part.slot = room.slot;
+    d->opening.part.slot = measured.slot;
     for (int e = 0; e < p->encs && base; e++)
-        d->opening.part.before[e] = data_of(&d->link) + d->links[e];
+        d->opening.part.restored[e] = data_of(&d->sums) + d->sums_at[e];
     return m.full || !inner ? SIZE_MAX : m.used;
 }
-static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
+static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *tables, void *work,
                             const loci_call *given, struct decode *d)
 {
-    TRY(loci_take_own_call(a, p, given));
+    TRY(loci_copy_own_call(a, p, given));
     TRY(open_shapes(a, d));
     const size_t bytes = lay_out(a, NULL, d);
     TRY(loci_check_work(a, work, bytes, "loci_parallel_decode_workspace"));
@@ -198,7 +198,7 @@ static loci_status open_own(struct party *a, const loci_plan *p, const void *tab
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-static bool end(struct party *a, void **request, int begun)
+static bool end(struct rank_ctx *a, void **request, int begun)
 {
     const double start = loci_seconds();
     if (begun) a->broken = true;
@@ -206,7 +206,7 @@ static bool end(struct party *a, void **request, int begun)
     a->waited += loci_seconds() - start;
     return !a->broken;
 }
-static bool send_block(struct party *a, int to, int tag, const struct block *b)
+static bool send_block(struct rank_ctx *a, int to, int tag, const struct block *b)
 {
     void *request = NULL;
     const size_t bytes = sizeof(struct head) + b->bytes;
@@ -214,7 +214,7 @@ static bool send_block(struct party *a, int to, int tag, const struct block *b)
     a->sent += bytes;
     return end(a, &request, a->via.send(a->via.user, to, tag, b->head, bytes, &request));
 }
-static bool receive_block(struct party *a, int from, int tag, struct block *b)
+static bool receive_block(struct rank_ctx *a, int from, int tag, struct block *b)
 {
     void *request = NULL;
     const size_t bytes = sizeof(struct head) + b->bytes;
@@ -224,7 +224,7 @@ static bool receive_block(struct party *a, int from, int tag, struct block *b)
 }
 /* Down a binomial tree from the rank that has it: number i, counted from there, has it from i less
  * its highest bit, and passes it on to i + 2^k for every 2^k above i. */
-static bool spread(struct party *a, int from, int tag, struct block *b)
+static bool spread(struct rank_ctx *a, int from, int tag, struct block *b)
 {
     const int n = a->via.ranks, i = (a->via.rank - from + n) % n;
     int high = 1;
@@ -235,7 +235,7 @@ static bool spread(struct party *a, int from, int tag, struct block *b)
     return true;
 }
 /* What is wrong here is what all are told, unless something was before. */
-static void tell(struct party *a, struct block *b, loci_status own)
+static void tell(struct rank_ctx *a, struct block *b, loci_status own)
 {
     if (!own || b->head->status) return;
     b->head->status = own;
@@ -251,7 +251,7 @@ static char *copy(char *at, void *data, size_t bytes, bool back)
     else memcpy(at, data, bytes);
     return at + bytes;
 }
-static void copy_results(const struct party *a, const struct decode *d, bool back)
+static void copy_results(const struct rank_ctx *a, const struct decode *d, bool back)
 {
     const struct loci_plan *p = a->plan;
     const struct call *c = &d->open;
@@ -273,30 +273,32 @@ static void copy_results(const struct party *a, const struct decode *d, bool bac
 /* ---- The chain ------------------------------------------------------------------------------- */
 
 /* The engine, on the keys of this rank. */
-static loci_status pass(struct party *a, struct decode *d, int step)
+static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
 {
     struct call *c = &d->open;
     const double begun = loci_seconds();
-    c->part.step = step;
+    c->stream.part.step = step;
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
     d->attention += loci_seconds() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
 /* Sums that go on from key to key come from the owner of the older keys. */
-static void link_keys(struct party *a, struct decode *d)
+static void restore_state(struct rank_ctx *a, struct decode *d)
 {
     const struct loci_plan *p = a->plan;
-    if (d->link.bytes) receive_block(a, d->older, TAG_LINK, &d->link);
+    if (d->sums.bytes) receive_block(a, d->older, TAG_SUMS, &d->sums);
     if (a->broken) return;
     loci_begin(&d->open, true);
-    for (int e = 0; e < p->encs; e++)
-        if (p->enc[e].pe->hand_on)
-            p->enc[e].pe->hand_on(&d->open, e, data_of(&d->link) + d->links[e]);
-    if (d->link.bytes) send_block(a, d->newer, TAG_LINK, &d->link);
+    for (int e = 0; e < p->encs; e++) {
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        if (stream && stream->save_state)
+            stream->save_state(&d->open, e, data_of(&d->sums) + d->sums_at[e]);
+    }
+    if (d->sums.bytes) send_block(a, d->newer, TAG_SUMS, &d->sums);
 }
-static loci_status run(struct party *a, struct decode *d)
+static loci_status run(struct rank_ctx *a, struct decode *d)
 {
-    const struct block *blocks[] = { &d->state, &d->result, &d->link };
+    const struct block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct head));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
     if (d->oldest < 0) {                 /* no keys: each rank finds that by itself */
@@ -304,7 +306,7 @@ static loci_status run(struct party *a, struct decode *d)
         return pass(a, d, PART_WHOLE);
     }
     if (d->own.count) {
-        link_keys(a, d);
+        restore_state(a, d);
         if (a->broken) return LOCI_TRANSPORT;
         loci_status status = d->open.decode ? pass(a, d, PART_SUM) : LOCI_OK;
         if (!receive_block(a, d->newer, TAG_STATE, &d->state)) return LOCI_TRANSPORT;
@@ -326,7 +328,7 @@ static loci_status run(struct party *a, struct decode *d)
 loci_status loci_parallel_decode(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, const loci_parallel *all)
 {
-    struct party a = { .error = given ? given->error : NULL };
+    struct rank_ctx a = { .error = given ? given->error : NULL };
     struct decode d = { .attention = 0 };
     TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &d), tables));
@@ -344,13 +346,20 @@ loci_status loci_parallel_decode(const loci_plan *p, const void *tables, void *w
 size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given,
                                       const loci_parallel *all)
 {
-    struct party a = { .error = NULL };
+    struct rank_ctx a = { .error = NULL };
     struct decode d = { .attention = 0 };
     if (!given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, p, all)
-        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
+        || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
     a.call.error = NULL, a.plan = p;
     if (open_shapes(&a, &d)) return 0;
-    const size_t bytes = lay_out(&a, NULL, &d);
-    return bytes == SIZE_MAX ? 0 : bytes;
+    /* Few rows go another way, which may need more. */
+    const ptrdiff_t rows = a.call.q_len;
+    size_t most = lay_out(&a, NULL, &d);
+    for (ptrdiff_t few = 1; few <= FEW_ROWS && few < rows; few++) {
+        a.call.q_len = a.rows = few;
+        const size_t bytes = lay_out(&a, NULL, &d);
+        if (bytes > most) most = bytes;
+    }
+    return most == SIZE_MAX ? 0 : most;
 }

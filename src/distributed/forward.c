@@ -6,27 +6,27 @@
 #include "distributed/gathered.h"
 
 /* Lays out the workspace, or with base NULL measures it.  Returns its bytes, or SIZE_MAX. */
-static size_t lay_out(struct party *a, char *base, struct whole *w)
+static size_t lay_out(struct rank_ctx *a, char *base, struct whole *w)
 {
     struct arena m = { .base = base };
     const ptrdiff_t slots = loci_lay_out_whole(a, w, &m) * a->call.batch * a->plan->heads;
     if (!base) loci_measure_whole(w, !a->all.gather);
-    struct room room;
-    const size_t inner = loci_attention_room(a->plan, &w->call, &w->opening, &room);
-    a->slot = room.slot;
-    a->inner = take_bytes(&m, inner, 1);
-    a->state = a->all.gather ? NULL : take_bytes(&m, (size_t)slots + 1, a->slot);
+    struct measured measured;
+    const size_t inner = loci_measure_attention(a->plan, &w->call, &w->opening, &measured);
+    a->slot = measured.slot;
+    a->inner = carve_bytes(&m, inner, 1);
+    a->state = a->all.gather ? NULL : carve_bytes(&m, (size_t)slots + 1, a->slot);
     w->opening.part.state = a->state, w->opening.part.slot = a->slot;
     return m.full || !inner ? SIZE_MAX : m.used;
 }
 
 /* The engine, on what is there. */
-static loci_status pass(struct party *a, struct call *c)
+static loci_status pass(struct rank_ctx *a, struct call *c)
 {
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
-static loci_status run_gathered(struct party *a, struct whole *w)
+static loci_status run_gathered(struct rank_ctx *a, struct whole *w)
 {
     struct call *c = &w->open;
     if (!c->B || !c->Lq) return LOCI_OK;
@@ -38,22 +38,22 @@ static loci_status run_gathered(struct party *a, struct whole *w)
 }
 /* Chunk by chunk, newest first.  Who is cancelled goes on taking packets, as others may wait for
  * them to be taken. */
-static loci_status run_streamed(struct party *a, struct whole *w)
+static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
 {
     struct call *c = &w->open;
-    struct intake in;
+    struct recv_queue in;
     loci_status status = LOCI_OK;
     const bool rows = c->B && c->Lq;
-    const int64_t oldest = a->held.first / CHUNK,
-                  newest = span_length(a->held) ? (a->held.end - 1) / CHUNK : oldest;
-    if (rows) loci_begin_parts(c);
-    loci_begin_intake(a, &in, &a->cargo, NEWEST_FIRST);
+    const int64_t oldest = a->gathered.first / CHUNK,
+                  newest = span_length(a->gathered) ? (a->gathered.end - 1) / CHUNK : oldest;
+    if (rows) loci_begin_others(c);
+    loci_begin_recv(a, &in, &a->transfer, NEWEST_FIRST);
     for (int64_t chunk = newest; chunk >= oldest && !a->broken; chunk--) {
         while (in.more && in.next.chunk == chunk && !a->broken)
-            loci_take_packet(a, &in, chunk * CHUNK);
+            loci_recv_message(a, &in, chunk * CHUNK);
         if (!rows || status || a->broken) continue;
         const double begun = loci_seconds();
-        c->part.opens = chunk == newest, c->part.closes = chunk == oldest;
+        c->stream.part.opens = chunk == newest, c->stream.part.closes = chunk == oldest;
         loci_begin_part(c, (ptrdiff_t)(chunk * CHUNK));
         status = pass(a, c);
         w->attention += loci_seconds() - begun;
@@ -63,41 +63,41 @@ static loci_status run_streamed(struct party *a, struct whole *w)
 
 /* ---- All ranks together ---------------------------------------------------------------------- */
 
-static loci_status forward(struct party *a, const void *tables, struct whole *w)
+static loci_status forward(struct rank_ctx *a, const void *tables, struct whole *w)
 {
     /* What nobody takes if the pass cannot be opened is sent when it is. */
     const bool late = a->placed && !a->all.gather;
     loci_send(a, &a->before);
-    if (!late) loci_send(a, &a->cargo);
-    loci_take_all(a, &a->before, 0);
-    if (a->all.gather) loci_take_all(a, &a->cargo, a->held.first);
+    if (!late) loci_send(a, &a->transfer);
+    loci_recv_all(a, &a->before, 0);
+    if (a->all.gather) loci_recv_all(a, &a->transfer, a->gathered.first);
     if (a->placed && !a->broken) TRY(loci_agree(a, loci_open_pass(a, tables, w), NULL, 0));
-    if (late) loci_send(a, &a->cargo);
+    if (late) loci_send(a, &a->transfer);
     if (a->broken) return LOCI_TRANSPORT;
     const loci_status status = a->all.gather ? run_gathered(a, w) : run_streamed(a, w);
-    loci_end_cargo(a, &a->before);
-    loci_end_cargo(a, &a->cargo);
+    loci_end_transfer(a, &a->before);
+    loci_end_transfer(a, &a->transfer);
     return a->broken ? LOCI_TRANSPORT : loci_agree(a, status, NULL, 0);
 }
 
-static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
+static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *tables, void *work,
                             const loci_call *given, struct whole *w)
 {
-    TRY(loci_take_own_call(a, p, given));
+    TRY(loci_copy_own_call(a, p, given));
     TRY(loci_open_whole(a, w));
-    return loci_open_party(a, tables, work, w, lay_out);
+    return loci_open_rank(a, tables, work, w, lay_out);
 }
 loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *work,
                                   const loci_call *given, const loci_parallel *all)
 {
-    struct party a = { .error = given ? given->error : NULL };
-    struct whole w = { .party = &a };
+    struct rank_ctx a = { .error = given ? given->error : NULL };
+    struct whole w = { .rank_ctx = &a };
     TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &w), tables));
     const loci_status status = forward(&a, tables, &w);
     /* Whatever happened, nothing of the caller's is in use any more. */
-    loci_end_cargo(&a, &a.before);
-    loci_end_cargo(&a, &a.cargo);
+    loci_end_transfer(&a, &a.before);
+    loci_end_transfer(&a, &a.transfer);
     if (a.broken) return loci_break(&a);
     if (!status) loci_report(&a, &w);
     return status;
@@ -105,10 +105,10 @@ loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *
 
 size_t loci_forward_over_ranks(const loci_plan *p, const loci_call *given, const loci_parallel *all)
 {
-    struct party a = { .error = NULL };
-    struct whole w = { .party = &a };
+    struct rank_ctx a = { .error = NULL };
+    struct whole w = { .rank_ctx = &a };
     if (loci_open_transport(&a, p, all)
-        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
+        || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
     a.call.error = NULL, a.plan = p;
     if (loci_open_whole(&a, &w)) return 0;

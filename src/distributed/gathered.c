@@ -6,22 +6,22 @@
 
 /* ---- What travels ---------------------------------------------------------------------------- */
 
-static struct keyed *add_keyed(struct cargo *g, struct keyed x)
+static struct keyed *add_keyed(struct transfer *g, struct keyed x)
 {
     g->bytes += (size_t)(x.n[0] * x.n[1]) * x.bytes;
     g->list[g->n] = x;
     return &g->list[g->n++];
 }
-static struct keyed *add_view(struct party *a, const loci_view *v, int width)
+static struct keyed *add_view(struct rank_ctx *a, const loci_view *v, int width)
 {
     const ptrdiff_t each = (ptrdiff_t)a->plan->stored;
-    return add_keyed(&a->cargo,
+    return add_keyed(&a->transfer,
                      (struct keyed){ .own = v->data, .n = { a->call.batch, a->plan->kv_heads },
                                      .stride = { v->batch * each, v->head * each },
                                      .row = v->row * each, .bytes = (size_t)(width * each) });
 }
 /* A dense array of [outer][keys of the rank][inner bytes]. */
-static struct keyed *add_list(struct party *a, struct cargo *g, const void *list, ptrdiff_t outer,
+static struct keyed *add_list(struct rank_ctx *a, struct transfer *g, const void *list, ptrdiff_t outer,
                               size_t inner)
 {
     return add_keyed(g, (struct keyed){ .own = list, .n = { outer, 1 }, .row = (ptrdiff_t)inner,
@@ -29,7 +29,7 @@ static struct keyed *add_list(struct party *a, struct cargo *g, const void *list
                                         .bytes = inner });
 }
 /* How an INPUT tensor lies around its keys; false: it has none. */
-bool loci_by_key(const struct party *a, const loci_tensor *t, ptrdiff_t *outer, ptrdiff_t *inner)
+bool loci_by_key(const struct rank_ctx *a, const loci_tensor *t, ptrdiff_t *outer, ptrdiff_t *inner)
 {
     bool keys = false;
     *outer = *inner = 1;
@@ -41,7 +41,7 @@ bool loci_by_key(const struct party *a, const loci_tensor *t, ptrdiff_t *outer, 
     }
     return keys && t->role == LOCI_INPUT;
 }
-static loci_status open_cargo(struct party *a, struct whole *w)
+static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
 {
     const struct loci_plan *p = a->plan;
     const loci_call *in = &a->call;
@@ -49,8 +49,8 @@ static loci_status open_cargo(struct party *a, struct whole *w)
     const ptrdiff_t B = in->batch, each = in->per_batch ? B : 1;
     loci_view *k = &a->owned.k, *v = &a->owned.v;
     /* Positions, and what is summed from the first key on, are there before keys are streamed. */
-    struct cargo *early = a->all.gather ? &a->cargo : &a->before;
-    a->before.everything = true, a->before.tag = TAG_BEFORE, a->cargo.tag = TAG_CARGO;
+    struct transfer *early = a->all.gather ? &a->transfer : &a->before;
+    a->before.everything = true, a->before.tag = TAG_BEFORE, a->transfer.tag = TAG_TRANSFER;
     *k = in->k, *v = in->v;
     TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, p->dim, e));
     TRY(loci_spell_out(v, "v", B, p->kv_heads, in->k_len, p->value_dim, e));
@@ -62,7 +62,7 @@ static loci_status open_cargo(struct party *a, struct whole *w)
     TRY(loci_check_near_axes(in->k_coord, each * p->axes * in->k_len, "k_coord", e));
     if (in->k_pos) w->k_pos = add_list(a, early, in->k_pos, each, sizeof *in->k_pos);
     if (in->k_coord)
-        w->k_coord = add_list(a, &a->cargo, in->k_coord, each * p->axes, sizeof *in->k_coord);
+        w->k_coord = add_list(a, &a->transfer, in->k_coord, each * p->axes, sizeof *in->k_coord);
     for (int enc = 0; enc < p->encs; enc++)
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) {
             const loci_tensor *t = &p->tensors.list[i];
@@ -71,7 +71,7 @@ static loci_status open_cargo(struct party *a, struct whole *w)
             if (!loci_by_key(a, t, &outer, &inner)) continue;
             CHECK(e, own || !keys, LOCI_BAD_ARG,
                   "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
-            w->tensor[i] = add_list(a, loci_from_first(p, enc) ? early : &a->cargo, own, outer,
+            w->tensor[i] = add_list(a, loci_from_first(p, enc) ? early : &a->transfer, own, outer,
                                     (size_t)inner * p->real);
         }
     return LOCI_OK;
@@ -84,17 +84,17 @@ static _Thread_local char here;
 static int ask_host(void *user)
 {
     struct whole *w = user;
-    const loci_host *host = w->party->call.host;
+    const loci_host *host = w->rank_ctx->call.host;
     if (&here == w->caller && !(w->progress && w->progress(w)))
-        loci_progress(w->party, &w->party->cargo);
+        loci_progress(w->rank_ctx, &w->rank_ctx->transfer);
     return host && host->cancelled && host->cancelled(host->user);
 }
 static void run_on_host(void *user, int n, void (*job)(void *, int), void *arg)
 {
-    const loci_host *host = ((struct whole *)user)->party->call.host;
+    const loci_host *host = ((struct whole *)user)->rank_ctx->call.host;
     host->run(host->user, n, job, arg);
 }
-static void make_host(struct party *a, struct whole *w)
+static void make_host(struct rank_ctx *a, struct whole *w)
 {
     w->caller = &here;
     w->host = (loci_host){ .cancelled = ask_host, .user = w, .threads = 1 };
@@ -103,24 +103,24 @@ static void make_host(struct party *a, struct whole *w)
 }
 
 /* The call over all keys that the rank holds, at once or chunk by chunk. */
-static void make_whole(struct party *a, struct whole *w)
+static void make_whole(struct rank_ctx *a, struct whole *w)
 {
     const struct loci_plan *p = a->plan;
     const bool gather = a->all.gather;
-    const ptrdiff_t keys = (ptrdiff_t)a->cargo.room, Hkv = p->kv_heads;
+    const ptrdiff_t keys = (ptrdiff_t)a->transfer.measured, Hkv = p->kv_heads;
     w->call = a->call;
     w->call.k_len = keys, w->call.work_bytes = 0;
-    w->call.k = (loci_view){ w->k->held, Hkv * keys * p->dim, keys * p->dim, p->dim };
-    w->call.v = (loci_view){ w->v->held, Hkv * keys * p->value_dim, keys * p->value_dim,
+    w->call.k = (loci_view){ w->k->gathered, Hkv * keys * p->dim, keys * p->dim, p->dim };
+    w->call.v = (loci_view){ w->v->gathered, Hkv * keys * p->value_dim, keys * p->value_dim,
                              p->value_dim };
-    if (w->k_pos) w->call.k_pos = (const int64_t *)w->k_pos->held;
-    if (w->k_coord) w->call.k_coord = (const double *)w->k_coord->held;
+    if (w->k_pos) w->call.k_pos = (const int64_t *)w->k_pos->gathered;
+    if (w->k_coord) w->call.k_coord = (const double *)w->k_coord->gathered;
     for (int i = 0; i < p->tensors.n; i++)
-        w->tensors[i] = w->tensor[i]        ? w->tensor[i]->held
+        w->tensors[i] = w->tensor[i]        ? w->tensor[i]->gathered
                         : a->call.tensors ? a->call.tensors[i]
                                             : NULL;
     w->call.tensors = w->tensors;
-    w->opening = (struct opening){ .stage = LOCI_ATTENTION, .from = gather ? a->held.first : 0,
+    w->opening = (struct opening){ .stage = LOCI_ATTENTION, .from = gather ? a->gathered.first : 0,
                                    .runs = a->runs, .run_count = a->run_count, .tiles = true,
                                    .keys = gather ? 0 : (ptrdiff_t)a->keys, .owned = &a->owned,
                                    .grad = w->grad, .chain = w->chain };
@@ -132,7 +132,7 @@ static void make_whole(struct party *a, struct whole *w)
 
 /* The rank's rows, run by run.  Returns how many tiles they are.  Without any there is an empty
  * run, since keys turn back in the sequence that they are of. */
-static ptrdiff_t find_runs(struct party *a)
+static ptrdiff_t find_runs(struct rank_ctx *a)
 {
     ptrdiff_t own = 0, n = 0, all = 0;
     if (a->runs) a->runs[0] = (struct run){ .first = 0 };
@@ -148,21 +148,21 @@ static ptrdiff_t find_runs(struct party *a)
     return all;
 }
 
-ptrdiff_t loci_lay_out_whole(struct party *a, struct whole *w, struct arena *m)
+ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *m)
 {
-    a->held = loci_need_of(a, a->via.rank).held;
-    a->before.room = a->keys;
-    a->cargo.room = a->all.gather ? span_length(a->held) : a->keys < CHUNK ? a->keys : CHUNK;
-    a->needs = take_bytes(m, (size_t)a->via.ranks, sizeof *a->needs);
-    a->runs = take_bytes(m, (size_t)a->all.count, sizeof *a->runs);
-    for (int r = 0; a->needs && r < a->via.ranks; r++) a->needs[r] = loci_need_of(a, r);
+    a->gathered = loci_required_range(a, a->via.rank).gathered;
+    a->before.measured = a->keys;
+    a->transfer.measured = a->all.gather ? span_length(a->gathered) : a->keys < CHUNK ? a->keys : CHUNK;
+    a->required = carve_bytes(m, (size_t)a->via.ranks, sizeof *a->required);
+    a->runs = carve_bytes(m, (size_t)a->all.count, sizeof *a->runs);
+    for (int r = 0; a->required && r < a->via.ranks; r++) a->required[r] = loci_required_range(a, r);
     const ptrdiff_t rows = find_runs(a);
-    struct cargo *const cargos[] = { &a->before, &a->cargo };
+    struct transfer *const cargos[] = { &a->before, &a->transfer };
     for (int i = 0; i < COUNT(cargos); i++) {
         if (!cargos[i]->by_share)
-            cargos[i]->needs = a->needs, cargos[i]->need_count = a->via.ranks,
-            cargos[i]->mine = a->needs ? a->needs + a->via.rank : NULL;
-        loci_take_cargo(a, cargos[i], m);
+            cargos[i]->required = a->required, cargos[i]->required_count = a->via.ranks,
+            cargos[i]->mine = a->required ? a->required + a->via.rank : NULL;
+        loci_carve_transfer(a, cargos[i], m);
     }
     make_whole(a, w);
     return rows;
@@ -174,7 +174,7 @@ void loci_measure_whole(struct whole *w, bool streamed)
     if (streamed) w->opening.part.state = (char *)&none;
 }
 
-loci_status loci_open_whole(struct party *a, struct whole *w)
+loci_status loci_open_whole(struct rank_ctx *a, struct whole *w)
 {
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
@@ -189,13 +189,13 @@ loci_status loci_open_whole(struct party *a, struct whole *w)
     a->placed = in->q_pos || in->q_coord;
     return open_cargo(a, w);
 }
-loci_status loci_open_pass(struct party *a, const void *tables, struct whole *w)
+loci_status loci_open_pass(struct rank_ctx *a, const void *tables, struct whole *w)
 {
     TRY(loci_open_attention(&w->open, a->plan, tables, a->inner, &w->call, &w->opening));
     return w->grad ? loci_check_results(&w->open, w->grad) : LOCI_OK;
 }
-loci_status loci_open_party(struct party *a, const void *tables, void *work, struct whole *w,
-                            lay_out_party *lay_out)
+loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, struct whole *w,
+                            lay_out_rank *lay_out)
 {
     loci_error *e = &a->said;
     const size_t bytes = lay_out(a, NULL, w);
@@ -205,17 +205,17 @@ loci_status loci_open_party(struct party *a, const void *tables, void *work, str
     lay_out(a, work, w);
     /* Positions and coordinates of keys that do not come are read all the same. */
     if (w->k_pos)
-        memset(w->k_pos->held, 0,
-               (size_t)(w->k_pos->n[0] * (a->all.gather ? a->cargo.room : a->before.room))
+        memset(w->k_pos->gathered, 0,
+               (size_t)(w->k_pos->n[0] * (a->all.gather ? a->transfer.measured : a->before.measured))
                    * sizeof(int64_t));
     if (w->k_coord)
-        memset(w->k_coord->held, 0,
-               (size_t)(w->k_coord->n[0] * a->cargo.room) * sizeof(double));
+        memset(w->k_coord->gathered, 0,
+               (size_t)(w->k_coord->n[0] * a->transfer.measured) * sizeof(double));
     /* Where positions are given, those of the keys have to be there first. */
     return a->placed ? LOCI_OK : loci_open_pass(a, tables, w);
 }
 
-void loci_report(const struct party *a, const struct whole *w)
+void loci_report(const struct rank_ctx *a, const struct whole *w)
 {
     loci_parallel_report *report = a->all.report;
     if (!report) return;

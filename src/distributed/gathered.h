@@ -8,7 +8,7 @@
 
 /* A call, that call opened, and where in the cargo its keys are. */
 struct whole {
-    struct party *party;
+    struct rank_ctx *rank_ctx;
     loci_call call;
     struct opening opening;
     const void *tensors[MAX_TENSORS];
@@ -25,21 +25,25 @@ struct whole {
 };
 
 /* All that is said of rows, keys and shares; what travels is found. */
-loci_status loci_open_whole(struct party *, struct whole *);
+loci_status loci_open_whole(struct rank_ctx *, struct whole *);
 /* Lists of who needs what, the rank's runs of rows, and what travels, out of the workspace; then
  * the call over them, all but the pass's own memory.  Returns how many tiles the rows are. */
-ptrdiff_t loci_lay_out_whole(struct party *, struct whole *, struct arena *);
+ptrdiff_t loci_lay_out_whole(struct rank_ctx *, struct whole *, struct arena *);
 /* What the pass wants to know to be measured, where nothing is there yet. */
 void loci_measure_whole(struct whole *, bool streamed);
 /* To the call over all keys.  lay_out returns the bytes, SIZE_MAX if there are too many; it
  * measures first, with base NULL. */
-typedef size_t lay_out_party(struct party *, char *base, struct whole *);
-loci_status loci_open_party(struct party *, const void *tables, void *work, struct whole *,
-                            lay_out_party *);
+typedef size_t lay_out_rank(struct rank_ctx *, char *base, struct whole *);
+loci_status loci_open_rank(struct rank_ctx *, const void *tables, void *work, struct whole *,
+                            lay_out_rank *);
 /* The pass over all keys: all that can be wrong with it, but nothing of the keys is read. */
-loci_status loci_open_pass(struct party *, const void *tables, struct whole *);
+loci_status loci_open_pass(struct rank_ctx *, const void *tables, struct whole *);
 /* How an INPUT tensor lies around its keys; false: it has none. */
-bool loci_by_key(const struct party *, const loci_tensor *, ptrdiff_t *outer, ptrdiff_t *inner);
-void loci_report(const struct party *, const struct whole *);
+bool loci_by_key(const struct rank_ctx *, const loci_tensor *, ptrdiff_t *outer, ptrdiff_t *inner);
+/* parts.c: begin() of all encodings but the rotation, before the first part; of the rotation and the
+ * keys, before each part, which has the keys from number `first` on. */
+void loci_begin_others(struct call *);
+void loci_begin_part(struct call *, ptrdiff_t first);
+void loci_report(const struct rank_ctx *, const struct whole *);
 
 #endif

@@ -11,7 +11,7 @@ static int64_t border(int64_t rows, int64_t p, int64_t n, int64_t unit)
     return at < rows ? at : rows;
 }
 
-int loci_share_out(loci_layout layout, int64_t rows, int ranks, loci_share *list, int room)
+int loci_share_out(loci_layout layout, int64_t rows, int ranks, loci_share *list, int measured)
 {
     if (rows < 0 || ranks < 1 || ranks > INT32_MAX / 4 || rows > INT64_MAX / 4
         || (layout != LOCI_CONTIGUOUS && layout != LOCI_ZIGZAG))
@@ -19,7 +19,7 @@ int loci_share_out(loci_layout layout, int64_t rows, int ranks, loci_share *list
     const int pieces = layout == LOCI_ZIGZAG ? 2 * ranks : ranks;
     const int64_t least = rows / (2 * (int64_t)ranks);
     const int64_t unit = least >= CHUNK ? CHUNK : least >= ROW_CHUNK ? ROW_CHUNK : ROWS;
-    for (int p = 0; p < pieces && p < room; p++) {
+    for (int p = 0; p < pieces && p < measured; p++) {
         const int64_t first = border(rows, p, pieces, unit);
         list[p] = (loci_share){ .first = first,
                                 .count = border(rows, p + 1, pieces, unit) - first,
@@ -57,7 +57,7 @@ int64_t loci_owned(const loci_share *list, int count, int rank)
     return n;
 }
 
-static void include(struct span *all, int64_t first, int64_t end)
+static void include(struct key_span *all, int64_t first, int64_t end)
 {
     if (end <= first) return;
     const bool none = all->end <= all->first;
@@ -66,10 +66,10 @@ static void include(struct span *all, int64_t first, int64_t end)
 }
 /* The keys that rows see which stand at positions first .. last, by order and window; and those at
  * these positions themselves, whose values a stick may give its remainder to without being seen. */
-static struct span seen(const struct party *a, int64_t first, int64_t last)
+static struct key_span seen(const struct rank_ctx *a, int64_t first, int64_t last)
 {
     const struct loci_plan *p = a->plan;
-    struct span s = { 0, a->keys };
+    struct key_span s = { 0, a->keys };
     if (!p->full && last + 1 < s.end) s.end = last + 1;
     if (p->window_right >= 0 && p->window_right < FAR && last + p->window_right + 1 < s.end)
         s.end = last + p->window_right + 1;
@@ -85,32 +85,32 @@ bool loci_from_first(const loci_plan *p, int enc)
 }
 
 /* Do rows of this share, if there are any, see keys at all?  Those. */
-static struct span seen_by(const struct party *a, const loci_share *s)
+static struct key_span seen_by(const struct rank_ctx *a, const loci_share *s)
 {
     const int64_t first = s->first + a->keys - a->rows;
-    if (!s->count) return (struct span){ 0, 0 };
-    return a->placed ? (struct span){ 0, a->keys } : seen(a, first, first + s->count - 1);
+    if (!s->count) return (struct key_span){ 0, 0 };
+    return a->placed ? (struct key_span){ 0, a->keys } : seen(a, first, first + s->count - 1);
 }
 /* Tiles and chunks are counted from the border of a chunk, and sums go on to the next one. */
-static struct span whole_chunks(const struct party *a, struct span s)
+static struct key_span whole_chunks(const struct rank_ctx *a, struct key_span s)
 {
-    if (!span_length(s)) return (struct span){ 0, 0 };
+    if (!span_length(s)) return (struct key_span){ 0, 0 };
     const int64_t end = (s.end + CHUNK - 1) / CHUNK * CHUNK;
-    return (struct span){ s.first / CHUNK * CHUNK, end < a->keys ? end : a->keys };
+    return (struct key_span){ s.first / CHUNK * CHUNK, end < a->keys ? end : a->keys };
 }
-struct need loci_need_of_share(const struct party *a, int share)
+struct required_range loci_share_required_range(const struct rank_ctx *a, int share)
 {
     const loci_share *s = &a->all.shares[share];
-    return (struct need){ .rank = s->rank, .rows = s->count > 0,
-                          .held = whole_chunks(a, seen_by(a, s)) };
+    return (struct required_range){ .rank = s->rank, .rows = s->count > 0,
+                          .gathered = whole_chunks(a, seen_by(a, s)) };
 }
-struct need loci_need_of(const struct party *a, int rank)
+struct required_range loci_required_range(const struct rank_ctx *a, int rank)
 {
-    struct span all = { 0, 0 };
+    struct key_span all = { 0, 0 };
     bool rows = false;
     for (int i = 0; i < a->all.count; i++) {
         const loci_share *s = &a->all.shares[i];
-        const struct span one = seen_by(a, s);
+        const struct key_span one = seen_by(a, s);
         if (s->rank != rank || !s->count) continue;
         rows = true;
         include(&all, one.first, one.end);
@@ -126,5 +126,5 @@ struct need loci_need_of(const struct party *a, int rank)
     }
     if (a->sums) all = whole_chunks(a, all);
     else all.first = all.first / CHUNK * CHUNK;
-    return (struct need){ .rank = rank, .held = all, .rows = rows };
+    return (struct required_range){ .rank = rank, .gathered = all, .rows = rows };
 }

@@ -55,7 +55,7 @@ struct mpi {
     struct piece *idle;
     MPI_Request agreement;
     int64_t *numbers;                        /* of the agreement */
-    int room;
+    int measured;
     int ends;                                /* MPI has begun for this one, and ends with it */
 };
 
@@ -91,7 +91,7 @@ static int may_wait(const struct mpi *m, double from)
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-static struct piece *take(struct mpi *m)
+static struct piece *next_piece(struct mpi *m)
 {
     struct piece *p = m->idle;
     if (p) m->idle = p->next;
@@ -148,7 +148,7 @@ static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, i
     struct piece *chain = NULL, **last = &chain;
     size_t rest = bytes;
     do {                                     /* an empty message is a piece, too */
-        struct piece *p = take(m);
+        struct piece *p = next_piece(m);
         if (!p) {
             while (chain) chain = put_back(m, chain);
             return breaks(m);
@@ -211,12 +211,12 @@ static int highest(void *user, int64_t *list, int n)
 {
     struct mpi *m = user;
     if (m->broken || n < 0) return breaks(m);
-    if (n > m->room) {
+    if (n > m->measured) {
         int64_t *more = malloc((size_t)n * sizeof *more);
         if (!more) return breaks(m);
         free(m->numbers);
         m->numbers = more;
-        m->room = n;
+        m->measured = n;
     }
     if (n == 0) return 0;
     memcpy(m->numbers, list, (size_t)n * sizeof *list);

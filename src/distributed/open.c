@@ -8,14 +8,14 @@ enum { USUAL_AHEAD = 2, MOST_AHEAD = 1024 };
 /* ---- What is given --------------------------------------------------------------------------- */
 
 /* Without a transport that can be asked, nothing can be agreed on. */
-loci_status loci_open_transport(struct party *a, const loci_plan *p, const loci_parallel *given)
+loci_status loci_open_transport(struct rank_ctx *a, const loci_plan *p, const loci_parallel *given)
 {
     loci_error *e = a->error;
     const bool sized = wants_sizes(p);
     CHECK(e, given, LOCI_BAD_ARG, "parallel must not be NULL");
-    TRY(TAKE(loci_parallel, &a->all, given, report, sized, e));
+    TRY(COPY_STRUCT(loci_parallel, &a->all, given, report, sized, e));
     CHECK(e, a->all.transport, LOCI_BAD_ARG, "parallel: transport must not be NULL");
-    TRY(TAKE(loci_transport, &a->via, a->all.transport, user, sized, e));
+    TRY(COPY_STRUCT(loci_transport, &a->via, a->all.transport, user, sized, e));
     const loci_transport *t = &a->via;
     CHECK(e, t->ranks >= 1 && t->rank >= 0 && t->rank < t->ranks, LOCI_BAD_ARG,
           "transport: rank %d must be one of 0 .. %d", t->rank, t->ranks - 1);
@@ -24,18 +24,18 @@ loci_status loci_open_transport(struct party *a, const loci_plan *p, const loci_
     return LOCI_OK;
 }
 
-loci_status loci_take_own_call(struct party *a, const loci_plan *p, const loci_call *given)
+loci_status loci_copy_own_call(struct rank_ctx *a, const loci_plan *p, const loci_call *given)
 {
     loci_error *e = &a->said;
     CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
-    TRY(TAKE(loci_call, &a->call, given, error, wants_sizes(p), e));
+    TRY(COPY_STRUCT(loci_call, &a->call, given, error, wants_sizes(p), e));
     a->call.error = e;
     CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");
     a->plan = p;
     return LOCI_OK;
 }
-loci_status loci_check_work(const struct party *a, const void *work, size_t bytes,
+loci_status loci_check_work(const struct rank_ctx *a, const void *work, size_t bytes,
                             const char *tells)
 {
     loci_error *e = a->call.error;
@@ -51,7 +51,7 @@ loci_status loci_check_work(const struct party *a, const void *work, size_t byte
 }
 
 /* What no call over several processes can have. */
-loci_status loci_check_fields(const struct party *a)
+loci_status loci_check_fields(const struct rank_ctx *a)
 {
     const loci_call *in = &a->call;
     loci_error *e = in->error;
@@ -72,7 +72,7 @@ loci_status loci_check_fields(const struct party *a)
 }
 
 /* Lists, and what they say that this rank has. */
-loci_status loci_open_shares(struct party *a)
+loci_status loci_open_shares(struct rank_ctx *a)
 {
     loci_error *e = a->call.error;
     const int ranks = a->via.ranks, rank = a->via.rank;
@@ -121,7 +121,7 @@ static int64_t hash_shares(const loci_share *list, int count)
     }
     return h;
 }
-loci_status loci_agree_on_call(struct party *a, loci_status own, const void *tables)
+loci_status loci_agree_on_call(struct rank_ctx *a, loci_status own, const void *tables)
 {
     const loci_call *in = &a->call;
     const bool ok = own == LOCI_OK;

@@ -32,7 +32,7 @@ static int find_filled(const loci_share *list, int which)
     while (!list[s].count || which-- > 0) s++;
     return s;
 }
-static struct visit visit_at(const struct party *a, ptrdiff_t v)
+static struct visit visit_at(const struct rank_ctx *a, ptrdiff_t v)
 {
     const int rows = filled(a->all.shares, a->all.count),
               keys = filled(a->key_shares, a->key_count);
@@ -44,7 +44,7 @@ static struct visit visit_at(const struct party *a, ptrdiff_t v)
     const int s = find_filled(a->key_shares, (int)((v - items) % keys));
     return (struct visit){ a->key_shares[s].rank, s, (v - items) / keys, true };
 }
-static ptrdiff_t visits(const struct party *a, const struct backward *w)
+static ptrdiff_t visits(const struct rank_ctx *a, const struct backward *w)
 {
     const ptrdiff_t rows = filled(a->all.shares, a->all.count),
                     keys = filled(a->key_shares, a->key_count);
@@ -59,7 +59,7 @@ static ptrdiff_t before(const loci_share *list, int share, int rank, bool count_
             n += count_tiles ? tiles((ptrdiff_t)list[s].count, KT) : 1;
     return n;
 }
-static void visit(const struct party *a, struct call *c, const struct visit *v)
+static void visit(const struct rank_ctx *a, struct call *c, const struct visit *v)
 {
     const struct chained *engine = a->plan->engine->chained;
     if (!v->tiles)
@@ -68,19 +68,19 @@ static void visit(const struct party *a, struct call *c, const struct visit *v)
         engine->add_tiles(c, v->b, before(a->key_shares, v->share, v->rank, true),
                           tiles((ptrdiff_t)a->key_shares[v->share].count, KT));
 }
-static void pass_totals(struct party *a, struct backward *w, int rank, bool take)
+static void pass_totals(struct rank_ctx *a, struct backward *w, int rank, bool recv)
 {
     if (rank == a->via.rank || a->broken) return;
-    if (!take) copy_totals(w, false);
-    if (take)
+    if (!recv) copy_totals(w, false);
+    if (recv)
         loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_TOTALS, w->totals,
                           w->total_bytes);
     else
         loci_send_to(a, &w->in, rank, TAG_TOTALS, w->totals, w->total_bytes);
     loci_end_box(a, &w->in);
-    if (take && !a->broken) copy_totals(w, true);
+    if (recv && !a->broken) copy_totals(w, true);
 }
-void loci_sum_totals(struct party *a, struct backward *w, bool works)
+void loci_sum_totals(struct rank_ctx *a, struct backward *w, bool works)
 {
     const ptrdiff_t n = visits(a, w);
     if (!w->total_bytes || !n) return;

@@ -17,56 +17,56 @@ double loci_seconds(void)
 
 static int64_t first_chunk(const loci_share *s) { return s->first / CHUNK; }
 static int64_t last_chunk(const loci_share *s) { return (s->first + s->count - 1) / CHUNK; }
-static struct packet packet_at(const struct party *a, int share, int64_t chunk)
+static struct message message_at(const struct rank_ctx *a, int share, int64_t chunk)
 {
     const loci_share *s = &a->key_shares[share];
     const int64_t low = chunk * CHUNK, high = low + CHUNK, end = s->first + s->count;
     const int64_t first = s->first > low ? s->first : low;
-    return (struct packet){ .share = share, .chunk = chunk, .first = first,
+    return (struct message){ .share = share, .chunk = chunk, .first = first,
                             .count = (end < high ? end : high) - first };
 }
-int loci_owner(const struct party *a, const struct packet *p)
+int loci_owner(const struct rank_ctx *a, const struct message *p)
 {
     return a->key_shares[p->share].rank;
 }
-static bool needs(const struct cargo *g, const struct packet *p, const struct need *n)
+static bool required(const struct transfer *g, const struct message *p, const struct required_range *n)
 {
     if (g->everything) return n->rows;
-    return p->first < n->held.end && p->first + p->count > n->held.first;
+    return p->first < n->gathered.end && p->first + p->count > n->gathered.first;
 }
 
 /* The share that a rank begins with. */
-static int start(const struct party *a, enum order order)
+static int start(const struct rank_ctx *a, enum order order)
 {
     for (int s = 0; order == GATHERED && s < a->key_count; s++)
         if (a->key_shares[s].rank == a->via.rank) return s;
     return order == NEWEST_FIRST ? a->key_count - 1 : 0;
 }
 /* The first packet of a share, if it has any. */
-static bool open_share(const struct party *a, int share, enum order order, struct packet *p)
+static bool open_share(const struct rank_ctx *a, int share, enum order order, struct message *p)
 {
     const loci_share *s = &a->key_shares[share];
     if (!s->count) return false;
-    *p = packet_at(a, share, order == NEWEST_FIRST ? last_chunk(s) : first_chunk(s));
+    *p = message_at(a, share, order == NEWEST_FIRST ? last_chunk(s) : first_chunk(s));
     return true;
 }
-bool loci_packet_of(const struct party *a, int share, int64_t chunk, struct packet *p)
+bool loci_message_of(const struct rank_ctx *a, int share, int64_t chunk, struct message *p)
 {
     const loci_share *s = &a->key_shares[share];
     if (!s->count || chunk < first_chunk(s) || chunk > last_chunk(s)) return false;
-    *p = packet_at(a, share, chunk);
+    *p = message_at(a, share, chunk);
     return true;
 }
 /* The packet after p in this order; false: there is none. */
-static bool step(const struct party *a, enum order order, struct packet *p)
+static bool step(const struct rank_ctx *a, enum order order, struct message *p)
 {
     const loci_share *s = &a->key_shares[p->share];
     if (order != NEWEST_FIRST && p->chunk < last_chunk(s)) {
-        *p = packet_at(a, p->share, p->chunk + 1);
+        *p = message_at(a, p->share, p->chunk + 1);
         return true;
     }
     if (order == NEWEST_FIRST && p->chunk > first_chunk(s)) {
-        *p = packet_at(a, p->share, p->chunk - 1);
+        *p = message_at(a, p->share, p->chunk - 1);
         return true;
     }
     const int from = start(a, order), n = a->key_count;
@@ -77,29 +77,29 @@ static bool step(const struct party *a, enum order order, struct packet *p)
     }
 }
 /* The first packet in this order that this rank needs, from p on. */
-static bool needed(const struct party *a, const struct intake *in, struct packet *p)
+static bool needed(const struct rank_ctx *a, const struct recv_queue *in, struct message *p)
 {
     do {
-        if (needs(in->cargo, p, in->cargo->mine)) return true;
+        if (required(in->transfer, p, in->transfer->mine)) return true;
     } while (step(a, in->order, p));
     return false;
 }
-bool loci_first_packet(const struct party *a, struct packet *p)
+bool loci_first_message(const struct rank_ctx *a, struct message *p)
 {
     for (int s = 0; s < a->key_count; s++)
         if (open_share(a, s, OLDEST_FIRST, p)) return true;
     return false;
 }
-bool loci_next_packet(const struct party *a, struct packet *p) { return step(a, OLDEST_FIRST, p); }
+bool loci_next_message(const struct rank_ctx *a, struct message *p) { return step(a, OLDEST_FIRST, p); }
 
-int64_t loci_keys_before(const struct party *a, const struct packet *p)
+int64_t loci_keys_before(const struct rank_ctx *a, const struct message *p)
 {
     int64_t n = p->first - a->key_shares[p->share].first;
     for (int s = 0; s < p->share; s++)
         n += a->key_shares[s].rank == loci_owner(a, p) ? a->key_shares[s].count : 0;
     return n;
 }
-int loci_tag_of(const struct party *a, int kind, const struct packet *p)
+int loci_tag_of(const struct rank_ctx *a, int kind, const struct message *p)
 {
     int64_t n = p->chunk - first_chunk(&a->key_shares[p->share]);
     for (int s = 0; s < p->share; s++)
@@ -107,22 +107,22 @@ int loci_tag_of(const struct party *a, int kind, const struct packet *p)
             n += last_chunk(&a->key_shares[s]) - first_chunk(&a->key_shares[s]) + 1;
     return kind * LOCI_TAGS + (int)(n % LOCI_TAGS);
 }
-static int tag_of(const struct party *a, const struct cargo *g, const struct packet *p)
+static int tag_of(const struct rank_ctx *a, const struct transfer *g, const struct message *p)
 {
     return loci_tag_of(a, g->tag, p);
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-static size_t message_bytes(const struct cargo *g, const struct packet *p)
+static size_t message_bytes(const struct transfer *g, const struct message *p)
 {
     return (size_t)p->count * g->bytes;
 }
-static char *own_message(const struct party *a, const struct cargo *g, const struct packet *p)
+static char *own_message(const struct rank_ctx *a, const struct transfer *g, const struct message *p)
 {
     return g->outbox + (size_t)loci_keys_before(a, p) * g->bytes;
 }
-static void pack(const struct party *a, const struct cargo *g, const struct packet *p)
+static void pack(const struct rank_ctx *a, const struct transfer *g, const struct message *p)
 {
     char *to = own_message(a, g, p);
     const ptrdiff_t at = (ptrdiff_t)loci_keys_before(a, p);
@@ -137,21 +137,21 @@ static void pack(const struct party *a, const struct cargo *g, const struct pack
     }
 }
 /* A packet may go on behind the last key that there is room for. */
-static void unpack(const struct cargo *g, const struct packet *p, const char *from, int64_t first)
+static void unpack(const struct transfer *g, const struct message *p, const char *from, int64_t first)
 {
-    const int64_t left = first + g->room - p->first, count = p->count < left ? p->count : left;
+    const int64_t left = first + g->measured - p->first, count = p->count < left ? p->count : left;
     for (int i = 0; i < g->n; i++) {
         const struct keyed *x = &g->list[i];
         const size_t bytes = (size_t)p->count * x->bytes;
         for (int64_t n = 0; n < x->n[0] * x->n[1]; n++, from += bytes)
-            memcpy(x->held + (size_t)(n * g->room + p->first - first) * x->bytes, from,
+            memcpy(x->gathered + (size_t)(n * g->measured + p->first - first) * x->bytes, from,
                    (size_t)count * x->bytes);
     }
 }
 
 /* ---- On their way ---------------------------------------------------------------------------- */
 
-void loci_end_request(struct party *a, void **request)
+void loci_end_request(struct rank_ctx *a, void **request)
 {
     if (!*request) return;
     const double begun = loci_seconds();
@@ -160,59 +160,59 @@ void loci_end_request(struct party *a, void **request)
 }
 
 /* How many messages this rank sends, if all others need all that it has. */
-static int64_t most_sends(const struct party *a, const struct cargo *g)
+static int64_t most_sends(const struct rank_ctx *a, const struct transfer *g)
 {
     int64_t n = 0;
     for (int s = 0; s < a->key_count; s++) {
         const loci_share *own = &a->key_shares[s];
         if (own->rank == a->via.rank && own->count) n += last_chunk(own) - first_chunk(own) + 1;
     }
-    return n * g->need_count;
+    return n * g->required_count;
 }
 
-static void take_messages(struct party *a, struct cargo *g, struct arena *m)
+static void carve_messages(struct rank_ctx *a, struct transfer *g, struct arena *m)
 {
     const int64_t most = a->keys < CHUNK ? a->keys : CHUNK;
     g->sends = NULL, g->slots = NULL;
     if (!g->n) return;
-    g->sends = take_bytes(m, (size_t)most_sends(a, g), sizeof *g->sends);
-    g->slots = take_bytes(m, (size_t)a->all.ahead, sizeof *g->slots);
+    g->sends = carve_bytes(m, (size_t)most_sends(a, g), sizeof *g->sends);
+    g->slots = carve_bytes(m, (size_t)a->all.ahead, sizeof *g->slots);
     for (int i = 0; i < a->all.ahead; i++) {
-        char *message = take_bytes(m, (size_t)most, g->bytes);
+        char *message = carve_bytes(m, (size_t)most, g->bytes);
         if (g->slots) g->slots[i] = (struct slot){ .message = message };
     }
 }
-void loci_take_again(struct party *a, struct cargo *g, const struct cargo *from, int tag,
+void loci_carve_again(struct rank_ctx *a, struct transfer *g, const struct transfer *from, int tag,
                      struct arena *m)
 {
     *g = *from;
     g->tag = tag;
-    take_messages(a, g, m);
+    carve_messages(a, g, m);
 }
-void loci_take_cargo(struct party *a, struct cargo *g, struct arena *m)
+void loci_carve_transfer(struct rank_ctx *a, struct transfer *g, struct arena *m)
 {
-    take_messages(a, g, m);
-    g->outbox = g->n ? take_bytes(m, (size_t)a->call.k_len, g->bytes) : NULL;
+    carve_messages(a, g, m);
+    g->outbox = g->n ? carve_bytes(m, (size_t)a->call.k_len, g->bytes) : NULL;
     for (int i = 0; i < g->n; i++) {
         struct keyed *x = &g->list[i];
-        x->held = take_bytes(m, (size_t)(x->n[0] * x->n[1]) * (size_t)g->room, x->bytes);
+        x->gathered = carve_bytes(m, (size_t)(x->n[0] * x->n[1]) * (size_t)g->measured, x->bytes);
     }
 }
 
-void loci_send(struct party *a, struct cargo *g)
+void loci_send(struct rank_ctx *a, struct transfer *g)
 {
     g->sending = 0;
     for (int s = 0; s < a->key_count; s++) {
         const loci_share *own = &a->key_shares[s];
         if (!g->n || own->rank != a->via.rank || !own->count) continue;
         for (int64_t c = first_chunk(own); c <= last_chunk(own); c++) {
-            const struct packet p = packet_at(a, s, c);
+            const struct message p = message_at(a, s, c);
             if (!g->packed) pack(a, g, &p);
             /* Those behind this rank's own first, as those before it begin elsewhere. */
-            const int from = (int)(g->mine - g->needs);
-            for (int i = 1; i <= g->need_count && !a->broken; i++) {
-                const struct need *n = &g->needs[(from + i) % g->need_count];
-                if (n->rank == a->via.rank || !needs(g, &p, n)) continue;
+            const int from = (int)(g->mine - g->required);
+            for (int i = 1; i <= g->required_count && !a->broken; i++) {
+                const struct required_range *n = &g->required[(from + i) % g->required_count];
+                if (n->rank == a->via.rank || !required(g, &p, n)) continue;
                 void **request = &g->sends[g->sending++];
                 *request = NULL;
                 a->broken = a->via.send(a->via.user, n->rank, tag_of(a, g, &p),
@@ -225,14 +225,14 @@ void loci_send(struct party *a, struct cargo *g)
 }
 
 /* Asks for packets as long as there is room for them. */
-static void ask(struct party *a, struct intake *in)
+static void ask(struct rank_ctx *a, struct recv_queue *in)
 {
-    struct cargo *g = in->cargo;
+    struct transfer *g = in->transfer;
     while (in->more_begun && !a->broken) {
-        const struct packet *p = &in->begun;
+        const struct message *p = &in->begun;
         if (loci_owner(a, p) != a->via.rank) {
             struct slot *slot = &g->slots[in->asked % a->all.ahead];
-            if (in->asked - in->taken == a->all.ahead) return;
+            if (in->asked - in->received == a->all.ahead) return;
             in->asked++;
             a->broken = a->via.receive(a->via.user, loci_owner(a, p), tag_of(a, g, p),
                                        slot->message, message_bytes(g, p), &slot->request)
@@ -241,9 +241,9 @@ static void ask(struct party *a, struct intake *in)
         in->more_begun = step(a, in->order, &in->begun) && needed(a, in, &in->begun);
     }
 }
-void loci_begin_intake(struct party *a, struct intake *in, struct cargo *g, enum order order)
+void loci_begin_recv(struct rank_ctx *a, struct recv_queue *in, struct transfer *g, enum order order)
 {
-    *in = (struct intake){ .cargo = g, .order = order };
+    *in = (struct recv_queue){ .transfer = g, .order = order };
     for (int i = 0; g->slots && i < a->all.ahead; i++) g->slots[i].request = NULL;
     if (!g->n) return;
     /* the first share that has any keys */
@@ -256,42 +256,42 @@ void loci_begin_intake(struct party *a, struct intake *in, struct cargo *g, enum
     in->begun = in->next, in->more_begun = in->more;
     ask(a, in);
 }
-void loci_take_packet(struct party *a, struct intake *in, int64_t first)
+void loci_recv_message(struct rank_ctx *a, struct recv_queue *in, int64_t first)
 {
-    struct cargo *g = in->cargo;
-    const struct packet *p = &in->next;
+    struct transfer *g = in->transfer;
+    const struct message *p = &in->next;
     if (a->broken || !in->more) return;
     if (loci_owner(a, p) == a->via.rank) {
         unpack(g, p, own_message(a, g, p), first);
     } else {
-        struct slot *slot = &g->slots[in->taken % a->all.ahead];
+        struct slot *slot = &g->slots[in->received % a->all.ahead];
         loci_end_request(a, &slot->request);
         if (a->broken) return;
         unpack(g, p, slot->message, first);
         a->received += message_bytes(g, p);
-        in->taken++;
+        in->received++;
     }
     in->more = step(a, in->order, &in->next) && needed(a, in, &in->next);
     ask(a, in);
 }
-void loci_take_own(const struct party *a, const struct cargo *g, const struct packet *p,
+void loci_copy_own(const struct rank_ctx *a, const struct transfer *g, const struct message *p,
                    int64_t first)
 {
     unpack(g, p, own_message(a, g, p), first);
 }
-void loci_take_all(struct party *a, struct cargo *g, int64_t first)
+void loci_recv_all(struct rank_ctx *a, struct transfer *g, int64_t first)
 {
-    struct intake in;
-    loci_begin_intake(a, &in, g, GATHERED);
-    while (in.more && !a->broken) loci_take_packet(a, &in, first);
+    struct recv_queue in;
+    loci_begin_recv(a, &in, g, GATHERED);
+    while (in.more && !a->broken) loci_recv_message(a, &in, first);
 }
-void loci_end_cargo(struct party *a, struct cargo *g)
+void loci_end_transfer(struct rank_ctx *a, struct transfer *g)
 {
     for (int i = 0; g->slots && i < a->all.ahead; i++) loci_end_request(a, &g->slots[i].request);
     for (int64_t i = 0; i < g->sending; i++) loci_end_request(a, &g->sends[i]);
     g->sending = 0;
 }
-void loci_progress(struct party *a, struct cargo *g)
+void loci_progress(struct rank_ctx *a, struct transfer *g)
 {
     if (!a->via.test || a->broken) return;
     /* One that is open is enough for a transport that goes on with all of them. */

@@ -29,5 +29,6 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 
 const struct loci_pe loci_pe_binary = {
     .name = "binary", .cite = "textbooks", .brief = "x[c] += bit c of pos", .example = "binary",
-    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .positions = positions, .embed = embed,
+    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* comrope.c -- blocks of channels turned by learned generators that commute.  Yu et al., ComRoPE,
+/* comrope.c -- blocks of channels rotated by learned generators that commute.  Yu et al., ComRoPE,
  * CVPR 2025 (arXiv 2506.03737).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
@@ -23,7 +23,7 @@ static const loci_option opts[] = {
                 "ap: one axis per block; ld: all axes, scaled by theta" },
     [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [BLOCK] = { "block", LOCI_WHOLE, 0, 2, 2, MAX_BLOCK, NULL,
-    "channels that are rotated together" },
+                "channels that are rotated together" },
     { 0 }
 };
 
@@ -183,7 +183,7 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_comrope = {
     .name = "comrope", .cite = "Yu et al., CVPR 2025",
     .brief =
-    "blocks of channels are rotated by learned generators that commute", .example = "comrope",
+        "blocks of channels are rotated by learned generators that commute", .example = "comrope",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold,

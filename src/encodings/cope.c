@@ -65,33 +65,44 @@ static void prepare(const struct prep *p)
     for (ptrdiff_t i = 0; i < tensor_count(&p->tensor[SCAN_E]); i++) put(p, i, param(p, SCAN_E, i));
 }
 
-/* Adds the places of the total to e: batch entries, and heads that share it; and what the total has
- * by key to the keys of given gates. */
+static const double *total_of(const struct call *c, int enc)
+{
+    const double *total = NULL;
+    for (int x = 0; x < c->plan->uses; x++)
+        if (c->plan->use[x].enc == enc) total = c->g.total[x];
+    return total;
+}
+/* Adds what the total has by key to the keys of given gates. */
+static void end_keys(struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    const struct scan a = scan_of(c, enc);
+    const double *total = total_of(c, enc);
+    double *dgate = c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K];
+    if (!total || a.gates != GATES_GIVEN || !dgate) return;
+    total += scan_keys(c, &a, 0, 0);
+    const ptrdiff_t count = c->B * p->kv_heads * c->Lk * p->dim;
+    for (ptrdiff_t i = 0; i < count; i++) dgate[i] += total[i];
+}
+/* Adds the places of the total to e: batch entries, and heads that share it. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const struct scan a = scan_of(c, enc);
-    const double *total = NULL;
-    for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) total = c->g.total[x];
-    if (!total) return;
-    double *de = c->chain.end == END_KEYS ? NULL : c->g.dtensor[p->first_tensor[enc] + SCAN_E];
-    for (ptrdiff_t n = 0; de && n < scan_places(c, &a); n++) {
+    const double *total = total_of(c, enc);
+    double *de = c->g.dtensor[p->first_tensor[enc] + SCAN_E];
+    for (ptrdiff_t n = 0; total && de && n < scan_places(c, &a); n++) {
         const double *from = total + n * a.part;
         double *to = de + (a.per_head ? n % p->heads * a.npos * p->dim : 0);
         for (int i = 0; i < a.npos; i++)
             for (int d = 0; d < p->dim; d++) to[i * p->dim + d] += from[i * a.width + d];
     }
-    if (a.gates != GATES_GIVEN || c->chain.end == END_REST) return;
-    double *dgate = c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K];
-    const double *from = total + scan_keys(c, &a, 0, 0);
-    const ptrdiff_t count = c->B * p->kv_heads * c->Lk * p->dim;
-    for (ptrdiff_t i = 0; dgate && i < count; i++) dgate[i] += from[i];
 }
 
 const struct loci_pe loci_pe_cope = {
     .name = "cope", .cite = "Golovneva et al., 2024",
     .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]", .example = "cope",
     .places = LOCI_PLACE_SCORE, .tol = 1e-5, .opts = opts, .check = check, .tensors = tensors,
-    .terms = terms, .size = size, .prepare = prepare, .end = end,
+    .terms = terms, .size = size, .prepare = prepare, .end_keys = end_keys,
+    .end = end,
 };

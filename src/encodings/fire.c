@@ -136,7 +136,7 @@ static bool closed_at_0(const struct network *f)
     return any;
 }
 
-/* Visits the pieces from x = 0 on, at most pieces_room() of them. */
+/* Visits the pieces from x = 0 on, at most pieces_capacity() of them. */
 static void walk(const struct network *f, visit *seen, void *arg)
 {
     struct piece p = { .i = 0 };
@@ -224,7 +224,7 @@ static void prepare(const struct prep *p)
     }
 }
 
-struct folding { const double *sums; int32_t room; double *const *to; };
+struct folding { const double *sums; int32_t capacity; double *const *to; };
 
 /* Leads the sums of dS (s0) and of dS x (s1) over a piece back through the
  * network.  In a piece f is linear in x, so a unit with output slope x + offset
@@ -238,8 +238,8 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
     double d0[MAX_HIDDEN] = { 0 }, d1[MAX_HIDDEN] = { 0 };
     bool any = false;
     for (int h = 0; h < f->heads; h++) {
-        const double *of_head = w->sums + h * pieces_part(w->room), s0 = of_head[x->i],
-                     s1 = of_head[w->room + x->i];
+        const double *of_head = w->sums + h * pieces_part(w->capacity), s0 = of_head[x->i],
+                     s1 = of_head[w->capacity + x->i];
         if (s0 == 0 && s1 == 0) continue;
         any = true;
         if (db3) db3[h] += s0;
@@ -276,10 +276,10 @@ static void fold(const struct prep *p)
     const struct pieces *t = p->table;
     if (!p->dtable[0]) return;
     const struct network f = network_of(c, t);
-    struct folding w = { p->dtable[0], t->room, p->dtensor };
+    struct folding w = { p->dtable[0], t->capacity, p->dtensor };
     walk(&f, fold_piece, &w);
     for (int h = 0; h < c->heads; h++) {
-        const double *d = p->dtable[0] + h * pieces_part(t->room) + 2 * (ptrdiff_t)t->room;
+        const double *d = p->dtable[0] + h * pieces_part(t->capacity) + 2 * (ptrdiff_t)t->capacity;
         if (p->dtensor[C]) p->dtensor[C][0] += sign(t->c) * d[0];
         if (p->dtensor[L]) p->dtensor[L][0] += sign(t->far) * c->opt[PIECES_THRESHOLD] * d[1];
     }
@@ -296,7 +296,7 @@ static size_t scratch(const struct call *c, int enc)
 static void begin(struct call *c, int enc)
 {
     const struct pieces *t = c->table[enc];
-    double *inverse = c->scratch[enc];
+    double *inverse = c->mem.scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
         inverse[i] =
             1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))

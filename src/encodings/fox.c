@@ -12,6 +12,7 @@
  * (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at all. */
 #include "contract/cache.h"
 #include "contract/engine.h"
+#include "encodings/streams.h"
 #include "layout/gate.h"
 
 static const loci_option opts[] = {
@@ -19,7 +20,6 @@ static const loci_option opts[] = {
                     "share of a row's weight that may be skipped; 0 is exact" },
     { 0 }
 };
-enum { LOG_F };                          /* the tensor */
 
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -33,17 +33,6 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_gate, GROUP_ADD);
 }
 
-/* May rows end early?  The bound on what they drop counts on softmax weights made
- * of q.k and the gates alone, and on seeing all keys that the sums count. */
-static bool stops(const struct call *c, int enc)
-{
-    const struct loci_plan *p = c->plan;
-    bool alone = p->window_left == INT64_MAX;
-    for (int x = 0; x < p->uses; x++)
-        alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
-    return alone && p->enc[enc].opt[GATE_STOP] > 0;
-}
-
 /* ---- Sums of log_f --------------------------------------------------------------------------- */
 
 /* Lays out the sums; the same in the scratch of a call and in a cache. */
@@ -51,10 +40,10 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
-    to->sum = take_bytes(a, tiles, sizeof *to->sum);
-    to->marks = take_bytes(a, tiles, sizeof *to->marks);
-    to->top = take_bytes(a, tiles, p->real);
-    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
+    to->sum = carve_bytes(a, tiles, sizeof *to->sum);
+    to->marks = carve_bytes(a, tiles, sizeof *to->marks);
+    to->top = carve_bytes(a, tiles, p->real);
+    to->later = carve_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
 }
 /* The sums that a cache has made as keys were added, or
  * NULL.  They have no bounds for rows that end early. */
@@ -68,13 +57,13 @@ static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
-    struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
-    *to = (struct gate_sums){ .stops = stops(c, enc) };
+    struct gate_sums *g = carve_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
+    *to = (struct gate_sums){ .stops = gate_stops(c, enc) };
     lay_out_sums(c, a, to);
     if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
-        to->rise = take_bytes(a, tiles, sizeof *to->rise);
-        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
+        to->rise = carve_bytes(a, tiles, sizeof *to->rise);
+        to->knorm = carve_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
     }
     return g;
 }
@@ -117,9 +106,10 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
 {
+    const int64_t most_keys = input_keys(c).end;
     const ptrdiff_t first = gate_at(c, q->b, h) + q->k0,
                     slot = h * c->seqs.ktiles + q->first_ktile,
-                    end = c->part.linked ? c->first + c->part.count : q->nk;
+                    end = most_keys < q->nk ? (ptrdiff_t)most_keys : q->nk;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
     /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
@@ -160,14 +150,14 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
             all += load_real(k, true, d * step) * load_real(k, true, d * step);
         return all;
     }
-    float room[MAX_DIM];
-    const float *x = dtype == LOCI_F32 && step == 1 ? k : room;
-    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++)
-        room[d] = ((const float *)k)[d * step];
+    float buffer[MAX_DIM];
+    const float *x = dtype == LOCI_F32 && step == 1 ? k : buffer;
+    for (int d = 0; d < D && x == buffer && dtype == LOCI_F32; d++)
+        buffer[d] = ((const float *)k)[d * step];
     for (int d = 0; d < D && dtype == LOCI_BF16; d++)
-        room[d] = from_bf16(((const uint16_t *)k)[d * step]);
+        buffer[d] = from_bf16(((const uint16_t *)k)[d * step]);
     for (int d = 0; d < D && dtype == LOCI_F16; d++)
-        room[d] = from_f16(((const uint16_t *)k)[d * step]);
+        buffer[d] = from_f16(((const uint16_t *)k)[d * step]);
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -182,11 +172,11 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
                          const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
-    const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
+    const loci_dtype dtype = !c->mem.rotated ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
         ptrdiff_t step = 1;
-        const void *k = c->turned ? (const char *)c->turned
+        const void *k = c->mem.rotated ? (const char *)c->mem.rotated
                                         + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
                                               * (ptrdiff_t)p->real
                                   : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
@@ -196,39 +186,19 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
     }
 }
 
-/* Where the keys of other processes come first, their last sum stands before the first tile that is
- * there.  Returns that tile. */
-static ptrdiff_t go_on(const struct call *c, int enc, const struct gate_sums *g,
+/* If inputs begin at a later key, restores the sum of the keys before it.  Returns the first tile
+ * to sum. */
+static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *g,
                        const struct sequence *q, int h)
 {
-    const ptrdiff_t J = c->part.linked ? c->first / KT : 0,
+    const ptrdiff_t J = (ptrdiff_t)input_keys(c).first / KT,
                     slot = h * c->seqs.ktiles + q->first_ktile;
     if (!J) return 0;
-    const struct gate_link *link = c->part.before[enc];
-    link += q->b * c->plan->heads + h;
-    g->sum[slot + J - 1] = link->sum, g->marks[slot + J - 1] = link->marks;
+    const struct gate_state *state = restored_state(c, enc);
+    state += q->b * c->plan->heads + h;
+    g->sum[slot + J - 1] = state->sum, g->marks[slot + J - 1] = state->marks;
     return J;
 }
-static size_t link(const struct call *c, int enc)
-{
-    (void)enc;
-    return (size_t)(c->B * c->plan->heads) * sizeof(struct gate_link);
-}
-static void hand_on(const struct call *c, int enc, void *to)
-{
-    struct arena a = { .base = c->scratch[enc] };
-    const struct gate_sums *g = lay_out(c, enc, &a);
-    struct gate_link *links = to;
-    const ptrdiff_t tiles = (c->first + c->part.count + KT - 1) / KT;
-    for (ptrdiff_t s = 0; s < c->seqs.n; s++)
-        for (int h = 0; h < c->plan->heads; h++) {
-            const struct sequence *q = &c->seqs.list[s];
-            const ptrdiff_t at = h * c->seqs.ktiles + q->first_ktile + tiles - 1;
-            links[q->b * c->plan->heads + h] =
-                tiles ? (struct gate_link){ g->sum[at], g->marks[at] } : (struct gate_link){ 0 };
-        }
-}
-
 /* Heads are shared out among the host's threads where that
  * is worth it: job i has the heads i, i + jobs, ... */
 struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
@@ -244,7 +214,7 @@ static void head_job(void *arg, int index)
         /* they are those of the keys, whichever sequence has them first */
         if (q->keys < s && sees_intervals(a->c, q - 1) && q[-1].nq) continue;
         for (int h = index; h < p->heads; h += a->jobs) {
-            const ptrdiff_t J = go_on(a->c, a->enc, a->g, q, h);
+            const ptrdiff_t J = restore(a->c, a->enc, a->g, q, h);
             if (p->f64) sum_keys(a->c, a->g, q, h, J, a->log_f, true);
             else sum_keys(a->c, a->g, q, h, J, a->log_f, false);
         }
@@ -254,10 +224,10 @@ static void head_job(void *arg, int index)
 }
 static void begin(struct call *c, int enc)
 {
-    struct arena a = { .base = c->scratch[enc] };
+    struct arena a = { .base = c->mem.scratch[enc] };
     const loci_host *host = c->in->host;
     const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
-    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .enc = enc,
+    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc,
                        .jobs = 1 };
     if (made(c, enc)) return;            /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {
@@ -268,35 +238,25 @@ static void begin(struct call *c, int enc)
     }
 }
 
-static loci_status accept(const struct call *c, int enc)
-{
-    CHECK(c->in->error, !c->part.state || !stops(c, enc), LOCI_UNSUPPORTED,
-          "fox: stop needs the norms of all keys; set gather = 1");
-    CHECK(c->in->error, !c->part.linked || (!c->where.k_pos && !c->cache), LOCI_UNSUPPORTED,
-          "fox: decode over several processes supports neither caches nor k_pos, because sums of "
-          "log_f pass from process to process");
-    return LOCI_OK;
-}
-
 /* ---- In a cache ------------------------------------------------------------------------------ */
 
 /* What a cache makes room for.  With `stop` that is
  * nothing, as the bounds are made anew for each call. */
-static size_t kept(const struct call *c, int enc)
+static size_t cache_size(const struct call *c, int enc)
 {
     struct gate_sums g;
     struct arena a = { 0 };
-    if (stops(c, enc)) return 0;
+    if (gate_stops(c, enc)) return 0;
     lay_out_sums(c, &a, &g);
     return a.full ? SIZE_MAX : a.used;
 }
 /* Goes on with the sums of every entry, from the tile
  * of key from[b] on, which may not have been full. */
-static void keep(const struct call *c, int enc, const int64_t *from)
+static void cache_update(const struct call *c, int enc, const int64_t *from)
 {
     const struct loci_plan *p = c->plan;
     const struct loci_cache *cache = c->cache;
-    const int tensor = p->first_tensor[enc] + LOG_F;
+    const int tensor = p->first_tensor[enc] + GATE_LOG_F;
     const void *log_f = (const char *)cache + cache->input[tensor].at;
     struct gate_sums g = { .stops = false };
     lay_out_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
@@ -310,51 +270,13 @@ static void keep(const struct call *c, int enc, const int64_t *from)
 
 /* ---- Gradient -------------------------------------------------------------------------------- */
 
-/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
- * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself. */
-static void end_keys(const double *total, double *dlog_f, ptrdiff_t n, bool sums, double *older)
-{
-    for (ptrdiff_t l = 0; l < n; l++) {
-        dlog_f[l] = sums ? *older : total[l];
-        *older -= total[l];              /* minus the sum of dC over the keys before the next */
-    }
-}
-/* Of the keys of a chunk that are a process's own; sums come from the keys before. */
-static void end_own(const struct call *c, int enc, const double *total, double *dlog_f)
-{
-    const struct loci_plan *p = c->plan;
-    double *older = c->chain.carried[enc];
-    for (ptrdiff_t b = 0; b < c->B; b++) {
-        const struct sequence *q = &c->seqs.list[b * c->where.run_count];
-        const bool sums = sees_intervals(c, q);
-        const int64_t last = c->chain.last[b] - pos_k(c, b, -c->first);
-        const ptrdiff_t seen = (sums ? gate_newest_at(c, q, last) + 1 : q->nk)
-                             - (c->first + c->chain.own),
-                        n = seen < 0 ? 0 : seen < c->chain.count ? seen : c->chain.count;
-        for (int h = 0; h < p->heads; h++) {
-            const ptrdiff_t at = (b * p->heads + h) * c->Lk + c->chain.own;
-            end_keys(total + at, dlog_f + at, n, sums, older + b * p->heads + h);
-        }
-    }
-}
-static size_t carried(const struct call *c, int enc)
-{
-    (void)enc;
-    return (size_t)(c->B * c->plan->heads) * sizeof(double);
-}
 /* Keys that no row sees have none. */
-static void end(struct call *c, int enc)
+static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
-    double *dlog_f = c->g.dtensor[p->first_tensor[enc] + LOG_F];
-    const double *total = NULL;
-    for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) total = c->g.total[x];
-    if (!dlog_f || !total || c->chain.end == END_REST) return;
-    if (c->chain.end == END_KEYS) {
-        end_own(c, enc, total, dlog_f);
-        return;
-    }
+    double *dlog_f = c->g.dtensor[p->first_tensor[enc] + GATE_LOG_F];
+    const double *total = gate_total(c, enc);
+    if (!dlog_f || !total) return;
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         const bool sums = sees_intervals(c, q);
@@ -362,7 +284,7 @@ static void end(struct call *c, int enc)
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
             double older = 0;
-            end_keys(total + first, dlog_f + first, seen, sums, &older);
+            gate_end_keys(total + first, dlog_f + first, seen, sums, &older);
         }
     }
 }
@@ -371,7 +293,7 @@ const struct loci_pe loci_pe_fox = {
     .name = "fox", .cite = "Lin et al., ICLR 2025",
     .brief = "S += sum of log f over the keys after j", .example = "fox",
     .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
-    .terms = terms, .accept = accept, .scratch = scratch, .link = link, .hand_on = hand_on,
-    .carried = carried,
-    .begin = begin, .end = end, .kept = kept, .keep = keep,
+    .terms = terms, .scratch = scratch, .begin = begin, .end_keys = end_keys,
+    .cache = &(const struct encoding_cache){ cache_size, cache_update },
+    .stream = &loci_fox_stream,
 };

@@ -28,5 +28,6 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 
 const struct loci_pe loci_pe_index = {
     .name = "index", .cite = "textbooks", .brief = "x += pos", .example = "index",
-    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .positions = positions, .embed = embed,
+    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

@@ -64,5 +64,5 @@ const struct loci_pe loci_pe_learned = {
     .name = "learned", .cite = "Devlin et al., NAACL 2019", .brief = "x += table[pos]",
     .example = "learned", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
     .check = check, .tensors = tensors, .size = size, .prepare = prepare,
-    .positions = positions, .embed = embed, .embed_bwd = embed_bwd,
+    .embed = &(const struct encoding_embed){ positions, embed, embed_bwd },
 };

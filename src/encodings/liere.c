@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* liere.c -- blocks of channels turned by learned generators.
+/* liere.c -- blocks of channels rotated by learned generators.
  * Ostmeier et al., ICML 2025 (arXiv 2406.10322).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
@@ -16,6 +16,7 @@
 #include "math/expm.h"
 #include "contract/engine.h"
 #include "layout/blocks.h"
+#include "encodings/streams.h"
 #include "layout/matrices.h"
 
 #include <stdatomic.h>
@@ -24,7 +25,7 @@ enum { AXES, BLOCK };
 static const loci_option opts[] = {
     [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL,
-    "channels that are rotated together" },
+                "channels that are rotated together" },
     { 0 }
 };
 static const double turn_around = 6.28318530717958623;     /* raw starts uniform in 0 .. 2 pi */
@@ -203,26 +204,26 @@ static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
     const int64_t rows = rows_of(c, true) + rows_of(c, false);
     const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one,
                  real = c->plan->real;
-    struct matrices *w = take_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
+    struct matrices *w = carve_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
     *to = (struct matrices){ .block = b.block, .count = b.count, .groups = b.groups,
                              .hashes = 2 * rows + 1 };
     int64_t **lists[] = { &to->slot[0], &to->slot[1], &to->first, &to->next, &to->hash };
     const int64_t lengths[] = { rows_of(c, true), rows_of(c, false), rows, rows, to->hashes };
     for (int i = 0; i < COUNT(lists); i++)
-        *lists[i] = take_bytes(a, (size_t)lengths[i], sizeof(int64_t));
-    to->into = take_bytes(a, (size_t)rows, all * real);
-    to->each = 3 * one + loci_exponential_room(b.block);
+        *lists[i] = carve_bytes(a, (size_t)lengths[i], sizeof(int64_t));
+    to->into = carve_bytes(a, (size_t)rows, all * real);
+    to->each = 3 * one + loci_exponential_work(b.block);
     if (c->backward) {
-        to->back = take_bytes(a, (size_t)rows, all * real);
+        to->back = carve_bytes(a, (size_t)rows, all * real);
         for (int k = 0; k < 2; k++) {
             const size_t count = (size_t)c->B
                                * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
-            to->x[k] = take_bytes(a, count, (size_t)c->plan->dim * real),
-            to->g[k] = take_bytes(a, count, (size_t)c->plan->dim * real);
+            to->x[k] = carve_bytes(a, count, (size_t)c->plan->dim * real),
+            to->g[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
         }
         to->each += (size_t)b.axes * all;
     }
-    to->room = take_bytes(a, (size_t)c->threads, to->each * sizeof(double));
+    to->work = carve_bytes(a, (size_t)c->threads, to->each * sizeof(double));
     return w;
 }
 static size_t scratch(const struct call *c, int enc)
@@ -327,12 +328,12 @@ static void exponential_job(void *arg, int index)
     const struct call *c = job->c;
     struct matrices *w = job->w;
     const int n = w->block;
-    double *x = w->room + (size_t)index * w->each, *r = x + n * n, *room = r + 2 * n * n;
+    double *x = w->work + (size_t)index * w->each, *r = x + n * n, *work = r + 2 * n * n;
     for (int64_t i; (i = atomic_fetch_add(&job->next, 1)) < w->slots;)
         for (ptrdiff_t at = 0; at < w->groups * w->count; at++) {
             const ptrdiff_t to = (i * w->groups * w->count + at) * n * n;
             add_generators(c, job->enc, w, i, at, x);
-            loci_exponential(n, x, r, room, c->plan->engine->add_product);
+            loci_exponential(n, x, r, work, c->plan->engine->add_product);
             for (int o = 0; o < n; o++)
                 for (int k = 0; k < n; k++) {
                     store_real(w->into, c->plan->f64, to + k * n + o, r[o * n + k]);
@@ -342,10 +343,10 @@ static void exponential_job(void *arg, int index)
 }
 
 /* Finds the slots and makes their matrices.  Keys from a cache,
- * which are turned already, need none where scores are made. */
-static void begin(struct call *c, int enc)
+ * which are rotated already, need none where scores are made. */
+void loci_liere_begin(struct call *c, int enc, bool keep_rows)
 {
-    struct arena a = { .base = c->scratch[enc] };
+    struct arena a = { .base = c->mem.scratch[enc] };
     if (way(&c->plan->enc[enc]) != TERM_matrices) return;
     struct matrices *w = lay_out(c, enc, &a);
     for (int64_t i = 0; i < w->hashes; i++) w->hash[i] = -1;
@@ -357,14 +358,15 @@ static void begin(struct call *c, int enc)
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
-    /* Rows that nobody turns, such as padding, leave their gradient 0.  Rows of many processes all
-     * turn, and theirs is there when the keys of another chunk begin. */
-    for (int k = c->chain.on; k < 2 && c->backward; k++) {
+    /* Rows that do not rotate, such as padding, leave their gradient 0. */
+    for (int k = keep_rows; k < 2 && c->backward; k++) {
         const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
                               * c->plan->dim;
         memset(w->g[k], 0, (size_t)count * c->plan->real);
     }
 }
+
+static void begin(struct call *c, int enc) { loci_liere_begin(c, enc, false); }
 
 /* ---- Matrices: their gradient ---------------------------------------------------------------- */
 
@@ -406,8 +408,8 @@ static void gradient_job(void *arg, int index)
     const struct matrices *w = job->w;
     const int n = w->block, blocks_of_all = w->groups * w->count;
     const int64_t first = job->from + index * SLOTS_ABREAST;
-    double *x = w->room + (size_t)index * w->each, *g = x + n * n, *d = g + n * n, *sum = d + n * n;
-    double *room = sum + (ptrdiff_t)c->plan->axes * blocks_of_all * n * n;
+    double *x = w->work + (size_t)index * w->each, *g = x + n * n, *d = g + n * n, *sum = d + n * n;
+    double *work = sum + (ptrdiff_t)c->plan->axes * blocks_of_all * n * n;
     memset(sum, 0, sizeof *sum * (size_t)(c->plan->axes * blocks_of_all) * (size_t)(n * n));
     for (int64_t slot = first; slot < first + SLOTS_ABREAST && slot < w->slots; slot++)
         for (int at = 0; at < blocks_of_all; at++) {
@@ -416,7 +418,7 @@ static void gradient_job(void *arg, int index)
             for (int i = 0; i < n * n; i++) any |= g[i] != 0;
             if (!any) continue;
             add_generators(c, job->enc, w, slot, at, x);
-            loci_exponential_adjoint(n, x, g, d, room, c->plan->engine->add_product);
+            loci_exponential_adjoint(n, x, g, d, work, c->plan->engine->add_product);
             for (int a = 0; a < c->plan->axes; a++) {
                 const double along = coordinate(c, w->first[slot], a);
                 double *to = sum + ((ptrdiff_t)a * blocks_of_all + at) * n * n;
@@ -430,8 +432,8 @@ static void gradient_job(void *arg, int index)
 static void end(struct call *c, int enc)
 {
     double *draw = c->g.dtensor[c->plan->first_tensor[enc]];
-    if (way(&c->plan->enc[enc]) != TERM_matrices || !draw || c->chain.on) return;
-    struct matrices *w = c->scratch[enc];
+    if (way(&c->plan->enc[enc]) != TERM_matrices || !draw) return;
+    struct matrices *w = c->mem.scratch[enc];
     const ptrdiff_t count = (ptrdiff_t)c->plan->axes * w->groups * w->count * w->block * w->block;
     struct job job = { .c = c, .enc = enc, .w = w };
     for (; job.from < w->slots; job.from += (int64_t)c->threads * SLOTS_ABREAST) {
@@ -439,38 +441,19 @@ static void end(struct call *c, int enc)
                       jobs = left < c->threads ? left : c->threads;
         run(&job, gradient_job, jobs);
         for (int64_t k = 0; k < jobs; k++) {
-            const double *sum = w->room + (size_t)k * w->each + 3 * (ptrdiff_t)w->block * w->block;
+            const double *sum = w->work + (size_t)k * w->each + 3 * (ptrdiff_t)w->block * w->block;
             for (ptrdiff_t i = 0; i < count; i++) draw[i] += sum[i];
         }
-    }
-}
-
-/* Over many processes rows at one coordinate may be anywhere: each row, and its gradient. */
-static size_t left(const struct call *c, int enc)
-{
-    return way(&c->plan->enc[enc]) == TERM_matrices ? 2 * (size_t)c->plan->dim * c->plan->real : 0;
-}
-static void move_left(const struct call *c, int enc, bool query, ptrdiff_t i, ptrdiff_t first,
-                      ptrdiff_t count, char *rows, bool back)
-{
-    const struct matrices *w = c->scratch[enc];
-    const size_t bytes = (size_t)c->plan->dim * c->plan->real;
-    const ptrdiff_t from = i * (query ? c->Lq : c->Lk) + first;
-    for (ptrdiff_t k = from; k < from + count; k++, rows += 2 * bytes) {
-        char *x = (char *)w->x[!query] + (size_t)k * bytes, *g = (char *)w->g[!query]
-                + (size_t)k * bytes;
-        memcpy(back ? x : rows, back ? rows : x, bytes);
-        memcpy(back ? g : rows + bytes, back ? rows + bytes : g, bytes);
     }
 }
 
 const struct loci_pe loci_pe_liere = {
     .name = "liere", .cite = "Ostmeier et al., ICML 2025",
     .brief =
-    "blocks of channels are rotated by the exponential of learned generators",
+        "blocks of channels are rotated by the exponential of learned generators",
     .example = "liere:block=3",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold, .accept = accept, .scratch = scratch, .begin = begin, .end = end,
-    .left = left, .move_left = move_left,
+    .stream = &loci_liere_stream,
 };

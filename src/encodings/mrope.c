@@ -88,7 +88,7 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_mrope = {
     .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024",
     .brief =
-    "each pair is rotated by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
+        "each pair is rotated by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold, .multiplies = loci_pairs_factor,

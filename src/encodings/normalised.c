@@ -43,5 +43,5 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 const struct loci_pe loci_pe_normalised = {
     .name = "normalised", .cite = "textbooks", .brief = "x += pos / (length - 1)",
     .example = "normalised", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .check = check,
-    .positions = positions, .embed = embed,
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

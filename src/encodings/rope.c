@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rope.c -- queries and keys turned by their positions.  Su
+/* rope.c -- queries and keys rotated by their positions.  Su
  * et al., RoFormer, Neurocomputing 2024 (arXiv 2104.09864).
  *
  *     (x[a], x[b]) <- m (x[a] cos phi - x[b] sin phi, x[a] sin phi + x[b] cos phi)

@@ -64,9 +64,9 @@ static void add_wave(const struct wave *w, int64_t d, double *sum)
     double c, s;
     loci_sincos((double)d, w->hi, w->lo, &c, &s);
     for (int i = 0; i < STEPS; i++) {
-        const double turned = c * w->c - s * w->s;
+        const double rotated = c * w->c - s * w->s;
         sum[i] += c;
-        s = s * w->c + c * w->s, c = turned;
+        s = s * w->c + c * w->s, c = rotated;
     }
 }
 

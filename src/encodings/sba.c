@@ -9,6 +9,7 @@
  * paper drops what is left of the stick; the authors' tests give it to the row's own value
  * (remainder=value), their trained models to a learned vector per head (remainder=vector, r
  * [H][Dv], 0 at the start). */
+#include "encodings/streams.h"
 #include "layout/stick.h"
 
 static const loci_option opts[] = {
@@ -95,25 +96,17 @@ static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool ri
     return -1;
 }
 
-/* Rows before the first key of an entry are there only because others are longer. */
+/* Rows before the first key of an entry are there only because others are longer.  If k_len is 0,
+ * default positions count from 0, and yet every row is before the first key. */
 static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    return c->where.lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
+    return c->where.lens && !c->in->q_pos && (!c->Lk || pos_q(c, b, i) < first_pos(c, b));
 }
 /* With remainder=value every row needs a key of its own, or its
  * remainder would go nowhere.  Padding has no output and needs none. */
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
-    CHECK(c->in->error, !c->chain.on || c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
-          "sba: over several processes, gradients of remainder=value require a key for every row, "
-          "with the same default position and owner");
-    if (c->part.state) {
-        CHECK(c->in->error, c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
-              "sba: remainder=value requires a key for every row, at the same position; with "
-              "key_shares or k_pos, set gather = 1");
-        return LOCI_OK;
-    }
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         const bool rising = rising_keys(c, q);
@@ -135,8 +128,8 @@ static size_t scratch(const struct call *c, int enc)
 /* The own key of each row, [B][Lq], which the term adds the remainder to. */
 static void begin(struct call *c, int enc)
 {
-    if (!to_value(c, enc) || c->part.state) return;
-    ptrdiff_t *own = c->scratch[enc];
+    if (!to_value(c, enc)) return;
+    ptrdiff_t *own = c->mem.scratch[enc];
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         const bool rising = rising_keys(c, q);
@@ -144,23 +137,19 @@ static void begin(struct call *c, int enc)
             own[q->b * c->Lq + i] = own_key(c, q, rising, i);
     }
 }
-/* The own key of a row, where processes own keys with their rows: that of its position.  -1: it is
- * none of those at hand. */
-static ptrdiff_t key_at_hand(const struct call *c, ptrdiff_t b, ptrdiff_t row)
+static ptrdiff_t found_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)
 {
-    const int64_t key = pos_q(c, b, row) - pos_k(c, b, 0);
-    return key >= c->chain.own && key < c->chain.own + c->chain.count ? (ptrdiff_t)key : -1;
+    return ((const ptrdiff_t *)c->mem.scratch[enc])[b * c->Lq + row];
 }
 /* dv of the own key += rem do, heads and rows ascending, so that sums
  * have one order.  It runs after the backward pass has written dv. */
-static void end(struct call *c, int enc)
+void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t *own = c->scratch[enc];
-    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data || c->chain.end == END_REST) return;
+    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data) return;
     for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
         const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
-                        key = c->chain.on ? key_at_hand(c, b, row) : own[b * c->Lq + row];
+                        key = own_key_of(c, enc, b, row);
         const ptrdiff_t dout = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
         const ptrdiff_t dv = b * c->g.dv.batch + h / p->group * c->g.dv.head + key * c->g.dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);
@@ -171,10 +160,13 @@ static void end(struct call *c, int enc)
     }
 }
 
+static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, found_key); }
+
 const struct loci_pe loci_pe_sba = {
     .name = "sba", .cite = "Tan et al., ICLR 2025",
     .brief = "stick-breaking weights from the newest key on, no softmax", .example = "sba",
     .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
-    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
+    .accept = accept, .scratch = scratch, .begin = begin, .end_keys = end_keys,
+    .stream = &loci_sba_stream,
 };

@@ -79,7 +79,7 @@ static void prepare(const struct prep *p)
 
 /* cos and sin of waves from .. from + count - 1 at a position: first by what
  * its table lacks, then by one digit after the other, largest first. */
-static void turn(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
+static void rotate(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
                  double *sin_x)
 {
     const int all = (int)table[0];
@@ -113,7 +113,7 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
         const int column = from + i, t = each == 1 && column >= all ? column - all : column / each;
         const int most = t < all ? all - t : 1, want = (n - i - 1 + column % each) / each + 1;
         const int count = want < most ? want : most, some = count < BLOCK ? count : BLOCK;
-        if (t < all) turn(table, all, pos, t, some, cos_x, sin_x);
+        if (t < all) rotate(table, all, pos, t, some, cos_x, sin_x);
         else cos_x[0] = sin_x[0] = 0;                                     /* the column of zeros */
         for (int k = each == 1 ? 0 : column % 2; k < some * each && i < n; k++, i++)
             row[i] = (each == 1 ? column >= all : k % 2 == 1) ? cos_x[k / each] : sin_x[k / each];
@@ -124,5 +124,6 @@ const struct loci_pe loci_pe_sinusoidal = {
     .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017",
     .brief = "x += sin, cos of pos base^(-2t/Dm)",
     .example = "sinusoidal", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
-    .size = size, .prepare = prepare, .embed = embed,
+    .size = size, .prepare = prepare,
+    .embed = &(const struct encoding_embed){ .row = embed },
 };

@@ -15,7 +15,7 @@
 enum { BUCKETS, MAX_DISTANCE, BIDIRECTIONAL, BIAS_SCALE };
 static const loci_option opts[] = {
     [BUCKETS] = { "buckets", LOCI_WHOLE, 0, 32, 2, 65536, NULL,
-    "number of learned biases per head" },
+                  "number of learned biases per head" },
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 128, 2, 1e9, NULL,
                        "distances from here on share a bias" },
     [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1",

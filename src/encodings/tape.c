@@ -13,7 +13,7 @@
  * the head, and make o and ae in three passes; the halves stay equal, and one pass with wider
  * values gives the same.
  *
- * States belong to query heads, so the keys of a group are turned for each of its heads. */
+ * States belong to query heads, so the keys of a group are rotated for each of its heads. */
 #include "layout/states.h"
 
 #include "contract/call.h"
@@ -42,12 +42,11 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* The gradient of a key's state has two parts.  What turning gives is in
  * dtensor already; the total of the term has P^T dae, from the average. */
-static void end(struct call *c, int enc)
+static void end_keys(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const int which = p->first_tensor[enc] + STATES_K;
     const double *total = c->g.total[p->rotate];
-    if (c->chain.end == END_REST) return;
     for (ptrdiff_t i = 0; c->g.dtensor[which] && i < c->g.dtensor_count[which]; i++)
         c->g.dtensor[which][i] += total[i];
 }
@@ -56,5 +55,5 @@ const struct loci_pe loci_pe_tape = {
     .name = "tape", .cite = "Zhu et al., ICML 2025",
     .brief = "states of the tokens rotate q and k, and are averaged like values",
     .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6, .opts = opts,
-    .check = check, .tensors = tensors, .terms = terms, .end = end,
+    .check = check, .tensors = tensors, .terms = terms, .end_keys = end_keys,
 };

@@ -95,11 +95,11 @@ static void wave_job(void *arg, int t)
     for (int m = 0; m < STEPS; m++) loci_sincos(m, w, rest, &small[m][0], &small[m][1]);
     for (int64_t d = v->lo; d <= v->hi; d++) {
         const int64_t m = d & (STEPS - 1);
-        const double *turn = small[m];
+        const double *rotate = small[m];
         if (d == v->lo || m == 0) loci_sincos((double)(d - m), w, rest, &c, &s);
         const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t;
-        store_real(to, p->f64, at, s * turn[0] + c * turn[1]);
-        if (half + t < Dm) store_real(to, p->f64, at + half, c * turn[0] - s * turn[1]);
+        store_real(to, p->f64, at, s * rotate[0] + c * rotate[1]);
+        if (half + t < Dm) store_real(to, p->f64, at + half, c * rotate[0] - s * rotate[1]);
     }
 }
 

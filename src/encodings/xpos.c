@@ -7,7 +7,7 @@
  * so that pair t of a score carries z[t]^((i - j)/scale_base): slow pairs last, fast ones fade.  R
  * is rope's, interleaved from channel 0.  Only differences of positions count, but z^pos itself
  * leaves the floats soon.  So both sides fade from the position of a nearby key: the first of
- * its block of tiles, as many tiles as keep z[0] within 10^6.  A cache keeps keys that are turned,
+ * its block of tiles, as many tiles as keep z[0] within 10^6.  A cache keeps keys that are rotated,
  * never faded.  Alone, in stage ROTATE, positions count from 0. */
 #include "math/trig.h"
 #include "contract/call.h"

@@ -57,7 +57,7 @@ static void open_gradient(struct tile *t)
 
 /* p = e^(s - lse) and ds = p (dp - delta), a row's numbers in the lanes.  Two vectors of rows at a
  * time, over all keys, so that their lse and delta stay in registers. */
-static void weigh_again(int keys, const real *s, const real *lse, real *p)
+static void weights_again(int keys, const real *s, const real *lse, real *p)
 {
     for (int r = 0; r < QT; r += 2 * VL) {
         const vf l[2] = { vf_load(lse + r), vf_load(lse + r + VL) };
@@ -66,7 +66,7 @@ static void weigh_again(int keys, const real *s, const real *lse, real *p)
                 vf_store(p + n + i * VL, vf_exp(vf_sub(vf_load(s + n + i * VL), l[i])));
     }
 }
-static void compare(int keys, const real *p, const real *dp, const real *delta, real *ds)
+static void dscore(int keys, const real *p, const real *dp, const real *delta, real *ds)
 {
     for (int r = 0; r < QT; r += 2 * VL) {
         const vf d[2] = { vf_load(delta + r), vf_load(delta + r + VL) };
@@ -79,18 +79,18 @@ static void compare(int keys, const real *p, const real *dp, const real *delta, 
 
 /* p and ds of a tile whose scores are there.  The mask on ds sets pairs to 0 that nobody sees:
  * their p is 0, but dP may be inf or NaN. */
-static void weigh_gradient(struct tile *t)
+static void weights_gradient(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    if (p->weight < 0) weigh_again(t->keys, t->s, t->lse, t->p);
-    else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
+    if (p->weight < 0) weights_again(t->keys, t->s, t->lse, t->p);
+    else weights_of(c)->tile_weights(t, p->weight), weights_of(c)->whole(t, p->weight);
     t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
     t->next.first = NULL;                /* keys are asked for once */
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
-    if (p->weight < 0) compare(t->keys, t->p, t->dp, t->delta, t->ds);
-    else weights_of(c)->weigh_bwd(t, p->weight);
+    if (p->weight < 0) dscore(t->keys, t->p, t->dp, t->delta, t->ds);
+    else weights_of(c)->tile_weights_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }
 
@@ -144,7 +144,7 @@ struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t
     a.row = (tiles_of_rows(q) - 1 - i / groups) * ROW_CHUNK;
     a.rows = q->nq - a.row < ROW_CHUNK ? q->nq - a.row : ROW_CHUNK;
     a.keys = keys_of(c, q, a.row, (int)a.rows);
-    const ptrdiff_t none = c->chain.oldest;
+    const ptrdiff_t none = oldest_chunk(c);
     a.chunks = a.keys.last < a.keys.first
                  ? (struct chunks){ none, none }
                  : (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
@@ -181,7 +181,7 @@ static struct rows rows_at(const struct call *c, const struct item *a, int h, pt
 /* The last key that they may see and that is there. */
 static ptrdiff_t last_here(const struct call *c, const struct rows *r)
 {
-    return keys_here(c, r->keys).last;
+    return present_of(c, r->keys).last;
 }
 /* The slot of their head number i. */
 static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
@@ -192,28 +192,28 @@ static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
 /* ---- From chunk to chunk --------------------------------------------------------------------- */
 
 /* Copies n rows to what is kept, or back; returns what comes next there. */
-static real *copy_rows(real *rows, ptrdiff_t n, real *kept, bool back)
+static real *copy_rows(real *rows, ptrdiff_t n, real *chunk_state, bool back)
 {
     const size_t bytes = sizeof(real) * (size_t)(n * QT);
-    if (back) memcpy(rows, kept, bytes);
-    else memcpy(kept, rows, bytes);
-    return kept + n * QT;
+    if (back) memcpy(rows, chunk_state, bytes);
+    else memcpy(chunk_state, rows, bytes);
+    return chunk_state + n * QT;
 }
 /* Puts down what rows have summed when they leave a chunk of keys, or brings it back: dq and
  * gradients of terms, which have joined, and the state of terms. */
-static void keep_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
+static void save_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
 {
     const struct call *c = t->c;
     ptrdiff_t n = c->plan->dim;
-    EACH_USE(c, x, term) n += t->own[x].gradn + (term->kept ? term->kept(c, x) : 0);
-    real *at = copy_rows(t->dqs, c->plan->dim, w->kept + slot * n * QT, back);
+    EACH_USE(c, x, term) n += t->own[x].gradn + (term->chunk_state ? term->chunk_state(c, x) : 0);
+    real *at = copy_rows(t->dqs, c->plan->dim, w->chunk_state + slot * n * QT, back);
     EACH_USE(c, x, term) {
         at = copy_rows(t->own[x].grads, t->own[x].gradn, at, back);
-        if (term->kept) at = copy_rows(t->own[x].mem, term->kept(c, x), at, back);
+        if (term->chunk_state) at = copy_rows(t->own[x].mem, term->chunk_state(c, x), at, back);
     }
 }
 /* The same for carries as they are before the newest key of a chunk. */
-static void keep_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, ptrdiff_t chunk,
+static void save_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, ptrdiff_t chunk,
                          bool back)
 {
     EACH_USE(t->c, x, term) {
@@ -225,11 +225,11 @@ static void keep_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, p
 }
 
 /* Will no scan move its carry any more?  Then the carries of older tiles are those of this one. */
-static bool all_settled(const struct tile *t, int n)
+static bool all_fixed(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++)
         EACH_USE(t->c, x, term)
-            if (term->carry && !(term->settled && term->settled(&t[i], x))) return false;
+            if (term->carry && !(term->fixed && term->fixed(&t[i], x))) return false;
     return true;
 }
 
@@ -254,12 +254,12 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             }
         }
         /* Tiles that move no carry need no scores, but their carries are stored all the same. */
-        if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
+        if (!seen || all_exhausted(t, n) || all_fixed(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
         finish_scores(t, n);
         for (int i = 0; i < n && p->weight >= 0; i++)
-            weights_of(c)->weigh(&t[i], p->weight);
+            weights_of(c)->tile_weights(&t[i], p->weight);
     }
 }
 
@@ -284,7 +284,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     }
     /* e^(s - lse) is an exact 0 for all pairs, and so is what it would add. */
     if (skips(c) && negligible(t, t->lse)) return;
-    if (all_spent(t, n)) return;
+    if (all_exhausted(t, n)) return;
 
     /* The sweep has left the scores where they are, or they are made again. */
     if (w->scores) t->s = w->scores + at * KT * QT;
@@ -305,7 +305,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                     ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT)
                                        * key_row(term, c, x)
                     : NULL;
-        weigh_gradient(&t[i]);
+        weights_gradient(&t[i]);
         if (c->g.dmask.data) store_mask_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
@@ -332,7 +332,7 @@ static void unfade(struct tile *t, ptrdiff_t j)
 }
 
 /* The rows are done: terms add to dq what they summed, and it goes back through
- * the rotation.  q.rows hold the scaled queries, turned, and dqs is the gradient by these;
+ * the rotation.  q.rows hold the scaled queries, rotated, and dqs is the gradient by these;
  * so parameters of the rotation get theirs before dq is multiplied by scale. */
 static void close_gradient(struct tile *t)
 {
@@ -344,12 +344,12 @@ static void close_gradient(struct tile *t)
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
         real *part = t->own[p->rotate].part;
-        /* q.rows have turned; as they came they are in the caller's view only. */
+        /* q.rows have rotated; as they came they are in the caller's view only. */
         if (wants_input(c, part)) {
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
             for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
         }
-        rotation_of(c)->turn_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
+        rotation_of(c)->rotate_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
                                  t->q.rows, t->scratch, Dp, part);
     }
     if (!c->g.dq.data) return;
@@ -379,7 +379,7 @@ static void sweep_chunk(const struct call *c, struct tile *t, const struct sums 
 {
     const int n = locked(c->plan);
     sweep_carries(c, t, n, NULL, last_here(c, r), tiles_of(r->keys, chunk));
-    for (int i = 0; i < n; i++) keep_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
+    for (int i = 0; i < n; i++) save_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
 }
 static void sweep_chunks(const struct call *c, struct tile *t, const struct sums *w,
                          const struct rows *r)
@@ -426,8 +426,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     open_parts(c, t, w, r);
     open_backward(c, t, r);
     for (int i = 0; i < n; i++) {
-        if (chunk > r->chunks.first) keep_rows(&t[i], w, slot_of(c, r, i), true);
-        if (chunk < r->chunks.last) keep_carries(&t[i], w, slot_of(c, r, i), chunk, true);
+        if (chunk > r->chunks.first) save_rows(&t[i], w, slot_of(c, r, i), true);
+        if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
         /* sums of a chunk start at 0 */
         zero(t[i].dq, (ptrdiff_t)p->dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
@@ -444,7 +444,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];
-        if (chunk < r->chunks.last) keep_rows(&t[i], w, slot_of(c, r, i), false);
+        if (chunk < r->chunks.last) save_rows(&t[i], w, slot_of(c, r, i), false);
         else close_gradient(&t[i]);
         add_fresh(&t[i]);
     }
@@ -497,7 +497,7 @@ bool N(sum_item)(const struct call *c, const struct workspace *d, const struct s
                  const struct item *item, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
-    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !c->chain.on;
+    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !chained(c);
     zero_sums(c, w, keys_in_chunk(item, chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
@@ -525,7 +525,7 @@ bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct
             if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
             open_backward(c, d->tile, &r);
             for (int i = 0; i < locked(p) && chunk < r.chunks.last; i++)
-                keep_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
+                save_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
             sweep_chunk(c, d->tile, w, &r, chunk);
         }
     return true;
@@ -557,7 +557,7 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
     const struct term *term = term_of(s->c, x);
     const int width = term->keyed(s->c, x);
     for (int h = 0; h < heads; h++) {
-        double *to = s->c->g.total[x] + term->key_home(s->c, x, s->q->b, h0 + h);
+        double *to = s->c->g.total[x] + term->keys_at(s->c, x, s->q->b, h0 + h);
         for (ptrdiff_t j = s->first; j < s->end; j++) {
             double *row = to + (s->q->k0 + j) * width;
             const real *sums = sums_at(s, from, h, j, key_row(term, s->c, x));
@@ -587,7 +587,7 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
         const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
         for (int h = 0; h < item_heads(c->plan); h++) {
             double *to = c->g.total[x]
-                       + term->home(c, x, item->q->b, item->kvh * c->plan->group + h);
+                       + term->part_at(c, x, item->q->b, item->kvh * c->plan->group + h);
             for (ptrdiff_t i = 0; i < added; i++)
                 to[i] += sums->all[x] ? sums->all[x][h * added + i]
                                       : (double)sums->part[x][h * size + i];
@@ -596,18 +596,18 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
 }
 
 /* What threads share. */
-struct pass { struct call *c; struct turns turns; };
+struct pass { struct call *c; struct ordered_sum ordered_sum; };
 
 /* Gradients by key are a kv head's, in all sequences that share their keys; parts of all items may
  * go to the same total. */
-static struct turn_item find_turn(void *arg, ptrdiff_t i)
+static struct ordered_item find_item_of(void *arg, ptrdiff_t i)
 {
     const struct call *c = ((const struct pass *)arg)->c;
     const struct item item = item_of(c, i);
-    return (struct turn_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
+    return (struct ordered_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
                                .first = item.chunks.first, .last = item.chunks.last };
 }
-static void add_turn(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
+static void add_block(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
 {
     const struct call *c = ((const struct pass *)arg)->c;
     const struct item item = item_of(c, i);
@@ -629,15 +629,15 @@ static void item_job(void *arg, int index)
     struct sums sums;
     const struct workspace d = N(workspace_of)(c, index, &sums);
     int block = index;
-    for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&a->turns, block)) >= 0;) {
+    for (ptrdiff_t i; block >= 0 && (i = loci_ordered_sum_next(&a->ordered_sum, block)) >= 0;) {
         const struct item item = item_of(c, i);
         for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
             N(use_block)(c, block, &sums);
             if (!N(sum_item)(c, &d, &sums, &item, k)) {
-                loci_turns_stop(&a->turns);
+                loci_ordered_sum_stop(&a->ordered_sum);
                 return;
             }
-            block = loci_turns_hand_in(&a->turns, block);
+            block = loci_ordered_sum_submit(&a->ordered_sum, block);
         }
     }
 }
@@ -645,14 +645,14 @@ static loci_status run_items(struct call *c)
 {
     const ptrdiff_t items = c->seqs.chunks * groups_of(c);
     const int jobs = items < c->threads ? (int)items : c->threads;
-    struct pass a = { .c = c, .turns = { .find = find_turn, .add = add_turn, .items = items,
+    struct pass a = { .c = c, .ordered_sum = { .find = find_item_of, .add = add_block, .items = items,
                                          .blocks = c->threads + spare_blocks(c->threads),
                                          .shares = learns_parts(c) } };
-    a.turns.arg = &a;
-    loci_turns_open(&a.turns, jobs);
+    a.ordered_sum.arg = &a;
+    loci_ordered_sum_open(&a.ordered_sum, jobs);
     N(run)(c, jobs, item_job, &a);
-    const bool stopped = a.turns.stop;
-    loci_turns_close(&a.turns);
+    const bool stopped = a.ordered_sum.stop;
+    loci_ordered_sum_close(&a.ordered_sum);
     return stopped ? LOCI_CANCELLED : LOCI_OK;
 }
 
@@ -667,7 +667,7 @@ loci_status N(backward)(struct call *c)
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;
-    N(unturn_keys)(c);
+    N(unrotate_keys)(c);
     return LOCI_OK;
 }
 #endif

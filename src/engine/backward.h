@@ -45,12 +45,12 @@ void N(add_item_keys)(const struct call *, const struct sums *, const struct ite
                       ptrdiff_t chunk);
 void N(add_item_parts)(const struct call *, const struct sums *, const struct item *);
 
-/* dK has been summed over all rows as scores read keys: turned and faded.  One tile of one key head
+/* dK has been summed over all rows as scores read keys: rotated and faded.  One tile of one key head
  * goes back, where it is, and leaves its part of the parameters' gradient, unless that is NULL. */
-void N(unturn_tile)(struct call *, const struct workspace *, const struct sequence *,
+void N(unrotate_tile)(struct call *, const struct workspace *, const struct sequence *,
                     ptrdiff_t tile, int kh, real *part);
 void N(add_tile_part)(const struct call *, ptrdiff_t b, int kh, const real *part);
 /* All tiles; their parts are added in the order of the tiles. */
-void N(unturn_keys)(struct call *);
+void N(unrotate_keys)(struct call *);
 
 #endif

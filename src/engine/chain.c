@@ -13,7 +13,7 @@
 
 static const struct sequence *sequence_of(const struct call *c, ptrdiff_t run, ptrdiff_t b)
 {
-    return &c->seqs.list[b * c->where.run_count + run];
+    return &c->seqs.list[b * c->stream.run_count + run];
 }
 static ptrdiff_t items_each(const struct call *c, ptrdiff_t run)
 {
@@ -57,7 +57,7 @@ static void step_job(void *arg, int index)
         if (!a->work(c, &d, &w, &item, a->chunk)) atomic_store(&a->stop, true);
     }
 }
-static loci_status take_step(struct step *a)
+static loci_status run_step(struct step *a)
 {
     const struct call *c = a->c;
     if (!c->B) return LOCI_OK;
@@ -69,11 +69,11 @@ static loci_status take_step(struct step *a)
 }
 static loci_status sum(struct call *c, ptrdiff_t run, ptrdiff_t chunk)
 {
-    return take_step(&(struct step){ .c = c, .run = run, .chunk = chunk, .work = N(sum_item) });
+    return run_step(&(struct step){ .c = c, .run = run, .chunk = chunk, .work = N(sum_item) });
 }
 static loci_status sweep(struct call *c, ptrdiff_t run, ptrdiff_t chunk)
 {
-    return take_step(&(struct step){ .c = c, .run = run, .chunk = chunk, .work = N(sweep_item) });
+    return run_step(&(struct step){ .c = c, .run = run, .chunk = chunk, .work = N(sweep_item) });
 }
 
 /* ---- Sums in their order --------------------------------------------------------------------- */
@@ -118,8 +118,8 @@ struct back { struct call *c; ptrdiff_t tile, tiles, own; atomic_llong next; };
 /* Parts of the rotation lie by entry, own tile and key head. */
 static real *tile_part(const struct call *c, ptrdiff_t b, ptrdiff_t own, int kh)
 {
-    return (real *)c->chain.tiles
-         + ((b * c->chain.own_tiles + own) * c->plan->key_heads + kh) * rotation_part(c);
+    return (real *)c->stream.chain.tiles
+         + ((b * c->stream.chain.own_tiles + own) * c->plan->key_heads + kh) * rotation_part(c);
 }
 static void back_job(void *arg, int index)
 {
@@ -132,22 +132,22 @@ static void back_job(void *arg, int index)
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->B * a->tiles * heads;) {
         const int kh = (int)(i % heads);
         const ptrdiff_t tile = i / heads % a->tiles, b = i / heads / a->tiles;
-        N(unturn_tile)(c, &d, sequence_of(c, 0, b), a->tile + tile, kh,
+        N(unrotate_tile)(c, &d, sequence_of(c, 0, b), a->tile + tile, kh,
                        learns ? tile_part(c, b, a->own + tile, kh) : NULL);
     }
 }
-static void turn_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own)
+static void rotate_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own)
 {
     struct back a = { .c = c, .tile = tile, .tiles = tiles, .own = own };
     const ptrdiff_t items = c->B * tiles * c->plan->key_heads;
     const int jobs = items < c->threads ? (int)items : c->threads;
-    if (!c->turned || !c->g.dk.data || !jobs) return;
+    if (!c->mem.rotated || !c->g.dk.data || !jobs) return;
     atomic_init(&a.next, 0);
     N(run)(c, jobs, back_job, &a);
 }
 static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles)
 {
-    if (!c->turned || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
+    if (!c->mem.rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
     for (ptrdiff_t t = own; t < own + tiles; t++)
         for (int kh = 0; kh < c->plan->key_heads; kh++)
             N(add_tile_part)(c, b, kh, tile_part(c, b, t, kh));
@@ -155,10 +155,10 @@ static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tile
 
 /* ---- How much there is ----------------------------------------------------------------------- */
 
-static struct chain_room room(const struct call *c)
+static struct chain_sizes sizes(const struct call *c)
 {
     const struct item_bytes bytes = N(item_bytes)(c);
-    struct chain_room r = { .item = bytes.item, .part = bytes.part, .scans = N(scans)(c) };
+    struct chain_sizes r = { .item = bytes.item, .part = bytes.part, .scans = N(scans)(c) };
     const int x = c->plan->rotate;
     if (x >= 0) r.tile = (size_t)(c->plan->key_heads * rotation_part(c)) * sizeof(real);
     r.groups = groups_of(c);
@@ -169,19 +169,19 @@ static int keyed(const struct call *c, int x, ptrdiff_t *first, ptrdiff_t *count
     const struct term *term = term_of(c, x);
     const int width = term->keyed ? term->keyed(c, x) : 0;
     const ptrdiff_t all = term->total ? term->total(c, x) : 0;
-    *first = width ? term->key_home(c, x, 0, 0) : all;
+    *first = width ? term->keys_at(c, x, 0, 0) : all;
     *count = width && c->Lk ? (all - *first) / (c->Lk * width) : 0;
     return width;
 }
 
 const struct chained N(chained) = {
-    .room = room,
+    .sizes = sizes,
     .keyed = keyed,
     .sweep = sweep,
     .sum = sum,
     .add_keys = add_keys,
     .add_parts = add_parts,
-    .turn_back = turn_back,
+    .rotate_back = rotate_back,
     .add_tiles = add_tiles,
 };
 #endif

@@ -63,8 +63,8 @@ static struct source source_of(const struct tile *t, enum side side)
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
     const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
     /* staged keys are reals, whatever the caller's are */
-    if (side == KEYS && c->turned)
-        return (struct source){ .at = (const real *)c->turned
+    if (side == KEYS && c->mem.rotated)
+        return (struct source){ .at = (const real *)c->mem.rotated
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
                                 .stride = width };
     if (side == KEYS && c->cache)
@@ -76,9 +76,9 @@ static struct source source_of(const struct tile *t, enum side side)
         return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
                                 .stride = c->cache ? width : side_view(c, side)->row,
                                 .form = form };
-    real *room = side == KEYS ? t->k.room : t->v.room;
-    load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
-    return (struct source){ .at = room, .stride = width };
+    real *buffer = side == KEYS ? t->k.buffer : t->v.buffer;
+    load_keys(c, side, b, t->kvh, t->j0, t->keys, buffer);
+    return (struct source){ .at = buffer, .stride = width };
 }
 /* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
  * multiplied by a vector of its own has what it wants already. */
@@ -119,7 +119,7 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
  * else those of the tile. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
-    return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+    return t->c->mem.rotated || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
 /* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
  * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
@@ -182,7 +182,7 @@ static void find_most(const real *s, int first, int end, real *most)
     }
 }
 /* Weights of a tile under a base, some vectors at once, so that their chains overlap. */
-static void soften_tile(const real *s, real base, real *p)
+static void softmax_tile(const real *s, real base, real *p)
 {
     enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
     for (int k = 0; k < KT; k += AT_ONCE * VL)
@@ -211,7 +211,7 @@ static vf sum_lanes(const real *p)
 }
 /* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles
  * of the chunk, which has so many keys. */
-static void soften(const struct rows *w, int i, int first, int end, ptrdiff_t keys,
+static void softmax(const struct rows *w, int i, int first, int end, ptrdiff_t keys,
                    const bool *seen)
 {
     struct tile *t = &w->t[i];
@@ -233,7 +233,7 @@ static void soften(const struct rows *w, int i, int first, int end, ptrdiff_t ke
         for (int j = low; j < high; j++) {
             const ptrdiff_t left = keys - j * KT;
             if (!seen[j]) continue;
-            soften_tile(s + j * KT, base[j], p + j * KT);
+            softmax_tile(s + j * KT, base[j], p + j * KT);
             if (high - low <= FEW) sum[j] = sum_tile(p + j * KT, left < KT ? (int)left : KT);
         }
         if (high - low > FEW) vf_store(sum + from, sum_lanes(p + from * KT));
@@ -244,14 +244,14 @@ static void soften(const struct rows *w, int i, int first, int end, ptrdiff_t ke
     *t->chunk.m = m, *t->chunk.l = l;
 }
 /* Weights that a term makes, tile by tile; or, after soften(), what terms make of weights. */
-static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+static void tiles_weights(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const int x = w->t->c->plan->weight;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *alpha = &w->alpha[i * w->tiles + j % TILES];
         place_row(w, i, j, last);
-        if (x >= 0) weights_of(t->c)->weigh(t, x), *alpha = *t->alpha;
+        if (x >= 0) weights_of(t->c)->tile_weights(t, x), *alpha = *t->alpha;
         else *t->alpha = *alpha;
         value_tile(t);
     }
@@ -328,7 +328,7 @@ static struct needs needs_of(const struct call *c)
     struct needs a = { false, false, false };
     EACH_USE(c, x, term) {
         a.order |= term->carry && term->carry(c, x) && x != c->plan->weight;
-        a.ends |= term->spent && (!term->ends || term->ends(c, x));
+        a.ends |= term->exhausted && (!term->ends || term->ends(c, x));
         a.values |= term->value != NULL;
     }
     return a;
@@ -346,10 +346,10 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
     const ptrdiff_t last = range.last, base = chunk * TILES;
     const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
     const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
-    bool see[TILES] = { false }, partial[TILES], spent = false;
+    bool see[TILES] = { false }, partial[TILES], exhausted = false;
     ptrdiff_t oldest = end;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
-    while (oldest > start && !spent) {
+    while (oldest > start && !exhausted) {
         const ptrdiff_t newer = last / KT + 1 - oldest, high = oldest;
         ptrdiff_t size = TILES;
         if (needs.ends && newer <= TILES) size = newer ? newer : 1;
@@ -366,19 +366,19 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
         for (ptrdiff_t j = high - 1; j >= low; j--) {
             if (see[j - base] && again) {
                 place_rows(w, j, last);
-                spent = needs.ends && all_spent(w->t, n);
-                if (spent) break;
+                exhausted = needs.ends && all_exhausted(w->t, n);
+                if (exhausted) break;
                 if (needs.order) add_to_tiles(w, j);
-                if (weight >= 0) weigh_tiles(w, j, last);
+                if (weight >= 0) tiles_weights(w, j, last);
             }
             oldest = j;
         }
     }
     if (weight < 0) {
         for (int i = 0; i < n; i++)
-            soften(w, i, (int)(oldest - base), (int)(end - base), last + 1 - base * KT, see);
+            softmax(w, i, (int)(oldest - base), (int)(end - base), last + 1 - base * KT, see);
         for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
-            if (see[j - base]) weigh_tiles(w, j, last);
+            if (see[j - base]) tiles_weights(w, j, last);
     }
     for (ptrdiff_t j = oldest; j < end; j++)
         if (see[j - base]) sum_tiles(w, j, last, partial[j - base]);
@@ -410,19 +410,19 @@ ptrdiff_t N(chunk_reals)(const struct call *c)
  * and packed sequences are items enough. */
 bool N(decode_in_turn)(const struct call *c)
 {
-    if ((c->seqs.longest <= CHUNK && !c->part.state) || packed(c) || c->where.run_count > 1)
+    if ((c->seqs.longest <= CHUNK && !c->stream.part.state) || packed(c) || c->stream.run_count > 1)
         return true;
     EACH_USE(c, x, term) {
         ptrdiff_t first;
         if (term->carry && term->carry(c, x)) return true;
-        if (term->held && term->held(c, x, &first)) return true;
+        if (term->part_state && term->part_state(c, x, &first)) return true;
         /* what it found in the weights may lie in its memory until close() */
         if (term->value && term->mem) return true;
     }
     return false;
 }
 
-/* Copies what a chunk leaves to c->chunk_sums, or back from there. */
+/* Copies what a chunk leaves to c->mem.chunk_sums, or back from there. */
 static void save_chunk(struct tile *t, real *to, bool back)
 {
     real *block[3 + MAX_USES] = { t->chunk.m, t->chunk.l, t->chunk.o };
@@ -449,9 +449,9 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
-    const struct keyrange range = keys_here(c, keys_of(c, q, 0, (int)q->nq));
-    const struct part *part = c->part.state ? &c->part : NULL;
-    const ptrdiff_t base = part ? c->first / CHUNK : 0;      /* chunk of the first key */
+    const struct keyrange range = present_of(c, keys_of(c, q, 0, (int)q->nq));
+    const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
+    const ptrdiff_t base = part ? c->stream.first / CHUNK : 0;      /* chunk of the first key */
 
     const struct rows w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
                             .p = d->chunk.p, .alpha = d->chunk.alpha, .sums = d->chunk.sums };
@@ -465,14 +465,14 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
         t->all = &w.t[i / heads * heads], t->tiles = locked(p);
         open_total(t);
         if (part && !part->opens && part->step != PART_SUM)
-            N(hold_rows)(t, part->state + slot_of(c, t) * part->slot, true);
+            N(save_part)(t, part->state + slot_of(c, t) * part->slot, true);
     }
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
         if (a->apart && !a->joining) k = chunk;          /* and return after it */
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
             real *saved = a->apart
-                            ? (real *)c->chunk_sums
+                            ? (real *)c->mem.chunk_sums
                                   + ((item * a->chunks + k - base) * decode_rows(c) + i) * reals
                             : NULL;
             if (a->apart) save_chunk(&w.t[i], saved, a->joining);
@@ -485,7 +485,7 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     for (int i = 0; i < n; i++) {
         struct tile *t = &w.t[i];
         if (!part || part->closes) close_rows(t);
-        else find_lost(t), N(hold_rows)(t, part->state + slot_of(c, t) * part->slot, false);
+        else find_lost(t), N(save_part)(t, part->state + slot_of(c, t) * part->slot, false);
     }
 }
 
@@ -495,7 +495,7 @@ static void decode_job(void *arg, int index)
     struct call *c = a->c;
     const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks,
-                    first = c->part.state ? c->first / CHUNK : 0;
+                    first = c->stream.part.state ? c->stream.first / CHUNK : 0;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
@@ -517,9 +517,9 @@ loci_status N(forward)(struct call *c)
     if (a.apart) a.chunks = chunks_there(c);
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
-    if (c->part.step == PART_SUM && !a.apart) return LOCI_OK;
-    if (c->part.step != PART_JOIN || !a.apart) N(run)(c, c->threads, decode_job, &a);
-    if (a.apart && c->part.step != PART_SUM) {
+    if (c->stream.part.step == PART_SUM && !a.apart) return LOCI_OK;
+    if (c->stream.part.step != PART_JOIN || !a.apart) N(run)(c, c->threads, decode_job, &a);
+    if (a.apart && c->stream.part.step != PART_SUM) {
         a.joining = true;
         atomic_store(&a.next, 0);
         N(run)(c, c->threads, decode_job, &a);

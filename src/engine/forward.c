@@ -15,7 +15,7 @@ static void scores(struct tile *t, bool more)
 static void sums(struct tile *t, bool more)
 {
     const int weight = t->c->plan->weight;
-    if (weight >= 0) weights_of(t->c)->weigh(t, weight);
+    if (weight >= 0) weights_of(t->c)->tile_weights(t, weight);
     else softmax(t);
     find_values(t);
     t->next = to_next(t, VALUES, more);

@@ -33,9 +33,9 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
                          ptrdiff_t row, char *state, const struct products *by)
 {
     const struct loci_plan *p = c->plan;
-    const struct part *part = c->part.state ? &c->part : NULL;
+    const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
     const int rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
-    const struct keyrange range = keys_here(c, keys_of(c, q, row, rows));
+    const struct keyrange range = present_of(c, keys_of(c, q, row, rows));
     const bool skip = skips(c);
 
     if (part && range.last < range.first && !part->opens && !part->closes) return;
@@ -45,7 +45,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         by->rows(&t[i]);
         if (skip) measure_rows(&t[i]);
         open_total(&t[i]);
-        if (part && !part->opens) N(hold_rows)(&t[i], state + (size_t)i * part->slot, true);
+        if (part && !part->opens) N(save_part)(&t[i], state + (size_t)i * part->slot, true);
     }
     const struct weights *weights = weights_of(c);
     /* Borders of chunks and tiles are multiples of CHUNK and KT whatever the rows see, as the bits
@@ -64,7 +64,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             /* An older tile than one that is negligible may matter again,
              * but what is spent stays so. */
             if (skip && negligible(t, t->chunk.m)) continue;
-            if (all_spent(t, n)) break;
+            if (all_exhausted(t, n)) break;
             const bool more = j > range.first / KT;
             for (int i = 0; i < n; i++) by->scores(&t[i], more);
             finish_scores(t, n);
@@ -77,7 +77,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
     }
     for (int i = 0; i < n; i++) {
         if (!part || part->closes) by->close(&t[i]);
-        else find_lost(&t[i]), N(hold_rows)(&t[i], state + (size_t)i * part->slot, false);
+        else find_lost(&t[i]), N(save_part)(&t[i], state + (size_t)i * part->slot, false);
     }
 }
 
@@ -110,8 +110,8 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
         const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
         const struct sequence *q = find_sequence(c, BY_TILE, tile);
         const int h = (int)(item % a->groups) * a->locked;
-        char *state = c->part.state
-                        ? c->part.state + (size_t)(tile * c->plan->heads + h) * c->part.slot
+        char *state = c->stream.part.state
+                        ? c->stream.part.state + (size_t)(tile * c->plan->heads + h) * c->stream.part.slot
                         : NULL;
         forward_item(c, t, a->locked, q, h, (tile - q->first_tile) * QT, state, by);
     }

@@ -10,7 +10,7 @@
  * K is read in place, or packed from a cache, where it lies channel by channel.  V is packed by
  * pairs of keys, tile by tile, Q once, and weights as they are made.  Sums, scores, max and log of
  * the sum are f32, and so is all that terms see.  Weights are rounded to bf16, and so are queries
- * and keys that have turned.
+ * and keys that have rotated.
  *
  * A skipped tile has weights of at most e^EXP_LOW of the largest, which the sums do not notice. */
 #include <immintrin.h>
@@ -98,7 +98,7 @@ INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* What scores are multiplied by.  Queries that were not turned would be exact in bf16 but for their
+/* What scores are multiplied by.  Queries that were not rotated would be exact in bf16 but for their
  * scale: unless that is a power of two, it is taken out again and multiplied into the scores. */
 static real factor_of(const struct loci_plan *p)
 {
@@ -137,7 +137,7 @@ static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
-    return c->turned && !others;
+    return c->mem.rotated && !others;
 }
 /* Writing follows reading, at half the pace, so `to` may be `from`.  Hence memcpy(): a compiler may
  * assume that numbers of two types are never in one place. */
@@ -157,7 +157,7 @@ static void pack_job(void *arg, int index)
     const struct call *c = arg;
     const ptrdiff_t rows = c->B * c->plan->key_heads * c->Lk, end = rows * (index + 1) / c->threads;
     for (ptrdiff_t i = rows * index / c->threads; i < end; i++) {
-        real *row = (real *)c->turned + i * c->plan->dim;
+        real *row = (real *)c->mem.rotated + i * c->plan->dim;
         pairs_to_bf16(row, c->plan->dim, (uint16_t *)row);
     }
 }
@@ -192,14 +192,14 @@ static struct key_words find_words(struct tile *t, bool found)
     const struct call *c = t->c;
     const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t),
                     word = sizeof(uint32_t), width = D + D % 2;
-    /* two bf16 to a word, so a turned key fills the first half of its row */
+    /* two bf16 to a word, so a rotated key fills the first half of its row */
     if (c->packed) {
-        const real *first = (const real *)c->turned
+        const real *first = (const real *)c->mem.rotated
                           + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
     /* channels in lines: two of them give a line of words, one per key */
-    if (!c->turned && c->cache) {
+    if (!c->mem.rotated && c->cache) {
         ptrdiff_t step;
         const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
         for (int d = 0; d < D; d += 2)
@@ -207,7 +207,7 @@ static struct key_words find_words(struct tile *t, bool found)
                      (uint32_t *)t->fast.k + d / 2 * KT);
         return (struct key_words){ (const char *)t->fast.k, word, KT * word };
     }
-    if (!c->turned && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
+    if (!c->mem.rotated && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
         return (struct key_words){ stored_key(c, KEYS, b, t->kvh, t->j0), c->k.row * size, word };
     if (!found) find_keys(t);
     for (int i = 0; i < t->keys; i++) {
@@ -360,9 +360,9 @@ static bool infinite(uint32_t word)
     return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000;
 }
 /* Numbers that are not finite must not reach rows that do not see their key, for 0 * NaN is NaN.
- * take_out() sets them to 0, and put_back() adds them to the rows that do see it when all is summed
+ * unpack() sets them to 0, and put_back() adds them to the rows that do see it when all is summed
  * up.  True if there are any. */
-static bool take_out(struct tile *t)
+static bool unpack(struct tile *t)
 {
     const ptrdiff_t n = (ptrdiff_t)((t->keys + 1) / 2) * t->c->plan->value_dim;
     bool some = false;
@@ -417,7 +417,7 @@ static void sums(struct tile *t, bool more)
     const struct call *c = t->c;
     const int weight = c->plan->weight;
     if (weight >= 0) {
-        weights_of(c)->weigh(t, weight);
+        weights_of(c)->tile_weights(t, weight);
         pack_weights(t);
     } else if (reads_weights(c)) {
         softmax_pairs(t, true);
@@ -426,7 +426,7 @@ static void sums(struct tile *t, bool more)
     }
     value_tile(t);
     pack_values(t);
-    const bool apart = t->partial && take_out(t);
+    const bool apart = t->partial && unpack(t);
     mix_pairs(t);
     if (apart) put_back(t);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* keys.c -- before the pass: keys are turned and staged, and measured,
+/* keys.c -- before the pass: keys are rotated and staged, and measured,
  * where the plan asks for it. */
 #include "engine/workspace.h"
 
@@ -35,8 +35,8 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     return most;
 }
 
-/* One tile of keys of one key head: it is turned and faded into c->turned, once for all query tiles
- * and all heads that share it, and its largest norm goes to c->knorm. */
+/* One tile of keys of one key head: it is rotated and faded into c->mem.rotated, once for all query tiles
+ * and all heads that share it, and its largest norm goes to c->mem.knorm. */
 static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
                       ptrdiff_t tile, int kh)
 {
@@ -44,39 +44,39 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
-    if (n <= 0 || (c->part.state && (j < 0 || j >= c->Lk))) return;
-    real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D
+    if (n <= 0 || !is_present(c, j)) return;
+    real *rotated = c->mem.rotated ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
                              : NULL;
-    /* With keys_rotated they have turned already, and only fading is left to do. */
-    if (turned) {
-        load_keys(c, KEYS, q->b, kvh, j, n, turned);
+    /* With keys_rotated they have rotated already, and only fading is left to do. */
+    if (rotated) {
+        load_keys(c, KEYS, q->b, kvh, j, n, rotated);
         const struct rotation *rotation = rotation_of(c);
         if (!p->keys_rotated)
-            rotation->turn(c, p->rotate, angles, q->b, kh, false, j, n, turned, D);
+            rotation->rotate(c, p->rotate, angles, q->b, kh, false, j, n, rotated, D);
         if (rotation->fade)
-            rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, turned,
+            rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, rotated,
                            D);
     }
-    if (c->knorm) {
-        real room[MAX_DIM];
+    if (c->mem.knorm) {
+        real buffer[MAX_DIM];
         double most = 0;
         bool finite = true;
-        if (!turned && c->cache) most = largest_across(c, q->b, kvh, j, n);
+        if (!rotated && c->cache) most = largest_across(c, q->b, kvh, j, n);
         for (int k = 0; k < n; k++) {
-            if (turned || !c->cache) {
-                const double sum = square(turned ? turned + (ptrdiff_t)k * D
-                                                 : find_row(c, KEYS, q->b, kvh, j + k, room),
+            if (rotated || !c->cache) {
+                const double sum = square(rotated ? rotated + (ptrdiff_t)k * D
+                                                 : find_row(c, KEYS, q->b, kvh, j + k, buffer),
                                           D);
                 most = sum > most || sum != sum ? sum : most;        /* NaN stays to the end */
             }
-            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1,
+            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, buffer), p->value_dim, 1,
                                   p->value_dim);
         }
         /* A skipped tile adds nothing, but a tile with inf or NaN must make NaN.  A norm of NaN
          * fails every comparison, so such a tile is never skipped.  The factor covers what sums
          * and root were rounded by. */
         if (!finite || !(most < INFINITY)) most = NAN;
-        c->knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
+        c->mem.knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }
 /* Threads take tiles one after the other; the heads of a tile follow each other, so that they find
@@ -95,7 +95,7 @@ static void keys_job(void *arg, int index)
 }
 void N(prepare_keys)(struct call *c)
 {
-    if (!c->turned && !c->knorm) return;
+    if (!c->mem.rotated && !c->mem.knorm) return;
     struct keys a = { .c = c };
     atomic_init(&a.next, 0);
     N(run)(c, c->threads, keys_job, &a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* keys.h -- keys and values of a tile, wherever they are: in views, pages or a cache, stored in 16
- * bits, or turned beforehand. */
+ * bits, or rotated beforehand. */
 #ifndef LOCI_ENGINE_KEYS_H
 #define LOCI_ENGINE_KEYS_H
 
@@ -74,33 +74,33 @@ INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int
 }
 /* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
-                             int n, real *room, ptrdiff_t *stride)
+                             int n, real *buffer, ptrdiff_t *stride)
 {
     *stride = side_width(c, side);
     if (rows_in_place(c, side, j, n)) {
         if (!c->cache) *stride = side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
     }
-    load_keys(c, side, b, h, j, n, room);
-    return room;
+    load_keys(c, side, b, h, j, n, buffer);
+    return buffer;
 }
 /* The same for one row. */
 INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
-                            real *room)
+                            real *buffer)
 {
     ptrdiff_t stride;
-    return find_rows(c, side, b, h, j, 1, room, &stride);
+    return find_rows(c, side, b, h, j, 1, buffer, &stride);
 }
 
-/* The keys and the values of the tile: in place, or turned and staged, or in its room. */
+/* The keys and the values of the tile: in place, or rotated and staged, or in its room. */
 INLINE void find_keys(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
     t->k.step = 1;
-    if (c->turned) {
-        t->k.at = (const real *)c->turned
+    if (c->mem.rotated) {
+        t->k.at = (const real *)c->mem.rotated
                 + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->k.row = p->dim;
     } else if (c->cache) {
@@ -109,15 +109,15 @@ INLINE void find_keys(struct tile *t)
         /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the cache,
          * and whole: numbers past the last key may be converted, and nobody looks at them. */
         if (in_place(c)) return;
-        to_reals(c, t->k.at, p->dim * KT, t->k.room);
-        t->k.at = t->k.room;
+        to_reals(c, t->k.at, p->dim * KT, t->k.buffer);
+        t->k.at = t->k.buffer;
     } else {
-        t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.room, &t->k.row);
+        t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer, &t->k.row);
     }
 }
 INLINE void find_values(struct tile *t)
 {
-    t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, &t->v.row);
+    t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.buffer, &t->v.row);
 }
 
 /* What the next tile reads, if `more`: no processor's prefetcher sees a stream in tiles that come
@@ -129,8 +129,8 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
-    if (side == KEYS && c->turned) {
-        const real *first = (const real *)c->turned
+    if (side == KEYS && c->mem.rotated) {
+        const real *first = (const real *)c->mem.rotated
                           + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
                               sizeof(real) };

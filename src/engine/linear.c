@@ -36,12 +36,12 @@ struct running { real *recent, *older, *zrecent, *zolder; };
  * in this order, without gaps. */
 struct memory {
     struct running sum;                  /* of all tiles but the last */
-    real *f, *turned, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
+    real *f, *rotated, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
 struct linear {
     struct angles *angles;
-    real *room, *part;                   /* of the rotation */
+    real *buffer, *part;                   /* of the rotation */
     struct memory mem;
     ptrdiff_t count;                     /* keys in memory */
     int keys;                            /* of them in the last tile */
@@ -49,11 +49,11 @@ struct linear {
     real *S, *z;                         /* the sums before the tile, both parts added */
     /* [KT][Dp]: z for a row that sees the keys 0 .. k of the tile */
     real *zk;
-    real *keys_t;                        /* [D][KT]: turned keys, transposed */
+    real *keys_t;                        /* [D][KT]: rotated keys, transposed */
     bool finite;                         /* all of the tile's keys and values */
 
     int rows, seen[QT];                  /* rows in hand, and how many keys of the tile each sees */
-    real *q, *turned;                    /* [QT][Dp]: f of the rows, and turned */
+    real *q, *rotated;                    /* [QT][Dp]: f of the rows, and rotated */
     real *p, *o;                         /* [QT][KT], [QT][Dvp] */
 
     real *S_t, *v_t;                     /* backward: [Dv][Dp], [Dv][KT] */
@@ -70,17 +70,17 @@ static struct running lay_out_running(const struct loci_plan *p, struct arena *a
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct running s;
-    s.recent = take_reals(a, (ptrdiff_t)p->dim * Dvp),
-    s.older = take_reals(a, (ptrdiff_t)p->dim * Dvp);
-    s.zrecent = take_reals(a, Dp), s.zolder = take_reals(a, Dp);
+    s.recent = carve_reals(a, (ptrdiff_t)p->dim * Dvp),
+    s.older = carve_reals(a, (ptrdiff_t)p->dim * Dvp);
+    s.zrecent = carve_reals(a, Dp), s.zolder = carve_reals(a, Dp);
     return s;
 }
 static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct memory m = { .sum = lay_out_running(p, a) };
-    m.f = take_reals(a, (ptrdiff_t)KT * Dp), m.turned = take_reals(a, (ptrdiff_t)KT * Dp),
-    m.v = take_reals(a, (ptrdiff_t)KT * Dvp);
+    m.f = carve_reals(a, (ptrdiff_t)KT * Dp), m.rotated = carve_reals(a, (ptrdiff_t)KT * Dp),
+    m.v = carve_reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
 /* Bytes of the state of a kv head: the memory as it is. */
@@ -101,24 +101,24 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, struc
     struct arena a = { .base = base };
     *d = (struct linear){ .mem = lay_out_memory(p, &a) };
     if (rotation) {
-        d->angles = take_bytes(&a, 1, sizeof *d->angles);
-        d->room = take_reals(&a, rotation->room ? rotation->room(c, p->rotate) : 0);
+        d->angles = carve_bytes(&a, 1, sizeof *d->angles);
+        d->buffer = carve_reals(&a, rotation->buffer ? rotation->buffer(c, p->rotate) : 0);
     }
-    d->S = take_reals(&a, (ptrdiff_t)D * Dvp), d->z = take_reals(&a, Dp),
-    d->zk = take_reals(&a, (ptrdiff_t)KT * Dp);
-    d->keys_t = take_reals(&a, (ptrdiff_t)D * KT);
-    d->q = take_reals(&a, (ptrdiff_t)QT * Dp), d->turned = take_reals(&a, (ptrdiff_t)QT * Dp);
-    d->p = take_reals(&a, QT * KT), d->o = take_reals(&a, (ptrdiff_t)QT * Dvp);
+    d->S = carve_reals(&a, (ptrdiff_t)D * Dvp), d->z = carve_reals(&a, Dp),
+    d->zk = carve_reals(&a, (ptrdiff_t)KT * Dp);
+    d->keys_t = carve_reals(&a, (ptrdiff_t)D * KT);
+    d->q = carve_reals(&a, (ptrdiff_t)QT * Dp), d->rotated = carve_reals(&a, (ptrdiff_t)QT * Dp);
+    d->p = carve_reals(&a, QT * KT), d->o = carve_reals(&a, (ptrdiff_t)QT * Dvp);
     if (backward) {
-        d->S_t = take_reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = take_reals(&a, (ptrdiff_t)Dv * KT);
-        d->g = take_reals(&a, (ptrdiff_t)QT * Dvp), d->h = take_reals(&a, QT);
-        d->dp = take_reals(&a, QT * KT), d->dq = take_reals(&a, (ptrdiff_t)QT * Dp);
+        d->S_t = carve_reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = carve_reals(&a, (ptrdiff_t)Dv * KT);
+        d->g = carve_reals(&a, (ptrdiff_t)QT * Dvp), d->h = carve_reals(&a, QT);
+        d->dp = carve_reals(&a, QT * KT), d->dq = carve_reals(&a, (ptrdiff_t)QT * Dp);
         d->behind = lay_out_running(p, &a);
-        d->G = take_reals(&a, (ptrdiff_t)D * Dvp), d->G_t = take_reals(&a, (ptrdiff_t)Dv * Dp),
-        d->y = take_reals(&a, Dp);
-        d->dk = take_reals(&a, (ptrdiff_t)KT * Dp), d->df = take_reals(&a, (ptrdiff_t)KT * Dp),
-        d->dv = take_reals(&a, (ptrdiff_t)KT * Dvp);
-        d->part = take_reals(&a, rotation ? rotation_part(c) : 0);
+        d->G = carve_reals(&a, (ptrdiff_t)D * Dvp), d->G_t = carve_reals(&a, (ptrdiff_t)Dv * Dp),
+        d->y = carve_reals(&a, Dp);
+        d->dk = carve_reals(&a, (ptrdiff_t)KT * Dp), d->df = carve_reals(&a, (ptrdiff_t)KT * Dp),
+        d->dv = carve_reals(&a, (ptrdiff_t)KT * Dvp);
+        d->part = carve_reals(&a, rotation ? rotation_part(c) : 0);
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -130,7 +130,7 @@ size_t N(linear_workspace)(const struct call *c, bool backward)
 static struct linear open_workspace(const struct call *c, int index)
 {
     struct linear d;
-    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, c->grad != NULL, &d);
+    lay_out_all(c, c->mem.workspaces + (size_t)index * c->mem.workspace, c->grad != NULL, &d);
     return d;
 }
 
@@ -168,28 +168,28 @@ static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, 
     if (v->data) store_rows(c, rows, padded(width), v, b, h, i, n, width);
 }
 
-/* f of n rows, and the same turned. */
+/* f of n rows, and the same rotated. */
 static void load_features(const struct call *c, struct linear *d, bool query, ptrdiff_t b,
-                          int h, ptrdiff_t i, int n, real *f, real *turned)
+                          int h, ptrdiff_t i, int n, real *f, real *rotated)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
     load(c, query ? &c->q : &c->k, b, h, i, n, D, f);
     for (int r = 0; r < n; r++)
         for (int x = 0; x < D; x++) f[r * Dp + x] = feature(f[r * Dp + x]);
-    memcpy(turned, f, sizeof(real) * (size_t)(n * Dp));
+    memcpy(rotated, f, sizeof(real) * (size_t)(n * Dp));
     if (p->rotate >= 0)
-        rotation_of(c)->turn(c, p->rotate, d->angles, b, h, query, i, n, turned, Dp);
+        rotation_of(c)->rotate(c, p->rotate, d->angles, b, h, query, i, n, rotated, Dp);
 }
-/* g, the gradient by n turned rows, becomes that by the rows, and the part gets
+/* g, the gradient by n rotated rows, becomes that by the rows, and the part gets
  * what is the rotation's. */
-static void turn_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
-                      ptrdiff_t i, int n, const real *f, const real *turned, real *g)
+static void rotate_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
+                      ptrdiff_t i, int n, const real *f, const real *rotated, real *g)
 {
     const int x = c->plan->rotate;
     if (x < 0) return;
     const struct rotation *rotation = rotation_of(c);
-    rotation->turn_bwd(c, x, d->angles, b, h, query, i, n, rotation->of_input ? f : turned, g,
+    rotation->rotate_bwd(c, x, d->angles, b, h, query, i, n, rotation->of_input ? f : rotated, g,
                        padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
 }
 
@@ -201,7 +201,7 @@ static void open_rows_of(const struct call *c, struct linear *d, const struct se
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0 + row;
     d->rows = n;
     for (int r = 0; r < n; r++) d->seen[r] = (int)(seen[r] - last) + d->keys;
-    load_features(c, d, true, q->b, h, q->q0 + row, n, d->q, d->turned);
+    load_features(c, d, true, q->b, h, q->q0 + row, n, d->q, d->rotated);
 }
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
@@ -237,7 +237,7 @@ static void add_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
     const struct memory *m = &d->mem;
-    product(ADD, D, Dvp, KT, m->turned, 1, Dp, m->v, Dvp, m->sum.recent, Dvp, NULL);
+    product(ADD, D, Dvp, KT, m->rotated, 1, Dp, m->v, Dvp, m->sum.recent, Dvp, NULL);
     zero(d->z, Dp);
     for (int k = 0; k < KT; k++) add_to(d->z, m->f + k * Dp, Dp);
     add_to(m->sum.zrecent, d->z, Dp);
@@ -253,13 +253,13 @@ static int add_keys(const struct call *c, struct linear *d, const struct sequenc
     if (d->keys == KT) add_tile(p, d);
     const int n = q->nk - j < KT - d->keys ? (int)(q->nk - j) : KT - d->keys;
     load_features(c, d, false, q->b, kvh, q->k0 + j, n, d->mem.f + d->keys * Dp,
-                  d->mem.turned + d->keys * Dp);
+                  d->mem.rotated + d->keys * Dp);
     load(c, &c->v, q->b, kvh, q->k0 + j, n, p->value_dim, d->mem.v + d->keys * Dvp);
     d->keys += n, d->count += n;
     return n;
 }
 /* Makes what rows want of the tile and of all before it: S and z, z for every number of keys
- * of the tile that a row may see, and the turned keys across. */
+ * of the tile that a row may see, and the rotated keys across. */
 static void open_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -269,8 +269,8 @@ static void open_tile(const struct loci_plan *p, struct linear *d)
         for (int x = 0; x < Dp; x++)
             d->zk[k * Dp + x] = m->f[k * Dp + x] + (k ? d->zk[(k - 1) * Dp + x] : 0);
     for (int k = 0; k < d->keys; k++) add_to(d->zk + k * Dp, d->z, Dp);
-    transpose(m->turned, Dp, d->keys, D, d->keys_t, KT);
-    d->finite = finite_rows(m->turned, Dp, d->keys, D)
+    transpose(m->rotated, Dp, d->keys, D, d->keys_t, KT);
+    d->finite = finite_rows(m->rotated, Dp, d->keys, D)
              && finite_rows(m->v, Dvp, d->keys, p->value_dim);
 }
 
@@ -309,7 +309,7 @@ static void add_seeing_rows(const struct linear *d, const real *w, const real *b
 /* p of the rows against the tile's keys. */
 static void score(const struct loci_plan *p, const struct linear *d)
 {
-    product(SET, d->rows, KT, p->dim, d->turned, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
+    product(SET, d->rows, KT, p->dim, d->rotated, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
     hide(d, d->p);
 }
 /* f(q).z over the keys that row r sees.  It is 0 for a row that sees no key, and where f vanishes
@@ -330,7 +330,7 @@ static void forward_rows(const struct call *c, struct linear *d, const struct se
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
     open_rows_of(c, d, q, h, row, n, last);
     score(p, d);
-    product(SET, n, Dvp, D, d->turned, Dp, 1, d->S, Dvp, d->o, Dvp, NULL);
+    product(SET, n, Dvp, D, d->rotated, Dp, 1, d->S, Dvp, d->o, Dvp, NULL);
     add_seen_keys(d, d->p, d->mem.v, Dvp, d->o);
     for (int r = 0; r < n; r++) {
         const real den = denominator(p, d, r);
@@ -361,7 +361,7 @@ static const struct sequence *open_item(const struct call *c, struct linear *d, 
     const struct loci_plan *p = c->plan;
     const struct sequence *q = &c->seqs.list[item / p->kv_heads];
     *kvh = (int)(item % p->kv_heads);
-    if (d->angles) *d->angles = (struct angles){ .room = d->room };
+    if (d->angles) *d->angles = (struct angles){ .buffer = d->buffer };
     d->count = c->where.from;
     /* a tile that is full has not been added yet: 1 .. KT keys, unless there are none */
     d->keys = d->count ? (int)((d->count - 1) % KT) + 1 : 0;
@@ -459,8 +459,8 @@ static void dq_rows(const struct call *c, struct linear *d, const struct sequenc
     for (int r = 0; r < n; r++) den[r] = denominator(p, d, r);
     open_cotangents(c, d, q, h, row, den);
     product(SET, n, Dp, p->value_dim, d->g, Dvp, 1, d->S_t, Dp, d->dq, Dp, NULL);
-    add_seen_keys(d, d->dp, d->mem.turned, Dp, d->dq);
-    turn_back(c, d, true, q->b, h, q->q0 + row, n, d->q, d->turned, d->dq);
+    add_seen_keys(d, d->dp, d->mem.rotated, Dp, d->dq);
+    rotate_back(c, d, true, q->b, h, q->q0 + row, n, d->q, d->rotated, d->dq);
     for (int r = 0; r < n; r++) {
         if (den[r] == 0) zero(d->dq + r * Dp, D);
         else
@@ -481,15 +481,15 @@ static void dk_rows(const struct call *c, struct linear *d, const struct sequenc
     score(p, d);
     open_cotangents(c, d, q, h, row,
                     (const real *)c->linear.den + (q->b * p->heads + h) * c->Lq + q->q0 + row);
-    d->finite_rows = finite_rows(d->turned, Dp, n, D) && finite_rows(d->g, Dvp, n, p->value_dim);
-    add_seeing_rows(d, d->dp, d->turned, Dp, d->dk);
+    d->finite_rows = finite_rows(d->rotated, Dp, n, D) && finite_rows(d->g, Dvp, n, p->value_dim);
+    add_seeing_rows(d, d->dp, d->rotated, Dp, d->dk);
     add_seeing_rows(d, d->p, d->g, Dvp, d->dv);
     for (int r = 0; r < n; r++) {
         real *df = d->df + (d->seen[r] - 1) * Dp;
         for (int x = 0; x < Dp; x++) df[x] = fma_(d->h[r], d->q[r * Dp + x], df[x]);
     }
     /* G is used for a tile before its rows are added, and so holds later rows only */
-    product(ADD, D, Dvp, n, d->turned, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
+    product(ADD, D, Dvp, n, d->rotated, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
 }
 /* Gradients of the keys first .. last - 1, a tile, from the rows row .. end - 1 whose last key
  * is in it and the sums over all later rows. */
@@ -502,12 +502,12 @@ static void dk_tile(const struct call *c, struct linear *d, const struct sequenc
     const struct sequence tile = { .b = q->b, .k0 = q->k0, .nk = last };
     d->keys = 0;
     add_keys(c, d, &tile, kvh, first);
-    transpose(d->mem.turned, Dp, d->keys, D, d->keys_t, KT);
+    transpose(d->mem.rotated, Dp, d->keys, D, d->keys_t, KT);
     transpose(d->mem.v, Dvp, d->keys, Dv, d->v_t, KT);
     both(p, &d->behind, d->G, d->y);
     transpose(d->G, Dvp, D, Dv, d->G_t, Dp);
     product(SET, d->keys, Dp, Dv, d->mem.v, Dvp, 1, d->G_t, Dp, d->dk, Dp, NULL);
-    product(SET, d->keys, Dvp, D, d->mem.turned, Dp, 1, d->G, Dvp, d->dv, Dvp, NULL);
+    product(SET, d->keys, Dvp, D, d->mem.rotated, Dp, 1, d->G, Dvp, d->dv, Dvp, NULL);
     zero(d->df, (ptrdiff_t)KT * Dp);
     for (int h = kvh * p->group; h < (kvh + 1) * p->group; h++)
         for (ptrdiff_t i = row; i < end; i += QT) dk_rows(c, d, q, h, i, rows_from(i, end), last);
@@ -515,7 +515,7 @@ static void dk_tile(const struct call *c, struct linear *d, const struct sequenc
     /* A key gets h f(q) of every row whose last key is this one or a later one. */
     for (int k = d->keys - 2; k >= 0; k--) add_to(d->df + k * Dp, d->df + (k + 1) * Dp, Dp);
     add_to(d->behind.zrecent, d->df, Dp);
-    turn_back(c, d, false, q->b, kvh, q->k0 + first, d->keys, d->mem.f, d->mem.turned, d->dk);
+    rotate_back(c, d, false, q->b, kvh, q->k0 + first, d->keys, d->mem.f, d->mem.rotated, d->dk);
     for (int k = 0; k < d->keys; k++) {
         add_to(d->df + k * Dp, d->y, D);
         through_feature(D, d->mem.f + k * Dp, 1, d->df + k * Dp, d->dk + k * Dp);
@@ -607,7 +607,7 @@ loci_status N(linear_backward)(struct call *c)
             const ptrdiff_t item = a.first + i;
             const struct linear d = open_workspace(c, i);
             double *to = c->g.total[x]
-                       + term->home(c, x, c->seqs.list[item / p->kv_heads].b,
+                       + term->part_at(c, x, c->seqs.list[item / p->kv_heads].b,
                                     (int)(item % p->kv_heads) * p->group);
             for (ptrdiff_t k = 0; k < term->part(c, x); k++) to[k] += (double)d.part[k];
         }

@@ -3,7 +3,7 @@
  * products left the reals? */
 #include "engine/workspace.h"
 
-/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the
+/* Number d of key k of the tile; fast.c has rotated keys as bf16, each in the
  * first half of its row. */
 static double key_number(const struct tile *t, int k, int d)
 {
@@ -25,7 +25,7 @@ bool N(overflows)(struct tile *t, int r)
 {
     const struct call *c = t->c;
     const struct keyrange range =
-        keys_here(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
+        present_of(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
     const double most = limit(c);
     for (ptrdiff_t j = range.first / KT; j * KT <= range.last; j++) {
         bool found = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* rotate.c -- the rotation alone: rows of one view turned into another, and back. */
+/* rotate.c -- the rotation alone: rows of one view rotated into another, and back. */
 #include "engine/workspace.h"
 
 #if QT > 1
@@ -9,7 +9,7 @@ struct rows {
     /* forward: x to y; back: y is the gradient that becomes dx */
     const loci_view *x, *y, *dx;
     bool query, back;
-    bool fades;                          /* a cache has keys that have turned, but not faded */
+    bool fades;                          /* a cache has keys that have rotated, but not faded */
     ptrdiff_t items, tiles, len, first;  /* first: of the items of a wave */
     int heads;
     atomic_llong next;
@@ -41,19 +41,19 @@ static ptrdiff_t items(const struct rows *a, int heads)
 
 /* One head's rows, where they are.  Fading is diagonal and its own adjoint, so it comes last on the
  * way there and first on the way back. */
-static void turn_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
+static void rotate_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
     const int x = c->plan->rotate;
     const struct rotation *rotation = rotation_of(c);
-    if (!a->back) rotation->turn(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
+    if (!a->back) rotation->rotate(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
     if (a->fades) rotation->fade(c, x, at.b, a->query, false, 0, at.i, at.n, rows, stride);
     if (a->back)
-        rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
+        rotation->rotate_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
 /* Turns the rows of a block on their way from one view to the other, or where they are.
- * What is stored in 16 bits is turned in the rows of t. */
+ * What is stored in 16 bits is rotated in the rows of t. */
 static void rotate_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t)
 {
@@ -65,7 +65,7 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
     for (int h = at.h; h < at.h + at.heads; h++) {
         if (!in_place(c)) {
             load_rows(c, from, at.b, h, at.i, at.n, D, t->q.rows);
-            turn_rows(a, at, h, angles, t->q.rows, Dp);
+            rotate_rows(a, at, h, angles, t->q.rows, Dp);
             store_rows(c, t->q.rows, Dp, to, at.b, h, at.i, at.n, D);
             continue;
         }
@@ -80,13 +80,13 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
         }
         for (int r = 0; r < at.n && rows != source; r++)
             memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
-        turn_rows(a, at, h, angles, rows, to->row);
+        rotate_rows(a, at, h, angles, rows, to->row);
     }
 }
 /* The way back of one head where it needs the rows themselves: for its part of the parameters'
- * gradient, or as turn_bwd() wants to see them.  Where the hook wants what turn()
+ * gradient, or as rotate_bwd() wants to see them.  Where the hook wants what turn()
  * gave, they turn once more. */
-static void unturn_block(const struct rows *a, const struct block at, struct angles *angles,
+static void unrotate_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t, real *part)
 {
     struct call *c = a->c;
@@ -96,8 +96,8 @@ static void unturn_block(const struct rows *a, const struct block at, struct ang
     load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
     load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
     if (!rotation->of_input)
-        rotation->turn(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
-    rotation->turn_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+        rotation->rotate(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
+    rotation->rotate_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
     if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
 /* Threads take items one after the other; no item writes what another reads or writes. */
@@ -117,7 +117,7 @@ static void rotate_job(void *arg, int index)
             a->stop = true;
             return;
         }
-        if (input) unturn_block(a, block_of(a, i, heads), angles, t, NULL);
+        if (input) unrotate_block(a, block_of(a, i, heads), angles, t, NULL);
         else rotate_block(a, block_of(a, i, heads), angles, t);
     }
 }
@@ -130,10 +130,10 @@ static void wave_job(void *arg, int index)
     const int x = a->c->plan->rotate;
     real *part = sums.part[x];
     memset(part, 0, sizeof(real) * (size_t)rotation_part(a->c));
-    unturn_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
+    unrotate_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
-/* All rows of a call: keys are turned by kv head, whatever the heads. */
+/* All rows of a call: keys are rotated by kv head, whatever the heads. */
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
                             const loci_view *y, const loci_view *dx)
 {
@@ -177,7 +177,7 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
             const struct block at = block_of(&a, a.first + i, 1);
-            double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
+            double *to = total + term->part_at(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
             const struct sums sums = N(sums_of)(c, i);
             for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)sums.part[u][k];
         }

@@ -5,7 +5,7 @@
 
 #if QT > 1
 
-void N(unturn_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
+void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
                     ptrdiff_t tile, int kh, real *part)
 {
     const struct loci_plan *p = c->plan;
@@ -17,7 +17,7 @@ void N(unturn_tile)(struct call *c, const struct workspace *d, const struct sequ
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
-    /* x: the keys as turn_bwd() wants them, as they came or turned */
+    /* x: the keys as rotate_bwd() wants them, as they came or rotated */
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
@@ -25,13 +25,13 @@ void N(unturn_tile)(struct call *c, const struct workspace *d, const struct sequ
                       x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp,
-                   (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+                   (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
         rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);
     if (!p->keys_rotated)
-        rotation->turn_bwd(c, p->rotate, d->tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
+        rotation->rotate_bwd(c, p->rotate, d->tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
@@ -41,13 +41,13 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
     const struct term *term = term_of(c, p->rotate);
     /* home() goes by query heads: that of a key head is that of its first one */
     double *to = c->g.total[p->rotate]
-               + term->home(c, p->rotate, b, kh * (p->heads / p->key_heads));
+               + term->part_at(c, p->rotate, b, kh * (p->heads / p->key_heads));
     for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
 }
 
-/* Tiles of keys that are turned back at the same time, one per thread. */
+/* Tiles of keys that are rotated back at the same time, one per thread. */
 struct wave { struct call *c; ptrdiff_t first; };
-static void unturn_job(void *arg, int index)
+static void unrotate_job(void *arg, int index)
 {
     const struct wave *a = arg;
     struct call *c = a->c;
@@ -57,18 +57,18 @@ static void unturn_job(void *arg, int index)
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const bool learns = rotation_part(c) && c->g.total[p->rotate];
-    N(unturn_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
+    N(unrotate_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
                    learns ? sums.part[p->rotate] : NULL);
 }
 /* In waves of as many tiles as there are threads. */
-void N(unturn_keys)(struct call *c)
+void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    if (!c->turned || !c->g.dk.data) return;
+    if (!c->mem.rotated || !c->g.dk.data) return;
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
-        N(run)(c, n, unturn_job, &(struct wave){ .c = c, .first = first });
+        N(run)(c, n, unrotate_job, &(struct wave){ .c = c, .first = first });
         if (!c->g.total[p->rotate] || !rotation_part(c)) continue;
         for (int i = 0; i < n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
@@ -81,8 +81,8 @@ void N(unturn_keys)(struct call *c)
 /* ---- Where they go --------------------------------------------------------------------------- */
 
 /* Stores gradients that were summed apart from where they go, of keys first .. end - 1, which are
- * others there, by `shift`.  Where each head of a group has keys of its own, turned by its own
- * states, the group's gradients are added up here, once each has turned back. */
+ * others there, by `shift`.  Where each head of a group has keys of its own, rotated by its own
+ * states, the group's gradients are added up here, once each has rotated back. */
 static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
                        int each, int width, ptrdiff_t first, ptrdiff_t end, ptrdiff_t shift)
 {

@@ -7,12 +7,12 @@
 #include "simd/num.h"
 #include "contract/call.h"
 
-/* Cos and sin of the rows that a thread turned last, so that heads that turn alike share them. */
+/* Cos and sin of the rows that a thread rotated last, so that heads that turn alike share them. */
 struct angles {
     bool set, query;
     int group, rows;
     ptrdiff_t b, i0;
-    real *room;                          /* what the rotation asked for */
+    real *buffer;                          /* what the rotation asked for */
 };
 
 /* Rows of several heads, and how far apart rows and heads are. */
@@ -21,11 +21,11 @@ struct rows_at { real *first; ptrdiff_t row, head; };
 /* Its hooks see rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head for
  * keys, and work in place. */
 struct rotation {
-    ptrdiff_t (*room)(const struct call *, int x);       /* reals of its angles; NULL: none */
-    void (*turn)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
+    ptrdiff_t (*buffer)(const struct call *, int x);       /* reals of its angles; NULL: none */
+    void (*rotate)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
     /* The same for `heads` heads from h on, on the way from one place to another, which is apart
-     * from it or is the same; `back` is what turn_bwd() does to gradients.  NULL, as in all that
+     * from it or is the same; `back` is what rotate_bwd() does to gradients.  NULL, as in all that
      * fade: rows are copied first. */
     void (*move)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, int heads,
                  bool query, bool back, ptrdiff_t i0, int n, struct rows_at from,
@@ -33,7 +33,7 @@ struct rotation {
     /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term
      * has parts), d the gradient of what it gave: d becomes the gradient of what it took. */
     bool of_input;
-    void (*turn_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
+    void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                      ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
     /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and
      * so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.  run: the

@@ -9,7 +9,7 @@
 
 /* ---- Queries --------------------------------------------------------------------------------- */
 
-/* Begins a query tile: positions, Q turned, scaled and transposed.  Dead rows are 0.
+/* Begins a query tile: positions, Q rotated, scaled and transposed.  Dead rows are 0.
  * All columns are live until open_columns() says otherwise. */
 INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
 {
@@ -36,7 +36,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
-        rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows, Dp);
+        rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
     transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
@@ -159,7 +159,7 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     const real most = ceilings(t);
     if (!(most < INFINITY)) return false;
     const real knorm =
-        t->c->knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+        t->c->mem.knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->q.norm[r] * knorm + most;
         /* more than scores and terms are rounded by; NaN skips nothing */
@@ -170,11 +170,11 @@ INLINE bool negligible(const struct tile *t, const real *floor)
 }
 /* Has some term of every head used up all weight, so that this tile and the older ones
  * of the chunk would only get zeros? */
-INLINE bool all_spent(const struct tile *t, int n)
+INLINE bool all_exhausted(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++) {
         bool some = false;
-        EACH_USE(t->c, x, term) some |= term->spent && term->spent(&t[i], x);
+        EACH_USE(t->c, x, term) some |= term->exhausted && term->exhausted(&t[i], x);
         if (!some) return false;
     }
     return true;

@@ -26,7 +26,7 @@ INLINE void find_largest(const int n, const struct tile *t, int r, real *largest
 }
 /* Then the weights.  A row that has seen no key yet has -inf for its largest score, and is compared
  * with 0: -inf - -inf would be NaN. */
-INLINE void weigh_columns(const int n, struct tile *t, int r, const real *largest)
+INLINE void column_weights(const int n, struct tile *t, int r, const real *largest)
 {
     const real *s = t->s + r, *end = s + t->keys * QT;
     real *p = t->p + r;
@@ -57,8 +57,8 @@ INLINE void softmax(struct tile *t)
     int r = 0;
     for (; t->live - r >= 4 * VL; r += 4 * VL) find_largest(4, t, r, largest);
     for (; r < t->live; r += VL) find_largest(1, t, r, largest);
-    for (r = 0; t->live - r >= 2 * VL; r += 2 * VL) weigh_columns(2, t, r, largest);
-    for (; r < t->live; r += VL) weigh_columns(1, t, r, largest);
+    for (r = 0; t->live - r >= 2 * VL; r += 2 * VL) column_weights(2, t, r, largest);
+    for (; r < t->live; r += VL) column_weights(1, t, r, largest);
 }
 #endif
 

@@ -13,11 +13,11 @@
 /* A weight term: hooks that the engine calls instead of its own softmax. */
 struct weights {
     void (*chunk)(struct tile *, int x);             /* begins a chunk */
-    void (*weigh)(struct tile *, int x);             /* s -> p, and what the chunk has in sum */
+    void (*tile_weights)(struct tile *, int x);             /* s -> p, and what the chunk has in sum */
     void (*join)(struct tile *, int x);              /* the chunk joins the total */
     void (*whole)(struct tile *, int x);             /* backward, after weigh: p becomes the final
                                                         weights (chunk x total) */
-    void (*weigh_bwd)(struct tile *, int x);
+    void (*tile_weights_bwd)(struct tile *, int x);
 };
 
 struct term {
@@ -30,10 +30,10 @@ struct term {
     int (*carry)(const struct call *, int x);        /* state of a scan */
     /* Backward: how many of the first rows of mem are state that rows carry on from one chunk of
      * keys to the next.  What open() and open_bwd() make anew need not be kept. */
-    ptrdiff_t (*kept)(const struct call *, int x);
+    ptrdiff_t (*chunk_state)(const struct call *, int x);
     /* Forward, in parts: how many rows of mem, from row `first` on, are state that rows carry on
      * from one part to the next, beside sums and carries. */
-    ptrdiff_t (*held)(const struct call *, int x, ptrdiff_t *first);
+    ptrdiff_t (*part_state)(const struct call *, int x, ptrdiff_t *first);
     void (*resume)(struct tile *, int x);            /* it has been brought back */
 
     /* Gradient of tables: each work item sums a part per head and chunk of keys; an item's parts
@@ -44,7 +44,7 @@ struct term {
      * are sums over the rows of a tile already. */
     ptrdiff_t (*fresh)(const struct call *, int x);
     /* Where a head's part goes in the total: parts that are shared have one home. */
-    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
+    ptrdiff_t (*part_at)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
     /* A part may begin with what is added to the total and have something else behind it.  added()
      * says how much is added (NULL: all).  finish() makes the one from the other, when all rows of
@@ -57,7 +57,7 @@ struct term {
     int (*keyed)(const struct call *, int x);
     bool keyed_alone;                    /* keyed() is 1, and the number is summed without padding;
                                             else the sums are products, whose rows are padded() */
-    ptrdiff_t (*key_home)(const struct call *, int x, ptrdiff_t b, int h);
+    ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
     /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
@@ -84,10 +84,10 @@ struct term {
     real (*ceiling)(const struct tile *, int x);
     bool fades;
     /* No older tile moves the carry any more, so the backward pass need not sweep on. */
-    bool (*settled)(const struct tile *, int x);
+    bool (*fixed)(const struct tile *, int x);
     /* Every weight from this tile on in this chunk is an exact 0.  ends: can that happen in this
      * call?  NULL: yes, if there is a spent hook. */
-    bool (*spent)(const struct tile *, int x);
+    bool (*exhausted)(const struct tile *, int x);
     bool (*ends)(const struct call *, int x);
 
     const struct weights *weights;       /* of a weight term */
@@ -126,7 +126,7 @@ INLINE ptrdiff_t rotation_part(const struct call *c)
     const struct term *term = term_of(c, c->plan->rotate);
     return term->part ? term->part(c, c->plan->rotate) : 0;
 }
-/* Does turn_bwd(), with this part, want to see the rows before they turned? */
+/* Does rotate_bwd(), with this part, want to see the rows before they rotated? */
 INLINE bool wants_input(const struct call *c, const real *part)
 {
     return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);

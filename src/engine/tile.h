@@ -52,7 +52,7 @@ struct source {
 enum { PAD = 16 };
 INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
 
-/* The queries of a tile, turned and times scale.  With a rotation that fades, what the products see
+/* The queries of a tile, rotated and times scale.  With a rotation that fades, what the products see
  * is faded from the reference of the tile's keys. */
 struct queries {
     real *across, *rows;                 /* [D][QT], as products see them; and in rows [QT][Dp] */
@@ -66,7 +66,7 @@ struct operand {
     /* step: 1; or KT, and row 1, where keys lie across as in a cache */
     ptrdiff_t row, step;
     /* [KT][width]: where what is stored otherwise becomes rows of reals */
-    real *room;
+    real *buffer;
 };
 /* What a row has of some keys: the largest score m, the sum l of e^(s - m), and o, the sum of
  * values with these weights; [QT], [QT], [Dv][QT].  (stick: the stick that is left, nothing, o.) */
@@ -82,7 +82,7 @@ struct tile {
     /* Which rows and keys. */
     const struct sequence *seq;
     int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not
-                                            share once they are turned */
+                                            share once they are rotated */
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
     int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys
                                             past `keys` are not there */
@@ -104,7 +104,7 @@ struct tile {
 
     /* What they hold. */
     struct queries q;
-    struct operand k, v;                 /* k has turned */
+    struct operand k, v;                 /* k has rotated */
     struct next next;                    /* keys or values of the next tile, that products ask for;
                                             its rows are keys */
     struct bf16_pairs fast;

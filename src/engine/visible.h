@@ -55,13 +55,12 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
     return a;
 }
 
-/* Those of them that are there, where the pass goes in parts. */
-INLINE struct keyrange keys_here(const struct call *c, struct keyrange a)
+/* Those of them that are present. */
+INLINE struct keyrange present_of(const struct call *c, struct keyrange a)
 {
-    if (!c->part.state) return a;
-    const ptrdiff_t end = c->first + c->part.count;
-    return (struct keyrange){ a.first > c->first ? a.first : c->first,
-                              a.last < end ? a.last : end - 1 };
+    const struct key_span k = present_keys(c);
+    return (struct keyrange){ a.first > k.first ? a.first : (ptrdiff_t)k.first,
+                              a.last < k.end ? a.last : (ptrdiff_t)k.end - 1 };
 }
 
 /* ---- Pair by pair ---------------------------------------------------------------------------- */

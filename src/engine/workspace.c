@@ -21,53 +21,53 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     /* What a term has for itself comes last, and only that of terms in use is set. */
     memset(t, 0, offsetof(struct tile, own));
     t->c = c;
-    t->q.rows = take_reals(a, (ptrdiff_t)QT * Dp), t->q.across = take_reals(a, (ptrdiff_t)D * QT);
-    t->q.faded = fading(c) ? take_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
+    t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp), t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
+    t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
-        t->k.room = take_reals(a, (ptrdiff_t)KT * D), t->v.room = take_reals(a, (ptrdiff_t)KT * Dv);
+        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D), t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
     if (c->fast) {
-        t->fast.q = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
-        t->fast.p = take_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
-        t->fast.v = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
-        t->fast.k = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
+        t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
+        t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
+        t->fast.v = carve_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
+        t->fast.k = carve_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
     }
     /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
-    t->s = take_reals(a, KT * QT), t->p = take_reals(a, KT * QT);
-    if (p->mix >= 0) t->a = take_reals(a, KT * QT);
-    t->chunk.m = take_reals(a, QT), t->chunk.l = take_reals(a, QT), t->total.m = take_reals(a, QT),
-    t->total.l = take_reals(a, QT);
-    t->alpha = take_reals(a, QT), t->q.norm = take_reals(a, QT), t->lost = take_reals(a, QT);
-    t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
+    t->s = carve_reals(a, KT * QT), t->p = carve_reals(a, KT * QT);
+    if (p->mix >= 0) t->a = carve_reals(a, KT * QT);
+    t->chunk.m = carve_reals(a, QT), t->chunk.l = carve_reals(a, QT), t->total.m = carve_reals(a, QT),
+    t->total.l = carve_reals(a, QT);
+    t->alpha = carve_reals(a, QT), t->q.norm = carve_reals(a, QT), t->lost = carve_reals(a, QT);
+    t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT), t->total.o = carve_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, and segments behind them */
-    t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
-    t->hidden = take_bytes(a, KT, sizeof *t->hidden);
+    t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
+    t->hidden = carve_bytes(a, KT, sizeof *t->hidden);
     if (c->in->k_first)
-        t->first = take_bytes(a, QT, sizeof(int64_t)), t->last = take_bytes(a, QT, sizeof(int64_t));
-    if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = take_reals(a, KT * QT);
+        t->first = carve_bytes(a, QT, sizeof(int64_t)), t->last = carve_bytes(a, QT, sizeof(int64_t));
+    if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = carve_reals(a, KT * QT);
     if (backward) {
-        t->dout.across = take_reals(a, (ptrdiff_t)Dv * QT),
-        t->dout.rows = take_reals(a, (ptrdiff_t)QT * Dvp);
-        t->dp = take_reals(a, KT * QT), t->ds = take_reals(a, KT * QT);
-        if (p->mix >= 0) t->da = take_reals(a, KT * QT);
-        if (mul) t->pre = take_reals(a, KT * QT);
-        t->lse = take_reals(a, QT), t->delta = take_reals(a, QT);
-        t->dq = take_reals(a, (ptrdiff_t)D * QT), t->dqs = take_reals(a, (ptrdiff_t)D * QT);
-        t->scratch = take_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
+        t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT),
+        t->dout.rows = carve_reals(a, (ptrdiff_t)QT * Dvp);
+        t->dp = carve_reals(a, KT * QT), t->ds = carve_reals(a, KT * QT);
+        if (p->mix >= 0) t->da = carve_reals(a, KT * QT);
+        if (mul) t->pre = carve_reals(a, KT * QT);
+        t->lse = carve_reals(a, QT), t->delta = carve_reals(a, QT);
+        t->dq = carve_reals(a, (ptrdiff_t)D * QT), t->dqs = carve_reals(a, (ptrdiff_t)D * QT);
+        t->scratch = carve_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
         *w = (struct own){ .table = c->table[p->use[x].enc],
-                           .scratch = c->scratch[p->use[x].enc] };
-        w->mem = take_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
+                           .scratch = c->mem.scratch[p->use[x].enc] };
+        w->mem = carve_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
-        w->out = take_reals(a, (ptrdiff_t)w->outn * QT),
-        w->outs = take_reals(a, (ptrdiff_t)w->outn * QT);
+        w->out = carve_reals(a, (ptrdiff_t)w->outn * QT),
+        w->outs = carve_reals(a, (ptrdiff_t)w->outn * QT);
         w->carryn = term->carry ? term->carry(c, x) : 0;
-        w->carry = take_reals(a, (ptrdiff_t)w->carryn * QT);
+        w->carry = carve_reals(a, (ptrdiff_t)w->carryn * QT);
         if (!backward) continue;
         w->gradn = (int)ask(term->grad, c, x);
-        w->grad = take_reals(a, (ptrdiff_t)w->gradn * QT),
-        w->grads = take_reals(a, (ptrdiff_t)w->gradn * QT);
+        w->grad = carve_reals(a, (ptrdiff_t)w->gradn * QT),
+        w->grads = carve_reals(a, (ptrdiff_t)w->gradn * QT);
     }
 }
 
@@ -76,9 +76,9 @@ static struct angles *lay_out_angles(const struct call *c, struct arena *a)
 {
     const int x = c->plan->rotate;
     if (x < 0) return NULL;
-    struct angles *angles = take_bytes(a, 1, sizeof *angles);
-    real *room = take_reals(a, ask(rotation_of(c)->room, c, x));
-    if (angles) *angles = (struct angles){ .room = room };
+    struct angles *angles = carve_bytes(a, 1, sizeof *angles);
+    real *buffer = carve_reals(a, ask(rotation_of(c)->buffer, c, x));
+    if (angles) *angles = (struct angles){ .buffer = buffer };
     return angles;
 }
 
@@ -87,7 +87,7 @@ static void lay_out_all(const struct call *c, struct arena *a, double **all)
 {
     EACH_USE(c, x, term)
         if (term->part)
-            all[x] = take_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
+            all[x] = carve_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
                                 sizeof(double));
 }
 /* What a backward item sums, for the longest sequence: which item a block gets is not known. */
@@ -95,14 +95,14 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
-    w->dk = take_bytes(a, (size_t)(item_key_heads(p) * keys),
+    w->dk = carve_bytes(a, (size_t)(item_key_heads(p) * keys),
                        (size_t)padded(p->dim) * sizeof(real));
-    w->dv = take_bytes(a, (size_t)(item_kv_heads(p) * keys),
+    w->dv = carve_bytes(a, (size_t)(item_kv_heads(p) * keys),
                        (size_t)padded(p->value_dim) * sizeof(real));
     EACH_USE(c, x, term) {
-        if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
+        if (term->part) w->part[x] = carve_reals(a, heads * term->part(c, x));
         if (term->keyed && term->keyed(c, x))
-            w->keys[x] = take_bytes(a, (size_t)(heads * keys),
+            w->keys[x] = carve_bytes(a, (size_t)(heads * keys),
                                     (size_t)key_row(term, c, x) * sizeof(real));
     }
 }
@@ -114,18 +114,18 @@ static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
     return a.full ? SIZE_MAX : a.used;
 }
 /* What rows keep from chunk to chunk. */
-static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
+static void lay_out_saved(const struct call *c, struct arena *a, struct sums *w)
 {
     const size_t chunks = (size_t)most_chunks(c),
                  slots = chunks > 1 ? (size_t)(item_heads(c->plan) * item_tiles(c)) : 0;
-    size_t kept = (size_t)c->plan->dim;
+    size_t chunk_state = (size_t)c->plan->dim;
     if (!slots) return;
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
-        kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
-        if (carry) w->border[x] = take_bytes(a, slots * chunks, carry);
+        chunk_state += (size_t)(ask(term->grad, c, x) + ask(term->chunk_state, c, x));
+        if (carry) w->border[x] = carve_bytes(a, slots * chunks, carry);
     }
-    w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
+    w->chunk_state = carve_bytes(a, slots, chunk_state * QT * sizeof(real));
 }
 /* What a thread needs beside these. */
 static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w)
@@ -135,13 +135,13 @@ static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w
     *w = (struct sums){ .dk = NULL };
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
-        if (term->fresh) w->fresh[x] = take_reals(a, locked(p) * term->fresh(c, x));
-        if (carry) w->carry[x] = take_bytes(a, (size_t)(locked(p) * tiles), carry);
+        if (term->fresh) w->fresh[x] = carve_reals(a, locked(p) * term->fresh(c, x));
+        if (carry) w->carry[x] = carve_bytes(a, (size_t)(locked(p) * tiles), carry);
     }
-    if (reuses_scores(c)) w->scores = take_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
-    if (c->chain.on) return;
+    if (reuses_scores(c)) w->scores = carve_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
+    if (chained(c)) return;
     if (most_chunks(c) > 1) lay_out_all(c, a, w->so_far);
-    lay_out_kept(c, a, w);
+    lay_out_saved(c, a, w);
 }
 
 /* Lays out all that one thread has but its block of sums. */
@@ -151,7 +151,7 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     struct arena a = { .base = base };
     const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
     struct angles *angles = lay_out_angles(c, &a);
-    struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
+    struct tile *t = carve_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
         struct tile *one = base ? &t[i] : &spare;
         lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
@@ -161,9 +161,9 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     /* Decode streams a chunk as a whole, for all rows that share its keys. */
     if (QT == 1) {
         const ptrdiff_t tiles = n * decode_tiles(c);
-        d->chunk.s = take_reals(&a, tiles * KT), d->chunk.p = take_reals(&a, tiles * KT);
-        d->chunk.alpha = take_reals(&a, tiles);
-        d->chunk.sums = take_reals(&a, tiles * p->value_dim);
+        d->chunk.s = carve_reals(&a, tiles * KT), d->chunk.p = carve_reals(&a, tiles * KT);
+        d->chunk.alpha = carve_reals(&a, tiles);
+        d->chunk.sums = carve_reals(&a, tiles * p->value_dim);
     }
     if (sums) lay_out_thread(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;
@@ -172,13 +172,13 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
 struct workspace N(workspace_of)(const struct call *c, int index, struct sums *sums)
 {
     struct workspace d;
-    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
-    if (sums && !c->chain.on) N(use_block)(c, index, sums);
+    N(lay_out)(c, c->mem.workspaces + (size_t)index * c->mem.workspace, &d, sums);
+    if (sums && !chained(c)) N(use_block)(c, index, sums);
     return d;
 }
 void N(use_block)(const struct call *c, int index, struct sums *w)
 {
-    lay_out_block(c, c->blocks + (size_t)index * c->block, w);
+    lay_out_block(c, c->mem.blocks + (size_t)index * c->mem.block, w);
 }
 struct sums N(sums_of)(const struct call *c, int index)
 {
@@ -195,15 +195,14 @@ size_t N(sums_bytes)(const struct call *c)
 static struct item_bytes lay_out_item(const struct call *c, char *item, char *part, struct sums *w)
 {
     struct arena a = { .base = item }, b = { .base = part };
-    lay_out_sums(c, &a, w), lay_out_kept(c, &a, w), lay_out_all(c, &b, w->all);
+    lay_out_sums(c, &a, w), lay_out_saved(c, &a, w), lay_out_all(c, &b, w->all);
     EACH_USE(c, x, term) w->so_far[x] = w->all[x];
     return (struct item_bytes){ a.full ? SIZE_MAX : round_up(a.used),
                                 b.full ? SIZE_MAX : round_up(b.used) };
 }
 void N(use_item)(const struct call *c, ptrdiff_t item, ptrdiff_t part, struct sums *w)
 {
-    lay_out_item(c, c->chain.items + (size_t)item * c->chain.item,
-                 c->chain.parts + (size_t)part * c->chain.part, w);
+    lay_out_item(c, chain_item(c, item), chain_part(c, part), w);
 }
 struct item_bytes N(item_bytes)(const struct call *c)
 {
@@ -212,33 +211,33 @@ struct item_bytes N(item_bytes)(const struct call *c)
 }
 
 /* Copies rows of QT reals to what is held, or back, and steps on. */
-static void hold(real *rows, ptrdiff_t n, real **at, bool back)
+static void copy_state(real *rows, ptrdiff_t n, real **at, bool back)
 {
     const size_t bytes = sizeof(real) * (size_t)(n * QT);
     if (back) memcpy(rows, *at, bytes);
     else memcpy(*at, rows, bytes);
     *at += n * QT;
 }
-void N(hold_rows)(struct tile *t, char *slot, bool back)
+void N(save_part)(struct tile *t, char *slot, bool back)
 {
     real *at = (real *)slot;
-    hold(t->total.m, 1, &at, back), hold(t->total.l, 1, &at, back), hold(t->lost, 1, &at, back);
-    hold(t->total.o, t->c->plan->value_dim, &at, back);
+    copy_state(t->total.m, 1, &at, back), copy_state(t->total.l, 1, &at, back), copy_state(t->lost, 1, &at, back);
+    copy_state(t->total.o, t->c->plan->value_dim, &at, back);
     EACH_USE(t->c, x, term) {
         struct own *own = &t->own[x];
         ptrdiff_t first = 0;
-        const ptrdiff_t n = term->held ? term->held(t->c, x, &first) : 0;
-        hold(own->outs, own->outn, &at, back), hold(own->carry, own->carryn, &at, back);
-        hold(own->mem + first * QT, n, &at, back);
+        const ptrdiff_t n = term->part_state ? term->part_state(t->c, x, &first) : 0;
+        copy_state(own->outs, own->outn, &at, back), copy_state(own->carry, own->carryn, &at, back);
+        copy_state(own->mem + first * QT, n, &at, back);
         if (back && n && term->resume) term->resume(t, x);
     }
 }
-size_t N(hold_bytes)(const struct call *c)
+size_t N(part_slot_bytes)(const struct call *c)
 {
     ptrdiff_t n = 3 + c->plan->value_dim, first;
     EACH_USE(c, x, term) {
         n += ask(term->out, c, x) + (term->carry ? term->carry(c, x) : 0);
-        n += term->held ? term->held(c, x, &first) : 0;
+        n += term->part_state ? term->part_state(c, x, &first) : 0;
     }
     return round_up((size_t)(n * QT) * sizeof(real));
 }
@@ -251,7 +250,7 @@ size_t N(angles_bytes)(const struct call *c)
 }
 struct angles *N(angles_of)(const struct call *c, int index)
 {
-    struct arena a = { .base = c->workspaces + (size_t)index * c->workspace };
+    struct arena a = { .base = c->mem.workspaces + (size_t)index * c->mem.workspace };
     return lay_out_angles(c, &a);
 }
 

@@ -30,7 +30,7 @@ struct sums {
      * slot is a query tile of one head. */
     double *so_far[MAX_USES];            /* [heads of an item][added of the term]: of the chunks so
                                             far */
-    real *kept;                          /* [slots][kept rows][QT]: state of rows */
+    real *chunk_state;                          /* [slots][kept rows][QT]: state of rows */
     real *border[MAX_USES];              /* [slots][chunks][carry rows][QT]: carries as a chunk
                                             finds them */
 };
@@ -38,9 +38,9 @@ struct sums {
 struct chunk { real *s, *p, *alpha, *sums; };
 struct workspace { struct tile *tile; struct chunk chunk; };
 
-INLINE real *take_reals(struct arena *a, ptrdiff_t n)
+INLINE real *carve_reals(struct arena *a, ptrdiff_t n)
 {
-    return take_bytes(a, (size_t)n, sizeof(real));
+    return carve_bytes(a, (size_t)n, sizeof(real));
 }
 
 /* Heads that an item handles in lockstep; heads and kv heads that a backward item owns.
@@ -64,7 +64,7 @@ INLINE ptrdiff_t most_chunks(const struct call *c) { return (c->seqs.longest + C
 /* Chunks of keys that are there. */
 INLINE ptrdiff_t chunks_there(const struct call *c)
 {
-    const ptrdiff_t keys = c->part.state ? c->Lk : c->seqs.longest;
+    const ptrdiff_t keys = streamed(c) ? c->Lk : c->seqs.longest;
     return (keys + CHUNK - 1) / CHUNK;
 }
 /* Query tiles of a backward item. */
@@ -129,8 +129,8 @@ INLINE bool cancelled(const struct call *c)
     return host && host->cancelled && host->cancelled(host->user);
 }
 /* What rows have of the keys so far is put down in a slot of that many bytes, or brought back. */
-void N(hold_rows)(struct tile *, char *slot, bool back);
-size_t N(hold_bytes)(const struct call *);
+void N(save_part)(struct tile *, char *slot, bool back);
+size_t N(part_slot_bytes)(const struct call *);
 /* What engine.h says of sum_later. */
 void N(sum_later)(const void *x, void *later, double *sum, double *top);
 /* What engine.h says of add_product. */

@@ -106,7 +106,7 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
           LOCI_BAD_ARG, "pairings %d and %d must be LOCI_HALF or LOCI_INTERLEAVED", (int)from,
           (int)to);
     loci_channels c;
-    TRY(TAKE(loci_channels, &c, given, stride, false, e));
+    TRY(COPY_STRUCT(loci_channels, &c, given, stride, false, e));
     TRY(check_channels(&c, x, y, e));
     const size_t bytes = c.element * (size_t)c.inner, head = bytes * (size_t)c.dim,
                  block = head * (size_t)c.heads;
@@ -238,7 +238,7 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
     CHECK(e, p && given, LOCI_BAD_ARG, "the plan and the loci_rope_table must not be NULL");
     loci_rope_table t;
     int rope = -1;
-    TRY(TAKE(loci_rope_table, &t, given, sin, wants_sizes(p), e));
+    TRY(COPY_STRUCT(loci_rope_table, &t, given, sin, wants_sizes(p), e));
     TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
     /* A prep without a table: loci_rope_frequency() reads options and tensors alone. */

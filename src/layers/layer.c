@@ -11,7 +11,7 @@ enum { MAX_LAYER_HEADS = 65536, MAX_LAYER_WIDTH = 1 << 20 };
 loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
 {
     if (!given) return LOCI_BAD_ARG;
-    TRY(TAKE(loci_layer, l, given, error, false, given->error));
+    TRY(COPY_STRUCT(loci_layer, l, given, error, false, given->error));
     CHECK(l->error, l->dtype == LOCI_F32 || l->dtype == LOCI_F64,
           l->dtype == LOCI_BF16 || l->dtype == LOCI_F16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG,
           "layers: dtype %d must be LOCI_F32 or LOCI_F64", (int)l->dtype);

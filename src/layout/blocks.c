@@ -125,7 +125,7 @@ void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *t
     const struct blocks b = blocks_of(p);
     const int n = b.block, half = blocks_half(&b), heads = b.groups > 1 ? 1 : p->cfg->kv_heads;
     const double *u = blocks_basis(&b, p->table) + (ptrdiff_t)(g * b.count + j) * n * n;
-    double turned[MAX_BLOCK] = { 0 };        /* the row of U K */
+    double rotated[MAX_BLOCK] = { 0 };        /* the row of U K */
     for (int h = g; h < g + heads; h++)
         for (int k = 0; k < half; k++)
             for (int l = 0; l < half; l++) {
@@ -133,10 +133,10 @@ void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *t
                 gradient_pair(p, &b, part_of(p, &b, h, j), j, k, l, m);
                 for (int r = 0; r < 2 && 2 * k + r < n; r++)
                     for (int c = 0; c < 2 && 2 * l + c < n; c++)
-                        turned[2 * l + c] += u[row * n + 2 * k + r] * m[r][c];
+                        rotated[2 * l + c] += u[row * n + 2 * k + r] * m[r][c];
             }
     for (int column = 0; column < n; column++)
-        for (int c = 0; c < n; c++) to[column] += turned[c] * u[column * n + c];
+        for (int c = 0; c < n; c++) to[column] += rotated[c] * u[column * n + c];
 }
 
 /* x S has the weight beside lambda: the gradient by the angle of each pair times its lambda. */

@@ -12,6 +12,7 @@
 #include "contract/call.h"
 
 enum { GATE_STOP };                      /* the option */
+enum { GATE_LOG_F };                     /* the tensor */
 
 /* A gate of at most -SHUT is shut, as -inf is: e^-10000 is 0 in any float.  Sums of those
  * between are at most SHUT times the number of keys, so that a double still has the small
@@ -40,18 +41,26 @@ struct gate_sums {
     double *knorm;                       /* [key_heads][ktiles]: largest |k| up to the tile's end */
 };
 
-/* What the sums of a head go on from, where its first keys are another process's: [B][H] of them.
- */
-struct gate_link { double sum; int64_t marks; };
-/* Where a head's log_f, and what is made of it by key, have the first key that is there; and the
- * keys that there is room for in each head. */
-static inline ptrdiff_t gate_keys(const struct call *c)
-{
-    return c->part.linked ? c->Lk : all_keys(c);
-}
+/* What the sums of a head continue from, if its first keys are not present: [B][H] of them. */
+struct gate_state { double sum; int64_t marks; };
+/* Where a head's log_f, and what is made of it by key, have the first key that is present; and the
+ * keys of each head that there is memory for. */
+static inline ptrdiff_t gate_keys(const struct call *c) { return input_capacity(c); }
 static inline ptrdiff_t gate_at(const struct call *c, ptrdiff_t b, int h)
 {
-    return (b * c->plan->heads + h) * gate_keys(c) + (c->part.linked ? 0 : c->first);
+    return (b * c->plan->heads + h) * gate_keys(c)
+         + (ptrdiff_t)(present_keys(c).first - input_keys(c).first);
+}
+
+/* May rows end early?  The bound on what they drop counts on softmax weights made
+ * of q.k and the gates alone, and on seeing all keys that the sums count. */
+static inline bool gate_stops(const struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    bool alone = p->window_left == INT64_MAX;
+    for (int x = 0; x < p->uses; x++)
+        alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
+    return alone && p->enc[enc].opt[GATE_STOP] > 0;
 }
 
 /* The newest key that a row of a run sees, counted in the sequence; negative: none.  The row is
@@ -68,6 +77,25 @@ static inline ptrdiff_t gate_newest_at(const struct call *c, const struct sequen
 static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)
 {
     return gate_newest_at(c, q, q->d0 + row);
+}
+
+/* The total of the term of an encoding; NULL: no gradient needs it. */
+static inline const double *gate_total(const struct call *c, int enc)
+{
+    const double *total = NULL;
+    for (int x = 0; x < c->plan->uses; x++)
+        if (c->plan->use[x].enc == enc) total = c->g.total[x];
+    return total;
+}
+/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
+ * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself. */
+static inline void gate_end_keys(const double *total, double *dlog_f, ptrdiff_t n, bool sums,
+                                 double *older)
+{
+    for (ptrdiff_t l = 0; l < n; l++) {
+        dlog_f[l] = sums ? *older : total[l];
+        *older -= total[l];              /* minus the sum of dC over the keys before the next */
+    }
 }
 
 #endif

@@ -18,9 +18,9 @@ struct matrices {
     int64_t *hash, hashes;
     void *into, *back;                   /* reals [slots][groups][count][block][block]: transposed,
                                             and for gradients as they are */
-    void *x[2], *g[2];                   /* what turned and its gradient, reals
+    void *x[2], *g[2];                   /* what rotated and its gradient, reals
                                             [B][heads][length][D]; queries, keys */
-    double *room;                        /* of each thread: `each` doubles */
+    double *work;                        /* of each thread: `each` doubles */
     size_t each;
 };
 

@@ -7,7 +7,7 @@
  *
  * After this struct come, for every group and axis, rows of `width` doubles: the frequencies in two
  * parts (hi, lo), then cos and sin of n w for n = 0 .. 63, on the first axis times m.  A whole
- * coordinate x turns by its last six bits after it has turned by x & ~63, so that cos and sin of a
+ * coordinate x turns by its last six bits after it has rotated by x & ~63, so that cos and sin of a
  * row cost four products per pair.
  *
  * The term `fading_pairs` has after that, for each digit of

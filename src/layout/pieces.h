@@ -17,7 +17,7 @@ enum { PIECES_LAYERS, PIECES_HIDDEN, PIECES_THRESHOLD };         /* options of t
 
 /* The most pieces that one or two hidden layers of n units can have: each unit of the second adds
  * one end to each piece of the first.  x = 0 may be a piece of its own. */
-static inline int32_t pieces_room(const struct config *c)
+static inline int32_t pieces_capacity(const struct config *c)
 {
     const int32_t n = (int32_t)c->opt[PIECES_HIDDEN];
     return 1 + (c->opt[PIECES_LAYERS] == 2 ? (n + 1) * (n + 1) : n + 1);
@@ -35,19 +35,19 @@ struct pieces {
     /* psi(d) = log(|c| d + 1); N_i is that of max(|far|, pos_i) */
     double c, far;
     uint64_t lines, psi, bytes;                    /* bytes from here */
-    int32_t count, room;                           /* pieces, and the most that there can be */
+    int32_t count, capacity;                           /* pieces, and the most that there can be */
 };
 _Static_assert(sizeof(struct pieces) == 64, "what follows must start on 64 bytes");
 
 static inline uint64_t pieces_line(uint64_t bytes) { return (bytes + 63) & ~(uint64_t)63; }
 static inline uint64_t pieces_row(const struct pieces *t, size_t each)
 {
-    return pieces_line((uint64_t)t->room * each);
+    return pieces_line((uint64_t)t->capacity * each);
 }
 static inline struct pieces pieces_layout(const struct config *c, int64_t range, size_t each)
 {
     struct pieces t = { .lo = (c->full ? -range : 0) - MARGIN, .hi = range + MARGIN,
-                        .room = pieces_room(c) };
+                        .capacity = pieces_capacity(c) };
     t.lines = sizeof t + pieces_row(&t, each);
     t.psi = t.lines + 2 * (uint64_t)c->heads * pieces_row(&t, each);
     t.bytes = t.psi + 2 * pieces_line((uint64_t)(t.hi - t.lo + 1) * each);
@@ -73,6 +73,6 @@ static inline void *pieces_psi(const struct pieces *t, bool slope, size_t each)
 /* A part of the gradient, for each head: sums of dS by piece, sums of dS x
  * by piece, then dc and dT (as if c and T were positive).  Both are sums of
  * all that fold() needs, as within a piece everything is linear in x. */
-static inline ptrdiff_t pieces_part(int32_t room) { return 2 * (ptrdiff_t)room + 2; }
+static inline ptrdiff_t pieces_part(int32_t capacity) { return 2 * (ptrdiff_t)capacity + 2; }
 
 #endif

@@ -39,7 +39,7 @@ static inline struct scan scan_of(const struct call *c, int enc)
 }
 
 /* How many places the total has: one per head if e has heads; else, if the gates have keys of their
- * own, one per batch entry and kv head; else one.  scan_home() is where head h adds. */
+ * own, one per batch entry and kv head; else one.  scan_part_at() is where head h adds. */
 static inline int scan_abreast(const struct call *c, const struct scan *a)
 {
     return a->per_head ? c->plan->heads : a->gates == GATES_GIVEN ? c->plan->kv_heads : 1;
@@ -48,7 +48,7 @@ static inline ptrdiff_t scan_places(const struct call *c, const struct scan *a)
 {
     return (a->gates == GATES_GIVEN ? c->B : 1) * scan_abreast(c, a);
 }
-static inline ptrdiff_t scan_home(const struct call *c, const struct scan *a, ptrdiff_t b, int h)
+static inline ptrdiff_t scan_part_at(const struct call *c, const struct scan *a, ptrdiff_t b, int h)
 {
     const int n = scan_abreast(c, a);
     return ((a->gates == GATES_GIVEN ? b * n : 0) + h * n / c->plan->heads) * a->part;

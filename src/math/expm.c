@@ -86,7 +86,7 @@ static void closed_form(int n, const double *x, double *r)
 /* v <- the mean over s in 0 .. 1 of v turned about `axis` by the angle 2 s
  * |axis|, against it when `sign` is -1.  The part of v along the axis stays;
  * of the part across, the mean of cos and sin of the angle is left. */
-static void mean_turn(const double *axis, double sign, double *v)
+static void mean_rotation(const double *axis, double sign, double *v)
 {
     const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
     if (length == 0) return;
@@ -100,7 +100,7 @@ static void mean_turn(const double *axis, double sign, double *v)
         v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
 }
 /* The skew part M - M^T of M = G exp(X)^T is split like X itself; then a turns by
- * e^(-sa) . e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_turn(). */
+ * e^(-sa) . e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_rotation(). */
 static void closed_adjoint(int n, const double *x, const double *g, double *d)
 {
     double r[16], skew[16], a[3], b[3], da[3], db[3];
@@ -114,7 +114,7 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
         }
     split(n, x, a, b);
     split(n, skew, da, db);
-    mean_turn(a, -1, da), mean_turn(b, 1, db);
+    mean_rotation(a, -1, da), mean_rotation(b, 1, db);
     join(n, da, db, d);
 }
 
@@ -123,7 +123,7 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
 /* The series ends at x^16.  With the norm halved to at most 1/2 the rest is below 2^-64;
  * 16 terms in steps of x^4 take 6 products where one step per term would take 15. */
 enum { POWERS = 4, DEGREE = POWERS * POWERS };
-size_t loci_exponential_room(int n)
+size_t loci_exponential_work(int n)
 {
     return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n;
 }
@@ -142,31 +142,31 @@ static void multiply(int n, bool dual, add_product *add, const double *x,
 /* exp of the first matrix in `room`, which is overwritten, as the sum over k of x^k / k!
  * in steps of x^4.  `room` holds x .. x^4 and two more matrices, y and t, which swap
  * their places after each product; it returns the one that holds the result. */
-static const double *series(int n, bool dual, add_product *add, double *room)
+static const double *series(int n, bool dual, add_product *add, double *work)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
     double norm = 0, coefficient[DEGREE + 1] = { 1 };
     for (int i = 0; i < n; i++) {
         double sum = 0;
-        for (int j = 0; j < n; j++) sum += fabs(room[i * n + j]);
+        for (int j = 0; j < n; j++) sum += fabs(work[i * n + j]);
         norm = fmax(norm, sum);
     }
     /* exp(x) = exp(x / 2^n)^(2^n).  A norm that is not
      * finite is not halved: the result is NaN by itself. */
     const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
-    for (ptrdiff_t i = 0; i < count; i++) room[i] = ldexp(room[i], -halvings);
+    for (ptrdiff_t i = 0; i < count; i++) work[i] = ldexp(work[i], -halvings);
     for (int k = 1; k <= DEGREE; k++) coefficient[k] = coefficient[k - 1] / k;
 
-    double *y = room + POWERS * size, *t = y + size;
-    const double *highest = room + (POWERS - 1) * size;
+    double *y = work + POWERS * size, *t = y + size;
+    const double *highest = work + (POWERS - 1) * size;
     for (int k = 1; k < POWERS; k++)
-        multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
+        multiply(n, dual, add, work, work + (k - 1) * size, work + k * size);
     for (ptrdiff_t i = 0; i < count; i++) y[i] = coefficient[DEGREE] * highest[i];
     /* Horner in x^4: each step adds the next four terms and multiplies by x^4. */
     for (int k = DEGREE - POWERS; k >= 0; k -= POWERS) {
         for (int m = 1; m < POWERS; m++)
             for (ptrdiff_t i = 0; i < count; i++)
-                y[i] += coefficient[k + m] * room[(m - 1) * size + i];
+                y[i] += coefficient[k + m] * work[(m - 1) * size + i];
         for (ptrdiff_t i = 0; i < all; i += n + 1) y[i] += coefficient[k];
         if (k == 0) break;
         multiply(n, dual, add, highest, y, t);
@@ -181,17 +181,17 @@ static const double *series(int n, bool dual, add_product *add, double *room)
     return y;
 }
 
-void loci_exponential(int n, const double *x, double *r, double *room, add_product *add)
+void loci_exponential(int n, const double *x, double *r, double *work, add_product *add)
 {
     if (n == 3 || n == 4) {
         closed_form(n, x, r);
         return;
     }
-    memcpy(room, x, sizeof *x * (size_t)(n * n));
-    memcpy(r, series(n, false, add, room), sizeof *r * (size_t)(n * n));
+    memcpy(work, x, sizeof *x * (size_t)(n * n));
+    memcpy(r, series(n, false, add, work), sizeof *r * (size_t)(n * n));
 }
 
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room,
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *work,
                               add_product *add)
 {
     if (n == 3 || n == 4) {
@@ -200,8 +200,8 @@ void loci_exponential_adjoint(int n, const double *x, const double *g, double *d
     }
     /* The adjoint of exp at X is its derivative at X^T,
      * and X^T = -X.  Only the skew part is asked for. */
-    for (int i = 0; i < n * n; i++) room[i] = -x[i], room[n * n + i] = g[i];
-    const double *dx = series(n, true, add, room) + n * n;
+    for (int i = 0; i < n * n; i++) work[i] = -x[i], work[n * n + i] = g[i];
+    const double *dx = series(n, true, add, work) + n * n;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) d[i * n + j] = dx[i * n + j] - dx[j * n + i];
 }

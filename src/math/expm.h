@@ -10,11 +10,11 @@
 typedef void add_product(int m, int k, int n, const double *x, const double *y, double *to);
 
 /* Doubles of scratch that n x n matrices take; the functions below want as many in `room`. */
-size_t loci_exponential_room(int n);
+size_t loci_exponential_work(int n);
 /* r = exp(x), x skew. */
-void loci_exponential(int n, const double *x, double *r, double *room, add_product *);
+void loci_exponential(int n, const double *x, double *r, double *work, add_product *);
 /* With dL/dexp(x) = g: the skew gradient d[i][j] = dL/dx[i][j] - dL/dx[j][i]. */
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room,
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *work,
                               add_product *);
 
 #endif

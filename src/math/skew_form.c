@@ -44,7 +44,7 @@ static struct quaternion to_first_axis(const double *a, bool ahead)
 
 /* x [rows][n] <- x Q on the channels at[4]; a negative
  * number stands for a channel that does not exist. */
-static void turn_columns(double *x, int rows, int n, const int *at, double q[4][4])
+static void rotate_columns(double *x, int rows, int n, const int *at, double q[4][4])
 {
     for (int i = 0; i < rows; i++, x += n) {
         double y[4] = { 0 };
@@ -55,7 +55,7 @@ static void turn_columns(double *x, int rows, int n, const int *at, double q[4][
     }
 }
 /* x <- Q^T x on the same channels, so that both together are the change of basis. */
-static void turn_rows(double *x, int n, const int *at, double q[4][4])
+static void rotate_rows(double *x, int n, const int *at, double q[4][4])
 {
     for (int j = 0; j < n; j++) {
         double y[4] = { 0 };
@@ -92,9 +92,9 @@ static bool part_pairs(int n, double *s, double *u, const int *at, double small)
         x = times(times(p, x), q);
         for (int r = 0; r < 4; r++) basis[r][c] = x.at[r];
     }
-    turn_columns(s, n, n, at, basis);
-    turn_rows(s, n, at, basis);
-    turn_columns(u, n, n, at, basis);
+    rotate_columns(s, n, n, at, basis);
+    rotate_rows(s, n, at, basis);
+    rotate_columns(u, n, n, at, basis);
     return false;
 }
 

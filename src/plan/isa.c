@@ -85,10 +85,10 @@ const struct engine *loci_engine(const char *isa, bool f64)
     return f64 ? &loci_engine_f64 : list[i];
 }
 
-int loci_isas(const char **names, int room)
+int loci_isas(const char **names, int capacity)
 {
     const struct engine *list[MAX_ENGINES];
     int n = runnable(list);
-    for (int i = 0; names && i < n && i < room; i++) names[i] = list[i]->isa;
+    for (int i = 0; names && i < n && i < capacity; i++) names[i] = list[i]->isa;
     return n;
 }

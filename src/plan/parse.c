@@ -79,7 +79,7 @@ static bool is_known(const char *known, struct span word)
 
 /* Ends a sentence about an unknown word: what other libraries mean by it,
  * the nearest of the "a|b|c" that are known, or all of them. */
-static void hint(char *text, size_t room, struct span word, const char *known)
+static void hint(char *text, size_t capacity, struct span word, const char *known)
 {
     struct span best = { "", 0 };
     /* One letter wrong in a short word, one more for every four. */
@@ -96,23 +96,23 @@ static void hint(char *text, size_t room, struct span word, const char *known)
         const struct span ours = span_of(elsewhere[i].ours);
         if (same(word, span_of(elsewhere[i].word)) && is_known(known, ours)) best = ours;
     }
-    if (best.n) snprintf(text, room, "did you mean '%.*s'?", best.n, best.at);
-    else snprintf(text, room, "known: %s", known);
+    if (best.n) snprintf(text, capacity, "did you mean '%.*s'?", best.n, best.at);
+    else snprintf(text, capacity, "known: %s", known);
 }
 
 /* The names that hint() chooses from, as "a|b|c".  What does not fit is left out. */
-static void known_encodings(char *text, size_t room)
+static void known_encodings(char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; i < COUNT(encodings) && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? "|" : "", encodings[i]->name);
+    for (int i = 0; i < COUNT(encodings) && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", encodings[i]->name);
 }
 
-static void known_options(const struct loci_pe *pe, char *text, size_t room)
+static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; pe->opts[i].name && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? "|" : "", pe->opts[i].name);
+    for (int i = 0; pe->opts[i].name && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", pe->opts[i].name);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -151,7 +151,7 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
 {
     char text[MAX_NUMBER + 1], low[NUMBER_TEXT], high[NUMBER_TEXT];
     bool whole = o->kind == LOCI_WHOLE;
-    CHECK(e, is_number(v) && SOUND(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG,
+    CHECK(e, is_number(v) && PLANTED_BUG(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG,
           "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
           v.n > MAX_NUMBER ? " of at most 64 characters" : "");
     memcpy(text, v.at, (size_t)v.n);
@@ -159,7 +159,8 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     *x = strtod(text, NULL);
     CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a double", c->pe->name,
           o->name, text);
-    CHECK(e, SOUND(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
+    CHECK(e, PLANTED_BUG(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)),
+          LOCI_BAD_ARG,
           "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
           whole ? "whole " : "", loci_number_text(o->min, low), loci_number_text(o->max, high));
     return LOCI_OK;
@@ -242,7 +243,7 @@ static loci_status find_encoding(struct config *c, struct span name, loci_error 
 }
 
 /* The text up to one of `stops`, where a "+" that belongs to a number does not count. */
-static struct span take(const char **s, const char *stops)
+static struct span next_span(const char **s, const char *stops)
 {
     struct span word = { *s, 0 };
     for (;;) {
@@ -258,21 +259,21 @@ static struct span take(const char **s, const char *stops)
 /* One encoding with its options.  Those that are not given have their usual values. */
 static loci_status read_encoding(struct config *c, const char **s, loci_error *e)
 {
-    loci_status status = find_encoding(c, take(s, ":+"), e);
+    loci_status status = find_encoding(c, next_span(s, ":+"), e);
     if (status) return status;
     const struct loci_pe *pe = c->pe;
     for (int i = 0; pe->opts[i].name; i++) c->opt[i] = pe->opts[i].default_value;
     if (**s == ':') {
         do {
             ++*s;
-            struct span name = take(s, "=,+");
+            struct span name = next_span(s, "=,+");
             CHECK(e, name.n > 0, LOCI_BAD_ARG,
                   "%s: an option has no name; options have the form name=value", pe->name);
             /* without "=" the value is empty, and read_option() refuses that */
             struct span value = { *s, 0 };
             if (**s == '=') {
                 ++*s;
-                value = take(s, ",+");
+                value = next_span(s, ",+");
             }
             if ((status = read_option(c, name, value, e))) return status;
         } while (**s == ',');
@@ -317,12 +318,12 @@ const char *loci_number_text(double x, char text[NUMBER_TEXT])
 }
 
 /* Counts what it writes, also what there is no room for: that is how text is measured. */
-struct writer { char *text; size_t n, room; };
+struct writer { char *text; size_t n, capacity; };
 
 static void write_text(struct writer *w, const char *s, int n)
 {
     for (int i = 0; i < n; i++, w->n++)
-        if (w->n + 1 < w->room) w->text[w->n] = s[i];
+        if (w->n + 1 < w->capacity) w->text[w->n] = s[i];
 }
 
 static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)strlen(s)); }
@@ -347,9 +348,9 @@ static void write_value(struct writer *w, const struct config *c, int which)
     }
 }
 
-size_t loci_print(const struct loci_plan *p, char *text, size_t room)
+size_t loci_print(const struct loci_plan *p, char *text, size_t capacity)
 {
-    struct writer w = { text, 0, room };
+    struct writer w = { text, 0, capacity };
     for (int e = 0; e < p->encs; e++) {
         const struct config *c = &p->enc[e];
         const char *before = ":";
@@ -366,6 +367,6 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t room)
             before = ",";
         }
     }
-    if (room) text[w.n < room ? w.n : room - 1] = 0;
+    if (capacity) text[w.n < capacity ? w.n : capacity - 1] = 0;
     return w.n;
 }

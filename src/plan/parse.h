@@ -12,7 +12,7 @@ loci_status loci_parse(struct loci_plan *, const char *text, loci_error *);
 
 /* Writes the canonical text, every option included, and returns its
  * length; room 0 only measures. */
-size_t loci_print(const struct loci_plan *, char *text, size_t room);
+size_t loci_print(const struct loci_plan *, char *text, size_t capacity);
 
 /* A number in as few digits as read back to the same double. */
 enum { NUMBER_TEXT = 32 };

@@ -466,7 +466,7 @@ loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized,
           "loci_plan_create: plan must not be NULL; it receives the plan");
     *plan = NULL;
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc must not be NULL");
-    TRY(TAKE(loci_desc, &d, given, tensor_count, sized, e));
+    TRY(COPY_STRUCT(loci_desc, &d, given, tensor_count, sized, e));
 
     /* Numbers in texts have a point, whatever the program's locale says. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -3,10 +3,10 @@
 #include "math/random.h"
 #include "contract/plan.h"
 
-int loci_tensors(const loci_plan *p, loci_tensor *list, int room)
+int loci_tensors(const loci_plan *p, loci_tensor *list, int capacity)
 {
     if (!p) return 0;
-    for (int i = 0; list && i < p->tensors.n && i < room; i++) list[i] = p->tensors.list[i];
+    for (int i = 0; list && i < p->tensors.n && i < capacity; i++) list[i] = p->tensors.list[i];
     return p->tensors.n;
 }
 

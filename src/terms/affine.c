@@ -84,7 +84,7 @@ static ptrdiff_t part(const struct call *c, int x)
     const int e = c->plan->use[x].enc;
     return c->plan->first_tensor[e + 1] > c->plan->first_tensor[e] ? AFFINE_COUNT : 0;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b;
     return affine_at(h, 0);
@@ -134,7 +134,7 @@ static void close_bwd(struct tile *t, int x)
 const struct term N(term_affine) = {
     .name = "affine",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .grad = part,
     .score = score,

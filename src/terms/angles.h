@@ -128,7 +128,7 @@ static inline void coordinates(const struct call *c, const struct pairs *p, ptrd
 /* cos of row r; sin follows. */
 INLINE real *cos_of(const struct angles *at, const struct pairs *p, int r)
 {
-    return at->room + (ptrdiff_t)2 * r * p->width;
+    return at->buffer + (ptrdiff_t)2 * r * p->width;
 }
 
 /* Rows at steps from one anchor: m is in the steps, and each number is rounded once. */
@@ -176,7 +176,7 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
         && at->rows >= n)
         return;
     *at = (struct angles){ .set = true, .query = query, .group = group, .rows = n,
-                           .b = b, .i0 = i0, .room = at->room };
+                           .b = b, .i0 = i0, .buffer = at->buffer };
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
         struct slice k;                 /* no braces: they would clear the anchors too */
         k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
@@ -184,7 +184,7 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
         if (p->axes == 1 && !p->angles_f32) {
             double x[KT];
             for (int r = 0; r < n; r++) coordinates(c, p, b, query, i0 + r, &x[r]);
-            angles_on_line(&k, n, x, at->room + t0);
+            angles_on_line(&k, n, x, at->buffer + t0);
             continue;
         }
         for (int r = 0; r < n; r++) {
@@ -199,25 +199,25 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
 
 /* One rounding of a product and one of the sum, in this order: every way to turn a pair must have
  * the same bits, whether it goes by rows, by vectors or past the caches. */
-INLINE void turn_pair(const real x, const real y, const real cos, const real sin, real *a, real *b)
+INLINE void rotate_pair(const real x, const real y, const real cos, const real sin, real *a, real *b)
 {
     *a = fma_(x, cos, -(y * sin));
     *b = fma_(x, sin, y * cos);
 }
 /* n pairs (a[t], b[t]) or (x[2t], x[2t + 1]), in place; sign -1 turns back. */
-INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
+INLINE void rotate_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
                       real *restrict a, real *restrict b)
 {
-    for (int t = 0; t < n; t++) turn_pair(a[t], b[t], cos[t], sign * sin[t], &a[t], &b[t]);
+    for (int t = 0; t < n; t++) rotate_pair(a[t], b[t], cos[t], sign * sin[t], &a[t], &b[t]);
 }
-INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin, const real sign,
+INLINE void rotate_interleaved(const real *restrict cos, const real *restrict sin, const real sign,
                              int n, real *restrict x)
 {
     for (int t = 0; t < n; t++)
-        turn_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
+        rotate_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
 }
 
 /* Reals that the angles of so many pairs take. */
-INLINE ptrdiff_t angles_room(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
+INLINE ptrdiff_t angles_size(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
 
 #endif

@@ -213,7 +213,7 @@ static ptrdiff_t fresh(const struct call *c, int x)
     (void)x;
     return (ptrdiff_t)key_ends(c->plan->dim);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h * part(c, x);
@@ -366,7 +366,7 @@ const struct term N(term_band_k) = {
     .mem = mem,
     .part = part,
     .fresh = fresh,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .open = open,
     .score = score,

@@ -60,23 +60,23 @@ static ptrdiff_t most_lines(const struct call *c, int x)
 }
 enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 /* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
-static ptrdiff_t room(const struct call *c, int x)
+static ptrdiff_t line_rows(const struct call *c, int x)
 {
     return most_lines(c, x) + (QT == 1 ? PAD : 0);
 }
 static ptrdiff_t mem(const struct call *c, int x)
 {
-    const ptrdiff_t n = room(c, x);
+    const ptrdiff_t n = line_rows(c, x);
     if (QT == 1) return REACH_ROWS + 2 * n + padded(c->plan->value_dim);
     return REACH_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
 }
 
 /* The lines of scores, where they become weights at the end. */
-static ptrdiff_t held(const struct call *c, int x, ptrdiff_t *first)
+static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
 {
     const bool lines = vectors_of(c, x).values && c->plan->weight < 0;
-    *first = REACH_ROWS + room(c, x);
-    return lines ? room(c, x) : 0;
+    *first = REACH_ROWS + line_rows(c, x);
+    return lines ? line_rows(c, x) : 0;
 }
 
 static const struct reach *reach_of(const struct tile *t, int x)
@@ -117,8 +117,8 @@ static struct reach find_reach(const struct tile *t, int x)
         + (size_t)number * vectors_table(&b.of, p->dim, p->value_dim);
     b.v = b.k + vectors_values(&b.of, p->dim);
     b.scores = t->own[x].mem + REACH_ROWS * QT;
-    b.spare = b.scores + room(c, x) * QT;
-    b.values = b.spare + room(c, x) * QT;
+    b.spare = b.scores + line_rows(c, x) * QT;
+    b.values = b.spare + line_rows(c, x) * QT;
     return b;
 }
 static struct by_distance by_distance(const struct reach *b, real *rows)
@@ -353,7 +353,7 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct vectors v = vectors_of(c, x);
     return (ptrdiff_t)vectors_part(&v, c->plan->dim, c->plan->value_dim);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return vectors_of(c, x).tables > 1 ? h * part(c, x) : 0;
@@ -427,10 +427,10 @@ static void close_bwd(struct tile *t, int x)
 const struct term N(term_band_q) = {
     .name = "band_q",
     .mem = mem,
-    .held = held,
+    .part_state = part_state,
     .out = out,
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .open = open,
     .score = score,

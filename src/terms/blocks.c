@@ -16,16 +16,16 @@ static const struct pairs *table_of(const struct call *c, int x)
 }
 
 static ptrdiff_t basis_stride(const struct blocks *b) { return 2 * (ptrdiff_t)blocks_pairs(b); }
-static ptrdiff_t room(const struct call *c, int x)
+static ptrdiff_t buffer(const struct call *c, int x)
 {
     const struct blocks b = blocks_of(c, x);
-    return angles_room(blocks_pairs(&b))
+    return angles_size(blocks_pairs(&b))
          + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
 }
 /* Where rows stand in the basis: 0 the rows, 1 their gradients, 2 the panel on its way back. */
 static real *in_basis(const struct blocks *b, const struct angles *at, int which)
 {
-    return at->room + angles_room(blocks_pairs(b)) + which * KT * basis_stride(b);
+    return at->buffer + angles_size(blocks_pairs(b)) + which * KT * basis_stride(b);
 }
 
 /* ---- The basis ------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static void leave(const struct blocks *b, const struct pairs *p, int group, int 
     }
 }
 
-static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
+static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
                  bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct blocks b = blocks_of(c, x);
@@ -75,7 +75,7 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t batch
     enter(&b, p, group, n, rows, stride, y);
     /* in the basis each two neighbours are a pair of the block's generator */
     for (int r = 0; r < n; r++)
-        turn_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, 1, p->count,
+        rotate_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, 1, p->count,
                          y + r * basis_stride(&b));
     leave(&b, p, group, n, y, in_basis(&b, at, 2), rows, stride);
 }
@@ -102,7 +102,7 @@ INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G
 }
 
 /* Rows of a tile in the basis, beside their gradients. */
-struct turned {
+struct rotated {
     const struct pairs *p;
     const struct angles *at;
     const real *y, *g;
@@ -112,7 +112,7 @@ struct turned {
 };
 
 /* Has block j of row r a gradient?  Where not, y may hold anything. */
-static bool speaks(const struct turned *a, const struct blocks *b, int j, int r)
+static bool speaks(const struct rotated *a, const struct blocks *b, int j, int r)
 {
     const real *g = a->g + r * a->stride + 2 * blocks_pair(b, j, 0);
     bool any = false;
@@ -122,7 +122,7 @@ static bool speaks(const struct turned *a, const struct blocks *b, int j, int r)
 
 /* What row r adds to pairs k and l > k of block j: to[4][l], the real and imaginary parts of A
  * and of B. a and b are those of g y^T - y g^T; times the means they become those of K. */
-INLINE void add_twos(const struct turned *a, const struct blocks *b, const double *lambda, double x,
+INLINE void add_twos(const struct rotated *a, const struct blocks *b, const double *lambda, double x,
                      int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
 {
     const ptrdiff_t at = r * a->stride + 2 * t0;
@@ -151,7 +151,7 @@ INLINE void add_twos(const struct turned *a, const struct blocks *b, const doubl
 
 /* Adds a tile of rows to the part of block j, in double until the end: the angles' gradients, which
  * are the diagonal of K, then two pairs at a time. */
-static void gather(const struct turned *a, const struct blocks *b, int group, int j, real *part)
+static void gather(const struct rotated *a, const struct blocks *b, int group, int j, real *part)
 {
     const int half = blocks_half(b), t0 = blocks_pair(b, j, 0);
     const double *weight = blocks_weight(b, a->p),
@@ -159,7 +159,7 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
     bool speaking[KT];
     for (int r = 0; r < a->n; r++) speaking[r] = speaks(a, b, j, r);
     for (int k = 0; k < half; k++) {
-        double turn[MAX_AXES] = { 0 }, two[4][MAX_BLOCK / 2];
+        double rotate[MAX_AXES] = { 0 }, two[4][MAX_BLOCK / 2];
         for (int i = 0; i < 4; i++)
             for (int l = k + 1; l < half; l++) two[i][l] = 0;
         for (int r = 0; r < a->n; r++) {
@@ -171,17 +171,17 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
             double x = 0;
             for (int axis = 0; axis < b->axes; axis++) {
                 x += a->coordinate[r][axis] * weight[axis * b->count + j];
-                turn[axis] += a->coordinate[r][axis] * dphi;
+                rotate[axis] += a->coordinate[r][axis] * dphi;
             }
             add_twos(a, b, lambda, x, t0, r, k, two);
         }
-        for (int axis = 0; axis < b->axes; axis++) part[axis * half + k] += (real)turn[axis];
+        for (int axis = 0; axis < b->axes; axis++) part[axis * half + k] += (real)rotate[axis];
         for (int l = k + 1; l < half; l++)
             for (int i = 0; i < 4; i++) part[blocks_two(b, k, l) + i] += (real)two[i][l];
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -193,14 +193,14 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     enter(&b, p, group, n, d, stride, g);
     /* rows hold what turn() gave, so both sides of dL = <K, dX> are read in the same basis */
     if (part) {
-        struct turned a;                 /* no braces: they would clear all coordinates */
+        struct rotated a;                 /* no braces: they would clear all coordinates */
         a.p = p, a.at = at, a.y = y, a.g = g, a.stride = basis_stride(&b), a.n = n;
         for (int r = 0; r < n; r++) coordinates(c, p, batch, query, i0 + r, a.coordinate[r]);
         enter(&b, p, group, n, rows, stride, y);
         for (int j = 0; j < b.count; j++) gather(&a, &b, group, j, part + j * blocks_part(&b));
     }
     for (int r = 0; r < n; r++)
-        turn_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, -1, p->count,
+        rotate_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, -1, p->count,
                          g + r * basis_stride(&b));
     leave(&b, p, group, n, g, in_basis(&b, at, 2), d, stride);
 }
@@ -210,7 +210,7 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct blocks b = blocks_of(c, x);
     return b.count * blocks_part(&b);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h / c->plan->group * part(c, x);
@@ -218,14 +218,14 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 static const struct rotation rotation = {
-    .room = room,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .buffer = buffer,
+    .rotate = rotate,
+    .rotate_bwd = rotate_bwd,
 };
 const struct term N(term_blocks) = {
     .name = "blocks",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .rotation = &rotation,
 };

@@ -112,7 +112,7 @@ static ptrdiff_t part(const struct call *c, int x)
     return n / p->heads;
 }
 /* Batch entries share what a head learns. */
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h * part(c, x);
@@ -204,7 +204,7 @@ const struct term N(term_distance) = {
     .name = "distance",
     .part = part,
     .fresh = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .score = score,
     .ceiling = ceiling,

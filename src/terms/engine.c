@@ -25,8 +25,8 @@ loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backwar
     N(weights)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
 extern const struct chained N(chained);
-size_t N(keep_workspace)(const struct call *);
-loci_status N(keep)(struct call *, const struct keeping *);
+size_t N(cache_workspace)(const struct call *);
+loci_status N(update_cache)(struct call *, const struct cache_update *);
 size_t N(rotate_workspace)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *,
@@ -60,10 +60,10 @@ static loci_status forward(struct call *c)
 {
     return c->decode ? NARROW(forward)(c) : N(forward)(c);
 }
-size_t NARROW(hold_bytes)(const struct call *);
-static size_t held(const struct call *c)
+size_t NARROW(part_slot_bytes)(const struct call *);
+static size_t part_slot(const struct call *c)
 {
-    return c->decode ? NARROW(hold_bytes)(c) : N(hold_bytes)(c);
+    return c->decode ? NARROW(part_slot_bytes)(c) : N(part_slot_bytes)(c);
 }
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
@@ -76,7 +76,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .total = total,
     .skips = asks,
     .keys = N(prepare_keys),
-    .held = held,
+    .part_slot = part_slot,
     .forward = forward,
     .backward = N(backward),
     .weights = N(weights),
@@ -85,8 +85,8 @@ const struct engine ENGINE(LOCI_ISA) = {
 #endif
     .store_gradients = N(store_gradients),
     .chained = &N(chained),
-    .keep_workspace = N(keep_workspace),
-    .keep = N(keep),
+    .cache_workspace = N(cache_workspace),
+    .update_cache = N(update_cache),
     .rotate_workspace = N(rotate_workspace),
     .rotate = N(rotate),
     .rotate_backward = N(rotate_backward),

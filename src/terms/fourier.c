@@ -12,15 +12,15 @@ static struct fourier fourier_of(const struct call *c, int x)
 }
 
 static ptrdiff_t sums_stride(const struct call *c) { return fourier_lanes(c->plan->dim / 2); }
-static ptrdiff_t room(const struct call *c, int x)
+static ptrdiff_t buffer(const struct call *c, int x)
 {
-    return angles_room(fourier_of(c, x).waves) + 4 * KT * sums_stride(c);
+    return angles_size(fourier_of(c, x).waves) + 4 * KT * sums_stride(c);
 }
 /* 0 and 1: c and s of the rows; 2 and 3: their gradients. */
 static real *sums_of(const struct call *c, const struct fourier *f, const struct angles *at,
                      int which)
 {
-    return at->room + angles_room(f->waves) + which * KT * sums_stride(c);
+    return at->buffer + angles_size(f->waves) + which * KT * sums_stride(c);
 }
 
 /* c and s of n rows: one small product each, of the waves' cos or sin and the coefficients.
@@ -51,11 +51,11 @@ INLINE void apply(const struct call *c, const struct fourier *f, const struct an
 {
     const real *cos = sums_of(c, f, at, 0), *sin = sums_of(c, f, at, 1);
     for (int r = 0; r < n; r++)
-        turn_half(cos + r * sums_stride(c), sin + r * sums_stride(c), sign, c->plan->dim / 2,
+        rotate_half(cos + r * sums_stride(c), sin + r * sums_stride(c), sign, c->plan->dim / 2,
                   rows + r * stride, rows + r * stride + c->plan->dim / 2);
 }
 
-static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct fourier f = fourier_of(c, x);
@@ -77,7 +77,7 @@ INLINE void pair_gradients(int sums, int half, const real *restrict x, const rea
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -108,7 +108,7 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct fourier f = fourier_of(c, x);
     return fourier_part(&f);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h / c->plan->group * part(c, x);
@@ -116,15 +116,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 static const struct rotation rotation = {
-    .room = room,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .buffer = buffer,
+    .rotate = rotate,
+    .rotate_bwd = rotate_bwd,
     .of_input = true,
 };
 const struct term N(term_fourier) = {
     .name = "fourier",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .rotation = &rotation,
 };

@@ -57,7 +57,7 @@ static ptrdiff_t mem(const struct call *c, int x)
     return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row
          + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
 }
-static ptrdiff_t kept(const struct call *c, int x)
+static ptrdiff_t chunk_state(const struct call *c, int x)
 {
     (void)x;
     return can_scatter(c) ? (ptrdiff_t)(sizeof(double) / sizeof(real)) : 0;
@@ -119,7 +119,7 @@ static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NA
 /* Where keys are linked, a row whose newest key is another process's brings its C along. */
 static bool is_here(const struct call *c, ptrdiff_t key)
 {
-    return !c->part.linked || (key >= c->first && key < c->first + c->part.count);
+    return key >= input_keys(c).first && key < input_keys(c).end;
 }
 /* C and mark of every row's newest key.  Neighbouring rows mostly share a tile,
  * which is counted once. */
@@ -178,11 +178,11 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     /* its tile is the first */
     if (g->newest[r] < KT) return 0;
     const ptrdiff_t j = q->k0 + g->newest[r];
-    real room[MAX_DIM];
-    const real *key = c->turned
-                        ? (const real *)c->turned
+    real buffer[MAX_DIM];
+    const real *key = c->mem.rotated
+                        ? (const real *)c->mem.rotated
                               + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
-                        : find_row(c, KEYS, q->b, t->kvh, j, room);
+                        : find_row(c, KEYS, q->b, t->kvh, j, buffer);
     /* s_in, as the products of the tile make it */
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
@@ -210,12 +210,12 @@ static void bound_rows(struct gate *g, int rows)
         if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
     }
 }
-static ptrdiff_t held(const struct call *c, int x, ptrdiff_t *first)
+static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
 {
     const ptrdiff_t row = QT * sizeof(real);
     (void)x;
     *first = 0;
-    return c->part.linked ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
+    return partial_inputs(c) ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
 }
 /* What a row brought along is in mem; its C is made here if its newest key is here. */
 static void resume(struct tile *t, int x)
@@ -244,11 +244,11 @@ static void open(struct tile *t, int x)
     }
 }
 /* All rows have ended: no older tile counts. */
-static bool spent(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
+static bool exhausted(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
 
 static bool ends(const struct call *c, int x)
 {
-    return ((const struct gate_sums *)c->scratch[c->plan->use[x].enc])->stops;
+    return ((const struct gate_sums *)c->mem.scratch[c->plan->use[x].enc])->stops;
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
@@ -367,7 +367,7 @@ static int keyed(const struct call *c, int x)
     (void)c, (void)x;
     return 1;
 }
-static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t keys_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)x;
     return (b * c->plan->heads + h) * c->Lk;
@@ -389,7 +389,7 @@ static ptrdiff_t grad(const struct call *c, int x)
 static void sums_run(const struct tile *t, real *keys, real *rows)
 {
     enum { ALL = QT / VL, STEP = LANES / VL };
-    real lanes[KT * LANES], turned[LANES * KT];
+    real lanes[KT * LANES], rotated[LANES * KT];
     vf all[ALL], x[ALL];
     UNROLL for (int n = 0; n < ALL; n++) all[n] = vf_set1(0);
     for (int k = 0; k < t->keys; k++) {
@@ -403,11 +403,11 @@ static void sums_run(const struct tile *t, real *keys, real *rows)
     }
     UNROLL for (int n = 0; n < ALL; n++)
         vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
-    transpose(lanes, LANES, t->keys, LANES, turned, KT);
+    transpose(lanes, LANES, t->keys, LANES, rotated, KT);
     for (int half = LANES / 2; half; half /= 2)
         for (int n = 0; n < half; n++)
-            for (int k = 0; k < t->keys; k++) turned[n * KT + k] += turned[(n + half) * KT + k];
-    for (int k = 0; k < t->keys; k++) keys[k] -= turned[k];
+            for (int k = 0; k < t->keys; k++) rotated[n * KT + k] += rotated[(n + half) * KT + k];
+    for (int k = 0; k < t->keys; k++) keys[k] -= rotated[k];
 }
 /* dC(n) of the rows whose newest key is in this tile: the sum over all their keys, as newer ones
  * are masked.  Rows that share their newest key are neighbours. */
@@ -449,19 +449,19 @@ static void score_bwd(struct tile *t, int x)
 const struct term N(term_gate) = {
     .name = "gate",
     .mem = mem,
-    .kept = kept,
-    .held = held,
+    .chunk_state = chunk_state,
+    .part_state = part_state,
     .resume = resume,
     .keyed = keyed,
     .keyed_alone = true,
-    .key_home = key_home,
+    .keys_at = keys_at,
     .total = total,
     .grad = grad,
     .open = open,
     .score = add_gates,
     .ceiling = ceiling,
     .fades = true,
-    .spent = spent,
+    .exhausted = exhausted,
     .ends = ends,
 #if QT > 1
     .score_bwd = score_bwd,

@@ -7,7 +7,7 @@
 
 static const struct matrices *matrices_of(const struct call *c, int x)
 {
-    return c->scratch[c->plan->use[x].enc];
+    return c->mem.scratch[c->plan->use[x].enc];
 }
 
 /* to[o] = sum over i of row[i] m[i][o], in place: one chain for each number,
@@ -31,7 +31,7 @@ static void apply_all(const struct call *c, const struct matrices *w, const void
     for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
 }
 
-static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct matrices *w = matrices_of(c, x);
@@ -40,7 +40,7 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
 }
 /* Gradients turn by the transposed matrices.  For the learned generators, rows and gradients are
  * put down in the scratch, where end() sums them up by coordinate. */
-static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -57,27 +57,27 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     }
 }
 
-/* The gradient is made by end(); the part only tells turn_bwd() that somebody wants it. */
+/* The gradient is made by end(); the part only tells rotate_bwd() that somebody wants it. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     (void)c, (void)x;
     return 1;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b, (void)h;
     return 0;
 }
 
 static const struct rotation rotation = {
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .rotate = rotate,
+    .rotate_bwd = rotate_bwd,
     .of_input = true,
 };
 const struct term N(term_matrices) = {
     .name = "matrices",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = part,
     .rotation = &rotation,
 };

@@ -40,7 +40,7 @@ static struct net net_of(const struct call *c, int x)
 }
 
 /* Working memory of a work item, in the first tile's mem. */
-struct room {
+struct net_scratch {
     const real **in, **unit;             /* lines of the inputs, of the units */
     real **out;
     real *units;                         /* [Gp][LINE] */
@@ -57,34 +57,34 @@ struct room {
     real *sum;                           /* [H][LINE]: of dy over the keys */
 #endif
 };
-static size_t lay_out(const struct net *n, char *base, struct room *w)
+static size_t lay_out(const struct net *n, char *base, struct net_scratch *w)
 {
     struct arena a = { .base = base };
     const size_t H = (size_t)n->H, G = (size_t)n->Gp, in = (size_t)n->in, one = sizeof(real);
-    w->in = take_bytes(&a, in, sizeof *w->in), w->unit = take_bytes(&a, G, sizeof *w->unit);
-    w->out = take_bytes(&a, H, sizeof *w->out);
-    w->units = take_bytes(&a, G * LINE, one);
+    w->in = carve_bytes(&a, in, sizeof *w->in), w->unit = carve_bytes(&a, G, sizeof *w->unit);
+    w->out = carve_bytes(&a, H, sizeof *w->out);
+    w->units = carve_bytes(&a, G * LINE, one);
 #if QT > 1
-    w->near = take_bytes(&a, H, sizeof *w->near), w->span = take_bytes(&a, G, sizeof *w->span);
-    w->dy = take_bytes(&a, H, sizeof *w->dy);
-    w->b = take_bytes(&a, H * SPAN, one), w->db = take_bytes(&a, H * SPAN, one);
-    w->flat = take_bytes(&a, G * SPAN, one);
-    w->flat_rows = take_bytes(&a, G * SPAN, one), w->dflat_rows = take_bytes(&a, G * SPAN, one);
-    w->g = take_bytes(&a, G * LINE, one), w->dt = take_bytes(&a, G * LINE, one);
-    w->dw = take_bytes(&a, (H + in) * G, one);
-    w->sum = take_bytes(&a, H * LINE, one);
+    w->near = carve_bytes(&a, H, sizeof *w->near), w->span = carve_bytes(&a, G, sizeof *w->span);
+    w->dy = carve_bytes(&a, H, sizeof *w->dy);
+    w->b = carve_bytes(&a, H * SPAN, one), w->db = carve_bytes(&a, H * SPAN, one);
+    w->flat = carve_bytes(&a, G * SPAN, one);
+    w->flat_rows = carve_bytes(&a, G * SPAN, one), w->dflat_rows = carve_bytes(&a, G * SPAN, one);
+    w->g = carve_bytes(&a, G * LINE, one), w->dt = carve_bytes(&a, G * LINE, one);
+    w->dw = carve_bytes(&a, (H + in) * G, one);
+    w->sum = carve_bytes(&a, H * LINE, one);
 #endif
     return a.used;
 }
 static ptrdiff_t mem(const struct call *c, int x)
 {
     struct net n = net_of(c, x);
-    struct room w;
+    struct net_scratch w;
     return (ptrdiff_t)((lay_out(&n, NULL, &w) + QT * sizeof(real) - 1) / (QT * sizeof(real)));
 }
-static struct room room_of(const struct tile *t, int x, const struct net *n)
+static struct net_scratch net_scratch_of(const struct tile *t, int x, const struct net *n)
 {
-    struct room w;
+    struct net_scratch w;
     lay_out(n, (char *)t->own[x].mem, &w);
     for (int g = 0; g < n->Gp; g++) w.unit[g] = w.units + (ptrdiff_t)g * LINE;
 #if QT > 1
@@ -139,7 +139,7 @@ INLINE void units(const struct net *n, int first, int end, const real *const *ro
 }
 
 /* y of mb heads from the line of units. */
-INLINE void heads_block(const int mb, const struct net *n, const struct room *w, int h,
+INLINE void heads_block(const int mb, const struct net *n, const struct net_scratch *w, int h,
                         ptrdiff_t at)
 {
     for (int v = 0; v < LINE; v += NR * VL) {
@@ -156,7 +156,7 @@ INLINE void heads_block(const int mb, const struct net *n, const struct room *w,
             }
     }
 }
-static void heads(const struct net *n, const struct room *w, ptrdiff_t at)
+static void heads(const struct net *n, const struct net_scratch *w, ptrdiff_t at)
 {
     int h = 0;
     for (; h + FEW <= n->H; h += FEW) heads_block(FEW, n, w, h, at);
@@ -176,7 +176,7 @@ static bool by_distance(const struct tile *t, const struct net *n)
     return true;
 }
 /* b of the tile's distances: those of row 0, which is live, then those of key 0. */
-static void gather(const struct tile *t, const struct net *n, const struct room *w)
+static void gather(const struct tile *t, const struct net *n, const struct net_scratch *w)
 {
     for (int h = 0; h < n->H; h++) {
         real *b = w->b + (ptrdiff_t)h * SPAN;
@@ -189,7 +189,7 @@ static void gather(const struct tile *t, const struct net *n, const struct room 
 static void mix_scores(struct tile *t, int x)
 {
     const struct net n = net_of(t->c, x);
-    struct room w = room_of(t, x, &n);
+    struct net_scratch w = net_scratch_of(t, x, &n);
     for (int h = 0; h < n.H; h++) {
         if (n.own) w.in[h] = t[h].s;
         w.in[n.own + h] = t[h].a;
@@ -322,7 +322,7 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
 }
 
 /* The line of key k: t and g again, dt, then the gradients of parameters and inputs. */
-static void line_gradient(const struct tile *t, const struct net *n, const struct room *w, int k,
+static void line_gradient(const struct tile *t, const struct net *n, const struct net_scratch *w, int k,
                           bool flat, bool learns)
 {
     const ptrdiff_t at = k * QT;
@@ -357,7 +357,7 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
 }
 
 /* What was summed by distance: gradient of W1b, and of b on the pairs of row 0 and of key 0. */
-static void distance_gradient(struct tile *t, const struct net *n, struct room *w, bool learns)
+static void distance_gradient(struct tile *t, const struct net *n, struct net_scratch *w, bool learns)
 {
     const int keys = t->keys, count = keys - 1 + QT;
     if (learns)
@@ -376,7 +376,7 @@ static void mix_gradient(struct tile *t, int x)
 {
     const struct mix form = form_of(t->c, x);
     const struct net n = net_of(t->c, x);
-    struct room w = room_of(t, x, &n);
+    struct net_scratch w = net_scratch_of(t, x, &n);
     const bool flat = by_distance(t, &n), learns = t->own[x].fresh != NULL;
     for (int h = 0; h < n.H; h++) {
         if (n.own) w.in[h] = t[h].da;
@@ -427,7 +427,7 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct mix m = form_of(c, x);
     return mix_part(&m);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h * part(c, x);
@@ -435,7 +435,7 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 const struct term N(term_mix) = {
-    .name = "mix", .mem = mem, .part = part, .fresh = part, .home = home, .total = total,
+    .name = "mix", .mem = mem, .part = part, .fresh = part, .part_at = part_at, .total = total,
     .mix = mix_scores,
 #if QT > 1
     .mix_bwd = mix_gradient,

@@ -8,8 +8,8 @@ INLINE void turn_row(const struct angles *at, const struct pairs *p, int r, cons
 {
     const real *cos = cos_of(at, p, r), *sin = cos + p->width;
     real *a = row + p->offset;
-    if (p->interleaved) turn_interleaved(cos, sin, sign, p->count, a);
-    else turn_half(cos, sin, sign, p->count, a, a + p->count);
+    if (p->interleaved) rotate_interleaved(cos, sin, sign, p->count, a);
+    else rotate_half(cos, sin, sign, p->count, a, a + p->count);
 }
 
 static const struct pairs *table_of(const struct call *c, int x)
@@ -17,7 +17,7 @@ static const struct pairs *table_of(const struct call *c, int x)
     return c->table[c->plan->use[x].enc];
 }
 
-static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
@@ -71,7 +71,7 @@ INLINE void move_half(const int n, const bool past, const struct alike a, const 
 }
 #if VL > 1
 /* Even lanes become x cos - y sin, odd ones x sin + y cos: x and y are doubled into both lanes of a
- * pair, and multiplied by (cos, sin) and (-sin, cos).  The roundings are those of turn_pair(). */
+ * pair, and multiplied by (cos, sin) and (-sin, cos).  The roundings are those of rotate_pair(). */
 INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos,
                              const real *sin, const real sign, int t)
 {
@@ -101,7 +101,7 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
         const real *from = a.from + r * a.from_step + 2 * t;
         real *to = a.to + r * a.to_step + 2 * t;
         for (int i = 0; i < n; i++)
-            turn_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i],
+            rotate_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i],
                       &to[2 * i + 1]);
     }
 }
@@ -124,7 +124,7 @@ INLINE void move_pairs(const bool interleaved, const bool past, int count, const
         const real *from = a.from + r * a.from_step;
         real *to = a.to + r * a.to_step;
         for (int i = t; i < count; i++)
-            turn_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i],
+            rotate_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i],
                       &to[each * i + apart]);
     }
 }
@@ -262,7 +262,7 @@ static void gather(const struct pairs *p, const double *x, const real *row, cons
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -284,10 +284,10 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
 }
 
 /* For as many pairs as there can be: tables are not known when the workspace is measured. */
-static ptrdiff_t room(const struct call *c, int x)
+static ptrdiff_t buffer(const struct call *c, int x)
 {
     (void)x;
-    return angles_room(c->plan->dim / 2);
+    return angles_size(c->plan->dim / 2);
 }
 
 /* ---- Parts of learned frequencies ------------------------------------------------------------ */
@@ -301,7 +301,7 @@ static ptrdiff_t part(const struct call *c, int x)
         if (p->tensors.list[i].role == LOCI_LEARNED) return pairs_part(p->dim, p->axes);
     return 0;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h / c->plan->group * part(c, x);
@@ -309,15 +309,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 static const struct rotation rotation = {
-    .room = room,
-    .turn = turn,
+    .buffer = buffer,
+    .rotate = rotate,
     .move = move,
-    .turn_bwd = turn_bwd,
+    .rotate_bwd = rotate_bwd,
 };
 const struct term N(term_pairs) = {
     .name = "pairs",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .rotation = &rotation,
 };
@@ -358,16 +358,16 @@ static void fade(const struct call *c, int x, ptrdiff_t b, bool query, bool run,
 }
 
 static const struct rotation fading_rotation = {
-    .room = room,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .buffer = buffer,
+    .rotate = rotate,
+    .rotate_bwd = rotate_bwd,
     .span = span,
     .fade = fade,
 };
 const struct term N(term_fading_pairs) = {
     .name = "fading pairs",
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .rotation = &fading_rotation,
 };

@@ -227,9 +227,9 @@ static real ceiling(const struct tile *t, int x)
 
 static ptrdiff_t part(const struct call *c, int x)
 {
-    return pieces_part(pieces_room(&c->plan->enc[c->plan->use[x].enc]));
+    return pieces_part(pieces_capacity(&c->plan->enc[c->plan->use[x].enc]));
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h * part(c, x);
@@ -297,7 +297,7 @@ static void give_block(struct tile *t, int x, const struct lines *g, struct bloc
             w[r] = fma_(g->a[p], sums.slope[r], w[r]);
         }
         part[p] += fold_halves(sums.s + b.r0, b.rn);
-        part[table->room + p] += fold_halves(sums.x + b.r0, b.rn);
+        part[table->capacity + p] += fold_halves(sums.x + b.r0, b.rn);
     }
 }
 
@@ -314,13 +314,13 @@ static void give_apart(struct tile *t, int x)
             int64_t at;
             const real y = x_at(t, x, k, r, &at), ds = t->ds[k * QT + r];
             const int now = find_piece(&g, y);
-            if (now != p) part[p] += s, part[table->room + p] += sx, s = sx = 0, p = now;
+            if (now != p) part[p] += s, part[table->capacity + p] += sx, s = sx = 0, p = now;
             s += ds;
             sx = fma_(ds, y, sx);
             u[r] = fma_(ds * g.a[p], y, u[r]);
             w[r] = fma_(ds * g.a[p], psi_of(t, x, true)[at], w[r]);
         }
-        part[p] += s, part[table->room + p] += sx;
+        part[p] += s, part[table->capacity + p] += sx;
     }
 }
 
@@ -348,8 +348,8 @@ static void close_bwd(struct tile *t, int x)
         dc += (double)w[r] * inverses(t, x)[r] - dx * m;
         dfar -= share * dx * c;
     }
-    t->own[x].fresh[2 * (ptrdiff_t)table->room] += (real)dc;
-    t->own[x].fresh[2 * (ptrdiff_t)table->room + 1] += (real)dfar;
+    t->own[x].fresh[2 * (ptrdiff_t)table->capacity] += (real)dc;
+    t->own[x].fresh[2 * (ptrdiff_t)table->capacity + 1] += (real)dfar;
 }
 #endif
 
@@ -358,7 +358,7 @@ const struct term N(term_pieces) = {
     .mem = mem,
     .part = part,
     .fresh = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .open = open,
     .score = score,

@@ -197,7 +197,7 @@ static ptrdiff_t part(const struct call *c, int x)
     return added(c, x)
          + ((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KT) * padded(c->plan->dim);
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
     return h * added(c, x);
@@ -211,7 +211,7 @@ static ptrdiff_t grad(const struct call *c, int x)
     return c->plan->dim;
 }
 
-static ptrdiff_t kept(const struct call *c, int x)
+static ptrdiff_t chunk_state(const struct call *c, int x)
 {
     (void)c, (void)x;
     return KEPT;
@@ -268,7 +268,7 @@ static void give(const struct tile *t, int x, const struct reach *b, int i, real
 
 /* Returns the number of the block of dS from `first` on.  If it is not there, the one that does not
  * begin at `other` is complete: its gradients are given, and it begins anew. */
-static int take(const struct tile *t, int x, const struct reach *b, int64_t first, int64_t other)
+static int fold_block(const struct tile *t, int x, const struct reach *b, int64_t first, int64_t other)
 {
     struct grads *all = grads_of(t, x);
     for (int i = 0; i < 2; i++)
@@ -311,8 +311,8 @@ static void score_bwd(struct tile *t, int x)
         return;
     }
     const int64_t first = t->d - (BLOCK - 1);
-    const int newer = take(t, x, b, first, first + BLOCK);
-    const int older = take(t, x, b, first + BLOCK, first);
+    const int newer = fold_block(t, x, b, first, first + BLOCK);
+    const int older = fold_block(t, x, b, first + BLOCK, first);
     gather_tile(t->ds, t->keys,
                 (real *const[]){ grads_at(t, x, newer), grads_at(t, x, older) });
 }
@@ -355,7 +355,7 @@ const struct term N(term_roll) = {
     .name = "roll",
     .mem = mem,
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
     .added = added,
     .fresh = added,
@@ -363,7 +363,7 @@ const struct term N(term_roll) = {
     .score = score,
 #if QT > 1
     .grad = grad,
-    .kept = kept,
+    .chunk_state = chunk_state,
     .open_bwd = open_bwd,
     .score_bwd = score_bwd,
     .close_bwd = close_bwd,

@@ -70,7 +70,7 @@ static void open(struct tile *t, int x)
 }
 
 /* Are all rows at npos - 1? */
-static bool settled(const struct tile *t, int x)
+static bool fixed(const struct tile *t, int x)
 {
     const int last = scan_at(t, x).npos - 1;
     bool all = true;
@@ -84,7 +84,7 @@ static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrd
 {
     const struct call *c = t->c;
     if (gates == GATES_V)
-        return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, stride);
+        return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.buffer, stride);
     *stride = c->plan->dim;
     return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
          + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
@@ -100,7 +100,7 @@ static struct next next_gate_keys(const struct tile *t, const real *k, enum gate
 static void read(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
-    const bool still = settled(t, x);
+    const bool still = fixed(t, x);
     *rows_at(t, x, STILL) = still;
     if (still) return;
     if (a.gates != GATES_K) {
@@ -185,22 +185,22 @@ static ptrdiff_t grad(const struct call *c, int x)
 {
     return scan_of(c, c->plan->use[x].enc).npos + 1;
 }
-static ptrdiff_t kept(const struct call *c, int x)
+static ptrdiff_t chunk_state(const struct call *c, int x)
 {
     (void)c, (void)x;
     return KEPT;
 }
 static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     const struct scan a = scan_of(c, c->plan->use[x].enc);
-    return scan_home(c, &a, b, h);
+    return scan_part_at(c, &a, b, h);
 }
 static int keyed(const struct call *c, int x)
 {
     return scan_of(c, c->plan->use[x].enc).gates == GATES_GIVEN ? c->plan->dim : 0;
 }
-static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t keys_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     const struct scan a = scan_of(c, c->plan->use[x].enc);
     return scan_keys(c, &a, b, h / c->plan->group);
@@ -302,14 +302,14 @@ const struct term N(term_scan) = {
     .open = open,
     .read = read,
     .score = score,
-    .settled = settled,
+    .fixed = fixed,
 #if QT > 1
     .grad = grad,
-    .kept = kept,
+    .chunk_state = chunk_state,
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .keyed = keyed,
-    .key_home = key_home,
+    .keys_at = keys_at,
     .total = total,
     .open_bwd = open_bwd,
     .score_bwd = add_bwd,

@@ -31,7 +31,7 @@ static ptrdiff_t part(const struct call *c, int x)
     (void)c, (void)x;
     return 1;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b;
     return sink_at(h);
@@ -72,7 +72,7 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_sink) = {
-    .name = "sink", .part = part, .home = home, .total = total, .open = open, .ceiling = ceiling,
+    .name = "sink", .part = part, .part_at = part_at, .total = total, .open = open, .ceiling = ceiling,
 #if QT > 1
     .mem = mem, .open_bwd = open_bwd, .close_bwd = close_bwd,
 #endif

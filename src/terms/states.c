@@ -7,7 +7,7 @@
  *     ae_i = sum over j of P_ij ek_j
  *
  * A state may be of any length, so its gradient is taken from the rows as they were before they
- * turned:
+ * rotated:
  *
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
@@ -37,7 +37,7 @@ INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *rest
         b[t] = fma_(x, s, y * c);
     }
 }
-static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const int half = c->plan->dim / 2;
@@ -60,7 +60,7 @@ static void gather(const real *x, const real *d, int n, double *de)
     }
 }
 /* The adjoint, by c - is; a gradient of 0 stays 0, whatever the state. */
-INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *restrict b)
+INLINE void rotate_back(const real *restrict e, int n, real *restrict a, real *restrict b)
 {
     for (int t = 0; t < n; t++) {
         const real x = a[t], y = b[t], c = e[2 * t], s = e[2 * t + 1];
@@ -69,9 +69,9 @@ INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *res
         b[t] = none ? 0 : fma_(x, -s, y * c);
     }
 }
-/* Each row of each head is turned back once, by one thread, so the gradient of its state goes
+/* Each row of each head is rotated back once, by one thread, so the gradient of its state goes
  * straight to the tensor and needs no part. */
-static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -83,7 +83,7 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     for (int r = 0; r < n; r++) {
         real *row = d + r * stride;
         if (de) gather(rows + r * stride, row, half, de + place_of(c, query, b, h, i0 + r));
-        turn_back(e + (ptrdiff_t)r * 2 * half, half, row, row + half);
+        rotate_back(e + (ptrdiff_t)r * 2 * half, half, row, row + half);
     }
 }
 
@@ -127,7 +127,7 @@ static void close(struct tile *t, int x)
               (real *)c->in->ae + place_of(c, true, t->seq->b, t->h, t->i0), D);
 }
 
-/* All scores may be skipped alike, unless the keys are turned already: then nobody has seen whether
+/* All scores may be skipped alike, unless the keys are rotated already: then nobody has seen whether
  * states are finite. */
 static real ceiling(const struct tile *t, int x)
 {
@@ -143,7 +143,7 @@ static int keyed(const struct call *c, int x)
     (void)x;
     return c->plan->dim;
 }
-static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t keys_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)x;
     return place_of(c, false, b, h, 0);
@@ -195,8 +195,8 @@ static void value_bwd(struct tile *t, int x)
 #endif
 
 static const struct rotation rotation = {
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .rotate = rotate,
+    .rotate_bwd = rotate_bwd,
     .of_input = true,
 };
 const struct term N(term_states) = {
@@ -206,7 +206,7 @@ const struct term N(term_states) = {
     .close = close,
     .ceiling = ceiling,
     .keyed = keyed,
-    .key_home = key_home,
+    .keys_at = keys_at,
     .total = total,
 #if QT > 1
     .mem = mem,

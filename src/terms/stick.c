@@ -46,7 +46,7 @@ static ptrdiff_t mem(const struct call *c, int x)
     (void)c, (void)x;
     return DOUBLE + 1;
 }
-static ptrdiff_t kept(const struct call *c, int x)
+static ptrdiff_t chunk_state(const struct call *c, int x)
 {
     (void)c, (void)x;
     return DOUBLE;
@@ -61,7 +61,7 @@ static double shortest(const struct tile *t, int x)
 }
 /* A stick as a real: 0, if no product with it would be worth adding. */
 static real rest(double stick) { return stick < (double)LEAST ? 0 : (real)stick; }
-static bool spent(const struct tile *t, int x)
+static bool exhausted(const struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), *r = stick_of_chunk(t, x), least = shortest(t, x);
     for (int i = 0; i < t->rows; i++)
@@ -138,7 +138,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
 #endif
 
 /* The weigh hook: rows that have ended get a stick of length 0 and so weights of 0. */
-static void weigh(struct tile *t, int x)
+static void tile_weights(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), least = shortest(t, x);
     double *r = stick_of_chunk(t, x);
@@ -176,7 +176,7 @@ static ptrdiff_t part(const struct call *c, int x)
 {
     return stick_remainder(c, x) == REMAINDER_VECTOR ? c->plan->value_dim : 0;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)x, (void)b;
     return (ptrdiff_t)h * c->plan->value_dim;
@@ -191,7 +191,7 @@ static bool padding(const struct tile *t, int row)
 
 /* What a row's remainder is multiplied by: the value of its own key, the head's vector, or, in
  * padding too, NULL.  room: of a value. */
-static const real *heir(const struct tile *t, int x, int row, real *room)
+static const real *heir(const struct tile *t, int x, int row, real *buffer)
 {
     const struct call *c = t->c;
     const int remainder = stick_remainder(c, x);
@@ -199,13 +199,13 @@ static const real *heir(const struct tile *t, int x, int row, real *room)
     if (remainder == REMAINDER_VECTOR)
         return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
-    if (c->part.state) {
-        to_reals(c, stored_row(c, &c->part.values, t->seq->b, t->kvh, t->i0 + row),
-                 c->plan->value_dim, room);
-        return room;
+    if (row_values(c)) {
+        to_reals(c, stored_row(c, row_values(c), t->seq->b, t->kvh, t->i0 + row),
+                 c->plan->value_dim, buffer);
+        return buffer;
     }
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
-    return key < 0 ? NULL : find_row(c, VALUES, t->seq->b, t->kvh, key, room);
+    return key < 0 ? NULL : find_row(c, VALUES, t->seq->b, t->kvh, key, buffer);
 }
 
 /* Where the tile's first row is in [B][H][Lq]. */
@@ -219,9 +219,9 @@ static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
     const double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
-    real *rem = c->in->rem ? (real *)c->in->rem + first_row(t) : NULL, room[MAX_DIM];
+    real *rem = c->in->rem ? (real *)c->in->rem + first_row(t) : NULL, buffer[MAX_DIM];
     for (int i = 0; i < t->rows; i++) {
-        const real left = rest(R[i] * r[i]), *to = heir(t, x, i, room);
+        const real left = rest(R[i] * r[i]), *to = heir(t, x, i, buffer);
         if (rem) rem[i] = left;
         for (int n = 0; to && n < c->plan->value_dim; n++)
             t->total.o[n * QT + i] = fma_(left, to[n], t->total.o[n * QT + i]);
@@ -240,10 +240,10 @@ static void open_bwd(struct tile *t, int x)
     const int Dv = c->plan->value_dim;
     const real *rem = (const real *)c->in->rem + first_row(t), *drem = c->grad->drem;
     double *H = older(t, x);
-    real room[MAX_DIM];
+    real buffer[MAX_DIM];
     for (int i = 0; i < QT; i++) H[i] = 0;
     for (int i = 0; i < t->rows; i++) {
-        const real *to = heir(t, x, i, room), *dorow = t->dout.rows + (ptrdiff_t)i * padded(Dv);
+        const real *to = heir(t, x, i, buffer), *dorow = t->dout.rows + (ptrdiff_t)i * padded(Dv);
         real sum = drem ? drem[first_row(t) + i] : 0;
         for (int n = 0; to && n < Dv; n++) sum = fma_(dorow[n], to[n], sum);
         H[i] = (double)rem[i] * (double)sum;
@@ -263,15 +263,15 @@ static void whole(struct tile *t, int x)
         for (int i = 0; i < QT; i += VL) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + i;
             const vf p = vf_load(t->p + at), above = vf_sub(p, vf_load(least + i)),
-                     kept = vf_negative(above, vf_set1(0), p);
-            vf_store(t->p + at, vf_mul(kept, vf_load(left + i)));
+                     chunk_state = vf_negative(above, vf_set1(0), p);
+            vf_store(t->p + at, vf_mul(chunk_state, vf_load(left + i)));
             vf_store(t->ds + at, vf_negative(above, vf_set1(0), vf_load(t->ds + at)));
         }
     mask(t, t->p, 0);                    /* in a row that met NaN, 0 of what is left is NaN */
 }
 
 /* ds = h - sigmoid(z) H with H over this key and all older ones; sigmoid(z) waits in ds. */
-INLINE void weigh_bwd_block(struct tile *t, int r, const real *before, real *gained)
+INLINE void tile_weights_bwd_block(struct tile *t, int r, const real *before, real *gained)
 {
     vf H[BLOCK], sum[BLOCK];
     UNROLL for (int i = 0; i < BLOCK; i++) H[i] = vf_load(before + r + i * VL), sum[i] = vf_set1(0);
@@ -284,7 +284,7 @@ INLINE void weigh_bwd_block(struct tile *t, int r, const real *before, real *gai
         }
     UNROLL for (int i = 0; i < BLOCK; i++) vf_store(gained + r + i * VL, sum[i]);
 }
-static void weigh_bwd(struct tile *t, int x)
+static void tile_weights_bwd(struct tile *t, int x)
 {
     const real *first = begun(t, x);
     double *H = older(t, x);
@@ -293,7 +293,7 @@ static void weigh_bwd(struct tile *t, int x)
     mask(t, t->dp, 0);
     /* Weights of a row that had ended are 0 whatever the scores are. */
     for (int i = 0; i < QT; i++) before[i] = first[i] == 0 ? 0 : (real)H[i];
-    for (int r = 0; r < QT; r += BLOCK * VL) weigh_bwd_block(t, r, before, gained);
+    for (int r = 0; r < QT; r += BLOCK * VL) tile_weights_bwd_block(t, r, before, gained);
     for (int i = 0; i < QT; i++) H[i] += (double)gained[i];
 }
 
@@ -315,11 +315,11 @@ static void close_bwd(struct tile *t, int x)
 
 static const struct weights weights = {
     .chunk = chunk,
-    .weigh = weigh,
+    .tile_weights = tile_weights,
     .join = join,
 #if QT > 1
     .whole = whole,
-    .weigh_bwd = weigh_bwd,
+    .tile_weights_bwd = tile_weights_bwd,
 #endif
 };
 const struct term N(term_stick) = {
@@ -327,12 +327,12 @@ const struct term N(term_stick) = {
     .weights = &weights,
     .carry = carry,
     .mem = mem,
-    .kept = kept,
+    .chunk_state = chunk_state,
     .open = open,
-    .spent = spent,
+    .exhausted = exhausted,
     .close = close,
     .part = part,
-    .home = home,
+    .part_at = part_at,
     .total = total,
 #if QT > 1
     .open_bwd = open_bwd,

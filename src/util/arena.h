@@ -16,7 +16,7 @@ static inline bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 
  * code says how large the memory must be and where each block lies; `used` grows
  * either way.  `full`: sizes overflowed, and the count is worth nothing. */
 struct arena { char *base; size_t used; bool full; };
-static inline void *take_bytes(struct arena *a, size_t count, size_t each)
+static inline void *carve_bytes(struct arena *a, size_t count, size_t each)
 {
     size_t n;
     /* Half of SIZE_MAX leaves room to round the sum up, here and where callers add sums. */

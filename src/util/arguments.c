@@ -7,7 +7,7 @@
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */
 
-loci_status loci_take_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
+loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
                              const char *name, loci_error *e)
 {
     size_t size;
@@ -34,9 +34,9 @@ loci_status loci_take_struct(void *to, size_t now, size_t frozen, bool sized, co
     memset((char *)to + part, 0, now - part);
     return LOCI_OK;
 }
-loci_status loci_take_call(loci_call *to, bool sized, const loci_call *from)
+loci_status loci_copy_call(loci_call *to, bool sized, const loci_call *from)
 {
-    return from ? TAKE(loci_call, to, from, error, sized, from->error) : LOCI_BAD_ARG;
+    return from ? COPY_STRUCT(loci_call, to, from, error, sized, from->error) : LOCI_BAD_ARG;
 }
 
 /* ---- Positions ------------------------------------------------------------------------------- */

@@ -17,16 +17,16 @@
  * refused; else it stands for the struct of version 0.1, whose last field UP_TO() names.  Fields
  * that the caller's struct lacks become 0.  Fields that this library does not know must be 0, or
  * the caller asks for something it would silently not get. */
-loci_status loci_take_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
+loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
                              const char *name, loci_error *e);
 #define UP_TO(type, last) \
     ((offsetof(type, last) + sizeof((type *)0)->last + _Alignof(type) - 1) / _Alignof(type) \
      * _Alignof(type))
-#define TAKE(type, to, from, last, sized, e) \
-    loci_take_struct(to, sizeof(type), UP_TO(type, last), sized, from, #type, e)
+#define COPY_STRUCT(type, to, from, last, sized, e) \
+    loci_copy_struct(to, sizeof(type), UP_TO(type, last), sized, from, #type, e)
 
 /* BAD_ARG, with no sentence, when there is no call. */
-loci_status loci_take_call(loci_call *to, bool sized, const loci_call *from);
+loci_status loci_copy_call(loci_call *to, bool sized, const loci_call *from);
 
 /* ---- Positions ------------------------------------------------------------------------------- */
 

@@ -23,8 +23,8 @@ static inline void lock_close(struct lock *l)
     pthread_cond_destroy(&l->woken);
     pthread_mutex_destroy(&l->taken);
 }
-static inline void lock_take(struct lock *l) { pthread_mutex_lock(&l->taken); }
-static inline void lock_give(struct lock *l) { pthread_mutex_unlock(&l->taken); }
+static inline void lock_acquire(struct lock *l) { pthread_mutex_lock(&l->taken); }
+static inline void lock_release(struct lock *l) { pthread_mutex_unlock(&l->taken); }
 /* With the lock: gives it, waits for a wake, and takes it again.  It may return without one. */
 static inline void lock_wait(struct lock *l) { pthread_cond_wait(&l->woken, &l->taken); }
 /* With the lock: whoever waits goes on. */
@@ -46,14 +46,14 @@ static inline void lock_open(struct lock *l)
     atomic_init(&l->wakes, 0);
 }
 static inline void lock_close(struct lock *l) { (void)l; }
-static inline void lock_take(struct lock *l) { while (atomic_exchange(&l->taken, 1)) { } }
-static inline void lock_give(struct lock *l) { atomic_store(&l->taken, 0); }
+static inline void lock_acquire(struct lock *l) { while (atomic_exchange(&l->taken, 1)) { } }
+static inline void lock_release(struct lock *l) { atomic_store(&l->taken, 0); }
 static inline void lock_wait(struct lock *l)
 {
     const unsigned seen = atomic_load(&l->wakes);
-    lock_give(l);
+    lock_release(l);
     while (atomic_load(&l->wakes) == seen) { }
-    lock_take(l);
+    lock_acquire(l);
 }
 static inline void lock_wake(struct lock *l) { atomic_fetch_add(&l->wakes, 1); }
 

@@ -2,32 +2,32 @@
 /* turns.c -- see turns.h. */
 #include "util/ordered_sum.h"
 
-void loci_turns_open(struct turns *t, int jobs)
+void loci_ordered_sum_open(struct ordered_sum *t, int jobs)
 {
     t->next = 0, t->stop = false;
     for (int i = 0; i < t->blocks; i++)
-        t->block[i] = (struct turn_block){ .stage = i < jobs ? IDLE : FREE, .kept = i < jobs };
+        t->block[i] = (struct ordered_block){ .stage = i < jobs ? IDLE : FREE, .owned = i < jobs };
     lock_open(&t->lock);
 }
-void loci_turns_close(struct turns *t) { lock_close(&t->lock); }
+void loci_ordered_sum_close(struct ordered_sum *t) { lock_close(&t->lock); }
 
 /* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on
  * with stands for the chunks to come, too. */
-static bool comes_first(const struct turn_block *before, const struct turn_block *b)
+static bool comes_first(const struct ordered_block *before, const struct ordered_block *b)
 {
     if (before->stage < FILLING || before->number >= b->number) return false;
     if (b->stage == PLACED) return true;
     if (before->item.place != b->item.place || before->stage >= PLACED) return false;
     return before->chunk <= b->chunk
-        && b->chunk <= (before->kept ? before->item.last : before->chunk);
+        && b->chunk <= (before->owned ? before->item.last : before->chunk);
 }
 /* A block that the job of block `own` may add now: its own, or one that was left behind.  Blocks of
  * others are theirs to add, or the job of the first item would be kept from its work. */
-static struct turn_block *find_due(struct turns *t, int own)
+static struct ordered_block *find_due(struct ordered_sum *t, int own)
 {
     for (int i = 0; i < t->blocks; i++) {
-        struct turn_block *b = &t->block[i];
-        if ((b->stage != FULL && b->stage != PLACED) || (b->kept && i != own)) continue;
+        struct ordered_block *b = &t->block[i];
+        if ((b->stage != FULL && b->stage != PLACED) || (b->owned && i != own)) continue;
         bool due = true;
         for (int k = 0; k < t->blocks && due; k++) due = !comes_first(&t->block[k], b);
         if (due) return b;
@@ -35,65 +35,65 @@ static struct turn_block *find_due(struct turns *t, int own)
     return NULL;
 }
 /* The block in which a job goes on from where `from` was handed in. */
-static void go_on(struct turn_block *to, const struct turn_block *from)
+static void go_on(struct ordered_block *to, const struct ordered_block *from)
 {
-    const struct turn_block last = *from;
-    *to = (struct turn_block){ .stage = last.chunk < last.item.last ? FILLING : IDLE, .kept = true,
+    const struct ordered_block last = *from;
+    *to = (struct ordered_block){ .stage = last.chunk < last.item.last ? FILLING : IDLE, .owned = true,
                                .number = last.number, .chunk = last.chunk + 1, .item = last.item };
 }
 /* Under the lock, which is open while the sums are added. */
-static void add(struct turns *t, struct turn_block *b)
+static void add(struct ordered_sum *t, struct ordered_block *b)
 {
     const bool shared = b->stage == PLACED;
     b->stage = shared ? JOINING : ADDING;
-    lock_give(&t->lock);
+    lock_release(&t->lock);
     t->add(t->arg, (int)(b - t->block), b->number, b->chunk, shared);
-    lock_take(&t->lock);
+    lock_acquire(&t->lock);
     if (!shared && t->shares && b->chunk == b->item.last) b->stage = PLACED;
-    else if (b->kept) go_on(b, b);
+    else if (b->owned) go_on(b, b);
     else b->stage = FREE;
     lock_wake(&t->lock);
 }
 
-ptrdiff_t loci_turns_take(struct turns *t, int block)
+ptrdiff_t loci_ordered_sum_next(struct ordered_sum *t, int block)
 {
-    struct turn_block *b = &t->block[block];
-    lock_take(&t->lock);
+    struct ordered_block *b = &t->block[block];
+    lock_acquire(&t->lock);
     const ptrdiff_t number = t->stop || t->next == t->items ? -1 : t->next++;
     if (number >= 0) {
-        const struct turn_item item = t->find(t->arg, number);
-        *b = (struct turn_block){ .stage = FILLING, .kept = true, .number = number,
+        const struct ordered_item item = t->find(t->arg, number);
+        *b = (struct ordered_block){ .stage = FILLING, .owned = true, .number = number,
                                   .chunk = item.first, .item = item };
     } else {
-        *b = (struct turn_block){ .stage = FREE };
+        *b = (struct ordered_block){ .stage = FREE };
         lock_wake(&t->lock);
     }
-    lock_give(&t->lock);
+    lock_release(&t->lock);
     return number;
 }
 
 /* A full block whose turn has not come is left behind: for a spare one, which is returned, or for
  * nothing (-1), if there is nothing to go on with.  If there is no spare one it stays (its own). */
-static int leave(struct turns *t, int own)
+static int leave(struct ordered_sum *t, int own)
 {
-    struct turn_block *b = &t->block[own];
+    struct ordered_block *b = &t->block[own];
     const bool ends = b->chunk == b->item.last && t->next == t->items;
     for (int i = 0; i < t->blocks && !ends; i++)
         if (t->block[i].stage == FREE) {
             go_on(&t->block[i], b);
-            b->kept = false;
+            b->owned = false;
             return i;
         }
-    if (ends) b->kept = false;
+    if (ends) b->owned = false;
     return ends ? -1 : own;
 }
-int loci_turns_hand_in(struct turns *t, int own)
+int loci_ordered_sum_submit(struct ordered_sum *t, int own)
 {
     int on = own;
-    lock_take(&t->lock);
+    lock_acquire(&t->lock);
     t->block[own].stage = FULL;
     while (!t->stop) {
-        struct turn_block *due = find_due(t, own);
+        struct ordered_block *due = find_due(t, own);
         if (due) {
             add(t, due);
             continue;
@@ -104,14 +104,14 @@ int loci_turns_hand_in(struct turns *t, int own)
         lock_wait(&t->lock);
     }
     if (t->stop) on = -1;
-    lock_give(&t->lock);
+    lock_release(&t->lock);
     return on;
 }
 
-void loci_turns_stop(struct turns *t)
+void loci_ordered_sum_stop(struct ordered_sum *t)
 {
-    lock_take(&t->lock);
+    lock_acquire(&t->lock);
     t->stop = true;
     lock_wake(&t->lock);
-    lock_give(&t->lock);
+    lock_release(&t->lock);
 }

@@ -28,25 +28,25 @@ static inline int spare_blocks(int jobs) { return jobs / 2 < MOST_SPARE ? jobs /
 
 /* What an item adds to: items with the same place add to the same numbers, in chunks first .. last;
  * beside that all items may add to totals that they share, once, after their last chunk. */
-struct turn_item { ptrdiff_t place, first, last; };
+struct ordered_item { ptrdiff_t place, first, last; };
 
-enum turn_stage {
+enum ordered_stage {
     FREE,                                /* nobody's */
     IDLE,                                /* of a job that has no item in hand */
     FILLING,                             /* of an item, which has come to `chunk` */
     FULL, ADDING,                        /* summed; somebody adds it */
     PLACED, JOINING                      /* it is, but its share of the shared totals is not */
 };
-struct turn_block {
-    enum turn_stage stage;
-    bool kept;                           /* a job goes on with it */
+struct ordered_block {
+    enum ordered_stage stage;
+    bool owned;                           /* a job goes on with it */
     ptrdiff_t number, chunk;             /* of the item */
-    struct turn_item item;
+    struct ordered_item item;
 };
 
-struct turns {
+struct ordered_sum {
     /* What the item with this number is.  Asked under the lock. */
-    struct turn_item (*find)(void *arg, ptrdiff_t number);
+    struct ordered_item (*find)(void *arg, ptrdiff_t number);
     /* Adds the block of an item: to its place, or, `shared`, to what all items share. */
     void (*add)(void *arg, int block, ptrdiff_t number, ptrdiff_t chunk, bool shared);
     void *arg;
@@ -58,19 +58,19 @@ struct turns {
     struct lock lock;                    /* woken when a block has moved on */
     ptrdiff_t next;                      /* first item that nobody has taken */
     bool stop;
-    struct turn_block block[MOST_BLOCKS];
+    struct ordered_block block[MOST_BLOCKS];
 };
 
 /* The caller has filled in the fields before `lock`; jobs: how many there will be at most. */
-void loci_turns_open(struct turns *, int jobs);
-void loci_turns_close(struct turns *);
+void loci_ordered_sum_open(struct ordered_sum *, int jobs);
+void loci_ordered_sum_close(struct ordered_sum *);
 /* Takes the next item for the job that has this block, which begins with the item's first chunk;
  * -1: none is left, or all stop, and the job ends. */
-ptrdiff_t loci_turns_take(struct turns *, int block);
+ptrdiff_t loci_ordered_sum_next(struct ordered_sum *, int block);
 /* The sums of the item's chunk are in the block: adds what may be added now.  Returns the block for
  * the next chunk, or for the next item after the last one; -1: the job ends. */
-int loci_turns_hand_in(struct turns *, int block);
+int loci_ordered_sum_submit(struct ordered_sum *, int block);
 /* All jobs end, and those that wait stop waiting; blocks that were not added never are. */
-void loci_turns_stop(struct turns *);
+void loci_ordered_sum_stop(struct ordered_sum *);
 
 #endif

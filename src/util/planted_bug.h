@@ -8,6 +8,6 @@
 #ifndef LOCI_PLANT
 #define LOCI_PLANT 0
 #endif
-#define SOUND(number, rule) (LOCI_PLANT == (number) || (rule))
+#define PLANTED_BUG(number, rule) (LOCI_PLANT == (number) || (rule))
 
 #endif

@@ -195,24 +195,24 @@ static bool is_result(const struct play *p, const void *at, enum play_pass pass)
         && at != p->cached.memory;
 }
 struct picture { unsigned char *block[512]; };
-static void take_picture(const struct play *p, struct picture *to)
+static void copy_picture(const struct play *p, struct picture *to)
 {
-    for (int i = 0; i < p->room.blocks; i++) {
-        to->block[i] = __real_malloc(p->room.block[i].bytes + 1);
+    for (int i = 0; i < p->mem.blocks; i++) {
+        to->block[i] = __real_malloc(p->mem.block[i].bytes + 1);
         if (!to->block[i]) exit(2);
-        memcpy(to->block[i], p->room.block[i].at, p->room.block[i].bytes);
+        memcpy(to->block[i], p->mem.block[i].at, p->mem.block[i].bytes);
     }
 }
 static void drop_picture(const struct play *p, struct picture *of)
 {
-    for (int i = 0; i < p->room.blocks; i++) __real_free(of->block[i]);
+    for (int i = 0; i < p->mem.blocks; i++) __real_free(of->block[i]);
 }
 static bool same(const struct play *p, const struct picture *of, enum play_pass pass, bool results)
 {
-    for (int i = 0; i < p->room.blocks; i++) {
-        const void *at = p->room.block[i].at;
+    for (int i = 0; i < p->mem.blocks; i++) {
+        const void *at = p->mem.block[i].at;
         if (results ? !is_result(p, at, pass) : is_output(p, at, pass)) continue;
-        if (memcmp(at, of->block[i], p->room.block[i].bytes)) return false;
+        if (memcmp(at, of->block[i], p->mem.block[i].bytes)) return false;
     }
     return true;
 }
@@ -230,12 +230,12 @@ static const loci_host host = { .run = run, .cancelled = cancelled, .threads = 2
 static void cancel(struct play *p, enum play_pass pass, const char *name)
 {
     struct picture before, calm;
-    take_picture(p, &before);
+    copy_picture(p, &before);
     asked = 0, patience = LONG_MAX;
     const loci_status status = play_pass(p, pass);
     const long questions = asked;
     CHECK_THAT(!status, "%s: %s", name, p->error.text);
-    take_picture(p, &calm);
+    copy_picture(p, &calm);
     for (long n = 0; n < questions; n += whole ? 1 : 1 + questions / 4) {
         asked = 0, patience = n, cancels++;
         const loci_status told = play_pass(p, pass);

@@ -160,7 +160,7 @@ static void count_files(void)
 
 /* The hash of weights that results of a lab have, in the order of their names; "": there are none.
  */
-static void hashes(const char *lab, char *to, size_t room)
+static void hashes(const char *lab, char *to, size_t capacity)
 {
     char runs[SCRATCH + 128];
     struct dirent **list = NULL;
@@ -172,7 +172,7 @@ static void hashes(const char *lab, char *to, size_t room)
         size_t bytes;
         snprintf(name, sizeof name, "%s/runs/%.40s/result.json", lab, list[i]->d_name);
         char *text = get(name, &bytes), *at = text ? strstr(text, "weights_sha256") : NULL;
-        if (at) snprintf(to + strlen(to), room - strlen(to), "%.84s\n", at);
+        if (at) snprintf(to + strlen(to), capacity - strlen(to), "%.84s\n", at);
         __real_free(text);
         __real_free(list[i]);
     }
@@ -217,8 +217,8 @@ static void leave(int code, void *arg)
 /* In a child: exit() instead of a return, as commands may do that, too. */
 static void run_child(const char *words, int kinds, enum inject_how how, int error, long at)
 {
-    char room[8192], *argv[64];
-    const int argc = split(words, room, argv);
+    char buffer[8192], *argv[64];
+    const int argc = split(words, buffer, argv);
     const int out = __real_open(path("said"), O_WRONLY | O_CREAT | O_TRUNC, 0600),
               err = __real_open(path("errors"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(99);

@@ -11,7 +11,7 @@
 #include "loci/convert.h"
 #include "loci/layers.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 /* Did a call fail with a sentence that has this in it? */
@@ -29,11 +29,11 @@ struct problem {
     void *tables, *work;
     const void *tensors[WALK_TENSORS];
     size_t bytes;
-    struct room room;
+    struct mem mem;
 };
 static float *numbers(struct problem *p, size_t n)
 {
-    float *x = room_take(&p->room, n * sizeof *x);
+    float *x = mem_alloc(&p->mem, n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)walk_uniform();
     return x;
 }
@@ -49,7 +49,7 @@ static void make(struct problem *p, loci_desc d)
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(p->plan, list, WALK_TENSORS);
     for (int i = 0; i < n; i++) p->tensors[i] = numbers(p, 4096);
-    p->tables = room_take(&p->room, loci_tables_size(p->plan, 100));
+    p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, 100));
     if (loci_prepare(p->plan, 100, p->tensors, p->tables)) exit(2);
     p->call = (loci_call)LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
                                    .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
@@ -59,11 +59,11 @@ static void make(struct problem *p, loci_desc d)
                                    .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 });
     if (d.stage == LOCI_EMBED) p->call.k_len = 0, p->call.batch = 1, p->call.q_len = 4;
     p->bytes = loci_workspace(p->plan, &p->call, 1);
-    p->work = room_take(&p->room, p->bytes);
+    p->work = mem_alloc(&p->mem, p->bytes);
 }
 static void drop(struct problem *p)
 {
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
     loci_plan_destroy(p->plan);
 }
 static loci_status forward(struct problem *p)
@@ -167,7 +167,7 @@ static void far_keys(void)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1));
     const size_t bytes = loci_cache_size(p.plan, B, 100);
     loci_cache *c;
-    void *memory = room_take(&p.room, bytes);
+    void *memory = mem_alloc(&p.mem, bytes);
     for (int n = 0; n < COUNT(beyond); n++) {
         if (loci_cache_create(&c, p.plan, B, 100, 0, memory, &p.e)) exit(2);
         for (int i = 0; i < L; i++) pos[i] = i;
@@ -413,10 +413,10 @@ static void windows(void)
 
 /* The struct as a program of another version has it: `size` of its own, of which the first `part`
  * bytes are ours and then there is `rest`. */
-static void *other_version(struct room *room, const void *ours, size_t part, size_t size, int rest)
+static void *other_version(struct mem *mem, const void *ours, size_t part, size_t size, int rest)
 {
     const size_t bytes = (size > part ? size : part) + 64;
-    char *p = room_take(room, bytes);
+    char *p = mem_alloc(mem, bytes);
     memset(p, rest, bytes);
     memcpy(p, ours, part);
     memcpy(p, &size, sizeof size);
@@ -476,7 +476,7 @@ static void versions(bool sized)
     for (int n = 0; n < COUNT(structs); n++) {
         const size_t now = structs[n].now, first = structs[n].first, zero = 0;
         /* what follows is not its own */
-        char *old = other_version(&p.room, structs[n].ours, first, first, 0xff);
+        char *old = other_version(&p.mem, structs[n].ours, first, first, 0xff);
         memcpy(old, &zero, sizeof zero);
         if (sized && !structs[n].alone)
             CHECK_SAYS(structs[n].try(&p, old), LOCI_BAD_ARG, &p.e, "size is 0 and must be",
@@ -484,15 +484,15 @@ static void versions(bool sized)
         else
             CHECK_THAT(!structs[n].try(&p, old), "%s: size 0 reads more than the struct of 0.1",
                        structs[n].name);
-        CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, first, first, 0xff)),
+        CHECK_THAT(!structs[n].try(&p, other_version(&p.mem, structs[n].ours, first, first, 0xff)),
                    "%s: the size of 0.1 reads more than that", structs[n].name);
-        CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 0)),
+        CHECK_THAT(!structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, now + 48, 0)),
                    "%s: a later one, nothing said", structs[n].name);
-        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 1)),
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, now + 48, 1)),
                    LOCI_UNSUPPORTED, &p.e, "they must be zero", structs[n].name);
-        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, first - 8, 0)),
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, first - 8, 0)),
                    LOCI_BAD_ARG, &p.e, "at least", structs[n].name);
-        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, 9, 0)),
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, 9, 0)),
                    LOCI_BAD_ARG, &p.e, "at least", structs[n].name);
         CHECK_THAT(structs[n].try(&p, NULL) == LOCI_BAD_ARG, "%s: NULL", structs[n].name);
     }
@@ -548,12 +548,12 @@ static void damaged_caches(void)
     int64_t pos[L];
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+fox", .keys_rotated = 1));
     const size_t bytes = loci_cache_size(p.plan, B, 70), lists = sizeof(struct loci_cache) + 1024;
-    char *saved = room_take(&p.room, bytes), *memory = room_take(&p.room, bytes);
+    char *saved = mem_alloc(&p.mem, bytes), *memory = mem_alloc(&p.mem, bytes);
     loci_cache *c;
     for (int i = 0; i < L; i++) pos[i] = i;
     if (loci_cache_create(&c, p.plan, B, 70, 0, saved, &p.e)) exit(2);
     p.call.cache = c, p.call.q_pos = p.call.k_pos = pos;
-    void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 0));
+    void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 0));
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call)
                && !loci_forward(p.plan, p.tables, work, &p.call), "a cache: %s", p.e.text);
     memcpy(memory, saved, bytes);
@@ -600,11 +600,11 @@ static void damaged_counts(void)
     static const int64_t values[] = { INT64_MIN, INT64_MAX, -1, 2 };
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1));
     const size_t bytes = loci_cache_size(p.plan, B, 70);
-    char *memory = room_take(&p.room, bytes), *before = room_take(&p.room, bytes);
+    char *memory = mem_alloc(&p.mem, bytes), *before = mem_alloc(&p.mem, bytes);
     loci_cache *c, *opened;
     if (loci_cache_create(&c, p.plan, B, 70, 0, memory, &p.e)) exit(2);
     p.call.cache = c;
-    void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 0));
+    void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 0));
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call), "append: %s", p.e.text);
     int64_t *pos = cache_list(c, c->pos) + cache_capacity(c);        /* of the second entry */
     for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
@@ -626,7 +626,7 @@ static void empty_cache(void)
     struct problem p;
     loci_cache *c;
     make(&p, (loci_desc)LOCI_DESC(.encoding = "nope"));
-    void *memory = room_take(&p.room, loci_cache_size(p.plan, 0, 64));
+    void *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 0, 64));
     CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0)
                == LOCI_NONE, "a cache of no sequences: %s", p.e.text);
     p.call.batch = 0, p.call.cache = c;
@@ -650,7 +650,7 @@ static void cancelling(void)
     float *x = numbers(&p, B * H * LONG * D), *y = numbers(&p, B * H * LONG * D);
     p.call = (loci_call)LOCI_CALL(.batch = B, .q_len = LONG, .k_len = LONG, .host = &host,
                                   .error = &p.e, .q = dense(x), .k = dense(x), .v = dense(x));
-    void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 1));
+    void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 1));
     for (int n = 0; n < 2; n++) {
         patience = n;
         CHECK_SAYS(loci_rotate(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x), dense(y)),
@@ -665,7 +665,7 @@ static void cancelling(void)
     for (int ring = 0; ring < 2; ring++) {
         const size_t bytes = loci_cache_size(p.plan, B, 2 * LONG);
         loci_cache *c, *d;
-        void *memory = room_take(&p.room, bytes), *twin = room_take(&p.room, bytes);
+        void *memory = mem_alloc(&p.mem, bytes), *twin = mem_alloc(&p.mem, bytes);
         memset(memory, 0, bytes), memset(twin, 0, bytes);
         if (loci_cache_create(&c, p.plan, B, 2 * LONG, ring, memory, &p.e)
             || loci_cache_create(&d, p.plan, B, 2 * LONG, ring, twin, &p.e)) exit(2);

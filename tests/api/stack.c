@@ -182,7 +182,7 @@ static void rank_calls(void *arg)
                                                 .gather = gather);
         const size_t bytes = loci_parallel_workspace(p->plan, &p->call, &all, 1),
                      decode = loci_parallel_decode_workspace(p->plan, &p->call, &all);
-        void *work = room_take(&p->room, bytes > decode ? bytes : decode);
+        void *work = mem_alloc(&p->mem, bytes > decode ? bytes : decode);
         well(loci_parallel_forward(p->plan, p->tables, work, &p->call, &all));
         well(loci_parallel_backward(p->plan, p->tables, work, &p->call, &p->grad, &all));
         well(loci_parallel_decode(p->plan, p->tables, work, &p->call, &all));

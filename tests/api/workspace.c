@@ -68,7 +68,7 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
     static int64_t list[2 * MOST + 2];
     static const double coord[1];
     static const loci_grad none = LOCI_GRAD();
-    struct room room;
+    struct measured measured;
     loci_host host = { .run = run_here, .threads = 1 + (int)draw(8) };
     loci_call most = LOCI_CALL(.batch = cache ? 2 : draw(3), .q_len = few_or_many(MOST),
                                .k_len = few_or_many(MOST), .cache = cache, .host = &host);
@@ -96,7 +96,7 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
         const struct opening pass = { .stage = LOCI_ATTENTION, .grad = back ? &none : NULL,
                                       .tiles = back };
         const size_t need = draw(1) ? loci_workspace(p, &fewer, back)
-                                    : loci_attention_room(p, &fewer, &pass, &room);
+                                    : loci_measure_attention(p, &fewer, &pass, &measured);
         CHECK_THAT(need > 0 && need <= enough,
                    "%s: %zu bytes for %td entries, %td rows, %td keys and %d threads, but %zu for "
                    "%td, %td, %td and %d%s%s", text, need, fewer.batch, fewer.q_len, fewer.k_len,

@@ -18,7 +18,7 @@
 
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 /* ---- A problem in float ---------------------------------------------------------------------- */
@@ -43,12 +43,12 @@ struct task {
     float *ae, *dae;                     /* where the encoding has states, else NULL */
     /* [axes][k_len], of encodings with several; the rows are the last keys */
     double *coord;
-    struct room room;
+    struct mem mem;
 };
 
 static float *around(struct task *t, size_t count, double middle, double size)
 {
-    float *x = room_take(&t->room, count * sizeof *x);
+    float *x = mem_alloc(&t->mem, count * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = (float)(middle + size * walk_uniform());
     return x;
 }
@@ -60,17 +60,17 @@ static void give_coordinates(struct task *t)
 {
     const ptrdiff_t axes = loci_axes(t->plan), first = t->k_len - t->q_len;
     if (axes < 2) return;
-    double *q = room_take(&t->room, (size_t)(axes * t->q_len) * sizeof *q);
+    double *q = mem_alloc(&t->mem, (size_t)(axes * t->q_len) * sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++)
         memcpy(q + a * t->q_len, t->coord + a * t->k_len + first, (size_t)t->q_len * sizeof *q);
     t->call.q_coord = q, t->call.k_coord = t->coord;
 }
 /* Those of the keys from .. from + k_len - 1 of another task. */
-static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t from)
+static void copy_coordinates(struct task *t, const struct task *whole, ptrdiff_t from)
 {
     const ptrdiff_t axes = loci_axes(t->plan);
     if (axes < 2) return;
-    t->coord = room_take(&t->room, (size_t)(axes * t->k_len) * sizeof *t->coord);
+    t->coord = mem_alloc(&t->mem, (size_t)(axes * t->k_len) * sizeof *t->coord);
     for (ptrdiff_t a = 0; a < axes; a++)
         memcpy(t->coord + a * t->k_len, whole->coord + a * whole->k_len + from,
                (size_t)t->k_len * sizeof *t->coord);
@@ -106,14 +106,14 @@ static bool make(struct task *t)
             for (size_t n = 0; n < t->size[i]; n++)
                 t->data[i][n] = size * (t->data[i][n] + middle);
         } else {
-            float *start = room_take(&t->room, t->size[i] * sizeof *start);
+            float *start = mem_alloc(&t->mem, t->size[i] * sizeof *start);
             loci_tensor_init(t->plan, i, 1, start);
             for (size_t n = 0; n < t->size[i]; n++)
                 t->data[i][n] = 0.25f + t->data[i][n] + start[n];
         }
     }
     const ptrdiff_t coordinates = loci_axes(t->plan) > 1 ? loci_axes(t->plan) * t->k_len : 0;
-    t->coord = room_take(&t->room, (size_t)coordinates * sizeof *t->coord);
+    t->coord = mem_alloc(&t->mem, (size_t)coordinates * sizeof *t->coord);
     for (ptrdiff_t i = 0; i < coordinates; i++) t->coord[i] = walk_coordinate(100);
     return true;
 }
@@ -121,14 +121,14 @@ static void outputs(struct task *t)
 {
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
         k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
-    t->o = room_take(&t->room, q_rows * (size_t)t->value_dim * sizeof(float)),
-        t->rows = room_take(&t->room, q_rows * sizeof(float));
-    t->dq = room_take(&t->room, q_rows * (size_t)t->dim * sizeof(float)),
-        t->dk = room_take(&t->room, k_rows * (size_t)t->dim * sizeof(float));
-    t->dv = room_take(&t->room, k_rows * (size_t)t->value_dim * sizeof(float));
-    t->ae = t->plan->states ? room_take(&t->room, q_rows * (size_t)t->dim * sizeof(float)) : NULL;
+    t->o = mem_alloc(&t->mem, q_rows * (size_t)t->value_dim * sizeof(float)),
+        t->rows = mem_alloc(&t->mem, q_rows * sizeof(float));
+    t->dq = mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float)),
+        t->dk = mem_alloc(&t->mem, k_rows * (size_t)t->dim * sizeof(float));
+    t->dv = mem_alloc(&t->mem, k_rows * (size_t)t->value_dim * sizeof(float));
+    t->ae = t->plan->states ? mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float)) : NULL;
     for (int i = 0; i < t->tensors; i++)
-        t->ddata[i] = room_take(&t->room, t->size[i] * sizeof(float));
+        t->ddata[i] = mem_alloc(&t->mem, t->size[i] * sizeof(float));
     t->call.size = sizeof t->call, t->grad.size = sizeof t->grad;
     t->call.batch = t->batch, t->call.q_len = t->q_len, t->call.k_len = t->k_len;
     t->call.q.data = t->q, t->call.k.data = t->k, t->call.v.data = t->v, t->call.o.data = t->o;
@@ -143,7 +143,7 @@ static void outputs(struct task *t)
 }
 static void drop(struct task *t)
 {
-    room_leave(&t->room, 0);
+    mem_release(&t->mem, 0);
     loci_plan_destroy(t->plan);
     *t = (struct task){ 0 };
 }
@@ -160,7 +160,7 @@ static bool run(struct task *t, bool backward)
     loci_error e = { 0 };
     loci_host host = { 0 };
     const ptrdiff_t range = t->k_len > 8192 ? 16384 : 8192;
-    void *tables = room_take(&t->room, loci_tables_size(t->plan, range));
+    void *tables = mem_alloc(&t->mem, loci_tables_size(t->plan, range));
     t->call.error = &e;
     if (t->threads > 1) {
         if (loci_pool_create(&host, t->threads)) exit(2);
@@ -170,12 +170,12 @@ static bool run(struct task *t, bool backward)
         host = (loci_host){ .run = last_first, .threads = -t->threads };
         t->call.host = &host;
     }
-    void *work = room_take(&t->room, loci_workspace(t->plan, &t->call, backward));
+    void *work = mem_alloc(&t->mem, loci_workspace(t->plan, &t->call, backward));
     bool ok = !loci_prepare(t->plan, range, (const void *const *)t->data, tables)
         && !loci_forward(t->plan, tables, work, &t->call);
     if (ok && backward) {
-        room_leave(&t->room, t->room.blocks - 1);
-        work = room_take(&t->room, loci_workspace(t->plan, &t->call, true));
+        mem_release(&t->mem, t->mem.blocks - 1);
+        work = mem_alloc(&t->mem, loci_workspace(t->plan, &t->call, true));
         ok = !loci_backward(t->plan, tables, work, &t->call, &t->grad);
     }
     if (t->threads > 1) loci_pool_destroy(&host);
@@ -320,7 +320,7 @@ static float *cut(struct task *t, const struct task *from, int i, float *x, ptrd
     size_t inner = 1;
     for (int r = axis + 1; r < f->rank; r++) inner *= (size_t)f->shape[r];
     const size_t outer = from->size[i] / (old * inner);
-    float *some = room_take(&t->room, outer * now * inner * sizeof *some);
+    float *some = mem_alloc(&t->mem, outer * now * inner * sizeof *some);
     for (size_t n = 0; n < outer; n++)
         memcpy(some + n * now * inner, x + (n * old + (size_t)(queries ? q_from : k_from)) * inner,
                now * inner * sizeof *some);
@@ -343,7 +343,7 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
         t.tensor[i] = whole->tensor[i], t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads,
         G = t.kv_heads;
-    float *some = room_take(&t.room, (size_t)(t.batch * H * n) * sizeof *some);
+    float *some = mem_alloc(&t.mem, (size_t)(t.batch * H * n) * sizeof *some);
     t.call = (loci_call)LOCI_CALL(.batch = t.batch, .q_len = n, .k_len = from + n,
                                   .tensors = (const void *const *)t.data,
                                   .q = { whole->q + from * D, H * Lq * D, Lq * D, D },
@@ -352,10 +352,10 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                                   .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv });
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
-    float *states = t.call.ae = ae ? room_take(&t.room,
+    float *states = t.call.ae = ae ? mem_alloc(&t.mem,
                                                (size_t)(t.batch * H * n * D) * sizeof *states)
                                                : NULL;
-    take_coordinates(&t, whole, 0);
+    copy_coordinates(&t, whole, 0);
     const bool ok = run(&t, false);
     for (ptrdiff_t h = 0; h < t.batch * H; h++)
         memcpy(rows + h * Lq + from, some + h * n, (size_t)n * sizeof *some);
@@ -371,9 +371,9 @@ static void chunks(const struct task *like)
     struct task whole;
     if (again(&whole, like, NULL, 1)) {
         const size_t count = (size_t)(whole.batch * whole.heads * whole.q_len);
-        float *o = room_take(&whole.room, count * (size_t)whole.value_dim * sizeof *o),
-            *rows = room_take(&whole.room, count * sizeof *rows);
-        float *ae = whole.ae ? room_take(&whole.room, count * (size_t)whole.dim * sizeof *ae)
+        float *o = mem_alloc(&whole.mem, count * (size_t)whole.value_dim * sizeof *o),
+            *rows = mem_alloc(&whole.mem, count * sizeof *rows);
+        float *ae = whole.ae ? mem_alloc(&whole.mem, count * (size_t)whole.dim * sizeof *ae)
             : NULL;
         for (int c = 0; c < 3; c++) {
             /* token by token takes its time */
@@ -403,7 +403,7 @@ static void chunks(const struct task *like)
 static float *repeat(struct task *t, const float *x, ptrdiff_t outer, ptrdiff_t heads,
                      ptrdiff_t group, size_t inner)
 {
-    float *to = room_take(&t->room, (size_t)(outer * heads * group) * inner * sizeof *to);
+    float *to = mem_alloc(&t->mem, (size_t)(outer * heads * group) * inner * sizeof *to);
     for (ptrdiff_t i = 0; i < outer * heads * group; i++)
         memcpy(to + (size_t)i * inner, x + (size_t)(i / group) * inner, inner * sizeof *to);
     return to;
@@ -436,7 +436,7 @@ static void groups(const struct task *like)
             }
         }
         outputs(&alone);
-        take_coordinates(&alone, &shared, 0);
+        copy_coordinates(&alone, &shared, 0);
         if (run(&alone, false)) {
             same(like->encoding, "repeated kv heads", "o", shared.o, alone.o,
                  rows * (size_t)like->value_dim);
@@ -484,7 +484,7 @@ static void packing(const struct task *like)
                              .value_dim = like->value_dim, .q_len = n, .k_len = n, .threads = 1 };
         if (!make(&one)) break;
         outputs(&one);
-        take_coordinates(&one, &packed, at);
+        copy_coordinates(&one, &packed, at);
         one.call.q = (loci_view){ packed.q + at * D, H * L * D, L * D, D },
             one.call.k = (loci_view){ packed.k + at * D, G * L * D, L * D, D };
         one.call.v = (loci_view){ packed.v + at * Dv, G * L * Dv, L * Dv, Dv };
@@ -525,7 +525,7 @@ static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_
                         .value_dim = all->value_dim, .q_len = nq, .k_len = nk, .threads = 1 };
     if (make(&one)) {
         outputs(&one);
-        take_coordinates(&one, all, k_at);
+        copy_coordinates(&one, all, k_at);
         one.call.q = (loci_view){ all->q + q_at * D, H * Lq * D, Lq * D, D },
             one.call.k = (loci_view){ all->k + k_at * D, G * Lk * D, Lk * D, D };
         one.call.v = (loci_view){ all->v + k_at * Dv, G * Lk * Dv, Lk * Dv, Dv };
@@ -598,7 +598,7 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
     t->call.q_pos = t->call.k_pos = pos, t->call.q_seg = t->call.k_seg = seg, t->call.per_batch = 1;
     if (t->call.q_coord) {               /* the same for both */
         const ptrdiff_t n = loci_axes(t->plan) * L;
-        double *both = room_take(&t->room, (size_t)(2 * n) * sizeof *both);
+        double *both = mem_alloc(&t->mem, (size_t)(2 * n) * sizeof *both);
         for (ptrdiff_t i = 0; i < 2 * n; i++) both[i] = t->coord[i % n];
         t->call.q_coord = t->call.k_coord = both;
     }

@@ -9,7 +9,7 @@
 #include "loci/cache.h"
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 static const char *isa;                  /* of the plans; NULL: the best */
@@ -29,12 +29,12 @@ struct problem {
     float *data[WALK_TENSORS];
     void *tables, *work;
     loci_error e;
-    struct room room;
+    struct mem mem;
 };
 
 static void drop(struct problem *p)
 {
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
     loci_plan_destroy(p->plan);
 }
 static bool broken(struct problem *p, const char *what)
@@ -45,7 +45,7 @@ static bool broken(struct problem *p, const char *what)
 
 static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double size)
 {
-    void *x = room_take(&p->room, count * stored_size(dtype));
+    void *x = mem_alloc(&p->mem, count * stored_size(dtype));
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
 }
@@ -68,7 +68,7 @@ static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, p
         size_t inner = sizeof(float), outer = walk_count(t, p->B, p->L, p->L);
         for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
         outer = outer * sizeof(float) / ((size_t)p->L * inner);
-        char *to = room_take(&p->room, outer * len * inner);
+        char *to = mem_alloc(&p->mem, outer * len * inner);
         for (size_t o = 0; o < outer; o++)
             memcpy(to + o * len * inner, (char *)p->data[i] + (o * (size_t)p->L + from) * inner,
                    len * inner);
@@ -81,7 +81,7 @@ static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
 {
     const ptrdiff_t axes = loci_axes(p->plan);
     if (axes < 2) return NULL;
-    double *to = room_take(&p->room, (size_t)(axes * n) * sizeof *to);
+    double *to = mem_alloc(&p->mem, (size_t)(axes * n) * sizeof *to);
     for (ptrdiff_t a = 0; a < axes; a++)
         memcpy(to + a * n, p->coord + a * p->L + from, (size_t)n * sizeof *to);
     return to;
@@ -90,15 +90,15 @@ static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
 /* What a call gives beside o. */
 static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
 {
-    float *row = room_take(&p->room, (size_t)(p->B * p->H * n) * sizeof *row);
+    float *row = mem_alloc(&p->mem, (size_t)(p->B * p->H * n) * sizeof *row);
     *(p->plan->weight < 0 ? &c->lse : &c->rem) = row;
-    c->ae = p->plan->states ? room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * sizeof(float))
+    c->ae = p->plan->states ? mem_alloc(&p->mem, (size_t)(p->B * p->H * n * p->D) * sizeof(float))
         : NULL;
 }
 static bool forward(struct problem *p, loci_call *c)
 {
     c->error = &p->e;
-    return !loci_forward(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, c, 0)), c);
+    return !loci_forward(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, c, 0)), c);
 }
 
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window,
@@ -121,14 +121,14 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5),
         p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
     p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1),
-        p->o = room_take(&p->room, q_rows * (size_t)Dv * p->size);
-    p->coord = room_take(&p->room, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
+        p->o = mem_alloc(&p->mem, q_rows * (size_t)Dv * p->size);
+    p->coord = mem_alloc(&p->mem, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
     for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
         const size_t count = walk_count(&p->tensor[i], p->B, p->L, p->L);
         p->data[i] = numbers(p, LOCI_F32, count, 0.2);
-        float *start = room_take(&p->room, count * sizeof *start);
+        float *start = mem_alloc(&p->mem, count * sizeof *start);
         memset(start, 0, count * sizeof *start);
         if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, start);
         for (size_t n = 0; n < count; n++)
@@ -137,7 +137,7 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
         for (size_t n = 41; n < count && gates; n += 97) p->data[i][n] = -1e30f;      /* shut */
     }
     const ptrdiff_t range = 2 * length;
-    p->tables = room_take(&p->room, loci_tables_size(p->plan, range));
+    p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, range));
     loci_call c = LOCI_CALL(.batch = 2, .q_len = length, .k_len = length,
                             .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
                             .o = rows_at(p, p->o, heads, Dv, 0),
@@ -145,8 +145,8 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     c.q_coord = c.k_coord = coordinates(p, 0, length);
     if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
     if (p->desc.keys_rotated) {
-        p->keys = room_take(&p->room, k_rows * (size_t)D * p->size);
-        if (loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &c, 0)), &c,
+        p->keys = mem_alloc(&p->mem, k_rows * (size_t)D * p->size);
+        if (loci_rotate(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0)), &c,
                         LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
                         rows_at(p, p->keys, p->G, D, 0)))
             return broken(p, "rotation");
@@ -183,14 +183,14 @@ static void same_rows(struct problem *p, const char *what, const loci_call *c,
 /* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
 static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n)
 {
-    char *q = room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * p->size);
+    char *q = mem_alloc(&p->mem, (size_t)(p->B * p->H * n * p->D) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->H; i++)
         for (ptrdiff_t r = 0; r < n; r++)
             if (from[i / p->H] + r >= 0)
                 memcpy(q + (i * n + r) * p->D * (ptrdiff_t)p->size,
                        p->q + (i * p->L + from[i / p->H] + r) * p->D * (ptrdiff_t)p->size,
                        (size_t)p->D * p->size);
-    void *o = room_take(&p->room, (size_t)(p->B * p->H * n * p->Dv) * p->size);
+    void *o = mem_alloc(&p->mem, (size_t)(p->B * p->H * n * p->Dv) * p->size);
     loci_call c = LOCI_CALL(.batch = p->B, .q_len = n, .q.data = q, .o.data = o, .error = &p->e);
     more_outputs(p, &c, n);
     return c;
@@ -203,7 +203,7 @@ static loci_cache *cache_of(struct problem *p, ptrdiff_t capacity, int ring)
     loci_cache *cache;
     const size_t bytes = loci_cache_size(p->plan, p->B, capacity);
     if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring,
-                                    room_take(&p->room, bytes), &p->e)) {
+                                    mem_alloc(&p->mem, bytes), &p->e)) {
         broken(p, "cache");
         return NULL;
     }
@@ -220,14 +220,14 @@ static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff
     c.k_len = n, c.cache = cache, c.tensors = (const void *const *)data;
     c.k = rows_at(p, p->k, p->G, p->D, from), c.v = rows_at(p, p->v, p->G, p->Dv, from);
     c.q_coord = c.k_coord = coordinates(p, from, n);
-    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
+    void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0));
     if (loci_cache_append(p->plan, p->tables, work, cache, &c)
         || loci_forward(p->plan, p->tables, work, &c)) return broken(p, what);
     same_rows(p, what, &c, at, NULL);
     return true;
 }
 /* One workspace serves all calls of at most that many rows. */
-static void room(struct problem *p, loci_cache *cache)
+static void mem(struct problem *p, loci_cache *cache)
 {
     const ptrdiff_t from[2] = { 0, 0 }, many = 70;
     loci_call c = rows_call(p, from, many);
@@ -246,24 +246,24 @@ static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int r
                   ptrdiff_t from)
 {
     static const ptrdiff_t cuts[] = { 5, 1, 70, 3, 64, 1, 2, 33 };
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     loci_cache *cache = cache_of(p, capacity, ring);
-    if (cache) room(p, cache);
-    const int mine = p->room.blocks;
+    if (cache) mem(p, cache);
+    const int mine = p->mem.blocks;
     for (ptrdiff_t at = 0, i = 0, n; cache && at < p->L; at += n, i++) {
         n = from && at < from ? from : cuts[i % COUNT(cuts)];
         if (n > most) n = most;
         if (n > p->L - at) n = p->L - at;
         if (!step(p, cache, what, at, n)) break;
-        room_leave(&p->room, mine);
+        mem_release(&p->mem, mine);
     }
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 
 /* Append, forget, append again; then forget keys in the middle. */
 static void forget(struct problem *p)
 {
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     loci_cache *cache = cache_of(p, p->L, 0);
     if (!cache) return;
     bool ok = step(p, cache, "before truncate", 0, p->L);
@@ -272,12 +272,12 @@ static void forget(struct problem *p)
     if (!ok) broken(p, "truncate");
     else if (step(p, cache, "after truncate", p->L - 77, 13))
         step(p, cache, "after truncate", p->L - 64, 64);
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 static void removal(struct problem *p)
 {
     const ptrdiff_t first = 21, count = 50, from[2] = { p->L - 1, p->L - 1 }, left = p->L - count;
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     loci_cache *cache = cache_of(p, p->L, 0);
     if (!cache || !step(p, cache, "before remove", 0, p->L)) return;
     void *data[WALK_TENSORS];
@@ -286,15 +286,15 @@ static void removal(struct problem *p)
     c.tensors = (const void *const *)data, c.cache = cache;
     for (ptrdiff_t b = 0; b < p->B; b++)
         if (loci_cache_remove(p->plan, p->tables,
-                              room_take(&p->room, loci_workspace(p->plan, &c, 0)), cache, b, first,
+                              mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0)), cache, b, first,
                               count, &c)
             || loci_cache_length(cache, b) != left) {
             broken(p, "remove");
             return;
         }
     /* The same keys in one piece: those behind the hole, turned for where they are now. */
-    char *k = room_take(&p->room, (size_t)(p->B * p->G * left * p->D) * p->size),
-        *v = room_take(&p->room, (size_t)(p->B * p->G * left * p->Dv) * p->size);
+    char *k = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->D) * p->size),
+        *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
         for (ptrdiff_t j = 0; j < left; j++) {
             const ptrdiff_t old = i * p->L + (j < first ? j : j + count), now = i * left + j;
@@ -315,7 +315,7 @@ static void removal(struct problem *p)
         }
         if (!by_key) continue;
         outer /= inner;
-        float *both = data[i] = room_take(&p->room, outer * (size_t)left * inner * sizeof *both);
+        float *both = data[i] = mem_alloc(&p->mem, outer * (size_t)left * inner * sizeof *both);
         for (size_t o = 0; o < outer; o++) {
             memcpy(both + o * (size_t)left * inner, head + o * (size_t)first * inner,
                    (size_t)first * inner * sizeof *both);
@@ -327,7 +327,7 @@ static void removal(struct problem *p)
     alone.tensors = (const void *const *)data, alone.k_len = left, alone.k.data = k,
         alone.v.data = v;
     if (p->desc.keys_rotated
-        && loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &alone, 0)),
+        && loci_rotate(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, &alone, 0)),
                        &alone, LOCI_CACHE, alone.k, alone.k)) {
         broken(p, "rotation");
         return;
@@ -344,7 +344,7 @@ static void removal(struct problem *p)
                                - load_stored(alone.o.data, p->desc.dtype, i)));
     const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
     CHECK_THAT(most <= allowed, "%s: after remove, o is off by %.1e", p->desc.encoding, most);
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 
 /* Entries of different lengths, appended in two ragged batches that are aligned at their ends. */
@@ -352,15 +352,15 @@ static void ragged_cache(struct problem *p)
 {
     static const int64_t counts[2][2] = { { 40, 71 }, { 30, 2 } };
     ptrdiff_t old[2] = { 0, 0 };
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     loci_cache *cache = cache_of(p, 80, 0);
     for (int s = 0; s < 2 && cache && loci_axes(p->plan) == 1; s++) {
         const ptrdiff_t n = counts[s][0] > counts[s][1] ? counts[s][0] : counts[s][1];
         const ptrdiff_t from[2] = { old[0] + counts[s][0] - n, old[1] + counts[s][1] - n },
             skip[2] = { n - counts[s][0], n - counts[s][1] };
         loci_call c = rows_call(p, from, n);
-        char *k = room_take(&p->room, (size_t)(p->B * p->G * n * p->D) * p->size),
-            *v = room_take(&p->room, (size_t)(p->B * p->G * n * p->Dv) * p->size);
+        char *k = mem_alloc(&p->mem, (size_t)(p->B * p->G * n * p->D) * p->size),
+            *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * n * p->Dv) * p->size);
         for (ptrdiff_t i = 0; i < p->B * p->G; i++)
             for (ptrdiff_t r = skip[i / p->G]; r < n; r++) {
                 const ptrdiff_t at = i * p->L + from[i / p->G] + r, mine = i * n + r;
@@ -376,7 +376,7 @@ static void ragged_cache(struct problem *p)
             if (t->role != LOCI_INPUT) continue;
             const size_t count = walk_count(t, p->B, n, n),
                 inner = count / (size_t)(p->B * t->shape[1] * n);
-            float *to = data[i] = room_take(&p->room, count * sizeof *to);
+            float *to = data[i] = mem_alloc(&p->mem, count * sizeof *to);
             for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
                 for (ptrdiff_t r = skip[row / t->shape[1]]; r < n; r++)
                     memcpy(to + (size_t)(row * n + r) * inner,
@@ -385,7 +385,7 @@ static void ragged_cache(struct problem *p)
         }
         c.k_len = n, c.k_lens = counts[s], c.cache = cache, c.k.data = k, c.v.data = v,
             c.tensors = (const void *const *)data;
-        void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
+        void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0));
         if (loci_cache_append(p->plan, p->tables, work, cache, &c)
             || loci_forward(p->plan, p->tables, work, &c)) {
             broken(p, "ragged cache");
@@ -395,7 +395,7 @@ static void ragged_cache(struct problem *p)
         ptrdiff_t first[2] = { from[0] + skip[0], from[1] + skip[1] };
         same_rows(p, "ragged cache", &c, first, skip);
     }
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 
 /* ---- Pages, and fewer keys than there is room for -------------------------------------------- */
@@ -411,11 +411,11 @@ static void lengths(struct problem *p, ptrdiff_t n)
 {
     const int64_t lens[2] = { p->L, p->L - 37 };
     const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size,
         v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
-    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes),
-        *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
+    char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
+        *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L, c.k_lens = lens, c.k.data = k, c.v.data = v;
@@ -431,7 +431,7 @@ static void lengths(struct problem *p, ptrdiff_t n)
     if (by_query) harness_pass();
     else if (!forward(p, &c)) broken(p, "lengths");
     else same_rows(p, "lengths", &c, from, NULL);
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 /* Gradients of a batch whose entries have different lengths are those of each entry alone; those of
  * keys that are not there are 0. */
@@ -440,20 +440,20 @@ static void lengths_back(struct problem *p)
     const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n,
         k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
     const int64_t lens[2] = { p->L, n };
-    const int before = p->room.blocks;
+    const int before = p->mem.blocks;
     const size_t size = p->size, q_bytes = (size_t)(p->B * qn * p->D) * size,
         k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
-    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes),
-        *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
+    char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
+        *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0),
         c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
-    loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = room_take(&p->room, q_bytes),
-                            .dk.data = room_take(&p->room, k_bytes),
-                            .dv.data = room_take(&p->room, v_bytes));
-    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 1));
+    loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
+                            .dk.data = mem_alloc(&p->mem, k_bytes),
+                            .dv.data = mem_alloc(&p->mem, v_bytes));
+    void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 1));
     bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
         const float *rows = (c.lse ? c.lse : c.rem);
@@ -464,7 +464,7 @@ static void lengths_back(struct problem *p)
             if (t->role != LOCI_INPUT) continue;
             const size_t heads = (size_t)t->shape[1], all = walk_count(t, p->B, p->L, p->L) / 2,
                 inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
-            float *to = data[i] = room_take(&p->room, heads * len * inner * sizeof *to);
+            float *to = data[i] = mem_alloc(&p->mem, heads * len * inner * sizeof *to);
             for (size_t h = 0; h < heads; h++)
                 memcpy(to + h * len * inner, p->data[i] + (size_t)b * all
                        + h * (size_t)p->L * inner, len * inner * sizeof *to);
@@ -478,11 +478,11 @@ static void lengths_back(struct problem *p)
             one.v.data = v + b * v_entry * (ptrdiff_t)size;
         *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
         loci_grad alone = LOCI_GRAD(.dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size,
-                                    .dq.data = room_take(&p->room, q_bytes),
-                                    .dk = rows_at(p, room_take(&p->room, k_bytes), p->G, p->D, 0),
-                                    .dv = rows_at(p, room_take(&p->room, v_bytes), p->G, p->Dv, 0));
+                                    .dq.data = mem_alloc(&p->mem, q_bytes),
+                                    .dk = rows_at(p, mem_alloc(&p->mem, k_bytes), p->G, p->D, 0),
+                                    .dv = rows_at(p, mem_alloc(&p->mem, v_bytes), p->G, p->Dv, 0));
         ok = !loci_backward(p->plan, p->tables,
-                            room_take(&p->room, loci_workspace(p->plan, &one, 1)), &one, &alone);
+                            mem_alloc(&p->mem, loci_workspace(p->plan, &one, 1)), &one, &alone);
         bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data
                                   + b * qn * p->D * (ptrdiff_t)size, q_bytes / 2), zero = true;
         for (ptrdiff_t h = 0; h < p->G && ok; h++) {
@@ -503,16 +503,16 @@ static void lengths_back(struct problem *p)
                            zero ? "" : ", or keys that are not there have some");
     }
     if (!ok) broken(p, "gradients of lengths");
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 {
     const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3,
         from[2] = { p->L - n, p->L - n };
-    const int before = p->room.blocks;
-    int32_t *table = room_take(&p->room, (size_t)(p->B * each) * sizeof *table);
-    char *k = room_take(&p->room, (size_t)(pages * p->G * length * p->D) * p->size),
-        *v = room_take(&p->room, (size_t)(pages * p->G * length * p->Dv) * p->size);
+    const int before = p->mem.blocks;
+    int32_t *table = mem_alloc(&p->mem, (size_t)(p->B * each) * sizeof *table);
+    char *k = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->D) * p->size),
+        *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
     /* steps of 7 may meet: then the next free one */
     for (ptrdiff_t i = 1; i < p->B * each; i++)
@@ -537,7 +537,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
         c.k_coord = coordinates(p, 0, p->L);
     if (!forward(p, &c)) broken(p, "pages");
     else same_rows(p, "pages", &c, from, NULL);
-    room_leave(&p->room, before);
+    mem_release(&p->mem, before);
 }
 
 /* ---- What is refused ------------------------------------------------------------------------- */
@@ -553,8 +553,8 @@ static void misuse(void)
     loci_call c = rows_call(&p, from, 10);
     c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0),
         c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
-    void *work = room_take(&p.room, loci_workspace(p.plan, &c, 0)),
-        *memory = room_take(&p.room, loci_cache_size(p.plan, 2, 100));
+    void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
+        *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 2, 100));
     CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
                "cache must not be NULL");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), LOCI_BAD_ARG, &e,
@@ -667,13 +667,13 @@ static void placed(const char *text)
         c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
     c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
     c.q_pos = c.k_pos = whole.k_pos = pos, whole.q_pos = one.q_pos = pos + 149;
-    char *k = room_take(&p.room, (size_t)(p.B * p.G * 150 * p.D) * p.size);
+    char *k = mem_alloc(&p.mem, (size_t)(p.B * p.G * 150 * p.D) * p.size);
     if (p.desc.keys_rotated
-        && loci_rotate(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &whole, 0)),
+        && loci_rotate(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &whole, 0)),
                        &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
         broken(&p, "rotation");
     else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
-    if (loci_cache_append(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &c, 0)),
+    if (loci_cache_append(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
                           cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
         broken(&p, "positions");
     } else {

@@ -11,7 +11,7 @@
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 static double worst_o, worst_row;
@@ -26,25 +26,25 @@ struct side {
     loci_plan *plan;
     loci_call call;
     void *data[WALK_TENSORS], *tables, *work;
-    struct room room;
+    struct mem mem;
     loci_error error;
 };
 static void close_side(struct side *s)
 {
-    room_leave(&s->room, 0);
+    mem_release(&s->mem, 0);
     loci_plan_destroy(s->plan);
 }
 static void *stored(struct side *s, const double *x, size_t count)
 {
-    uint16_t *to = room_take(&s->room, count * sizeof *to);
+    uint16_t *to = mem_alloc(&s->mem, count * sizeof *to);
     for (size_t i = 0; i < count; i++) to[i] = to_bf16((float)x[i]);
     return to;
 }
 static bool forward(struct side *s, ptrdiff_t range)
 {
     s->call.error = &s->error;
-    s->tables = room_take(&s->room, loci_tables_size(s->plan, range));
-    s->work = room_take(&s->room, loci_workspace(s->plan, &s->call, 0));
+    s->tables = mem_alloc(&s->mem, loci_tables_size(s->plan, range));
+    s->work = mem_alloc(&s->mem, loci_workspace(s->plan, &s->call, 0));
     return CHECK_THAT(!loci_prepare(s->plan, range, s->call.tensors, s->tables)
                       && !loci_forward(s->plan, s->tables, s->work, &s->call), "%s: %s",
                       loci_plan_text(s->plan), s->error.text);
@@ -92,16 +92,16 @@ static void compare(struct walk *w)
             for (size_t k = 0; k < count; k++)
                 w->input[i].x[k] = load_stored(*in[i], LOCI_BF16, (ptrdiff_t)k);
         } else {
-            float *to = s.data[i - stage] = room_take(&s.room, count * sizeof *to);
+            float *to = s.data[i - stage] = mem_alloc(&s.mem, count * sizeof *to);
             for (size_t k = 0; k < count; k++) to[k] = (float)w->input[i].x[k];
         }
     }
     s.call.tensors = (const void *const *)s.data;
-    s.call.o.data = room_take(&s.room, w->out_count * sizeof(uint16_t));
+    s.call.o.data = mem_alloc(&s.mem, w->out_count * sizeof(uint16_t));
     const bool stick = s.plan->weight >= 0;
-    s.call.lse = stick ? NULL : room_take(&s.room, w->row_count * sizeof(float));
-    s.call.rem = stick ? room_take(&s.room, w->row_count * sizeof(float)) : NULL;
-    s.call.ae = w->state_count ? room_take(&s.room, w->state_count * sizeof(float)) : NULL;
+    s.call.lse = stick ? NULL : mem_alloc(&s.mem, w->row_count * sizeof(float));
+    s.call.rem = stick ? mem_alloc(&s.mem, w->row_count * sizeof(float)) : NULL;
+    s.call.ae = w->state_count ? mem_alloc(&s.mem, w->state_count * sizeof(float)) : NULL;
     if (CHECK_THAT(!loci_reference(w->plan, w->data, &w->call, NULL), "%s: the reference refuses",
                    w->encoding) && forward(&s, 2 * WALK_LENGTH)) {
         check_error(w, "o", w->call.o.data, s.call.o.data, LOCI_BF16, w->out_count, bound_o,
@@ -135,20 +135,20 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
         k = (size_t)(f->kv_heads * f->len * f->dim),
         v = (size_t)(f->kv_heads * f->len * f->value_dim),
                  o = (size_t)(f->heads * f->len * f->value_dim);
-    double *x = room_take(&s.room, (q + k + v) * sizeof *x);
+    double *x = mem_alloc(&s.mem, (q + k + v) * sizeof *x);
     walk_restart(5);
     random_numbers(x, q + k + v, 2);
     s.call.q.data = stored(&s, x, q), s.call.k.data = stored(&s, x + q, k),
         s.call.v.data = stored(&s, x + q + k, v);
-    s.call.o.data = room_take(&s.room, o * sizeof(uint16_t));
-    float *rows = room_take(&s.room, (size_t)(f->heads * f->len) * sizeof *rows);
+    s.call.o.data = mem_alloc(&s.mem, o * sizeof(uint16_t));
+    float *rows = mem_alloc(&s.mem, (size_t)(f->heads * f->len) * sizeof *rows);
     if (s.plan->weight >= 0) s.call.rem = rows;
     else s.call.lse = rows;
     loci_tensor tensor[WALK_TENSORS];
     const int n = loci_tensors(s.plan, tensor, WALK_TENSORS);
     for (int i = 0; i < n; i++) {
         const size_t count = walk_count(&tensor[i], 1, f->len, f->len);
-        float *data = s.data[i] = room_take(&s.room, count * sizeof *data);
+        float *data = s.data[i] = mem_alloc(&s.mem, count * sizeof *data);
         if (tensor[i].role != LOCI_INPUT) loci_tensor_init(s.plan, i, 3, data);
         for (size_t e = 0; e < count && tensor[i].role == LOCI_INPUT; e++)
             data[e] = strncmp(tensor[i].name, "log_", 4) ? (float)walk_uniform()
@@ -235,7 +235,7 @@ static void poison(const struct shape *f, uint16_t with)
 static void padded(const struct shape *f)
 {
     struct side clean = open_shape(f, true, NULL), bad = open_shape(f, true, NULL);
-    int64_t *seg = room_take(&clean.room, (size_t)f->len * sizeof *seg);
+    int64_t *seg = mem_alloc(&clean.mem, (size_t)f->len * sizeof *seg);
     /* no runs of neighbours */
     for (ptrdiff_t i = 0; i < f->len; i++) seg[i] = i % 5 == 3 ? -1 : i % 2;
     clean.call.q_seg = clean.call.k_seg = bad.call.q_seg = bad.call.k_seg = seg;
@@ -298,7 +298,7 @@ static void textbook(int dim, double scale)
             to_bf16((float)(scale * from_bf16(((uint16_t *)s.call.q.data)[i])));
     run_shape(&s);
     double mine = 0, naive = 0, lse = 0;
-    double *p = room_take(&s.room, L * sizeof *p), *r = room_take(&s.room, L * sizeof *r);
+    double *p = mem_alloc(&s.mem, L * sizeof *p), *r = mem_alloc(&s.mem, L * sizeof *r);
     for (ptrdiff_t i = 0; i < L; i++) {
         double sum = 0, rsum = 0, most = -INFINITY;
         for (ptrdiff_t j = 0; j <= i; j++) {
@@ -359,10 +359,10 @@ static void backward(const struct shape *f)
         run_shape(&s[i]);
         loci_grad g = LOCI_GRAD(.dout.data = s[0].call.o.data);
         for (int k = 0; k < 3; k++)
-            grad[i][k] = room_take(&s[i].room, counts[k] * sizeof(uint16_t));
+            grad[i][k] = mem_alloc(&s[i].mem, counts[k] * sizeof(uint16_t));
         g.dq.data = grad[i][0], g.dk.data = grad[i][1], g.dv.data = grad[i][2];
         if (i) s[1].call.o = s[0].call.o, s[1].call.lse = s[0].call.lse;
-        void *work = room_take(&s[i].room, loci_workspace(s[i].plan, &s[i].call, 1));
+        void *work = mem_alloc(&s[i].mem, loci_workspace(s[i].plan, &s[i].call, 1));
         CHECK_THAT(!loci_backward(s[i].plan, s[i].tables, work, &s[i].call, &g), "%s: %s", f->text,
                    s[i].error.text);
     }

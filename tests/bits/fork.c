@@ -26,20 +26,20 @@ static loci_host pool;
 static atomic_int stop;
 
 /* What a caller has of its own. */
-struct room { float *x, *lse; void *work; };
-static struct room take_room(const loci_host *host, const loci_plan *of)
+struct buffers { float *x, *lse; void *work; };
+static struct buffers alloc_buffers(const loci_host *host, const loci_plan *of)
 {
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
                                   .v.data = v, .host = host);
-    const struct room r = { malloc(sizeof right), malloc(sizeof(float) * H * L),
+    const struct buffers r = { malloc(sizeof right), malloc(sizeof(float) * H * L),
                             aligned_alloc(64, loci_workspace(of, &c, 1)) };
     if (!r.x || !r.lse || !r.work) exit(2);
     return r;
 }
-static void drop_room(const struct room *r) { free(r->x), free(r->lse), free(r->work); }
+static void free_buffers(const struct buffers *r) { free(r->x), free(r->lse), free(r->work); }
 
 /* Forward and backward. */
-static bool compute_in(const struct room *r, const loci_host *host, const loci_plan *of,
+static bool compute_in(const struct buffers *r, const loci_host *host, const loci_plan *of,
                        const void *with)
 {
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
@@ -52,9 +52,9 @@ static bool compute_in(const struct room *r, const loci_host *host, const loci_p
 }
 static bool compute(const loci_host *host, const loci_plan *of, const void *with)
 {
-    const struct room r = take_room(host, of);
+    const struct buffers r = alloc_buffers(host, of);
     const bool same = compute_in(&r, host, of, with);
-    drop_room(&r);
+    free_buffers(&r);
     return same;
 }
 /* Nobody forks before all threads have begun and callers have their memory: sanitizers are not for
@@ -65,12 +65,12 @@ static void meet(void *arg, int index)
     (void)index;
     for (atomic_fetch_add(&begun, 1); atomic_load(&begun) < *(int *)arg;) sched_yield();
 }
-struct caller { pthread_t thread; struct room room; int wrong; };
+struct caller { pthread_t thread; struct buffers buffers; int wrong; };
 static void *busy(void *arg)
 {
     struct caller *a = arg;
     atomic_fetch_add(&begun, 1);
-    while (!atomic_load(&stop)) a->wrong += !compute_in(&a->room, &pool, plan, tables);
+    while (!atomic_load(&stop)) a->wrong += !compute_in(&a->buffers, &pool, plan, tables);
     return NULL;
 }
 
@@ -132,7 +132,7 @@ int main(void)
     pool.run(pool.user, pool.threads, meet, &pool.threads);
     forks("an idle pool");
     for (int i = 0; i < CALLERS; i++)
-        caller[i].room = take_room(&pool, plan);
+        caller[i].buffers = alloc_buffers(&pool, plan);
     for (int i = 0; i < CALLERS; i++)
         if (pthread_create(&caller[i].thread, NULL, busy, &caller[i])) return 2;
     while (atomic_load(&begun) < pool.threads + CALLERS) sched_yield();
@@ -141,7 +141,7 @@ int main(void)
     for (int i = 0; i < CALLERS; i++) {
         pthread_join(caller[i].thread, NULL);
         CHECK_THAT(!caller[i].wrong, "%d calls of the parent had other bits", caller[i].wrong);
-        drop_room(&caller[i].room);
+        free_buffers(&caller[i].buffers);
     }
     CHECK_THAT(compute(&pool, plan, tables), "the parent afterwards");
     loci_pool_destroy(&pool);

@@ -11,7 +11,7 @@
 
 #include "loci/loci.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { TILE = 64, CHUNK = 4096, ITEM = 1024, D = 8, H = 2 };
@@ -60,13 +60,13 @@ struct problem {
     float scale, learned[3 * H], dlearned[3 * H];
     const void *data[1];
     void *ddata[1];
-    struct room room;
+    struct mem mem;
     loci_error e;
 };
 
 static float *numbers(struct problem *p, ptrdiff_t n, bool drawn)
 {
-    float *x = room_take(&p->room, (size_t)n * sizeof *x);
+    float *x = mem_alloc(&p->mem, (size_t)n * sizeof *x);
     for (ptrdiff_t i = 0; i < n && drawn; i++) x[i] = (float)(2 * walk_uniform());
     return x;
 }
@@ -76,10 +76,10 @@ static bool is(const struct problem *p, const char *name)
 }
 static void tables(struct problem *p)
 {
-    p->tables = room_take(&p->room, loci_tables_size(p->plan, p->keys));
+    p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, p->keys));
     CHECK_THAT(!loci_prepare_on(NULL, p->plan, p->keys, p->data, p->tables, &p->e), "%s: %s",
                p->text, p->e.text);
-    p->work = room_take(&p->room, loci_workspace(p->plan, &p->call, 1));
+    p->work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, 1));
 }
 static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t keys)
 {
@@ -114,7 +114,7 @@ static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t 
 static void drop(struct problem *p)
 {
     loci_plan_destroy(p->plan);
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
 }
 
 /* Rows as products see them.  Angles are the engine's own; what is done with them is not. */

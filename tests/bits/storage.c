@@ -11,7 +11,7 @@
 #include "loci/convert.h"
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 static const char *const names[] = { "f32", "f64", "bf16", "f16" };
@@ -23,13 +23,13 @@ struct side {
     loci_call call;
     loci_grad grad;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    struct room room;
+    struct mem mem;
 };
 
 /* Numbers as `half` stores them, in the side's own type. */
 static void *stored(struct side *s, loci_dtype half, const double *x, size_t count)
 {
-    void *to = room_take(&s->room, count * stored_size(s->dtype));
+    void *to = mem_alloc(&s->mem, count * stored_size(s->dtype));
     for (size_t i = 0; i < count; i++) {
         uint16_t h;
         store_stored(&h, half, 0, x[i]);
@@ -39,7 +39,7 @@ static void *stored(struct side *s, loci_dtype half, const double *x, size_t cou
 }
 static void *floats(struct side *s, const double *x, size_t count)
 {
-    float *to = room_take(&s->room, count * sizeof *to);
+    float *to = mem_alloc(&s->mem, count * sizeof *to);
     for (size_t i = 0; i < count; i++) to[i] = (float)x[i];
     return to;
 }
@@ -59,19 +59,19 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
         const size_t count = w->input[i].count;
         if (i < stage)
             *in[i] = stored(s, half, w->input[i].x, count),
-                *out[i] = room_take(&s->room, count * stored_size(dtype));
+                *out[i] = mem_alloc(&s->mem, count * stored_size(dtype));
         else s->data[i - stage] = floats(s, w->input[i].x, count),
-            s->ddata[i - stage] = room_take(&s->room, count * sizeof(float));
+            s->ddata[i - stage] = mem_alloc(&s->mem, count * sizeof(float));
     }
     s->call.tensors = (const void *const *)s->data, s->grad.dtensors = s->ddata, s->call.error = e;
-    s->call.o.data = room_take(&s->room, w->out_count * stored_size(dtype));
+    s->call.o.data = mem_alloc(&s->mem, w->out_count * stored_size(dtype));
     s->grad.dout.data = stored(s, half, w->grad.dout.data, w->out_count);
-    s->call.lse = stick || !w->row_count ? NULL : room_take(&s->room, w->row_count * sizeof(float));
-    s->call.rem = stick ? room_take(&s->room, w->row_count * sizeof(float)) : NULL;
+    s->call.lse = stick || !w->row_count ? NULL : mem_alloc(&s->mem, w->row_count * sizeof(float));
+    s->call.rem = stick ? mem_alloc(&s->mem, w->row_count * sizeof(float)) : NULL;
     s->grad.dlse = stick || !w->row_count ? NULL : floats(s, w->grad.dlse, w->row_count);
     s->grad.drem = stick ? floats(s, w->grad.drem, w->row_count) : NULL;
     if (w->state_count)
-        s->call.ae = room_take(&s->room, w->state_count * sizeof(float)),
+        s->call.ae = mem_alloc(&s->mem, w->state_count * sizeof(float)),
             s->grad.dae = floats(s, w->grad.dae, w->state_count);
     return true;
 }
@@ -101,8 +101,8 @@ static loci_status backward(struct side *s, const void *tables, void *work)
 }
 static bool run(struct side *s, loci_status (*pass)(struct side *, const void *, void *))
 {
-    void *tables = room_take(&s->room, loci_tables_size(s->plan, 2 * WALK_LENGTH)),
-        *work = room_take(&s->room, loci_workspace(s->plan, &s->call, 1));
+    void *tables = mem_alloc(&s->mem, loci_tables_size(s->plan, 2 * WALK_LENGTH)),
+        *work = mem_alloc(&s->mem, loci_workspace(s->plan, &s->call, 1));
     return !loci_prepare(s->plan, 2 * WALK_LENGTH, (const void *const *)s->data, tables)
         && !pass(s, tables, work);
 }
@@ -156,7 +156,7 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
             }
         }
     }
-    room_leave(&a.room, 0), room_leave(&b.room, 0);
+    mem_release(&a.mem, 0), mem_release(&b.mem, 0);
     loci_plan_destroy(a.plan);
     loci_plan_destroy(b.plan);
 }

@@ -77,11 +77,11 @@ static void fill(double *x, unsigned seed)
         x[i] = seed / 2147483648.0 - 1;
     }
 }
-static void *take(size_t bytes)
+static void *alloc(size_t bytes)
 {
-    void *room = aligned_alloc(64, bytes);
-    if (!room) exit(2);
-    return room;
+    void *buffer = aligned_alloc(64, bytes);
+    if (!buffer) exit(2);
+    return buffer;
 }
 /* Forward and backward with t5's biases. */
 static void attend(struct pass *p, const loci_host *host)
@@ -98,7 +98,7 @@ static void attend(struct pass *p, const loci_host *host)
     loci_tensor_init(plan, 0, 1, table);
     for (int i = 0; i < 32; i++) table[i] += 0.1 * i;
     const void *tensors[] = { table };
-    void *dtensors[] = { p->dtable }, *tables = take(loci_tables_size(plan, L));
+    void *dtensors[] = { p->dtable }, *tables = alloc(loci_tables_size(plan, L));
     CHECK_THAT(!loci_prepare(plan, L, tensors, tables), "prepare");
     fill(p->q, 1), fill(p->k, 2), fill(p->v, 3), fill(p->dout, 4);
     const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
@@ -108,7 +108,7 @@ static void attend(struct pass *p, const loci_host *host)
     const loci_grad grad = LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
                                      .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 },
                                      .dtensors = dtensors);
-    void *work = take(loci_workspace(plan, &call, 1));
+    void *work = alloc(loci_workspace(plan, &call, 1));
     CHECK_THAT(!loci_forward(plan, tables, work, &call)
                && !loci_backward(plan, tables, work, &call, &grad), "%s", e.text);
     free(work), free(tables);

@@ -14,7 +14,7 @@
 #include "loci/cache.h"
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { CALLERS = 8, H = 4, L = 130, TURNS = LOCI_SLOW ? 2 : 4, TEXTS = LOCI_EMULATED ? 2 : 12 };
@@ -74,14 +74,14 @@ static loci_call call_of(const struct shared *s, struct results *r, const loci_h
 static bool decode(const struct shared *s, struct results *r, const loci_host *host)
 {
     const size_t bytes = loci_cache_size(s->cached, 1, L);
-    void *memory = room_block(bytes);
+    void *memory = mem_block(bytes);
     loci_cache *cache;
     loci_call c = call_of(s, r, host);
     c.lse = c.rem = c.ae = NULL;
     c.o.data = r->decoded;
     bool ok = !loci_cache_create(&cache, s->cached, 1, L, 0, memory, NULL);
     c.cache = cache;
-    void *work = ok ? room_block(loci_workspace(s->cached, &c, 0)) : NULL;
+    void *work = ok ? mem_block(loci_workspace(s->cached, &c, 0)) : NULL;
     ok = ok && !loci_cache_append(s->cached, s->cached_tables, work, cache, &c)
         && !loci_forward(s->cached, s->cached_tables, work, &c);
     free(work), free(memory);
@@ -95,7 +95,7 @@ static bool compute(const struct shared *s, struct results *r, const loci_host *
                                   .dae = s->plan->states ? s->dout : NULL, .dq = { r->dq, 0, 0, 0 },
                                   .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
                                   .dtensors = (void *const *)r->dtensor);
-    void *work = room_block(loci_workspace(s->plan, &c, 1));
+    void *work = mem_block(loci_workspace(s->plan, &c, 1));
     const bool ok = !loci_forward(s->plan, s->tables, work, &c)
         && !loci_backward(s->plan, s->tables, work, &c, &g)
         && !loci_weights(s->plan, s->tables, work, &c, (loci_view){ r->weights, 0, 0, 0 });
@@ -128,7 +128,7 @@ static float *numbers(size_t n, double size, double from)
 }
 static void *prepared(const struct shared *s, const loci_plan *plan)
 {
-    void *tables = room_block(loci_tables_size(plan, L));
+    void *tables = mem_block(loci_tables_size(plan, L));
     if (loci_prepare_on(&s->host, plan, L, s->tensor, tables, NULL)) exit(2);
     return tables;
 }

@@ -78,9 +78,9 @@ static void open_host(struct host *h, const struct kind *kind)
 
 enum { PLACES = 3, ITEMS = 60, CHUNKS = 4 };
 
-struct numbers { struct turn_item item; int pause; };
+struct numbers { struct ordered_item item; int pause; };
 struct field {
-    struct turns turns;
+    struct ordered_sum ordered_sum;
     struct numbers of[ITEMS];
     struct { ptrdiff_t item, chunk; } block[MOST_BLOCKS];        /* what has been summed there */
     /* the item that was added last, and how many were */
@@ -89,7 +89,7 @@ struct field {
     atomic_int summed, ended;            /* items: all chunks summed, and the last one added */
     int stop_at;                         /* an item that stops all, when others wait for it */
 };
-static struct turn_item find(void *arg, ptrdiff_t i) { return ((struct field *)arg)->of[i].item; }
+static struct ordered_item find(void *arg, ptrdiff_t i) { return ((struct field *)arg)->of[i].item; }
 /* What is added to one place must not overlap, so `last` needs no lock; the sanitizer looks. */
 static void add(void *arg, int block, ptrdiff_t item, ptrdiff_t chunk, bool shared)
 {
@@ -110,24 +110,24 @@ static void job(void *arg, int index)
 {
     struct field *f = arg;
     int block = index;
-    for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&f->turns, block)) >= 0;) {
-        const struct turn_item item = f->of[i].item;
+    for (ptrdiff_t i; block >= 0 && (i = loci_ordered_sum_next(&f->ordered_sum, block)) >= 0;) {
+        const struct ordered_item item = f->of[i].item;
         for (ptrdiff_t k = item.first; k <= item.last && block >= 0; k++) {
             f->block[block].item = f->block[block].chunk = -1;
             if (f->of[i].pause) pause_for(f->of[i].pause);
             if (i == f->stop_at) {
                 /* the other jobs have summed an item each, and have no block to go on with */
-                const int others = f->turns.blocks - 1;
-                const ptrdiff_t most = f->turns.items - i - 1;
+                const int others = f->ordered_sum.blocks - 1;
+                const ptrdiff_t most = f->ordered_sum.items - i - 1;
                 while (f->ended < i || f->summed < i + (others < most ? others : most))
                     pause_for(10);
                 pause_for(100);
-                loci_turns_stop(&f->turns);
+                loci_ordered_sum_stop(&f->ordered_sum);
                 return;
             }
             f->block[block].item = i, f->block[block].chunk = k;
             if (k == item.last) f->summed++;
-            block = loci_turns_hand_in(&f->turns, block);
+            block = loci_ordered_sum_submit(&f->ordered_sum, block);
         }
     }
 }
@@ -136,9 +136,9 @@ static void open_field(struct field *f, int items, int jobs, int spare, bool sha
     memset(f, 0, sizeof *f);
     f->stop_at = -1, f->last_shared = -1;
     for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
-    f->turns.find = find, f->turns.add = add, f->turns.arg = f;
-    f->turns.items = items, f->turns.blocks = jobs + spare, f->turns.shares = shares;
-    loci_turns_open(&f->turns, jobs);
+    f->ordered_sum.find = find, f->ordered_sum.add = add, f->ordered_sum.arg = f;
+    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare, f->ordered_sum.shares = shares;
+    loci_ordered_sum_open(&f->ordered_sum, jobs);
 }
 
 /* Items of several places, chunks and costs, on every host: each is added once, in order. */
@@ -153,19 +153,19 @@ static void check_order(int seed)
         open_field(&f, ITEMS, jobs, seed % 2 ? spare_blocks(jobs) : 0, seed % 3);
         int chunks = 0, added = 0;
         for (int i = 0; i < ITEMS; i++) {
-            struct turn_item *item = &f.of[i].item;
+            struct ordered_item *item = &f.of[i].item;
             const int a = (int)(CHUNKS * (1 + walk_uniform()) / 2) % CHUNKS,
                       b = (int)(CHUNKS * (1 + walk_uniform()) / 2) % CHUNKS;
-            *item = (struct turn_item){ i % PLACES, a < b ? a : b, a < b ? b : a };
+            *item = (struct ordered_item){ i % PLACES, a < b ? a : b, a < b ? b : a };
             f.of[i].pause = walk_uniform() < -0.5 ? 400 : 20;
             chunks += 1 + (int)(item->last - item->first);
         }
         host.host.run(host.host.user, jobs, job, &f);
         for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) added += f.added[p][k];
-        CHECK_THAT(added == chunks && f.shared == (f.turns.shares ? ITEMS : 0) && !f.turns.stop,
+        CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0) && !f.ordered_sum.stop,
                    "%s, seed %d: %d of %d chunks were added, %d items joined", kinds[h].name, seed,
                    added, chunks, f.shared);
-        loci_turns_close(&f.turns);
+        loci_ordered_sum_close(&f.ordered_sum);
         loci_pool_destroy(&host.pool);
     }
 }
@@ -175,13 +175,13 @@ static void last_of_all(void *arg, int index)
 {
     struct field *f = arg;
     int block = index;
-    for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&f->turns, block)) >= 0;) {
+    for (ptrdiff_t i; block >= 0 && (i = loci_ordered_sum_next(&f->ordered_sum, block)) >= 0;) {
         f->block[block].item = i, f->block[block].chunk = 0;
-        for (int n = 0; i == 0 && f->summed < (int)f->turns.items - 1 && n < 200000; n++)
+        for (int n = 0; i == 0 && f->summed < (int)f->ordered_sum.items - 1 && n < 200000; n++)
             pause_for(50);
-        CHECK_THAT(i || f->summed == (int)f->turns.items - 1, "a job waits that has a spare block");
+        CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1, "a job waits that has a spare block");
         f->summed++;
-        block = loci_turns_hand_in(&f->turns, block);
+        block = loci_ordered_sum_submit(&f->ordered_sum, block);
     }
 }
 static void check_spare(void)
@@ -194,7 +194,7 @@ static void check_spare(void)
     host.host.run(host.host.user, 2, last_of_all, &f);
     CHECK_THAT(f.added[0][0] == 4 && f.shared == 4 && f.last_shared == 3,
                "blocks that were left behind were not added: %d, %d", f.added[0][0], f.shared);
-    loci_turns_close(&f.turns);
+    loci_ordered_sum_close(&f.ordered_sum);
     loci_pool_destroy(&host.pool);
 }
 
@@ -210,9 +210,9 @@ static void check_stop(void)
         open_field(&f, FEW, 5, i % 3, false);
         f.stop_at = i;
         host.host.run(host.host.user, 5, job, &f);
-        CHECK_THAT(f.turns.stop && f.added[0][0] == i, "stopped at item %d: %d were added", i,
+        CHECK_THAT(f.ordered_sum.stop && f.added[0][0] == i, "stopped at item %d: %d were added", i,
                    f.added[0][0]);
-        loci_turns_close(&f.turns);
+        loci_ordered_sum_close(&f.ordered_sum);
         loci_pool_destroy(&host.pool);
     }
 }

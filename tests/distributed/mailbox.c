@@ -74,19 +74,19 @@ static void fault(struct mailbox *m, const char *format, ...)
 
 /* ---- Who waits for what ---------------------------------------------------------------------- */
 
-static void describe(const struct mailbox *m, char *to, size_t room)
+static void describe(const struct mailbox *m, char *to, size_t capacity)
 {
-    for (int i = 0; i < m->ranks && room; i++) {
+    for (int i = 0; i < m->ranks && capacity; i++) {
         const struct rank *r = &m->rank[i];
         const struct request *q = r->request;
         int n;
-        if (r->ended) n = snprintf(to, room, "rank %d has ended; ", i);
-        else if (!r->waits) n = snprintf(to, room, "rank %d computes; ", i);
-        else if (!q) n = snprintf(to, room, "rank %d waits for the highest numbers; ", i);
-        else n = snprintf(to, room, "rank %d waits to %s rank %d %zu bytes with tag %d; ", i,
+        if (r->ended) n = snprintf(to, capacity, "rank %d has ended; ", i);
+        else if (!r->waits) n = snprintf(to, capacity, "rank %d computes; ", i);
+        else if (!q) n = snprintf(to, capacity, "rank %d waits for the highest numbers; ", i);
+        else n = snprintf(to, capacity, "rank %d waits to %s rank %d %zu bytes with tag %d; ", i,
                           q->sends ? "send" : "receive from", q->peer, q->bytes, q->tag);
-        if (n < 0 || (size_t)n >= room) return;
-        to += n, room -= (size_t)n;
+        if (n < 0 || (size_t)n >= capacity) return;
+        to += n, capacity -= (size_t)n;
     }
 }
 

@@ -58,12 +58,12 @@ static void share_out(loci_layout layout, int64_t rows, int ranks)
     /* With less room the first of them, and nothing behind. */
     static loci_share few[ROOM];
     for (int i = 0; i < ROOM; i++) few[i] = stays;
-    const int room = n / 2;
-    good = loci_share_out(layout, rows, ranks, few, room) == n
+    const int capacity = n / 2;
+    good = loci_share_out(layout, rows, ranks, few, capacity) == n
         && loci_share_out(layout, rows, ranks, NULL, 0) == n;
     for (int i = 0; i < ROOM && good; i++)
-        good = !memcmp(&few[i], i < room ? &list[i] : &stays, sizeof stays);
-    CHECK_THAT(good, "%d of %d shares of %lld rows", room, n, (long long)rows);
+        good = !memcmp(&few[i], i < capacity ? &list[i] : &stays, sizeof stays);
+    CHECK_THAT(good, "%d of %d shares of %lld rows", capacity, n, (long long)rows);
 }
 
 static void shares(void)

@@ -42,7 +42,7 @@ struct all {
 
 static float *numbers(struct all *a, size_t n)
 {
-    float *x = blocks_take(&a->blocks, n * sizeof *x);
+    float *x = blocks_alloc(&a->blocks, n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)walk_uniform();
     return x;
 }
@@ -77,21 +77,21 @@ static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys
     a->q = numbers(a, BATCH * HEADS * (size_t)rows * D);
     a->k = numbers(a, BATCH * KV_HEADS * (size_t)keys * D);
     a->v = numbers(a, BATCH * KV_HEADS * (size_t)keys * D);
-    a->o = blocks_take(&a->blocks, BATCH * HEADS * (size_t)rows * D * sizeof(float));
-    a->lse = blocks_take(&a->blocks, BATCH * HEADS * (size_t)rows * sizeof(float));
+    a->o = blocks_alloc(&a->blocks, BATCH * HEADS * (size_t)rows * D * sizeof(float));
+    a->lse = blocks_alloc(&a->blocks, BATCH * HEADS * (size_t)rows * sizeof(float));
     if (walk_states(text))
-        a->ae = blocks_take(&a->blocks, BATCH * HEADS * (size_t)rows * D * sizeof(float));
+        a->ae = blocks_alloc(&a->blocks, BATCH * HEADS * (size_t)rows * D * sizeof(float));
     const size_t axes = (size_t)loci_axes(a->plan[0]);
     if (axes > 1) {
-        a->q_coord = blocks_take(&a->blocks, axes * (size_t)rows * sizeof(double));
-        a->k_coord = blocks_take(&a->blocks, axes * (size_t)keys * sizeof(double));
+        a->q_coord = blocks_alloc(&a->blocks, axes * (size_t)rows * sizeof(double));
+        a->k_coord = blocks_alloc(&a->blocks, axes * (size_t)keys * sizeof(double));
         for (size_t i = 0; i < axes * (size_t)rows; i++) a->q_coord[i] = walk_coordinate(40);
         for (size_t i = 0; i < axes * (size_t)keys; i++) a->k_coord[i] = walk_coordinate(40);
     }
     if (gap >= 0) {
         /* keys from number `gap` on stand two further on */
-        a->q_pos = blocks_take(&a->blocks, (size_t)rows * sizeof *a->q_pos);
-        a->k_pos = blocks_take(&a->blocks, (size_t)keys * sizeof *a->k_pos);
+        a->q_pos = blocks_alloc(&a->blocks, (size_t)rows * sizeof *a->q_pos);
+        a->k_pos = blocks_alloc(&a->blocks, (size_t)keys * sizeof *a->k_pos);
         for (ptrdiff_t j = 0; j < keys; j++) a->k_pos[j] = j + 3 + 2 * (gap && j >= gap);
         for (ptrdiff_t i = 0; i < rows; i++) a->q_pos[i] = a->k_pos[keys - rows + i];
     }
@@ -116,7 +116,7 @@ static bool compute(struct all *a)
     loci_plan *plan = a->plan[a->isas - 1];
     void *work = blocks_lines(&a->blocks, loci_workspace(plan, &c, 0));
     if (a->rotated) {
-        float *turned = blocks_take(&a->blocks,
+        float *turned = blocks_alloc(&a->blocks,
                                     BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
         const loci_view to = { .data = turned };
         loci_call keys = c;
@@ -152,7 +152,7 @@ struct run {
 static void *cut(struct blocks *b, const void *from, size_t outer, ptrdiff_t len, ptrdiff_t first,
                  ptrdiff_t count, size_t bytes)
 {
-    char *to = blocks_take(b, outer * (size_t)count * bytes);
+    char *to = blocks_alloc(b, outer * (size_t)count * bytes);
     for (size_t n = 0; n < outer && count; n++)
         memcpy(to + n * (size_t)count * bytes,
                (const char *)from + (n * (size_t)len + (size_t)first) * bytes,
@@ -184,7 +184,7 @@ static loci_cache *fill(struct blocks *b, const struct all *a, int isa, const lo
     const ptrdiff_t half = (ptrdiff_t)own->count / 2;
     loci_cache *cache = NULL;
     void *memory = blocks_lines(b, loci_cache_size(a->plan[isa], BATCH, own->count + 7));
-    int64_t *pos = blocks_take(b, (size_t)own->count * sizeof *pos);
+    int64_t *pos = blocks_alloc(b, (size_t)own->count * sizeof *pos);
     if (loci_cache_create(&cache, a->plan[isa], BATCH, own->count + 7, 0, memory, c->error))
         return NULL;
     for (int64_t j = 0; j < own->count; j++) pos[j] = a->k_pos[own->first + j];
@@ -223,10 +223,10 @@ static void decode(const loci_transport *t, void *arg)
     c.q.data = cut(&b, a->q, BATCH * HEADS, a->rows, 0, a->rows, D);
     c.k.data = cut(&b, a->k, BATCH * KV_HEADS, a->keys, first, n, D);
     c.v.data = cut(&b, a->v, BATCH * KV_HEADS, a->keys, first, n, D);
-    c.o.data = blocks_take(&b, BATCH * HEADS * rows * D);
-    void *lse = blocks_take(&b, BATCH * HEADS * rows * sizeof(float));
+    c.o.data = blocks_alloc(&b, BATCH * HEADS * rows * D);
+    void *lse = blocks_alloc(&b, BATCH * HEADS * rows * sizeof(float));
     *(a->stick ? &c.rem : &c.lse) = lse;
-    if (a->ae) c.ae = blocks_take(&b, BATCH * HEADS * rows * D);
+    if (a->ae) c.ae = blocks_alloc(&b, BATCH * HEADS * rows * D);
     if (a->k_coord) c.k_coord = cut(&b, a->k_coord, axes, a->keys, first, n, sizeof(double));
     if (a->k_pos) {
         c.q_pos = a->q_pos;

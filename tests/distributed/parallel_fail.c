@@ -223,7 +223,7 @@ static void prepare(struct part *p, ptrdiff_t range, double more)
     const int n = loci_tensors(p->plan, list, WALK_TENSORS);
     for (int i = 0; i < n; i++) {
         const size_t count = walk_count(&list[i], 2, 1, 1);
-        void *x = blocks_take(&p->blocks, count * sizeof(double));
+        void *x = blocks_alloc(&p->blocks, count * sizeof(double));
         memset(x, 0, count * sizeof(double));
         if (list[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, x);
         if (count) *(float *)x += (float)more;
@@ -270,7 +270,7 @@ static void owner(struct part *p, int i)
 static void another_share(struct part *p, int i)
 {
     const loci_share *from = i ? p->all.key_shares : p->all.shares;
-    loci_share *list = blocks_take(&p->blocks, 4 * sizeof *list);
+    loci_share *list = blocks_alloc(&p->blocks, 4 * sizeof *list);
     memcpy(list, from, 3 * sizeof *list);
     list[3] = (loci_share){ list[2].first + list[2].count, 0, 1 };
     if (i) p->all.key_shares = list, p->all.key_count = 4;
@@ -298,8 +298,8 @@ static void positions(struct part *p, int i)
 {
     (void)i;
     const size_t each = sizeof(int64_t);
-    int64_t *q = blocks_take(&p->blocks, (size_t)p->nq * each),
-            *k = blocks_take(&p->blocks, (size_t)p->nk * each);
+    int64_t *q = blocks_alloc(&p->blocks, (size_t)p->nq * each),
+            *k = blocks_alloc(&p->blocks, (size_t)p->nk * each);
     for (ptrdiff_t n = 0; n < p->nq; n++) q[n] = n;
     for (ptrdiff_t n = 0; n < p->nk; n++) k[n] = n;
     p->call.q_pos = q, p->call.k_pos = k;
@@ -309,8 +309,8 @@ static void coordinates(struct part *p, int i)
 {
     (void)i;
     const size_t each = sizeof(double);
-    double *q = blocks_take(&p->blocks, (size_t)p->nq * each),
-           *k = blocks_take(&p->blocks, (size_t)p->nk * each);
+    double *q = blocks_alloc(&p->blocks, (size_t)p->nq * each),
+           *k = blocks_alloc(&p->blocks, (size_t)p->nk * each);
     for (ptrdiff_t n = 0; n < p->nq; n++) q[n] = 0;
     for (ptrdiff_t n = 0; n < p->nk; n++) k[n] = 0;
     p->call.q_coord = q, p->call.k_coord = k;
@@ -466,7 +466,7 @@ static void threads(struct part *p, int i)
 static void states(struct part *p, int i)
 {
     (void)i;
-    p->call.ae = blocks_take(&p->blocks, 1 << 16);
+    p->call.ae = blocks_alloc(&p->blocks, 1 << 16);
 }
 static void stage(struct part *p, int i)
 {
@@ -479,7 +479,7 @@ static void stage(struct part *p, int i)
 /* A struct of a later version, with something in it that this one does not know. */
 static void *later(struct part *p, const void *from, size_t bytes)
 {
-    unsigned char *to = blocks_take(&p->blocks, bytes + 16);
+    unsigned char *to = blocks_alloc(&p->blocks, bytes + 16);
     const size_t size = bytes + 16;
     memcpy(to, from, bytes);
     memcpy(to, &size, sizeof size);

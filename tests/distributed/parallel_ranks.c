@@ -13,14 +13,14 @@
 
 static void *keep(struct blocks *b, void *p, size_t bytes)
 {
-    if (b->n == b->room) {
-        b->room = 2 * b->room + 16;
-        b->list = realloc(b->list, (size_t)b->room * sizeof *b->list);
+    if (b->n == b->capacity) {
+        b->capacity = 2 * b->capacity + 16;
+        b->list = realloc(b->list, (size_t)b->capacity * sizeof *b->list);
     }
     if (!p || !b->list) exit(2);
     return b->list[b->n++] = memset(p, 0xff, bytes);
 }
-void *blocks_take(struct blocks *b, size_t bytes) { return keep(b, malloc(bytes + !bytes), bytes); }
+void *blocks_alloc(struct blocks *b, size_t bytes) { return keep(b, malloc(bytes + !bytes), bytes); }
 void *blocks_lines(struct blocks *b, size_t bytes)
 {
     return keep(b, aligned_alloc(64, bytes), bytes);
@@ -48,7 +48,7 @@ static double get(const void *from, size_t i, size_t each)
 static struct lines lines(struct blocks *b, const char *name, bool keys, size_t outer,
                           ptrdiff_t len, size_t inner)
 {
-    return (struct lines){ name, keys, outer, inner, blocks_take(b, outer * (size_t)len * inner) };
+    return (struct lines){ name, keys, outer, inner, blocks_alloc(b, outer * (size_t)len * inner) };
 }
 static void fill(const struct lines *l, ptrdiff_t len, size_t each, double middle, double size)
 {
@@ -106,7 +106,7 @@ static void give_tensors(struct whole *w)
     for (int i = 0; i < w->tensors; i++) {
         const loci_tensor *t = &w->tensor[i];
         const size_t n = walk_count(t, f->batch, f->q_len, f->k_len);
-        unsigned char *x = blocks_take(&w->blocks, n * w->real);
+        unsigned char *x = blocks_alloc(&w->blocks, n * w->real);
         memset(x, 0, n * w->real);
         if (t->role != LOCI_INPUT) loci_tensor_init(w->on[0].plan, i, 1, x);
         for (size_t m = 0; m < n; m++) {
@@ -166,7 +166,7 @@ static bool prepare(struct whole *w)
 }
 
 /* All gradients, of random ones of the outputs, now and then without those of o. */
-static void take_grads(struct whole *w, int seed)
+static void alloc_grads(struct whole *w, int seed)
 {
     const struct form *f = &w->form;
     const size_t heads = (size_t)(f->batch * f->heads), kv_heads = (size_t)(f->batch * f->kv_heads);
@@ -188,7 +188,7 @@ static void take_grads(struct whole *w, int seed)
     w->dv = lines(&w->blocks, "dv", true, kv_heads, f->k_len, value_dim * w->stored);
     for (int i = 0; i < w->tensors; i++) {
         const size_t n = walk_count(&w->tensor[i], f->batch, f->q_len, f->k_len);
-        w->dtensor[i] = blocks_take(&w->blocks, n * w->real);
+        w->dtensor[i] = blocks_alloc(&w->blocks, n * w->real);
         if (!w->input[i].data) continue;
         w->dinput[i] = w->input[i];
         w->dinput[i].data = w->dtensor[i];
@@ -246,7 +246,7 @@ bool whole_make(struct whole *w, const struct form *f, int seed)
     void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
     w->call.error = &w->error;
     w->status = loci_forward(best, w->on[w->isas - 1].tables, work, &w->call);
-    if (f->grads && !w->status) take_grads(w, seed);
+    if (f->grads && !w->status) alloc_grads(w, seed);
     return true;
 }
 
@@ -322,7 +322,7 @@ static ptrdiff_t *owned(struct blocks *b, const loci_share *list, int n, int ran
 {
     ptrdiff_t all = 0, at = 0;
     for (int i = 0; i < n; i++) all += list[i].rank == rank ? list[i].count : 0;
-    ptrdiff_t *rows = blocks_take(b, (size_t)all * sizeof *rows);
+    ptrdiff_t *rows = blocks_alloc(b, (size_t)all * sizeof *rows);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < list[i].count && list[i].rank == rank; k++)
             rows[at++] = (ptrdiff_t)(list[i].first + k);
@@ -346,12 +346,12 @@ static size_t line_at(const struct part *p, const struct lines *l, size_t n, ptr
                                                : n * len + (size_t)i);
 }
 /* heads 0: what has no view. */
-static struct lines take(struct part *p, const struct lines *from, size_t heads, bool copy)
+static struct lines alloc(struct part *p, const struct lines *from, size_t heads, bool copy)
 {
     const ptrdiff_t n = from->keys ? p->nk : p->nq, *at = from->keys ? p->keys : p->rows;
     struct lines to = *from;
     if (!from->data) return to;
-    to.data = blocks_take(&p->blocks, from->outer * (size_t)n * from->inner);
+    to.data = blocks_alloc(&p->blocks, from->outer * (size_t)n * from->inner);
     for (size_t o = 0; o < from->outer && copy; o++)
         for (ptrdiff_t i = 0; i < n; i++)
             memcpy(to.data + line_at(p, &to, o, i, heads),
@@ -391,14 +391,14 @@ static void part_take_grads(struct part *p)
     const struct whole *w = p->whole;
     const struct form *f = &w->form;
     const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
-    p->dout = take(p, &w->dout, heads, true), p->dlse = take(p, &w->dlse, 0, true);
-    p->drem = take(p, &w->drem, 0, true), p->dae = take(p, &w->dae, 0, true);
-    p->dq = take(p, &w->dq, heads, false);
-    p->dk = take(p, &w->dk, kv_heads, false), p->dv = take(p, &w->dv, kv_heads, false);
+    p->dout = alloc(p, &w->dout, heads, true), p->dlse = alloc(p, &w->dlse, 0, true);
+    p->drem = alloc(p, &w->drem, 0, true), p->dae = alloc(p, &w->dae, 0, true);
+    p->dq = alloc(p, &w->dq, heads, false);
+    p->dk = alloc(p, &w->dk, kv_heads, false), p->dv = alloc(p, &w->dv, kv_heads, false);
     for (int i = 0; i < w->tensors; i++) {
-        p->dinput[i] = take(p, &w->dinput[i], 0, false);
+        p->dinput[i] = alloc(p, &w->dinput[i], 0, false);
         p->dtensor[i] = w->dinput[i].data ? p->dinput[i].data
-            : blocks_take(&p->blocks, w->real * walk_count(&w->tensor[i], f->batch, f->q_len,
+            : blocks_alloc(&p->blocks, w->real * walk_count(&w->tensor[i], f->batch, f->q_len,
                                                            f->k_len));
     }
     p->grad = (loci_grad)LOCI_GRAD(.dlse = p->dlse.data, .drem = p->drem.data, .dae = p->dae.data,
@@ -425,11 +425,11 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     p->keys = owned(b, apart ? s->keys : s->rows, apart ? s->key_count : s->count, p->rank, &p->nk);
 
     const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
-    p->q = take(p, &w->q, heads, true);
-    p->k = take(p, &w->k, kv_heads, true), p->v = take(p, &w->v, kv_heads, true);
-    p->o = take(p, &w->o, heads, false);
-    p->lse = take(p, &w->lse, 0, false), p->rem = take(p, &w->rem, 0, false);
-    p->ae = take(p, &w->ae, 0, false);
+    p->q = alloc(p, &w->q, heads, true);
+    p->k = alloc(p, &w->k, kv_heads, true), p->v = alloc(p, &w->v, kv_heads, true);
+    p->o = alloc(p, &w->o, heads, false);
+    p->lse = alloc(p, &w->lse, 0, false), p->rem = alloc(p, &w->rem, 0, false);
+    p->ae = alloc(p, &w->ae, 0, false);
     p->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
                                    .q = view(p, &p->q, f->heads, f->dim),
                                    .k = view(p, &p->k, f->kv_heads, f->dim),
@@ -440,27 +440,27 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
                                    .error = &p->error,
                                    .tables_bytes = turn % 2 ? p->tables_bytes : 0);
     if (w->call.q_pos) {
-        p->call.q_pos = (int64_t *)take(p, &w->q_pos, 0, true).data;
-        p->call.k_pos = (int64_t *)take(p, &w->k_pos, 0, true).data;
+        p->call.q_pos = (int64_t *)alloc(p, &w->q_pos, 0, true).data;
+        p->call.k_pos = (int64_t *)alloc(p, &w->k_pos, 0, true).data;
     }
     if (w->call.q_coord) {
-        p->call.q_coord = (double *)take(p, &w->q_coord, 0, true).data;
-        p->call.k_coord = (double *)take(p, &w->k_coord, 0, true).data;
+        p->call.q_coord = (double *)alloc(p, &w->q_coord, 0, true).data;
+        p->call.k_coord = (double *)alloc(p, &w->k_coord, 0, true).data;
     }
     /* Learned tensors are in the tables, and nobody reads them here. */
     for (int i = 0; i < w->tensors; i++)
         p->data[i] = w->tensor[i].role != LOCI_INPUT ? NULL
-            : w->input[i].data ? take(p, &w->input[i], 0, true).data : w->data[i];
+            : w->input[i].data ? alloc(p, &w->input[i], 0, true).data : w->data[i];
 
     if (f->grads) part_take_grads(p);
     const size_t each = sizeof(loci_share);
-    loci_share *rows = blocks_take(b, (size_t)s->count * each);
+    loci_share *rows = blocks_alloc(b, (size_t)s->count * each);
     memcpy(rows, s->rows, (size_t)s->count * each);
     p->report.size = sizeof p->report;
     p->all = (loci_parallel)LOCI_PARALLEL(.transport = &p->transport, .shares = rows,
                                           .count = s->count, .gather = 1, .report = &p->report);
     if (apart) {
-        loci_share *keys = blocks_take(b, (size_t)s->key_count * each);
+        loci_share *keys = blocks_alloc(b, (size_t)s->key_count * each);
         memcpy(keys, s->keys, (size_t)s->key_count * each);
         p->all.key_shares = keys, p->all.key_count = s->key_count;
     }

@@ -9,8 +9,8 @@
 
 /* ---- Memory: all bits set, which is NaN ------------------------------------------------------ */
 
-struct blocks { void **list; int n, room; };
-void *blocks_take(struct blocks *, size_t bytes);        /* never NULL */
+struct blocks { void **list; int n, capacity; };
+void *blocks_alloc(struct blocks *, size_t bytes);        /* never NULL */
 void *blocks_lines(struct blocks *, size_t bytes);       /* on 64 bytes, for tables and work */
 void blocks_drop(struct blocks *);
 

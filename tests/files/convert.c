@@ -7,7 +7,7 @@
 #include "loci/convert.h"
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim, loci_dtype dtype)
@@ -24,7 +24,7 @@ static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim
 }
 static void *tables_of(const loci_plan *plan, ptrdiff_t reach)
 {
-    void *tables = room_block(loci_tables_size(plan, reach));
+    void *tables = mem_block(loci_tables_size(plan, reach));
     if (loci_prepare(plan, reach, NULL, tables)) exit(1);
     return tables;
 }
@@ -47,15 +47,15 @@ static void channels(loci_channels c, loci_pairing from)
         block = c.heads * c.dim * inner;
     const ptrdiff_t stride = c.stride ? c.stride : block;
     const size_t bytes = c.element * (size_t)(outer * stride);
-    unsigned char *x = room_block(bytes), *y = room_block(bytes), *z = room_block(bytes);
+    unsigned char *x = mem_block(bytes), *y = mem_block(bytes), *z = mem_block(bytes);
     for (size_t i = 0; i < bytes; i++) x[i] = (unsigned char)(255 * fabs(walk_uniform()));
     bool right = !loci_convert_channels(&c, from, to, x, y, NULL);
     const size_t piece = c.element * (size_t)inner;
     for (ptrdiff_t o = 0; o < outer; o++)
         for (int h = 0; h < c.heads; h++)
             for (int i = 0; i < c.dim; i++) {
-                const bool turns = i >= c.offset && i < c.offset + turned;
-                const int k = turns ? c.offset + moved(i - c.offset, turned, from) : i;
+                const bool ordered_sum = i >= c.offset && i < c.offset + turned;
+                const int k = ordered_sum ? c.offset + moved(i - c.offset, turned, from) : i;
                 const size_t at = c.element * (size_t)(o * stride) + (size_t)(h * c.dim) * piece;
                 right &= !memcmp(x + at + (size_t)i * piece, y + at + (size_t)k * piece, piece);
             }
@@ -126,7 +126,7 @@ static void attend(const char *encoding, const float *wq, const float *wk, const
     void *tables = tables_of(plan, L);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
                                .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
-    void *work = room_block(loci_workspace(plan, &call, 0));
+    void *work = mem_block(loci_workspace(plan, &call, 0));
     if (loci_forward(plan, tables, work, &call)) exit(1);
     free(work), free(tables), loci_plan_destroy(plan);
 }
@@ -188,7 +188,7 @@ static void tables(const char *text, int64_t far)
     loci_error e;
     bool right = !loci_export_rope(plan, NULL, &t, &e);
     loci_call call = LOCI_CALL(.batch = 1, .k_len = POINTS, .k_pos = pos, .q_pos = pos);
-    void *work = room_block(loci_workspace(plan, &call, 0));
+    void *work = mem_block(loci_workspace(plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     right &= !loci_rotate(plan, prepared, work, &call, LOCI_KEY, rows, rows);
     for (int i = 0; i < POINTS; i++)
@@ -291,7 +291,7 @@ static void cache(const char *text, const char *mover, int64_t by)
     void *t = tables_of(plan, 1), *u = tables_of(move, 1);
     const loci_view from = { x, 0, 0, 0 }, a = { here, 0, 0, 0 }, b = { there, 0, 0, 0 };
     loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .q_pos = pos, .k_pos = pos);
-    void *work = room_block(loci_workspace(plan, &call, 0));
+    void *work = mem_block(loci_workspace(plan, &call, 0));
     bool done = !loci_rotate(plan, t, work, &call, LOCI_CACHE, from, a);
     call.q_pos = call.k_pos = shift;
     done &= !loci_rotate(move, u, work, &call, LOCI_CACHE, a, a);

@@ -183,8 +183,8 @@ static bool right(const char *path, bool (*moves)(const char *), int dim, int tu
             const ptrdiff_t rows = norm ? t->count : t->shape[0];
             const size_t row = t->bytes / (size_t)rows;
             for (ptrdiff_t r = 0; r < rows && good; r++) {
-                const int c = (int)(r % own), turns = c >= at && c < at + turned;
-                const ptrdiff_t source = turns ? r - c + at + from(c - at, turned, to_interleaved)
+                const int c = (int)(r % own), ordered_sum = c >= at && c < at + turned;
+                const ptrdiff_t source = ordered_sum ? r - c + at + from(c - at, turned, to_interleaved)
                     : r;
                 good = !memcmp(got + (size_t)r * row, was + (size_t)source * row, row);
             }

@@ -121,7 +121,7 @@ static uint64_t draw(void)
 
 /* ---- Ways to damage: data[size] is a sound case, its header header[n] ------------------------ */
 
-static unsigned char *data, *room;
+static unsigned char *data, *buffer;
 static size_t size, n;
 static const char *header;
 
@@ -194,11 +194,11 @@ static void splice(size_t from, size_t to, const char *word)
 {
     const size_t w = strlen(word);
     const uint64_t length = from + w + (n - to);
-    memcpy(room, &length, 8);
-    memcpy(room + 8, header, from);
-    memcpy(room + 8 + from, word, w);
-    memcpy(room + 8 + from + w, header + to, size - 8 - to);
-    put(room, 8 + length + (size - 8 - n));
+    memcpy(buffer, &length, 8);
+    memcpy(buffer + 8, header, from);
+    memcpy(buffer + 8 + from, word, w);
+    memcpy(buffer + 8 + from + w, header + to, size - 8 - to);
+    put(buffer, 8 + length + (size - 8 - n));
     feed();
 }
 
@@ -361,12 +361,12 @@ static void nonsense(void)
         uint64_t length = 8 + draw() % 2000, claim = i % 4 ? length - 8 - draw() % (length - 7) / 8
             : draw();
         for (uint64_t k = 8; k < length; k++)
-            room[k] = i % 2 ? (unsigned char)letters[draw() % (sizeof letters - 1)]
+            buffer[k] = i % 2 ? (unsigned char)letters[draw() % (sizeof letters - 1)]
                 : (unsigned char)draw();
-        if (i % 8) room[8] = '{';
-        memcpy(room, &claim, 8);
+        if (i % 8) buffer[8] = '{';
+        memcpy(buffer, &claim, 8);
         now_at.at = i;
-        put(room, length);
+        put(buffer, length);
         feed();
     }
     end();
@@ -383,8 +383,8 @@ static void load(const char *name)
     size = (size_t)ftell(f);
     rewind(f);
     data = realloc(data, size + 1);
-    room = realloc(room, size + 4 * LONG);
-    if (!data || !room || fread(data, 1, size, f) != size) exit(1);
+    buffer = realloc(buffer, size + 4 * LONG);
+    if (!data || !buffer || fread(data, 1, size, f) != size) exit(1);
     data[size] = 0;
     fclose(f);
     uint64_t length;
@@ -443,7 +443,7 @@ int main(int argc, char **argv)
     }
     if (argc == 1) nonsense();
     free(data);
-    free(room);
+    free(buffer);
     unlink(path);
     unlink(said_path);
     fflush(stdout);

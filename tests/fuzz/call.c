@@ -56,7 +56,7 @@ static int64_t anything(void)
 
 static struct { unsigned char *p; size_t bytes; } blocks[MOST_BLOCKS];
 static int block_count;
-static void *take(size_t bytes)
+static void *alloc(size_t bytes)
 {
     unsigned char *p = NULL;
     FUZZ_CHECK(block_count < MOST_BLOCKS);
@@ -172,7 +172,7 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
     if (how == 3) *v = (loci_view){ .batch = H * (L * (W + 3) + 5), .head = L * (W + 3) + 5,
                                     .row = W + 3 };
     if (how == 4) *v = (loci_view){ .batch = LOCI_BROADCAST, .head = L * W, .row = W };
-    a->exact = take(all * sizeof(double));
+    a->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) a->exact[i] = uniform();
     for (size_t i = (size_t)(H * L * W); i < all && how == 4; i++)
         a->exact[i] = a->exact[i - (size_t)(H * L * W)];
@@ -181,7 +181,7 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
     a->bytes = all ? (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + W)
                          * size_of(dtype)
                    : 0;
-    v->data = take(a->bytes);
+    v->data = alloc(a->bytes);
     for (ptrdiff_t n = 0; n < B * H * L && in; n++)
         for (ptrdiff_t w = 0; w < W; w++)
             store(v->data, dtype,
@@ -208,7 +208,7 @@ static struct array array(ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t W)
 /* A list of so many numbers: from somewhere on with some step, or with anything in it. */
 static int64_t *list_of(struct problem *p, ptrdiff_t n, int64_t from, int64_t step)
 {
-    int64_t *list = take((size_t)n * sizeof *list);
+    int64_t *list = alloc((size_t)n * sizeof *list);
     for (ptrdiff_t i = 0; i < n; i++) list[i] = from + step * i;
     if (n && one_in(12)) list[below((unsigned)n)] = anything(), p->dull = false;
     return list;
@@ -256,11 +256,11 @@ static void choose_mask(struct problem *p)
     const size_t all = (size_t)(m->n[0] * m->n[1] * m->n[2] * m->n[3]);
     const bool shared = one_in(2);       /* by the heads */
     const size_t pairs = (size_t)(m->n[2] * m->n[3]);
-    m->exact = take(all * sizeof(double));
+    m->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) m->exact[i] = one_in(4) ? -INFINITY : uniform();
     for (size_t i = 0; i < all && shared; i++) m->exact[i] = m->exact[i % pairs];
-    unsigned char *bytes = take(all);
-    void *numbers = take(all * size_of(real_of(p)));
+    unsigned char *bytes = alloc(all);
+    void *numbers = alloc(all * size_of(real_of(p)));
     for (size_t i = 0; i < all; i++) bytes[i] = m->exact[i] != -INFINITY;
     for (size_t i = 0; i < all; i++) store(numbers, real_of(p), i, m->exact[i]);
     c->mask.data = c->mask_kind == LOCI_MASK_SEEN ? (void *)bytes : numbers;
@@ -279,12 +279,12 @@ static void choose_pages(struct problem *p)
     if (p->backward || !p->dull || !c->k_len || !c->batch || !one_in(8)) return;
     const ptrdiff_t length = 1 + (ptrdiff_t)below(20), n = (c->k_len + length - 1) / length,
                     all = n * c->batch, H = p->k.n[1];
-    int32_t *table = take((size_t)all * sizeof *table);
+    int32_t *table = alloc((size_t)all * sizeof *table);
     struct array *const from[] = { &p->k, &p->v };
     for (ptrdiff_t i = 0; i < all; i++) table[i] = (int32_t)(all - 1 - i);
     for (int x = 0; x < 2; x++) {
         const ptrdiff_t W = from[x]->n[3];
-        void *to = take((size_t)(all * H * length * W) * size_of(p->desc.dtype));
+        void *to = alloc((size_t)(all * H * length * W) * size_of(p->desc.dtype));
         for (ptrdiff_t i = 0; i < c->batch * H * c->k_len * W; i++) {
             const ptrdiff_t w = i % W, j = i / W % c->k_len, h = i / W / c->k_len % H,
                             b = i / W / c->k_len / H,
@@ -342,8 +342,8 @@ static void choose_tensors(struct problem *p, const loci_plan *plan)
         const loci_tensor *t = &p->tensor[i];
         const size_t n = p->count[i] = count_of(t, &p->call);
         const loci_dtype real = real_of(p);
-        p->data[i] = take(n * size_of(real)), p->ddata[i] = take(n * size_of(real));
-        p->exact_data[i] = take(n * sizeof(double)), p->exact_ddata[i] = take(n * sizeof(double));
+        p->data[i] = alloc(n * size_of(real)), p->ddata[i] = alloc(n * size_of(real));
+        p->exact_data[i] = alloc(n * sizeof(double)), p->exact_ddata[i] = alloc(n * sizeof(double));
         memset(p->data[i], 0, n * size_of(real));
         if (t->role != LOCI_INPUT) loci_tensor_init(plan, i, 1, p->data[i]);
         for (size_t k = 0; k < n; k++) {
@@ -448,7 +448,7 @@ static void judge(struct problem *p)
     c->v = (loci_view){ .data = p->v.exact }, c->o = (loci_view){ .data = p->o.exact };
     c->host = NULL, c->work_bytes = c->tables_bytes = 0, c->pages = NULL, c->cache = NULL;
     c->k_len = p->k.n[2];
-    double *lse = take(p->rows * sizeof *lse), *rem = take(p->rows * sizeof *rem);
+    double *lse = alloc(p->rows * sizeof *lse), *rem = alloc(p->rows * sizeof *rem);
     c->lse = p->call.lse ? lse : NULL, c->rem = p->call.rem ? rem : NULL, c->ae = NULL;
     c->tensors = (const void *const *)p->exact_data;
     loci_grad *g = &p->exact_grad;
@@ -500,7 +500,7 @@ static loci_status call(struct problem *p, const loci_plan *plan, const void *ta
     p->call.error = &e;
     const size_t bytes = loci_workspace(plan, &p->call, p->backward);
     FUZZ_CHECK(bytes % 64 == 0);
-    void *work = take(bytes ? bytes : 64);
+    void *work = alloc(bytes ? bytes : 64);
     const size_t real = size_of(real_of(p));
     loci_status s = loci_forward(plan, tables, work, &p->call);
     FUZZ_CHECK(bytes || s);
@@ -531,7 +531,7 @@ static void again(struct problem *p, ptrdiff_t range, uint64_t want)
     if (!n || p->desc.dtype == LOCI_F64) return;
     d.isa = isas[below((unsigned)n)];
     FUZZ_CHECK(!loci_plan_create(&plan, &d, &e));
-    void *tables = take(loci_tables_size(plan, range));
+    void *tables = alloc(loci_tables_size(plan, range));
     FUZZ_CHECK(!loci_prepare(plan, range, (const void *const *)p->data, tables));
     p->call.host = NULL;
     FUZZ_CHECK(!call(p, plan, tables));
@@ -590,8 +590,8 @@ static void make_call(struct problem *p)
     lay_out(p, &p->q, dtype, true), lay_out(p, &p->k, dtype, true), lay_out(p, &p->v, dtype, true);
     lay_out(p, &p->o, dtype, false);
     c->q = p->q.view, c->k = p->k.view, c->v = p->v.view, c->o = p->o.view;
-    if (p->backward || one_in(2)) c->lse = take(p->rows * size_of(real_of(p)));
-    if (p->backward || one_in(2)) c->rem = take(p->rows * size_of(real_of(p)));
+    if (p->backward || one_in(2)) c->lse = alloc(p->rows * size_of(real_of(p)));
+    if (p->backward || one_in(2)) c->rem = alloc(p->rows * size_of(real_of(p)));
     choose_places(p);
     choose_mask(p);
     choose_pages(p);
@@ -617,7 +617,7 @@ static bool fill_cache(struct problem *p, const loci_plan *plan, const void *tab
     const ptrdiff_t Lk = c->k_len, first = Lk ? (ptrdiff_t)below((unsigned)Lk + 1) : 0;
     const size_t bytes = loci_cache_size(plan, c->batch, Lk + 3);
     if (!bytes) return false;
-    FUZZ_CHECK(!loci_cache_create(&cache, plan, c->batch, Lk + 3, 0, take(bytes), &e));
+    FUZZ_CHECK(!loci_cache_create(&cache, plan, c->batch, Lk + 3, 0, alloc(bytes), &e));
     one.cache = cache, one.host = NULL, one.error = &e;
     for (int part = 0; part < 2; part++) {
         const ptrdiff_t from = part ? first : 0, n = part ? Lk - first : first;
@@ -625,14 +625,14 @@ static bool fill_cache(struct problem *p, const loci_plan *plan, const void *tab
         one.k_len = n;
         for (int x = 0; x < 2; x++) {
             const ptrdiff_t H = of[x]->n[1], W = of[x]->n[3];
-            void *to = take((size_t)(c->batch * H * n * W) * each);
+            void *to = alloc((size_t)(c->batch * H * n * W) * each);
             for (ptrdiff_t i = 0; i < c->batch * H * n * W; i++)
                 store(to, p->desc.dtype, (size_t)i,
                       of[x]->exact[(i / W / n * Lk + from + i / W % n) * W + i % W]);
             *(x ? &one.v : &one.k) = (loci_view){ .data = to };
         }
         const size_t work = loci_workspace(plan, &one, 0);
-        if (!work || loci_cache_append(plan, tables, take(work), cache, &one)) {
+        if (!work || loci_cache_append(plan, tables, alloc(work), cache, &one)) {
             check_sentence(&e, e.status);
             return false;
         }
@@ -667,7 +667,7 @@ static void attend(struct problem *p, loci_plan *plan)
     const ptrdiff_t range = p->range < MOST_RANGE ? p->range : MOST_RANGE;
     const size_t bytes = loci_tables_size(plan, range);
     if (!bytes || bytes > (size_t)1 << 24) return;
-    void *tables = take(bytes);
+    void *tables = alloc(bytes);
     loci_error e = { 0 };
     const loci_status ready = loci_prepare_on(NULL, plan, range, (const void *const *)p->data,
                                               tables, &e);

@@ -118,17 +118,17 @@ int run_command(const struct command *command, const struct input *in)
     } else FUZZ_CHECK(!n);
     return code;
 }
-size_t printed(char *text, size_t room)
+size_t printed(char *text, size_t capacity)
 {
-    const ssize_t n = pread(places.printed, text, room - 1, 0);
+    const ssize_t n = pread(places.printed, text, capacity - 1, 0);
     text[n > 0 ? n : 0] = 0;
     return n > 0 ? (size_t)n : 0;
 }
 
-static size_t whole(const char *path, unsigned char *to, size_t room)
+static size_t whole(const char *path, unsigned char *to, size_t capacity)
 {
     FILE *f = path ? fopen(path, "rb") : NULL;
-    const size_t n = f ? fread(to, 1, room, f) : 0;
+    const size_t n = f ? fread(to, 1, capacity, f) : 0;
     if (f) fclose(f);
     return n;
 }

@@ -29,7 +29,7 @@ const char *input_value(const struct input *, const char *option);
  * sentence, the others with none. */
 int  run_command(const struct command *, const struct input *);
 /* What the last command printed. */
-size_t printed(char *text, size_t room);
+size_t printed(char *text, size_t capacity);
 
 /* A place for a file of which a seed is made. */
 const char *fuzz_scratch(void);

@@ -244,9 +244,9 @@ int main(int argc, char **argv)
 #endif
     if (LOCI_PLANTED && !freopen("/dev/null", "w", stderr)) return 2;
 
-    static char room[1 << 12];
+    static char buffer[1 << 12];
     /* after a crash there may be no malloc() */
-    setvbuf(stdout, room, _IOFBF, sizeof room);
+    setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     if (argc > 2 && !strcmp(argv[1], "--feed")) return feed_files(argc - 2, argv + 2);
     fuzz_seeds(add);
     add_kept(argv[0]);

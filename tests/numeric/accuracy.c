@@ -23,7 +23,7 @@
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 static const double unit_of[] = { [LOCI_F32] = 0x1p-24, [LOCI_F64] = 0x1p-53, [LOCI_BF16] = 0x1p-8,
@@ -89,12 +89,12 @@ struct problem {
     double *mask;                        /* [B][Lq][Lk], the same for all heads */
     unsigned char *seen;
     loci_call call;
-    struct room room;
+    struct mem mem;
 };
 
 static double *numbers(struct problem *p, size_t count, double by)
 {
-    double *x = room_take(&p->room, count * sizeof *x);
+    double *x = mem_alloc(&p->mem, count * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = by * normal();
     return x;
 }
@@ -103,7 +103,7 @@ static void store(const double *x, size_t count, loci_dtype dtype, void *to)
 {
     for (size_t i = 0; i < count; i++) store_stored(to, dtype, (ptrdiff_t)i, x[i]);
 }
-static void settle(double *x, size_t count, loci_dtype dtype)
+static void round_to_dtype(double *x, size_t count, loci_dtype dtype)
 {
     unsigned char one[8];
     for (size_t i = 0; x && i < count; i++)
@@ -161,10 +161,10 @@ static bool draw_places(struct problem *p)
 }
 static void place(struct problem *p)
 {
-    p->q_pos = room_take(&p->room, (size_t)p->Lq * sizeof *p->q_pos);
-    p->k_pos = room_take(&p->room, (size_t)p->Lk * sizeof *p->k_pos);
+    p->q_pos = mem_alloc(&p->mem, (size_t)p->Lq * sizeof *p->q_pos);
+    p->k_pos = mem_alloc(&p->mem, (size_t)p->Lk * sizeof *p->k_pos);
     const int64_t far = (int64_t)1 << 40;
-    int64_t at = 0, room = p->range - p->Lk;
+    int64_t at = 0, mem = p->range - p->Lk;
     if (p->regime == FAR) {
         const int64_t reach = (int64_t)1 << (4 + roll(p->near ? 3 : 36));
         at = (int64_t)(uniform() * (double)(reach - 1));
@@ -173,15 +173,15 @@ static void place(struct problem *p)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         p->k_pos[j] = at;
         /* gaps: mostly none, now and then half of what is left */
-        const int64_t gap = p->regime != FAR || room < 2 || roll(8) ? 0
-            : (int64_t)((uniform() + 1) / 4 * (double)room);
-        at += 1 + gap, room -= gap;
+        const int64_t gap = p->regime != FAR || mem < 2 || roll(8) ? 0
+            : (int64_t)((uniform() + 1) / 4 * (double)mem);
+        at += 1 + gap, mem -= gap;
     }
     for (ptrdiff_t i = 0; i < p->Lq; i++) p->q_pos[i] = p->k_pos[p->Lk - p->Lq + i];
     if (p->axes < 2) return;
     const double reach = p->regime == FAR ? ldexp(1, 1 + roll(p->near ? 6 : 38)) : 50;
-    p->q_coord = room_take(&p->room, (size_t)(p->axes * p->Lq) * sizeof(double));
-    p->k_coord = room_take(&p->room, (size_t)(p->axes * p->Lk) * sizeof(double));
+    p->q_coord = mem_alloc(&p->mem, (size_t)(p->axes * p->Lq) * sizeof(double));
+    p->k_coord = mem_alloc(&p->mem, (size_t)(p->axes * p->Lk) * sizeof(double));
     for (ptrdiff_t j = 0; j < p->axes * p->Lk; j++) {
         const double x = reach * uniform();
         p->k_coord[j] = roll(2) ? floor(x) : x;
@@ -213,7 +213,7 @@ static void draw_tensors(struct problem *p)
             const double size = power_of_ten(-3, 1.5);
             for (size_t i = 0; i < p->count[t]; i++) x[i] *= size;
         }
-        settle(x, p->count[t], real(p));
+        round_to_dtype(x, p->count[t], real(p));
     }
 }
 
@@ -253,10 +253,10 @@ static void draw_rows(struct problem *p)
         for (size_t i = 0; i < nq; i++) p->q[i] = fabs(p->q[i]);
         for (int c = 0; c < p->D; c++) p->k[j + (size_t)c] = size;
     }
-    settle(p->q, nq, p->dtype), settle(p->k, nk, p->dtype), settle(p->v, nv, p->dtype);
-    settle(p->dout, no, p->dtype), settle(p->dlse, rows(p, true), real(p));
-    settle(p->drem, rows(p, true), real(p));
-    settle(p->dae, rows(p, true) * (size_t)p->D, real(p));
+    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype), round_to_dtype(p->v, nv, p->dtype);
+    round_to_dtype(p->dout, no, p->dtype), round_to_dtype(p->dlse, rows(p, true), real(p));
+    round_to_dtype(p->drem, rows(p, true), real(p));
+    round_to_dtype(p->dae, rows(p, true) * (size_t)p->D, real(p));
 }
 
 /* Some pairs are masked, or get a number more. */
@@ -266,13 +266,13 @@ static void draw_mask(struct problem *p)
     const int kind = roll(8);
     if (p->cache || kind > 1 || count > 100000) return;
     p->mask_kind = kind ? LOCI_MASK_ADDED : LOCI_MASK_SEEN;
-    p->seen = room_take(&p->room, count);
+    p->seen = mem_alloc(&p->mem, count);
     p->mask = numbers(p, count, 1);
     for (size_t i = 0; i < count; i++) {
         p->seen[i] = roll(4) != 0;
         if (roll(4) == 0) p->mask[i] = -INFINITY;
     }
-    settle(p->mask, count, real(p));
+    round_to_dtype(p->mask, count, real(p));
 }
 static loci_view mask_view(const struct problem *p, void *numbers_)
 {
@@ -282,7 +282,7 @@ static loci_view mask_view(const struct problem *p, void *numbers_)
 
 static void leave(struct problem *p)
 {
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
     loci_plan_destroy(p->exact);
     loci_plan_destroy(p->plan);
 }
@@ -329,7 +329,7 @@ struct measured {
 };
 static void *stored(struct problem *p, const double *x, size_t count, loci_dtype dtype)
 {
-    void *to = room_take(&p->room, count * 8);
+    void *to = mem_alloc(&p->mem, count * 8);
     if (x) store(x, count, dtype, to);
     return to;
 }
@@ -352,7 +352,7 @@ static void *cut(struct problem *p, int t, ptrdiff_t from, ptrdiff_t n, void *co
         }
     }
     if (f->role != LOCI_INPUT || at < 0) return whole[t];
-    char *to = room_take(&p->room, outer * inner * (size_t)n + 8);
+    char *to = mem_alloc(&p->mem, outer * inner * (size_t)n + 8);
     for (size_t o = 0; o < outer; o++)
         memcpy(to + o * inner * (size_t)n,
                (char *)whole[t] + (o * (size_t)p->Lk + (size_t)from) * inner, (size_t)n * inner);
@@ -372,7 +372,7 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
         if ((status = loci_plan_create(&plan, &d, c.error))) return status;
     }
     const size_t bytes = loci_cache_size(plan, p->B, p->Lk);
-    void *memory = room_take(&p->room, bytes);
+    void *memory = mem_alloc(&p->mem, bytes);
     loci_cache *cache;
     status = loci_cache_create(&cache, plan, p->B, p->Lk, 0, memory, c.error);
     const ptrdiff_t cuts[] = { 0, p->Lk / 3, p->Lk - p->Lq, p->Lk };
@@ -391,7 +391,7 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
         call.k_pos = p->k_pos + from;
         double *coord = NULL;
         if (p->k_coord) {
-            coord = room_take(&p->room, (size_t)(p->axes * count) * sizeof *coord);
+            coord = mem_alloc(&p->mem, (size_t)(p->axes * count) * sizeof *coord);
             for (int a = 0; a < p->axes; a++)
                 memcpy(coord + a * count, p->k_coord + a * p->Lk + from,
                        (size_t)count * sizeof *coord);
@@ -400,7 +400,7 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
         for (int t = 0; t < p->tensors; t++) pieces[t] = cut(p, t, from, count, data);
         /* a call that only appends has no rows */
         loci_call sizes = call;
-        void *work = room_take(&p->room, loci_workspace(plan, &sizes, 0));
+        void *work = mem_alloc(&p->mem, loci_workspace(plan, &sizes, 0));
         status = loci_cache_append(plan, tables, work, cache, &call);
         if (!status && n == 2) status = loci_forward(plan, tables, work, &call);
     }
@@ -434,10 +434,10 @@ static loci_status measure(struct problem *p, struct measured *m, loci_error *e)
         p->call.mask_kind = p->mask_kind;
         p->call.mask = mask_view(p, stored(p, p->mask, (size_t)(p->B * p->Lq * p->Lk), real(p)));
     }
-    void *tables = room_take(&p->room, loci_tables_size(p->plan, p->range));
+    void *tables = mem_alloc(&p->mem, loci_tables_size(p->plan, p->range));
     loci_status status = loci_prepare(p->plan, p->range, (const void *const *)data, tables);
     if (!status && p->cache) return from_cache(p, p->call, data, tables);
-    void *work = room_take(&p->room, loci_workspace(p->plan, &p->call, !p->decode));
+    void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, !p->decode));
     if (!status) status = loci_forward(p->plan, tables, work, &p->call);
     if (status || p->decode) return status;
     m->dq = stored(p, NULL, nq, p->dtype), m->dk = stored(p, NULL, nk, p->dtype);

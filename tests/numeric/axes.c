@@ -9,7 +9,7 @@
 
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { D = 24, L = 70, N = L * D };
@@ -27,8 +27,8 @@ static void turn(const char *encoding, const char *isa, const double *coord, con
         exit(1);
     }
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .k_coord = coord, .error = &e);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &call, 0));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &call, 0));
     if (loci_prepare(plan, L, tensors, tables) ||
         loci_rotate(plan, tables, work, &call, LOCI_KEY, (loci_view){ (void *)x, 0, 0, 0 },
                     (loci_view){ y, 0, 0, 0 })) {

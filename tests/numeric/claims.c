@@ -189,12 +189,12 @@ static void fire_signs(void)
                && a.dtensor[1][0] == -b.dtensor[1][0] && a.dtensor[0][0] && a.dtensor[1][0],
                "FIRE: signs of c and l turn their gradients alone");
     attend_free(&b);
-    b.room.blocks = 0, fire_c = 0.2, fire_l = 0;
+    b.mem.blocks = 0, fire_c = 0.2, fire_l = 0;
     attend(&b);
     CHECK_THAT(b.dtensor[0][0] && b.dtensor[1][0] == 0, "FIRE: l = 0 has no gradient, but %g",
                b.dtensor[1][0]);
     attend_free(&b);
-    b.room.blocks = 0, fire_c = 0, fire_l = 1.5;
+    b.mem.blocks = 0, fire_c = 0, fire_l = 1.5;
     attend(&b);
     CHECK_THAT(b.dtensor[0][0] == 0, "FIRE: c = 0 has no gradient, but %g", b.dtensor[0][0]);
     attend_free(&a), attend_free(&b);

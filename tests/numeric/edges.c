@@ -119,6 +119,27 @@ static void no_rows(void)
     free(t);
 }
 
+/* Entries whose length is 0 are the same whether or not others have keys: their rows see none. */
+static void no_length(const char *encoding, ptrdiff_t rows)
+{
+    static const int64_t lens[] = { 0, 0 };
+    for (ptrdiff_t keys = 0; keys < 2; keys++) {
+        struct task *t = fresh();
+        t->call.batch = 2, t->call.q_len = rows, t->call.k_len = keys, t->call.k_lens = lens;
+        t->call.lse = NULL, t->call.rem = t->lse;
+        memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
+        memset(t->dv, 0xff, sizeof t->dv);
+        CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding)),
+                   "%s: %td rows and k_len %td, both entries without keys", encoding, rows, keys);
+        const size_t n = (size_t)(2 * H * rows * D);
+        CHECK_THAT(zero(t->o, n) && zero(t->dq, n) && zero(t->dv, (size_t)(2 * H * keys * D)),
+                   "%s: rows without keys give 0", encoding);
+        for (ptrdiff_t i = 0; i < 2 * H * rows; i++)
+            CHECK_THAT(t->lse[i] == 1, "%s: the remainder of a row without keys is 1", encoding);
+        free(t);
+    }
+}
+
 /* ---- Numbers that are none ------------------------------------------------------------------- */
 
 /* NaN in keys and values reaches the rows that see them and no others, whatever tile they share. */
@@ -391,6 +412,8 @@ int main(void)
 {
     empty_rows(NULL);
     no_rows();
+    static const char *const sticks[] = { "sba", "sba:remainder=value" };
+    for (int i = 0; i < 2; i++) no_length(sticks[i], 1), no_length(sticks[i], 65);
     poison(NULL, NAN, "a NaN among the keys is no error");
     poison(NULL, INFINITY, "an infinity among the keys is no error");
     static const char *const behind[] = { "nope", "alibi", "rope:pairing=half", "sba", "sandwich",

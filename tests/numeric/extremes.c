@@ -79,7 +79,7 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
                    off);
         for (int i = 0; i < (int)(sizeof shut / sizeof *shut); i++) {
             struct attend got = want, also = says;
-            got.room.blocks = also.room.blocks = 0;
+            got.mem.blocks = also.mem.blocks = 0;
             gate = shut[i];
             attend(&got), attend(&also);
             CHECK_THAT(differ(&got, &want, H * LONG) == 0,
@@ -115,7 +115,7 @@ static void fox(void)
 
         const double open[] = { 9999, 1e4, 1e30, INFINITY, NAN };
         for (int i = 0; i < 5; i++) {
-            got.room.blocks = says.room.blocks = 0, got.fill = says.fill = gates, gate = open[i];
+            got.mem.blocks = says.mem.blocks = 0, got.fill = says.fill = gates, gate = open[i];
             attend(&got), attend(&says);
             bool same = true;
             for (int r = 0; r < H * 70; r++)
@@ -415,9 +415,9 @@ static void far_matrices(void)
                                                           .stage = LOCI_ROTATE), &e)) exit(2);
         loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord,
                                 .k_coord = zero, .tensors = tensors, .error = &e);
-        struct room room = { .blocks = 0 };
-        void *tables = room_take(&room, loci_tables_size(plan, 1)),
-            *work = room_take(&room, loci_workspace(plan, &c, 0));
+        struct mem mem = { .blocks = 0 };
+        void *tables = mem_alloc(&mem, loci_tables_size(plan, 1)),
+            *work = mem_alloc(&mem, loci_workspace(plan, &c, 0));
         if (loci_prepare(plan, 1, tensors, tables)) exit(2);
         const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY,
                                                (loci_view){ xf, 0, 0, 0 },
@@ -431,7 +431,7 @@ static void far_matrices(void)
         else CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0
                         && !strncmp(e.text, "liere: the coordinates of query 0", 33),
                         "liere beyond its limit: %s", e.text);
-        room_leave(&room, 0);
+        mem_release(&mem, 0);
         loci_plan_destroy(plan);
     }
 }
@@ -447,11 +447,11 @@ static void far_references(void)
     int64_t pos[ROWS], by[ROWS];
     for (int i = 0; i < ROWS; i++) pos[i] = 1000000000000 + i, by[i] = 1000 * i;
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
-        const bool turns = i < 4;        /* others have tables by distance */
+        const bool ordered_sum = i < 4;        /* others have tables by distance */
         struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
                                                 .dtype = LOCI_F64), .q_len = ROWS, .k_len = ROWS,
                               .seed = 4,
-                              .q_pos = turns ? pos : by, .k_pos = turns ? pos : by }, says = got;
+                              .q_pos = ordered_sum ? pos : by, .k_pos = ordered_sum ? pos : by }, says = got;
         says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, 0);

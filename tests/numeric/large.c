@@ -19,7 +19,7 @@
 #include "loci/layers.h"
 #include "loci/positions.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -33,12 +33,12 @@ struct problem {
     ptrdiff_t row;                       /* from a row to the next; 0: dense */
     struct field { loci_view view; size_t mapped; ptrdiff_t heads, len; int width; } field[VIEWS];
     int fields;
-    struct room room;
+    struct mem mem;
 };
 
 static void *own(struct problem *p, size_t count)
 {
-    return room_take(&p->room, count * p->real);
+    return mem_alloc(&p->mem, count * p->real);
 }
 static void put(const struct problem *p, void *x, ptrdiff_t i, double to)
 {
@@ -75,7 +75,7 @@ static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, pt
         if (f->view.data == MAP_FAILED) exit(2);
         f->mapped = bytes;
     } else {
-        f->view.data = room_take(&p->room, bytes);
+        f->view.data = mem_alloc(&p->mem, bytes);
     }
     for (ptrdiff_t b = 0; b < p->w->call.batch; b++)
         for (ptrdiff_t h = 0; h < heads; h++)
@@ -103,7 +103,7 @@ static void release(struct problem *p)
 {
     for (int k = 0; k < p->fields; k++)
         if (p->field[k].mapped) munmap(p->field[k].view.data, p->field[k].mapped);
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
 }
 
 static void *converted(struct problem *p, const double *x, size_t count)
@@ -160,8 +160,8 @@ static loci_status solve(struct problem *p, struct sums *s)
     }
     if (w->state_count)
         c.ae = sum(p, s, w->state_count), g.dae = converted(p, w->grad.dae, w->state_count);
-    void *tables = room_take(&p->room, loci_tables_size(plan, 1000));
-    void *work = room_take(&p->room, loci_workspace(plan, &c, 1));
+    void *tables = mem_alloc(&p->mem, loci_tables_size(plan, 1000));
+    void *work = mem_alloc(&p->mem, loci_workspace(plan, &c, 1));
     status = loci_prepare(plan, 1000, data, tables);
     switch (w->stage) {
     case LOCI_ATTENTION:
@@ -251,14 +251,14 @@ static bool rows(const loci_plan *p, const void *tables, ptrdiff_t first, ptrdif
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = first + n,
                                   .q = { q + first * D, 0, 0, 0 }, .k = { k, 0, 0, 0 },
                                   .v = { v, 0, 0, 0 }, .o = { to, 0, 0, 0 });
-    void *work = room_block(loci_workspace(p, &c, 0));
+    void *work = mem_block(loci_workspace(p, &c, 0));
     const bool done = !loci_forward(p, tables, work, &c);
     free(work);
     return done;
 }
 static void *tables_of(const loci_plan *p, ptrdiff_t range)
 {
-    void *tables = room_block(loci_tables_size(p, range));
+    void *tables = mem_block(loci_tables_size(p, range));
     if (loci_prepare(p, range, NULL, tables)) exit(2);
     return tables;
 }
@@ -319,8 +319,8 @@ static void long_texts(void)
     static const char *const texts[] = { "nope", "clip:max=9", "t5", "rope:pairing=half",
                                          "rope:pairing=interleaved,scaling=linear,factor=3" };
     const size_t n = (size_t)LONG * D;
-    q = room_block(n * sizeof *q), k = room_block(n * sizeof *k), v = room_block(n * sizeof *v),
-        o = room_block(n * sizeof *o), part = room_block(PART * D * sizeof *part);
+    q = mem_block(n * sizeof *q), k = mem_block(n * sizeof *k), v = mem_block(n * sizeof *v),
+        o = mem_block(n * sizeof *o), part = mem_block(PART * D * sizeof *part);
     for (size_t i = 0; i < n; i++)
         q[i] = (float)walk_uniform(), k[i] = (float)walk_uniform(), v[i] = (float)walk_uniform();
     for (int i = 0; i < COUNT(texts); i++) {
@@ -424,7 +424,7 @@ static void too_large(void)
                   .stage = LOCI_LINEAR_ATTENTION),
     };
     loci_plan *plan[COUNT(descs)];
-    void *tables[COUNT(descs)], *work = room_block(1 << 20);
+    void *tables[COUNT(descs)], *work = mem_block(1 << 20);
     for (int i = 0; i < COUNT(result); i++) result[i] = 5;
     for (int i = 0; i < COUNT(descs); i++) {
         if (loci_plan_create(&plan[i], &descs[i], &error)) exit(2);

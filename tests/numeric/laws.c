@@ -52,14 +52,14 @@ static void moved(const char *text)
     for (int i = 0; i < L; i++) pos[i] = i, later[i] = i + (1 << 20);
     for (int i = 0; i < 3 * L; i++) later_coord[i] = i % 23 + 4096;
     struct attend a = task(text), b = task(text);
-    const bool turns = places(text) & LOCI_PLACE_ROTATE;
+    const bool ordered_sum = places(text) & LOCI_PLACE_ROTATE;
     a.q_pos = a.k_pos = pos, b.q_pos = b.k_pos = later;
     if (b.q_coord) b.q_coord = b.k_coord = later_coord;
     attend(&a), attend(&b);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
     const double off = fmax(apart(a.o, b.o, 1, n),
                             fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
-    CHECK_THAT(off <= (turns ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
+    CHECK_THAT(off <= (ordered_sum ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
     attend_free(&a), attend_free(&b);
 }
 

@@ -384,10 +384,10 @@ static void close_layer(struct layer *a)
 
 static void fox_pro(void)
 {
-    static double room[2][INS][Q];
+    static double buffer[2][INS][Q];
     double *in[INS], *d[INS], *shifted[INS];
     for (int i = 0; i < INS; i++)
-        in[i] = room[0][i], d[i] = room[1][i], fill(in[i], (size_t)sizes[i], 1.5);
+        in[i] = buffer[0][i], d[i] = buffer[1][i], fill(in[i], (size_t)sizes[i], 1.5);
     fill(dy, Q, 1);
     struct layer a = open_layer(LOCI_F64, in);
     CHECK_THAT(layer_forward(&a, 0, L) && layer_backward(&a, d), "FoX (Pro): does not run");

@@ -8,7 +8,7 @@
 
 #include "loci/layers.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { B = 2, H = 3, L = 21, D = 10, P = 19, N = B * H * L * D, G = B * L * P };
@@ -215,8 +215,8 @@ static void attend(const char *encoding, const float *q, const float *k, const i
     const loci_call call = LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k),
                                      .v = of(k), .o = of(o), .q_pos = pos, .k_pos = pos,
                                      .tensors = tensors);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &call, 0));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &call, 0));
     CHECK_THAT(!loci_prepare(plan, L, NULL, tables) && !loci_forward(plan, tables, work, &call),
                "%s", encoding);
     free(tables);

@@ -17,7 +17,7 @@
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { B = 2, H = 4, G = 2, D = 12, DV = 10, L = 300, TENSORS = 2, NUMBERS = 256 };
@@ -77,7 +77,7 @@ static loci_plan *plan_of(const char *text, const char *isa, bool full)
 }
 static void *tables_of(const loci_plan *p)
 {
-    void *tables = room_block(loci_tables_size(p, 10 * L));
+    void *tables = mem_block(loci_tables_size(p, 10 * L));
     if (loci_prepare(p, 10 * L, tensors, tables)) exit(2);
     return tables;
 }
@@ -96,7 +96,7 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
     const loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 },
                                   .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
                                   .dtensors = dtensors);
-    void *work = room_block(loci_workspace(p, &c, 1));
+    void *work = mem_block(loci_workspace(p, &c, 1));
     memset(a, 0xff, sizeof *a), memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL)
         && !loci_linear_backward(p, tables, work, &c, &g);
@@ -132,14 +132,14 @@ static void chunks(const char *text)
     loci_plan *p = plan_of(text, NULL, false);
     void *tables = tables_of(p);
     const size_t bytes = loci_linear_state(p, B);
-    void *at_once = room_block(bytes);
+    void *at_once = mem_block(bytes);
     loci_call all = call_of(p, &first, 0, L, 0, L, coord);
-    void *room = room_block(loci_workspace(p, &all, 0));
-    CHECK_THAT(!loci_linear_forward(p, tables, room, &all, NULL, at_once),
+    void *mem = mem_block(loci_workspace(p, &all, 0));
+    CHECK_THAT(!loci_linear_forward(p, tables, mem, &all, NULL, at_once),
                "%s: with a state at the end", text);
-    free(room);
+    free(mem);
     for (int n = 0; n < COUNT(cuts); n++) {
-        void *state[2] = { room_block(bytes), room_block(bytes) };
+        void *state[2] = { mem_block(bytes), mem_block(bytes) };
         loci_error e = { 0 };
         bool ok = true;
         memset(&other, 0xff, sizeof other);
@@ -147,7 +147,7 @@ static void chunks(const char *text)
         for (ptrdiff_t at = 0, i = 0; ok && at < L; i++) {
             const ptrdiff_t step = cuts[n][i % 6] < L - at ? cuts[n][i % 6] : L - at;
             loci_call c = call_of(p, &other, at, step, at, step, coord);
-            void *work = room_block(loci_workspace(p, &c, 0));
+            void *work = mem_block(loci_workspace(p, &c, 0));
             c.error = &e;
             /* One buffer, or two in turn. */
             const void *before = after;
@@ -174,14 +174,14 @@ static void keys_first(const char *text)
     for (int i = 0; i < L; i++) pos[i] = i;
     whole(text, NULL, 1, true, &first);
     loci_plan *p = plan_of(text, NULL, true);
-    void *tables = tables_of(p), *state = room_block(loci_linear_state(p, B));
+    void *tables = tables_of(p), *state = mem_block(loci_linear_state(p, B));
     loci_error e = { 0 };
     bool ok = true;
     memset(&other, 0xff, sizeof other);
     for (int n = 0; ok && n < 3; n++) {
         loci_call c = call_of(p, &other, 0, n < 2 ? 0 : L, n ? 100 : 0,
                               n == 0 ? 100 : n == 1 ? L - 100 : 0, coord);
-        void *work = room_block(loci_workspace(p, &c, 0));
+        void *work = mem_block(loci_workspace(p, &c, 0));
         c.error = &e;
         if (n == 2) c.q_pos = c.k_pos = pos;
         ok = !loci_linear_forward(p, tables, work, &c, n ? state : NULL, n < 2 ? state : NULL);
@@ -209,14 +209,14 @@ static void packing(void)
     loci_error e = { 0 };
     loci_call c = call_of(p, &first, 0, L, 0, L, NULL);
     c.q_seg = c.k_seg = seg, c.q_pos = c.k_pos = pos, c.error = &e;
-    void *work = room_block(loci_workspace(p, &c, 0));
+    void *work = mem_block(loci_workspace(p, &c, 0));
     memset(&first, 0xff, sizeof first), memset(&other, 0, sizeof other);
     CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL), "%s: %s", text, e.text);
     free(work);
     for (int n = 1; n < 4; n++) {
         loci_call alone = call_of(p, &other, border[n], border[n + 1] - border[n], border[n],
                                   border[n + 1] - border[n], NULL);
-        work = room_block(loci_workspace(p, &alone, 0));
+        work = mem_block(loci_workspace(p, &alone, 0));
         loci_linear_forward(p, tables, work, &alone, NULL, NULL);
         free(work);
     }
@@ -239,7 +239,7 @@ static void long_text(bool full)
     loci_plan *p;
     loci_error e = { 0 };
     if (loci_plan_create(&p, &d, &e)) exit(2);
-    void *tables = room_block(loci_tables_size(p, LONG));
+    void *tables = mem_block(loci_tables_size(p, LONG));
     loci_prepare(p, LONG, NULL, tables);
     for (int n = 0; n < 2; n++) {
         const loci_call c = LOCI_CALL(.batch = 1, .q_len = LONG, .k_len = LONG, .q = { q, 0, 0, 0 },
@@ -247,7 +247,7 @@ static void long_text(bool full)
                                       .o = { o[n], 0, 0, 0 }, .error = &e);
         const loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dq = { dq[n], 0, 0, 0 },
                                       .dk = { dk[n], 0, 0, 0 }, .dv = { dv[n], 0, 0, 0 });
-        void *work = room_block(loci_workspace(p, &c, 1));
+        void *work = mem_block(loci_workspace(p, &c, 1));
         if (n) CHECK_THAT(!loci_reference_linear(p, NULL, &c, &g), "%s: %s", text, e.text);
         else CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL)
                         && !loci_linear_backward(p, tables, work, &c, &g), "%s: %s", text, e.text);
@@ -329,7 +329,7 @@ static void calls(void)
     void *tables = tables_of(p), *of_attention = tables_of(attention);
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
     const size_t bytes = loci_linear_state(p, B);
-    void *work = room_block(loci_workspace(p, &c, 1)), *state = room_block(bytes);
+    void *work = mem_block(loci_workspace(p, &c, 1)), *state = mem_block(bytes);
     loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 });
     int64_t pos[] = { 0, 1, 2, 2, 1 }, good[] = { 0, 1, 2, 3, 4 }, seg[] = { 2, 2, 1, 1, 1 };
     float lse[B * H * 5];
@@ -392,9 +392,9 @@ static void cancelling(void)
     loci_plan *p = plan_of("nope", NULL, false);
     loci_error e = { 0 };
     loci_host host = { .run = run_here, .cancelled = yes, .threads = 1 };
-    void *tables = tables_of(p), *state = room_block(loci_linear_state(p, B));
+    void *tables = tables_of(p), *state = mem_block(loci_linear_state(p, B));
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
-    void *work = room_block(loci_workspace(p, &c, 1));
+    void *work = mem_block(loci_workspace(p, &c, 1));
     c.host = &host, c.error = &e;
     CHECK_THAT(loci_linear_forward(p, tables, work, &c, NULL, state) == LOCI_CANCELLED,
                "cancelled: %s", e.text);

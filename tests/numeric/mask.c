@@ -9,7 +9,7 @@
 #include "loci/cache.h"
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { B = 2, H = 4, G = 2, WANTED = 12 };
@@ -29,7 +29,7 @@ struct problem {
     unsigned char *seen;                 /* [B][H][rows][keys] */
     double *added;
     int64_t *first, *last, *q_seg, *k_seg;   /* [B][rows], [B][keys] */
-    struct room room;
+    struct mem mem;
 };
 /* What comes out: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
 struct results {
@@ -39,7 +39,7 @@ struct results {
 
 static double *numbers(struct problem *p, size_t n, double size)
 {
-    double *x = room_take(&p->room, n * sizeof *x);
+    double *x = mem_alloc(&p->mem, n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)(size * walk_uniform());
     return x;
 }
@@ -48,11 +48,11 @@ static bool heads_mix(const char *text) { return strstr(text, "cape") != NULL; }
 static void open_masks(struct problem *p)
 {
     const size_t pairs = (size_t)(B * H * p->rows * p->keys);
-    p->seen = room_take(&p->room, pairs), p->added = numbers(p, pairs, 2);
-    p->first = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
-    p->last = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
-    p->q_seg = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
-    p->k_seg = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->keys));
+    p->seen = mem_alloc(&p->mem, pairs), p->added = numbers(p, pairs, 2);
+    p->first = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->last = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->q_seg = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->k_seg = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->keys));
 }
 /* Rows that see little, nothing, all, and whole tiles that none sees. */
 static void draw_masks(struct problem *p)
@@ -123,14 +123,14 @@ static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, pt
 static void *as(struct problem *p, const double *x, size_t n, bool f64)
 {
     if (!x || f64) return (void *)x;
-    float *y = room_take(&p->room, n * sizeof *y);
+    float *y = mem_alloc(&p->mem, n * sizeof *y);
     for (size_t i = 0; i < n; i++) y[i] = (float)x[i];
     return y;
 }
 static void *result(struct problem *p, struct results *r, const char *name, size_t n, bool f64)
 {
     r->of[r->n].name = name, r->of[r->n].count = n;
-    return r->of[r->n++].at = memset(room_take(&p->room, n * (f64 ? 8 : 4)), 0, n * (f64 ? 8 : 4));
+    return r->of[r->n++].at = memset(mem_alloc(&p->mem, n * (f64 ? 8 : 4)), 0, n * (f64 ? 8 : 4));
 }
 
 /* How a call is made: in which type and with which instructions, and what says who sees whom. */
@@ -205,8 +205,8 @@ static bool run(struct problem *p, struct way w, struct results *r)
     if (w.reference) {
         ok = !loci_reference(plan, tensors, &c, w.forward ? NULL : &g);
     } else {
-        void *tables = room_take(&p->room, loci_tables_size(plan, p->range)),
-             *work = room_take(&p->room, loci_workspace(plan, &c, 1));
+        void *tables = mem_alloc(&p->mem, loci_tables_size(plan, p->range)),
+             *work = mem_alloc(&p->mem, loci_workspace(plan, &c, 1));
         ok = !loci_prepare(plan, p->range, tensors, tables)
           && !loci_forward(plan, tables, work, &c)
           && (w.forward || !loci_backward(plan, tables, work, &c, &g));
@@ -255,7 +255,7 @@ static void against_reference(struct problem *p)
     const int count = loci_isas(isas, 8);
     struct results want, got, first;
     for (enum kind kind = 0; kind < KINDS; kind++) {
-        const int room = p->room.blocks;
+        const int mem = p->mem.blocks;
         if (kind == ALL_OF_IT && strstr(p->text, "remainder=value")) continue;
         if (run(p, (struct way){ .f64 = true, .reference = true, .kind = kind }, &want)
             && run(p, (struct way){ .f64 = true, .kind = kind }, &got))
@@ -269,7 +269,7 @@ static void against_reference(struct problem *p)
                 same(p->text, isas[i], &got, &first, true);
             }
         }
-        room_leave(&p->room, room);
+        mem_release(&p->mem, mem);
     }
 }
 
@@ -280,7 +280,7 @@ static void in_other_words(struct problem *p)
 {
     struct results a, b;
     const size_t pairs = B * H * (size_t)(p->rows * p->keys);
-    const int room = p->room.blocks;
+    const int mem = p->mem.blocks;
     const ptrdiff_t window = p->keys / 3 + 1;
     for (ptrdiff_t i = 0; i < B * p->rows; i++)
         p->last[i] = p->keys - p->rows + i % p->rows, p->first[i] = p->last[i] - window;
@@ -305,7 +305,7 @@ static void in_other_words(struct problem *p)
         && run(p, (struct way){ .kind = ALL_OF_IT, .host = &pool }, &b))
         same(p->text, "three threads", &a, &b, true);
     loci_pool_destroy(&pool);
-    room_leave(&p->room, room);
+    mem_release(&p->mem, mem);
 }
 
 /* The last rows alone, as in decode: the bits that they have among all. */
@@ -319,14 +319,14 @@ static void few_rows(struct problem *p, ptrdiff_t few)
         for (int k = 0; k < p->tensor[i].rank; k++)
             if (p->tensor[i].shape[k] == LOCI_DIM_QUERIES) return;
     if (p->coord_q) return;
-    const int room = p->room.blocks;
-    part.rows = few, part.room = (struct room){ .blocks = 0 };
-    part.q = room_take(&part.room, B * H * (size_t)few * D * sizeof(double));
-    part.seen = room_take(&part.room, B * H * (size_t)(few * p->keys));
-    part.added = room_take(&part.room, B * H * (size_t)(few * p->keys) * sizeof(double));
-    part.first = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
-    part.last = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
-    part.q_seg = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
+    const int mem = p->mem.blocks;
+    part.rows = few, part.mem = (struct mem){ .blocks = 0 };
+    part.q = mem_alloc(&part.mem, B * H * (size_t)few * D * sizeof(double));
+    part.seen = mem_alloc(&part.mem, B * H * (size_t)(few * p->keys));
+    part.added = mem_alloc(&part.mem, B * H * (size_t)(few * p->keys) * sizeof(double));
+    part.first = mem_alloc(&part.mem, B * (size_t)few * sizeof(int64_t));
+    part.last = mem_alloc(&part.mem, B * (size_t)few * sizeof(int64_t));
+    part.q_seg = mem_alloc(&part.mem, B * (size_t)few * sizeof(int64_t));
     for (ptrdiff_t h = 0; h < B * H; h++)
         for (ptrdiff_t i = 0; i < few; i++) {
             const ptrdiff_t to = h * few + i, from = h * p->rows + left + i;
@@ -356,8 +356,8 @@ static void few_rows(struct problem *p, ptrdiff_t few)
                        some.of[n].name, few);
         }
     }
-    room_leave(&part.room, 0);
-    room_leave(&p->room, room);
+    mem_release(&part.mem, 0);
+    mem_release(&p->mem, mem);
 }
 
 static void every_encoding(void)
@@ -371,7 +371,7 @@ static void every_encoding(void)
         against_reference(&p);
         in_other_words(&p);
         few_rows(&p, 1), few_rows(&p, 3);
-        room_leave(&p.room, 0);
+        mem_release(&p.mem, 0);
     }
 }
 
@@ -380,13 +380,13 @@ static void every_encoding(void)
 static double loss(struct problem *p)
 {
     struct results r;
-    const int room = p->room.blocks;
+    const int mem = p->mem.blocks;
     const bool ok = run(p, (struct way){ .f64 = true, .forward = true, .kind = ADDED }, &r);
     double sum = 0;
     for (size_t n = 0; ok && n < r.of[0].count; n++) sum += at(&r, 0, n, true) * p->dout[n];
     for (size_t n = 0; ok && n < r.of[1].count; n++)
         if (isfinite(at(&r, 1, n, true))) sum += at(&r, 1, n, true) * p->drow[n];
-    room_leave(&p->room, room);
+    mem_release(&p->mem, mem);
     return sum;
 }
 static void differences(const char *text)
@@ -417,7 +417,7 @@ static void differences(const char *text)
                             n, b);
             }
     }
-    room_leave(&p.room, 0);
+    mem_release(&p.mem, 0);
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */
@@ -433,7 +433,7 @@ static void weights(const char *text)
     loci_error e = { 0 };
     const size_t D = (size_t)p.D, rows = B * H * 70;
     double *o = numbers(&p, rows * D, 0), *row = numbers(&p, rows, 0);
-    double *w = room_take(&p.room, rows * 150 * sizeof *w);
+    double *w = mem_alloc(&p.mem, rows * 150 * sizeof *w);
     const void *tensors[WALK_TENSORS];
     for (int i = 0; i < p.tensors; i++) tensors[i] = p.data[i];
     loci_call c = LOCI_CALL(.batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
@@ -442,8 +442,8 @@ static void weights(const char *text)
                             .error = &e);
     *(strstr(text, "sba") ? &c.rem : &c.lse) = row;
     say_who(&p, &(struct way){ .f64 = true, .kind = SEEN }, &c);
-    void *tables = room_take(&p.room, loci_tables_size(plan, p.range)),
-         *work = room_take(&p.room, loci_workspace(plan, &c, 1));
+    void *tables = mem_alloc(&p.mem, loci_tables_size(plan, p.range)),
+         *work = mem_alloc(&p.mem, loci_workspace(plan, &c, 1));
     const bool ok = !loci_prepare(plan, p.range, tensors, tables)
                  && !loci_forward(plan, tables, work, &c)
                  && !loci_weights(plan, tables, work, &c, (loci_view){ w, 0, 0, 0 });
@@ -462,7 +462,7 @@ static void weights(const char *text)
     CHECK_SAYS(loci_weights(plan, tables, work, &c, (loci_view){ NULL, 0, 0, 0 }), LOCI_BAD_ARG, &e,
                "weights must not be NULL", text);
     loci_plan_destroy(plan);
-    room_leave(&p.room, 0);
+    mem_release(&p.mem, 0);
 }
 
 /* ---- Chunks, a cache, and what is refused ---------------------------------------------------- */
@@ -477,7 +477,7 @@ static void chunks(void)
         against_reference(&p);
         in_other_words(&p);
         few_rows(&p, 2);
-        room_leave(&p.room, 0);
+        mem_release(&p.mem, 0);
     }
 }
 
@@ -496,9 +496,9 @@ static void cached(void)
     const void *const tensors[] = { as(&p, p.data[0], p.size[0], false) };
     float *q = as(&p, p.q, B * H * 100 * D, false), *k = as(&p, p.k, B * G * 100 * D, false),
           *v = as(&p, p.v, B * G * 100 * D, false),
-          *o = room_take(&p.room, B * H * 100 * D * sizeof(float));
-    void *memory = room_take(&p.room, loci_cache_size(plan, B, 100)),
-         *tables = room_take(&p.room, loci_tables_size(plan, p.range));
+          *o = mem_alloc(&p.mem, B * H * 100 * D * sizeof(float));
+    void *memory = mem_alloc(&p.mem, loci_cache_size(plan, B, 100)),
+         *tables = mem_alloc(&p.mem, loci_tables_size(plan, p.range));
     loci_prepare(plan, p.range, tensors, tables);
     CHECK_THAT(!loci_cache_create(&cache, plan, B, 100, 0, memory, &e), "%s", e.text);
     for (ptrdiff_t i = 0, n; i < 100; i += n) {
@@ -512,7 +512,7 @@ static void cached(void)
                                 .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
                                 .mask_kind = LOCI_MASK_SEEN,
                                 .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 });
-        void *work = room_block(loci_workspace(plan, &c, 0));
+        void *work = mem_block(loci_workspace(plan, &c, 0));
         CHECK_THAT(!loci_cache_append(plan, tables, work, cache, &c)
                        && !loci_forward(plan, tables, work, &c), "row %td: %s", i, e.text);
         free(work);
@@ -520,7 +520,7 @@ static void cached(void)
     CHECK_THAT(!memcmp(o, want.of[0].at, B * H * 100 * D * sizeof(float)),
                "a mask beside a cache: other bits");
     loci_plan_destroy(plan);
-    room_leave(&p.room, 0);
+    mem_release(&p.mem, 0);
 }
 
 static void refused(void)
@@ -540,7 +540,7 @@ static void refused(void)
     const loci_call good = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .lse = lse,
                                      .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
                                      .o = { o, 0, 0, 0 }, .error = &e);
-    void *work = room_block(1 << 22), *tables = room_block(loci_tables_size(plan, L));
+    void *work = mem_block(1 << 22), *tables = mem_block(loci_tables_size(plan, L));
     loci_prepare(plan, L, NULL, tables);
 #define WRONG(plan_, status, words, ...) \
     do { \
@@ -562,7 +562,7 @@ static void refused(void)
           c.mask = (loci_view){ (char *)dmask + 1, L, L, LOCI_BROADCAST });
     WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED;
           c.mask = (loci_view){ o, LOCI_BROADCAST, LOCI_BROADCAST, L });
-    void *others = room_block(loci_tables_size(mixed, L));
+    void *others = mem_block(loci_tables_size(mixed, L));
     float *numbers = calloc(1 << 16, sizeof *numbers);
     const void *tensors[WALK_TENSORS];
     for (int i = 0; i < WALK_TENSORS; i++) tensors[i] = numbers;

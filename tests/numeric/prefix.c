@@ -8,7 +8,7 @@
 
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { H = 2, G = 1, L = 90, PREFIX = 37, MOST = 64 };
@@ -25,19 +25,19 @@ struct sums { double *o, *lse, *dq, *dk, *dv, *data[WALK_TENSORS]; };
 
 static double *numbers(size_t n)
 {
-    double *x = room_block(n * sizeof *x);
+    double *x = mem_block(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = walk_uniform();
     return x;
 }
 static double *zeros(size_t n)
 {
-    return memset(room_block(n * sizeof(double)), 0, n * sizeof(double));
+    return memset(mem_block(n * sizeof(double)), 0, n * sizeof(double));
 }
 
 /* Rows from .. from + n of x [outer][L][inner], or those of y added to them. */
 static double *cut(const double *x, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
-    double *y = room_block(outer * (size_t)n * inner * sizeof *y);
+    double *y = mem_block(outer * (size_t)n * inner * sizeof *y);
     for (size_t h = 0; h < outer; h++)
         memcpy(y + h * (size_t)n * inner, x + (h * L + (size_t)from) * inner,
                (size_t)n * inner * sizeof *y);
@@ -83,33 +83,33 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     }
     void *block[MOST], *tensors[WALK_TENSORS], *dtensors[WALK_TENSORS];
     int blocks = 0;
-#define TAKE(x) (block[blocks++] = (x))
-    double *o = TAKE(zeros(H * (size_t)n * D)), *lse = TAKE(zeros(H * (size_t)n)),
-        *dq = TAKE(zeros(H * (size_t)n * D));
-    double *dk = TAKE(zeros(G * (size_t)keys * D)), *dv = TAKE(zeros(G * (size_t)keys * D));
+#define COPY_STRUCT(x) (block[blocks++] = (x))
+    double *o = COPY_STRUCT(zeros(H * (size_t)n * D)), *lse = COPY_STRUCT(zeros(H * (size_t)n)),
+        *dq = COPY_STRUCT(zeros(H * (size_t)n * D));
+    double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)), *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         const bool rows = rows_of(p, i, &at);
-        tensors[i] = rows ? TAKE(cut(p->data[i], at.outer, at.inner, at.queries ? from : 0,
+        tensors[i] = rows ? COPY_STRUCT(cut(p->data[i], at.outer, at.inner, at.queries ? from : 0,
                                      at.queries ? n : keys)) : p->data[i];
-        dtensors[i] = p->tensor[i].role == LOCI_FIXED ? NULL : TAKE(zeros(p->size[i]));
+        dtensors[i] = p->tensor[i].role == LOCI_FIXED ? NULL : COPY_STRUCT(zeros(p->size[i]));
     }
     loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
                             .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
                             .k_pos = k_pos);
-    c.q.data = TAKE(cut(p->q, H, D, from, n)), c.k.data = TAKE(cut(p->k, G, D, 0, keys)),
-        c.v.data = TAKE(cut(p->v, G, D, 0, keys)), c.o.data = o;
-    if (coord) c.q_coord = TAKE(cut(coord, (size_t)p->axes, 1, from, n)),
-            c.k_coord = TAKE(cut(coord, (size_t)p->axes, 1, 0, keys));
-    double *dout = TAKE(cut(p->dout, H, D, from, n)), *dlse = TAKE(cut(p->dlse, H, 1, from, n));
+    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)), c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
+        c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
+    if (coord) c.q_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, from, n)),
+            c.k_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, 0, keys));
+    double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)), *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
     loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dlse = dlse, .dq = { dq, 0, 0, 0 },
                             .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors);
     bool ok;
     if (reference) {
         ok = !loci_reference(plan, (const void *const *)tensors, &c, &g);
     } else {
-        void *tables = TAKE(room_block(loci_tables_size(plan, L))),
-            *work = TAKE(room_block(loci_workspace(plan, &c, 1)));
+        void *tables = COPY_STRUCT(mem_block(loci_tables_size(plan, L))),
+            *work = COPY_STRUCT(mem_block(loci_workspace(plan, &c, 1)));
         ok = !loci_prepare(plan, L, (const void *const *)tensors, tables)
             && !loci_forward(plan, tables, work, &c)
              && !loci_backward(plan, tables, work, &c, &g);

@@ -8,7 +8,7 @@
 
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "encodings/rope_scaling.h"
 #include "math/trig.h"
 #include "walk.h"
@@ -23,7 +23,7 @@ static struct rotation prepare(const loci_desc *d)
         printf("%s: %s\n", d->encoding, e.text);
         exit(1);
     }
-    r.tables = room_block(loci_tables_size(r.plan, 4096));
+    r.tables = mem_block(loci_tables_size(r.plan, 4096));
     if (loci_prepare(r.plan, 4096, NULL, r.tables)) exit(1);
     return r;
 }
@@ -40,7 +40,7 @@ static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, cons
     loci_call call = LOCI_CALL(.batch = 1, .q_len = which == LOCI_QUERY ? len : 0,
                                .k_len = which == LOCI_QUERY ? 0 : len, .q_pos = pos, .k_pos = pos,
                                .q_coord = coord, .k_coord = coord);
-    void *work = room_block(loci_workspace(r->plan, &call, 0));
+    void *work = mem_block(loci_workspace(r->plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     if (loci_rotate(r->plan, r->tables, work, &call, which, rows, rows)) exit(1);
     free(work);
@@ -141,7 +141,7 @@ static void places(const char *isa, const char *encoding)
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L);
     const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 }, { there, 0, 0, 0 },
                                                     { apart, L * APART, L * APART, APART } };
-    void *work = room_block(loci_workspace(r.plan, &call, 1));
+    void *work = mem_block(loci_workspace(r.plan, &call, 1));
     for (int back = 0; back < 2; back++) {
         bool done = true, same = true;
         memcpy(here, x, sizeof x), memset(apart, 0, sizeof apart);
@@ -171,10 +171,10 @@ static void many(const char *isa, const char *encoding, bool back)
                                   .dim = WIDTH, .isa = isa);
     struct rotation r = prepare(&d);
     const int count = HEADS * ROWS_MANY * WIDTH;
-    float *x = room_block(sizeof *x * (size_t)count), *here = room_block(sizeof *x * (size_t)count),
-        *there = room_block(sizeof *x * ((size_t)count + 1));
+    float *x = mem_block(sizeof *x * (size_t)count), *here = mem_block(sizeof *x * (size_t)count),
+        *there = mem_block(sizeof *x * ((size_t)count + 1));
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = ROWS_MANY);
-    void *work = room_block(loci_workspace(r.plan, &call, 1));
+    void *work = mem_block(loci_workspace(r.plan, &call, 1));
     const loci_view from = { x, 0, 0, 0 }, to = { here, 0, 0, 0 };
     fill(x, count);
     memcpy(here, x, sizeof *x * (size_t)count);
@@ -213,7 +213,7 @@ static void abreast(const char *isa, const char *encoding)
     for (int k = 0; k < 4; k++) {
         const ptrdiff_t n = rows[k], each = n * WIDTH;
         const loci_call call = LOCI_CALL(.batch = 1, .q_len = n, .q_pos = pos, .k_pos = pos);
-        void *work = room_block(loci_workspace(r.plan, &call, 0));
+        void *work = mem_block(loci_workspace(r.plan, &call, 0));
         memcpy(here, x, sizeof x);
         turn(&r, LOCI_QUERY, n, pos, NULL, here);
         bool same = !loci_rotate(r.plan, r.tables, work, &call, LOCI_QUERY,
@@ -242,7 +242,7 @@ static void from_starts(const char *isa)
                                      .q_starts = starts, .k_starts = starts, .sequences = 3);
     static float x[PACKED * D], want[PACKED * D], got[PACKED * D];
     int64_t pos[PACKED];
-    void *work = room_block(loci_workspace(r.plan, &call, 0));
+    void *work = mem_block(loci_workspace(r.plan, &call, 0));
     fill(x, PACKED * D);
     memcpy(want, x, sizeof x);
     for (int i = 0; i < PACKED; i++) pos[i] = i < 5 ? i : i - 5;
@@ -271,7 +271,7 @@ static void cached_keys(const char *isa)
     loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
                                .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
     /* enough to attend and to turn */
-    void *work = room_block(loci_workspace(raw.plan, &call, 0));
+    void *work = mem_block(loci_workspace(raw.plan, &call, 0));
     bool done = !loci_forward(raw.plan, raw.tables, work, &call);
     done &= !loci_rotate(raw.plan, raw.tables, work, &call, LOCI_CACHE, call.k, call.k);
     call.o.data = o2;

@@ -12,7 +12,7 @@
 
 enum { MOST = 64 };
 
-static double room[32 * MOST * MOST];
+static double work[32 * MOST * MOST];
 
 static double apart(int n, const double *a, const double *b)
 {
@@ -80,7 +80,7 @@ static void exponential(int n, enum kind kind, double size)
         u[MOST * MOST];
     double lambda[MOST / 2 + 1] = { 0 };
     fill(n, kind, size, x);
-    loci_exponential(n, x, r, room, product);
+    loci_exponential(n, x, r, work, product);
     memcpy(s, x, sizeof s);
     loci_skew_form(n, s, u, lambda);
     for (int i = 0; i < n; i++) {        /* a = U exp(N) */
@@ -99,14 +99,14 @@ static void exponential(int n, enum kind kind, double size)
     /* The gradient of <G, exp(X)> along one entry and its mirror. */
     static double g[MOST * MOST], d[MOST * MOST];
     for (int i = 0; i < n * n; i++) g[i] = walk_uniform();
-    loci_exponential_adjoint(n, x, g, d, room, product);
+    loci_exponential_adjoint(n, x, g, d, work, product);
     const int row = n - 1, column = n / 3;
     double slope = 0, most = 0;
     for (int step = -2; step <= 2; step++) {
         const double h = 1e-3 / (1 + size), factor[] = { 1, -8, 0, 8, -1 };
         memcpy(s, x, sizeof s);
         s[row * n + column] += step * h, s[column * n + row] -= step * h;
-        loci_exponential(n, s, r, room, product);
+        loci_exponential(n, s, r, work, product);
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }
     for (int i = 0; i < n * n; i++) most = fmax(most, fabs(d[i]));

@@ -11,7 +11,7 @@
 #include "loci/cache.h"
 #include "attend.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { G = 2, H = 4, KEYS = 330, WIDTH = 4, TILE = 64 };
@@ -25,18 +25,18 @@ struct trial {
     int dim, batch;
     bool cached;                         /* in a cache, whose keys lie channel by channel */
     double *q, *k, *v, *gates;           /* [batch][H or G][.][.]; gates [batch][H][keys] */
-    struct room room;
+    struct mem mem;
 };
 
 static double *numbers(struct trial *t, ptrdiff_t n, double size)
 {
-    double *x = room_take(&t->room, (size_t)n * sizeof *x);
+    double *x = mem_alloc(&t->mem, (size_t)n * sizeof *x);
     for (ptrdiff_t i = 0; i < n; i++) x[i] = size * walk_uniform();
     return x;
 }
 static void *stored(struct trial *t, const double *x, ptrdiff_t n)
 {
-    void *to = room_take(&t->room, (size_t)n * stored_size(t->dtype));
+    void *to = mem_alloc(&t->mem, (size_t)n * stored_size(t->dtype));
     for (ptrdiff_t i = 0; i < n; i++) store_stored(to, t->dtype, i, x[i]);
     return to;
 }
@@ -67,15 +67,15 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
     loci_cache *cache = NULL;
     loci_error e = { 0 };
     const bool stick = strstr(encoding, "sba") != NULL;
-    const int blocks = t->room.blocks;
+    const int blocks = t->mem.blocks;
     const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = H, .kv_heads = G, .dim = t->dim,
                                   .value_dim = WIDTH, .dtype = t->dtype, .scale = 1,
                                   .keys_rotated = t->cached && strstr(encoding, "rope"));
     if (!CHECK_THAT(!loci_plan_create(&plan, &d, &e), "%s: %s", encoding, e.text)) exit(1);
     const size_t real = t->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
     const ptrdiff_t outputs = t->batch * H * t->rows * WIDTH;
-    void *gates = room_take(&t->room, (size_t)(t->batch * H * t->keys) * real),
-         *left = room_take(&t->room, (size_t)(t->batch * H * t->rows) * real);
+    void *gates = mem_alloc(&t->mem, (size_t)(t->batch * H * t->keys) * real),
+         *left = mem_alloc(&t->mem, (size_t)(t->batch * H * t->rows) * real);
     for (ptrdiff_t i = 0; i < t->batch * H * t->keys; i++)
         store_stored(gates, t->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32, i, t->gates[i]);
     const void *const tensors[] = { gates };
@@ -84,14 +84,14 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
                             .k = { stored(t, t->k, t->batch * G * t->keys * t->dim), 0, 0, 0 },
                             .v = { stored(t, t->v, t->batch * G * t->keys * WIDTH), 0, 0, 0 },
                             .tensors = tensors, .rem = stick ? left : NULL, .error = &e);
-    c.o.data = room_take(&t->room, (size_t)outputs * stored_size(t->dtype));
+    c.o.data = mem_alloc(&t->mem, (size_t)outputs * stored_size(t->dtype));
     if (t->cached) {
-        void *memory = room_take(&t->room, loci_cache_size(plan, t->batch, t->keys));
+        void *memory = mem_alloc(&t->mem, loci_cache_size(plan, t->batch, t->keys));
         if (loci_cache_create(&cache, plan, t->batch, t->keys, 0, memory, &e)) exit(2);
         c.cache = cache;
     }
-    void *tables = room_take(&t->room, loci_tables_size(plan, t->keys)),
-         *work = room_take(&t->room, loci_workspace(plan, &c, 0));
+    void *tables = mem_alloc(&t->mem, loci_tables_size(plan, t->keys)),
+         *work = mem_alloc(&t->mem, loci_workspace(plan, &c, 0));
     loci_status status = loci_prepare(plan, t->keys, tensors, tables);
     if (cache && !status) status = loci_cache_append(plan, tables, work, cache, &c);
     if (!status) status = loci_forward(plan, tables, work, &c);
@@ -100,7 +100,7 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
     for (ptrdiff_t i = 0; rem && i < t->batch * H * t->rows; i++)
         rem[i] = load_stored(left, t->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32, i);
     loci_plan_destroy(plan);
-    room_leave(&t->room, blocks);
+    mem_release(&t->mem, blocks);
 }
 
 /* ---- Forgetting gates ------------------------------------------------------------------------ */
@@ -112,7 +112,7 @@ static void one_channel(const char *encoding, loci_dtype dtype, ptrdiff_t rows, 
 {
     struct trial t = make(encoding, dtype, rows, dim, dim - turned);
     const ptrdiff_t outputs = t.batch * H * rows * WIDTH;
-    double *o = room_take(&t.room, (size_t)outputs * sizeof *o);
+    double *o = mem_alloc(&t.mem, (size_t)outputs * sizeof *o);
     t.cached = cached;
     for (ptrdiff_t b = 0; b < t.batch; b++) {
         const ptrdiff_t old = b % 6;
@@ -131,7 +131,7 @@ static void one_channel(const char *encoding, loci_dtype dtype, ptrdiff_t rows, 
     for (ptrdiff_t i = 0; i < outputs; i++) least = fmin(least, o[i]);
     CHECK_THAT(least > 0.99, "%s, %s, %td rows, dim %d%s: the key that has all the weight has %g",
                encoding, dtypes[dtype], rows, dim, cached ? ", cached" : "", least);
-    room_leave(&t.room, 0);
+    mem_release(&t.mem, 0);
 }
 
 /* Keys that are forgotten are not read: their values are no numbers. */
@@ -139,7 +139,7 @@ static void forgotten(const char *encoding, loci_dtype dtype, ptrdiff_t rows, bo
 {
     struct trial t = make(encoding, dtype, rows, 20, 3);
     const ptrdiff_t outputs = t.batch * H * rows * WIDTH;
-    double *o = room_take(&t.room, (size_t)outputs * sizeof *o);
+    double *o = mem_alloc(&t.mem, (size_t)outputs * sizeof *o);
     t.cached = cached;
     for (ptrdiff_t i = 0; i < t.batch * H * KEYS; i++) t.gates[i] = -1;
     for (ptrdiff_t b = 0; b < t.batch; b++)
@@ -150,7 +150,7 @@ static void forgotten(const char *encoding, loci_dtype dtype, ptrdiff_t rows, bo
     for (ptrdiff_t i = 0; i < outputs; i++) finite &= isfinite(o[i]) != 0;
     CHECK_THAT(finite, "%s, %s, %td rows%s: keys are read that are forgotten", encoding,
                dtypes[dtype], rows, cached ? ", cached" : "");
-    room_leave(&t.room, 0);
+    mem_release(&t.mem, 0);
 }
 
 /* No more is dropped than may be: of random problems, with gates and scores of all sizes. */
@@ -160,8 +160,8 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
     for (int n = 0; n < (LOCI_EMULATED ? 6 : 40); n++) {
         struct trial t = make(exact, LOCI_F64, n % 3 ? 70 : 1, 20 + n % 2 * 2, 2);
         const ptrdiff_t outputs = t.batch * H * t.rows * WIDTH;
-        double *o = room_take(&t.room, (size_t)outputs * sizeof *o),
-               *less = room_take(&t.room, (size_t)outputs * sizeof *less);
+        double *o = mem_alloc(&t.mem, (size_t)outputs * sizeof *o),
+               *less = mem_alloc(&t.mem, (size_t)outputs * sizeof *less);
         const double size = exp(2 * walk_uniform()), gate = exp(-3 + 2 * walk_uniform());
         for (ptrdiff_t i = 0; i < t.batch * H * t.rows * t.dim; i++) t.q[i] = size * walk_uniform();
         for (ptrdiff_t i = 0; i < t.batch * G * KEYS * t.dim; i++)
@@ -173,7 +173,7 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
         t.cached = n % 5 == 0;
         run(&t, exact, o, NULL), run(&t, ends, less, NULL);
         for (ptrdiff_t i = 0; i < outputs; i++) worst = fmax(worst, fabs(o[i] - less[i]));
-        room_leave(&t.room, 0);
+        mem_release(&t.mem, 0);
     }
     /* of a softmax what is left is scaled up; of a stick it is missing */
     CHECK_THAT(worst <= (stick ? 1 : 2) * stop + 1e-12, "%s: %g is dropped", ends, worst);
@@ -191,8 +191,8 @@ static void border(loci_dtype dtype, ptrdiff_t rows)
         const ptrdiff_t newest = KEYS - 1 - KEYS / TILE * TILE;     /* without the row's own */
         const ptrdiff_t outputs = H * rows * WIDTH;
         char ends[64];
-        double *o = room_take(&t.room, (size_t)outputs * sizeof *o),
-               *rem = room_take(&t.room, (size_t)(H * rows) * sizeof *rem);
+        double *o = mem_alloc(&t.mem, (size_t)outputs * sizeof *o),
+               *rem = mem_alloc(&t.mem, (size_t)(H * rows) * sizeof *rem);
         memset(t.q, 0, (size_t)(H * rows * t.dim) * sizeof *t.q);
         snprintf(ends, sizeof ends, "sba:stop=%.17g", ldexp(more ? 1.001 : 1, -(int)newest));
         for (int g = 0; g < G; g++)
@@ -207,7 +207,7 @@ static void border(loci_dtype dtype, ptrdiff_t rows)
         }
         CHECK_THAT(right, "%s, %s, %td rows: with what `stop` says left a row %s", ends,
                    dtypes[dtype], rows, more ? "goes on" : "ends");
-        room_leave(&t.room, 0);
+        mem_release(&t.mem, 0);
     }
 }
 
@@ -241,7 +241,7 @@ static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t s
         for (int f64 = 0; f64 < 2; f64++) {
             struct attend got = want;
             got.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, got.reference = false;
-            got.room.blocks = 0;
+            got.mem.blocks = 0;
             if (!shift && !full) got.q_pos = got.k_pos = NULL;
             attend(&got);
             double worst = 0;

@@ -19,7 +19,7 @@
 #include "loci/cache.h"
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 /* ---- Flags ----------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ struct problem {
     loci_grad grad;
     size_t q, k, rows;                   /* numbers of q, o and of k, v; rows of all heads */
     loci_error e;
-    struct room room;
+    struct mem mem;
 };
 
 static double normal(void)
@@ -84,13 +84,13 @@ static loci_dtype type_of(const struct problem *p, bool stored)
 }
 static void *numbers(struct problem *p, size_t n, bool stored)
 {
-    void *x = room_take(&p->room, n * size_of(p, stored));
+    void *x = mem_alloc(&p->mem, n * size_of(p, stored));
     for (size_t i = 0; i < n; i++) store_stored(x, type_of(p, stored), (ptrdiff_t)i, normal());
     return x;
 }
 static void *place(struct problem *p, size_t n, bool stored)
 {
-    return room_take(&p->room, n * size_of(p, stored));
+    return mem_alloc(&p->mem, n * size_of(p, stored));
 }
 /* Channel 0 takes the shift from every score. */
 static void shift(struct problem *p)
@@ -106,7 +106,7 @@ static void *tensor(struct problem *p, int which)
     const loci_tensor *t = &p->tensor[which];
     const size_t n = walk_count(t, 1, p->a->len, p->a->len);
     const bool gate = !strcmp(t->name, "log_f");
-    void *x = room_take(&p->room, n * size_of(p, false));
+    void *x = mem_alloc(&p->mem, n * size_of(p, false));
     memset(x, 0, n * size_of(p, false));
     if (t->role != LOCI_INPUT) loci_tensor_init(p->plan, which, 1, x);
     for (size_t i = 0; i < n; i++) {
@@ -151,7 +151,7 @@ static bool open(struct problem *p, const struct trial *a)
     }
     const size_t axes = (size_t)loci_axes(p->plan);
     if (axes > 1) {
-        double *at = room_take(&p->room, axes * len * sizeof *at);
+        double *at = mem_alloc(&p->mem, axes * len * sizeof *at);
         for (size_t i = 0; i < axes * len; i++) at[i] = walk_coordinate(300);
         p->call.q_coord = p->call.k_coord = at;
     }
@@ -161,12 +161,12 @@ static bool open(struct problem *p, const struct trial *a)
         p->ddata[i] = p->tensor[i].role == LOCI_FIXED ? NULL
             : place(p, walk_count(&p->tensor[i], 1, a->len, a->len), false);
     }
-    p->tables = room_take(&p->room, loci_tables_size(p->plan, 2 * a->len));
+    p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, 2 * a->len));
     return true;
 }
 static void drop(struct problem *p)
 {
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
     loci_plan_destroy(p->plan);
 }
 
@@ -225,7 +225,7 @@ static void attention(struct problem *p)
 {
     const bool linear = p->a->stage == LOCI_LINEAR_ATTENTION;
     const loci_call *c = &p->call;
-    void *work = room_take(&p->room, loci_workspace(p->plan, c, 1));
+    void *work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
     verdict(p, "forward", linear ? loci_linear_forward(p->plan, p->tables, work, c, NULL, NULL)
             : loci_forward(p->plan, p->tables, work, c));
@@ -233,7 +233,7 @@ static void attention(struct problem *p)
     outputs(p, "rem", c->rem, p->rows, false), outputs(p, "ae", c->ae, p->q, false);
     /* Pairs that nobody sees may be computed with what the workspace held before: here no integers
      * of the forward pass. */
-    work = room_take(&p->room, loci_workspace(p->plan, c, 1));
+    work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
     verdict(p, "backward", linear ? loci_linear_backward(p->plan, p->tables, work, c, &p->grad)
             : loci_backward(p->plan, p->tables, work, c, &p->grad));
@@ -254,7 +254,7 @@ static void decode(struct problem *p, ptrdiff_t rows)
     for (ptrdiff_t i = 0; i < axes && c.k_coord; i++)
         memcpy(at + i * rows, c.k_coord + (i + 1) * len - rows, (size_t)rows * sizeof *at);
     if (c.k_coord) c.q_coord = at;
-    void *work = room_block(loci_workspace(p->plan, &c, 0));
+    void *work = mem_block(loci_workspace(p->plan, &c, 0));
     clear_flags();
     verdict(p, c.cache ? "decode from a cache" : "decode",
             loci_forward(p->plan, p->tables, work, &c));
@@ -272,12 +272,12 @@ static void decode_cached(struct problem *p)
     }
     const size_t bytes = loci_cache_size(cached.plan, 1, p->a->len);
     if (!bytes || loci_cache_create(&cache, cached.plan, 1, p->a->len, 0,
-                                    room_take(&p->room, bytes), &p->e))
+                                    mem_alloc(&p->mem, bytes), &p->e))
         CHECK_FAILED("%s: %s", where(p), p->e.text);
     else {
         cached.call.cache = cache;
-        cached.tables = room_take(&p->room, loci_tables_size(cached.plan, 2 * p->a->len));
-        void *work = room_take(&p->room, loci_workspace(cached.plan, &cached.call, 0));
+        cached.tables = mem_alloc(&p->mem, loci_tables_size(cached.plan, 2 * p->a->len));
+        void *work = mem_alloc(&p->mem, loci_workspace(cached.plan, &cached.call, 0));
         prepare(&cached);
         clear_flags();
         verdict(&cached, "append",
@@ -292,7 +292,7 @@ static void rows_alone(struct problem *p)
 {
     const loci_call *c = &p->call;
     const bool embeds = p->a->stage == LOCI_EMBED;
-    void *work = room_take(&p->room, loci_workspace(p->plan, c, 1));
+    void *work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
     verdict(p, "forward", embeds ? loci_embed(p->plan, p->tables, c, c->q, c->o)
             : loci_rotate(p->plan, p->tables, work, c, LOCI_QUERY, c->q, c->o));

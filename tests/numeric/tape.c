@@ -9,7 +9,7 @@
 
 #include "reference/reference.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
@@ -28,7 +28,7 @@ struct task {
 
 static struct task *fresh(void)
 {
-    struct task *t = room_block(sizeof *t);
+    struct task *t = mem_block(sizeof *t);
     memset(&t->r, 0, sizeof t->r);
     walk_restart(5);
     for (int i = 0; i < N; i++) {
@@ -63,8 +63,8 @@ static loci_plan *plan_of(loci_desc d)
 static loci_status run(struct task *t, loci_desc d, bool backward)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &t->call, backward));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &t->call, backward));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &t->call);
     if (!status && backward) status = loci_backward(plan, tables, work, &t->call, &t->grad);
@@ -88,8 +88,8 @@ static double apart(const float *a, const float *b)
 static loci_status turn(struct task *t, loci_desc d, loci_which which, const float *x, float *y)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &t->call, 1));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &t->call, 1));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status)
         status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 },
@@ -231,8 +231,8 @@ static void turned_back(loci_which which)
             ek[i] = walk_uniform();
     const void *const tensors[] = { eq, ek };
     const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .tensors = tensors);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &call, 1));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
     bool goes = !loci_prepare(plan, L, NULL, tables)
         && !loci_rotate_backward(plan, tables, work, &call, which, rows, back,

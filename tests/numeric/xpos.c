@@ -8,7 +8,7 @@
 
 #include "contract/plan.h"
 #include "harness.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { H = 2, D = 16, L = 300, N = H * L * D };
@@ -36,8 +36,8 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
                                      .error = &e);
     const loci_grad grad = LOCI_GRAD(.dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
                                      .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 });
-    void *tables = room_block(loci_tables_size(plan, 1000000)),
-        *work = room_block(loci_workspace(plan, &call, 1));
+    void *tables = mem_block(loci_tables_size(plan, 1000000)),
+        *work = mem_block(loci_workspace(plan, &call, 1));
     loci_status status = loci_prepare(plan, 1000000, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &call);
     if (!status && rows == L) status = loci_backward(plan, tables, work, &call, &grad);
@@ -49,7 +49,7 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
 
 static struct task *fresh(int64_t from)
 {
-    struct task *t = room_block(sizeof *t);
+    struct task *t = mem_block(sizeof *t);
     walk_restart(11);
     for (int i = 0; i < N; i++) {
         t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
@@ -72,8 +72,8 @@ static void turn_keys(struct task *t, const char *encoding, const char *isa)
     if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
                                                       .isa = isa), NULL)) exit(1);
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .q_pos = t->pos, .k_pos = t->pos);
-    void *tables = room_block(loci_tables_size(plan, L)),
-        *work = room_block(loci_workspace(plan, &call, 1));
+    void *tables = mem_block(loci_tables_size(plan, L)),
+        *work = mem_block(loci_workspace(plan, &call, 1));
     const loci_view k = { t->k, 0, 0, 0 };
     if (loci_prepare(plan, L, NULL, tables) || loci_rotate(plan, tables, work, &call, LOCI_CACHE, k,
                                                            k)) exit(1);

@@ -21,14 +21,14 @@ static void put(const struct attend *a, void *to, ptrdiff_t i, double x)
 
 static void *given(struct attend *a, const double *x, ptrdiff_t n)
 {
-    void *to = room_take(&a->room, (size_t)n * real(a));
+    void *to = mem_alloc(&a->mem, (size_t)n * real(a));
     for (ptrdiff_t i = 0; i < n; i++) put(a, to, i, x ? x[i] : (float)walk_uniform());
     return to;
 }
 
 static double *widened(struct attend *a, const void *x, ptrdiff_t n)
 {
-    double *to = room_take(&a->room, (size_t)n * sizeof *to);
+    double *to = mem_alloc(&a->mem, (size_t)n * sizeof *to);
     for (ptrdiff_t i = 0; i < n; i++)
         to[i] = a->desc.dtype == LOCI_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
     return to;
@@ -45,7 +45,7 @@ static void *tensor(struct attend *a, const loci_plan *plan, int which, const lo
                     ptrdiff_t *count)
 {
     const ptrdiff_t n = (ptrdiff_t)walk_count(t, 1, a->q_len, a->k_len);
-    void *to = room_take(&a->room, (size_t)n * real(a));
+    void *to = mem_alloc(&a->mem, (size_t)n * real(a));
     memset(to, 0, (size_t)n * real(a));
     if (!a->fill && t->role != LOCI_INPUT) loci_tensor_init(plan, which, 1, to);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -74,10 +74,10 @@ void attend(struct attend *a)
     c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim),
         c.v.data = given(a, a->v, keys * value_dim);
     loci_grad g = LOCI_GRAD(.dout = { given(a, NULL, rows * value_dim), 0, 0, 0 });
-    c.o.data = room_take(&a->room, (size_t)(rows * value_dim) * real(a));
-    g.dq.data = room_take(&a->room, (size_t)(rows * d->dim) * real(a));
-    g.dk.data = room_take(&a->room, (size_t)(keys * d->dim) * real(a)),
-        g.dv.data = room_take(&a->room, (size_t)(keys * value_dim) * real(a));
+    c.o.data = mem_alloc(&a->mem, (size_t)(rows * value_dim) * real(a));
+    g.dq.data = mem_alloc(&a->mem, (size_t)(rows * d->dim) * real(a));
+    g.dk.data = mem_alloc(&a->mem, (size_t)(keys * d->dim) * real(a)),
+        g.dv.data = mem_alloc(&a->mem, (size_t)(keys * value_dim) * real(a));
 
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(plan, list, WALK_TENSORS);
@@ -85,7 +85,7 @@ void attend(struct attend *a)
     ptrdiff_t count[WALK_TENSORS];
     for (int i = 0; i < n; i++) {
         data[i] = tensor(a, plan, i, &list[i], &count[i]);
-        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room,
+        ddata[i] = list[i].role == LOCI_FIXED ? NULL : mem_alloc(&a->mem,
                                                                  (size_t)count[i] * real(a));
     }
     c.tensors = (const void *const *)data, g.dtensors = ddata;
@@ -93,16 +93,16 @@ void attend(struct attend *a)
     for (ptrdiff_t i = 0; a->q_pos && i < a->q_len; i++)
         for (ptrdiff_t j = 0; j < a->k_len; j++)
             if (llabs(a->q_pos[i] - a->k_pos[j]) > range) range = llabs(a->q_pos[i] - a->k_pos[j]);
-    void *tables = room_take(&a->room, loci_tables_size(plan, range));
+    void *tables = mem_alloc(&a->mem, loci_tables_size(plan, range));
     need(a, loci_prepare(plan, range, c.tensors, tables), &e);
 
-    void *row = room_take(&a->room, (size_t)rows * real(a));
+    void *row = mem_alloc(&a->mem, (size_t)rows * real(a));
     bool stick = false;
     for (const char *at = d->encoding; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL)
         stick |= !strncmp(at, "sba", 3);
     if (stick) c.rem = row;
     else c.lse = row;
-    void *work = room_take(&a->room, loci_workspace(plan, &c, 1));
+    void *work = mem_alloc(&a->mem, loci_workspace(plan, &c, 1));
     if (a->reference) need(a, loci_reference(plan, c.tensors, &c, &g), &e);
     else need(a, loci_forward(plan, tables, work, &c), &e),
         need(a, loci_backward(plan, tables, work, &c, &g), &e);
@@ -115,7 +115,7 @@ void attend(struct attend *a)
 
 void attend_free(struct attend *a)
 {
-    room_leave(&a->room, 0);
+    mem_release(&a->mem, 0);
 }
 
 double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,

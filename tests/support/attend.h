@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 /* Element i of a tensor, in the order of its shape. */
@@ -26,7 +26,7 @@ struct attend {
 
     /* Out, in double; freed by attend_free().  rows: lse, or rem of a stick. */
     double *o, *rows, *dq, *dk, *dv, *dtensor[WALK_TENSORS];
-    struct room room;
+    struct mem mem;
 };
 
 /* Forward and backward; prints the sentence and ends the program when the library refuses. */

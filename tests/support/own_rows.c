@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "util/error.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 enum { HEADS = 2, KV_HEADS = 1, DIM = 12, MOST_SHARES = 64, OUTPUTS = 4 };
@@ -23,7 +23,7 @@ static double number(int array, ptrdiff_t outer, ptrdiff_t row, ptrdiff_t inner)
 }
 
 struct rows {
-    struct room room;
+    struct mem mem;
     const ptrdiff_t *at;                 /* which rows of all these are */
     ptrdiff_t n;
 };
@@ -32,7 +32,7 @@ struct rows {
 static float *floats(struct rows *r, int array, ptrdiff_t outer, ptrdiff_t inner, double size,
                      double middle)
 {
-    float *x = room_take(&r->room, (size_t)(outer * r->n * inner) * sizeof *x), *next = x;
+    float *x = mem_alloc(&r->mem, (size_t)(outer * r->n * inner) * sizeof *x), *next = x;
     for (ptrdiff_t o = 0; o < outer; o++)
         for (ptrdiff_t i = 0; i < r->n; i++)
             for (ptrdiff_t c = 0; c < inner; c++)
@@ -41,7 +41,7 @@ static float *floats(struct rows *r, int array, ptrdiff_t outer, ptrdiff_t inner
 }
 static double *coordinates(struct rows *r, int array, ptrdiff_t axes)
 {
-    double *x = room_take(&r->room, (size_t)(axes * r->n) * sizeof *x), *next = x;
+    double *x = mem_alloc(&r->mem, (size_t)(axes * r->n) * sizeof *x), *next = x;
     for (ptrdiff_t a = 0; a < axes; a++)
         for (ptrdiff_t i = 0; i < r->n; i++) *next++ = 50 * number(array, a, r->at[i], 0);
     return x;
@@ -55,7 +55,7 @@ static float *tensor(struct rows *r, const loci_plan *p, const loci_tensor *t, i
         else *(by_row ? &inner : &outer) *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i];
     }
     if (by_row) return floats(r, which, outer, inner, 0.2, -0.25);
-    float *x = room_take(&r->room, (size_t)outer * sizeof *x);
+    float *x = mem_alloc(&r->mem, (size_t)outer * sizeof *x);
     if (t->role != LOCI_INPUT) loci_tensor_init(p, which, 1, x);
     for (ptrdiff_t i = 0; i < outer; i++)
         x[i] = (float)(0.2 * number(which, 0, i, 0) + 0.25)
@@ -79,7 +79,7 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     loci_share shares[MOST_SHARES] = { { 0, len, 0 } };
     const int count = t ? loci_share_out(layout, len, t->ranks, shares, MOST_SHARES) : 1;
     struct rows r = { .n = 0 };
-    ptrdiff_t *at = room_take(&r.room, (size_t)len * sizeof *at);
+    ptrdiff_t *at = mem_alloc(&r.mem, (size_t)len * sizeof *at);
     for (int s = 0; s < count; s++)
         for (int64_t i = 0; i < shares[s].count && shares[s].rank == (t ? t->rank : 0); i++)
             at[r.n++] = (ptrdiff_t)(shares[s].first + i);
@@ -89,18 +89,18 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS,
                                   .dim = DIM);
     loci_status status = loci_plan_create(&p, &d, e);
-    if (status) return room_leave(&r.room, 0), status;
+    if (status) return mem_release(&r.mem, 0), status;
 
     loci_tensor list[WALK_TENSORS];
     const void *tensors[WALK_TENSORS] = { NULL };
     const int tensor_count = loci_tensors(p, list, WALK_TENSORS);
     for (int i = 0; i < tensor_count; i++) tensors[i] = tensor(&r, p, &list[i], i);
-    void *tables = room_take(&r.room, loci_tables_size(p, len));
+    void *tables = mem_alloc(&r.mem, loci_tables_size(p, len));
     float *out[OUTPUTS];
     const ptrdiff_t width[OUTPUTS] = { DIM, 1, 1, walk_states(encoding) ? DIM : 0 };
     for (int i = 0; i < OUTPUTS; i++) {
         const size_t bytes = (size_t)(HEADS * r.n * width[i]) * sizeof *out[i];
-        out[i] = memset(room_take(&r.room, bytes), 0, bytes);
+        out[i] = memset(mem_alloc(&r.mem, bytes), 0, bytes);
     }
     loci_call call = LOCI_CALL(.batch = 1, .q_len = r.n, .k_len = r.n, .tensors = tensors,
                                .error = e, .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
@@ -116,7 +116,7 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
                                             .gather = gather, .check_tables = 1);
     status = loci_prepare_on(NULL, p, len, tensors, tables, e);
     if (!status) {
-        void *work = room_take(&r.room, t ? loci_parallel_workspace(p, &call, &all, 0)
+        void *work = mem_alloc(&r.mem, t ? loci_parallel_workspace(p, &call, &all, 0)
                                           : loci_workspace(p, &call, 0));
         status = t ? loci_parallel_forward(p, tables, work, &call, &all)
                    : loci_forward(p, tables, work, &call);
@@ -129,6 +129,6 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
                 *hash ^= hash_row(place, out[i] + (h * r.n + n) * width[i], width[i]);
             }
     loci_plan_destroy(p);
-    room_leave(&r.room, 0);
+    mem_release(&r.mem, 0);
     return status;
 }

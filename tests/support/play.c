@@ -10,7 +10,7 @@
 
 static void *copy(struct play *p, const double *x, size_t count)
 {
-    float *to = room_take(&p->room, count * sizeof(double));
+    float *to = mem_alloc(&p->mem, count * sizeof(double));
     if (p->f64) return memcpy(to, x, count * sizeof *x);
     for (size_t i = 0; i < count; i++) to[i] = (float)x[i];
     return to;
@@ -23,7 +23,7 @@ static void open_inputs(struct play *p, size_t real)
     const bool keys = w->stage == LOCI_ATTENTION || w->stage == LOCI_LINEAR_ATTENTION;
     for (int i = 0; i < w->inputs; i++) {
         void *x = copy(p, w->input[i].x, w->input[i].count),
-             *dx = room_take(&p->room, w->input[i].count * real);
+             *dx = mem_alloc(&p->mem, w->input[i].count * real);
         if (i == 0) p->call.q.data = x, p->grad.dq.data = dx;
         else if (keys && i == 1) p->call.k.data = x, p->grad.dk.data = dx;
         else if (keys && i == 2) p->call.v.data = x, p->grad.dv.data = dx;
@@ -42,7 +42,7 @@ static void open_cache(struct play *p, loci_desc d)
         if (loci_plan_create(&p->cached.plan, &d, NULL)) return;
     }
     const size_t bytes = loci_cache_size(p->cached.plan, c->batch, c->k_len);
-    p->cached.memory = bytes ? room_take(&p->room, bytes) : NULL;
+    p->cached.memory = bytes ? mem_alloc(&p->mem, bytes) : NULL;
     p->cached.bytes = bytes;
     if (!bytes || loci_cache_create(&p->cached.cache, p->cached.plan, c->batch, c->k_len, 0,
                                     p->cached.memory, NULL)) {
@@ -53,8 +53,8 @@ static void open_cache(struct play *p, loci_desc d)
     p->cached.call = *c;
     p->cached.call.lse = p->cached.call.rem = p->cached.call.ae = NULL;
     p->cached.call.cache = p->cached.cache;
-    p->cached.tables = room_take(&p->room, loci_tables_size(p->cached.plan, p->w->range));
-    p->cached.work = room_take(&p->room, loci_workspace(p->cached.plan, &p->cached.call, 0));
+    p->cached.tables = mem_alloc(&p->mem, loci_tables_size(p->cached.plan, p->w->range));
+    p->cached.work = mem_alloc(&p->mem, loci_workspace(p->cached.plan, &p->cached.call, 0));
 }
 
 bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
@@ -76,30 +76,30 @@ bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
     open_inputs(p, real);
     p->call.tensors = (const void *const *)p->data;
     p->grad.dtensors = p->ddata;
-    p->call.o.data = room_take(&p->room, w->out_count * real);
-    p->call.lse = p->stick || !w->row_count ? NULL : room_take(&p->room, w->row_count * real);
-    p->call.rem = p->stick ? room_take(&p->room, w->row_count * real) : NULL;
+    p->call.o.data = mem_alloc(&p->mem, w->out_count * real);
+    p->call.lse = p->stick || !w->row_count ? NULL : mem_alloc(&p->mem, w->row_count * real);
+    p->call.rem = p->stick ? mem_alloc(&p->mem, w->row_count * real) : NULL;
     p->grad.dout.data = copy(p, w->grad.dout.data, w->out_count);
     p->grad.dlse = p->stick || !w->row_count ? NULL : copy(p, w->grad.dlse, w->row_count);
     p->grad.drem = p->stick ? copy(p, w->grad.drem, w->row_count) : NULL;
     if (w->state_count)
-        p->call.ae = room_take(&p->room, w->state_count * real),
+        p->call.ae = mem_alloc(&p->mem, w->state_count * real),
             p->grad.dae = copy(p, w->grad.dae, w->state_count);
-    p->tables = room_take(&p->room, loci_tables_size(p->plan, w->range));
-    p->work = room_take(&p->room, loci_workspace(p->plan, &p->call, 1));
+    p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, w->range));
+    p->work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, 1));
     if (w->stage == LOCI_ATTENTION) {
         p->pairs = (size_t)(p->call.batch * d.heads * p->call.q_len * p->call.k_len);
-        p->weights = room_take(&p->room, p->pairs * real);
+        p->weights = mem_alloc(&p->mem, p->pairs * real);
     }
     if (w->stage == LOCI_LINEAR_ATTENTION && !d.full && !p->call.q_starts && !p->call.q_seg)
-        p->state = room_take(&p->room, loci_linear_state(p->plan, p->call.batch));
+        p->state = mem_alloc(&p->mem, loci_linear_state(p->plan, p->call.batch));
     open_cache(p, d);
     return true;
 }
 
 void play_close(struct play *p)
 {
-    room_leave(&p->room, 0);
+    mem_release(&p->mem, 0);
     loci_plan_destroy(p->plan);
     loci_plan_destroy(p->cached.plan);
 }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "loci/cache.h"
-#include "room.h"
+#include "mem.h"
 #include "walk.h"
 
 struct play {
@@ -30,7 +30,7 @@ struct play {
         void *tables, *work, *memory;
         size_t bytes;
     } cached;
-    struct room room;
+    struct mem mem;
 };
 
 /* False: the plan cannot be made, which is a check that failed. */

@@ -201,7 +201,7 @@ void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (2 * (uint64_t)seed 
 
 /* ---- Making a problem ------------------------------------------------------------------------ */
 
-static void *room(struct walk *w, size_t bytes)
+static void *alloc(struct walk *w, size_t bytes)
 {
     void *p = calloc(bytes + 1, 1);
     if (!p) {
@@ -212,7 +212,7 @@ static void *room(struct walk *w, size_t bytes)
 }
 static double *numbers(struct walk *w, size_t count, double size)
 {
-    double *x = room(w, count * sizeof *x);
+    double *x = alloc(w, count * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
     return x;
 }
@@ -256,7 +256,7 @@ static void add_tensors(struct walk *w, const struct shape *s)
 /* Every query stands where a key stands, so that each has its own. */
 static void place(struct walk *w, const struct shape *s)
 {
-    int64_t *at = room(w, 2 * (size_t)(s->q_len + s->k_len) * sizeof *at);
+    int64_t *at = alloc(w, 2 * (size_t)(s->q_len + s->k_len) * sizeof *at);
     w->q_pos = at, w->q_seg = at + s->q_len, w->k_pos = at + 2 * s->q_len,
         w->k_seg = w->k_pos + s->k_len;
     for (int j = 0; j < s->k_len; j++) {
@@ -291,7 +291,7 @@ static void place(struct walk *w, const struct shape *s)
     const int axes = loci_axes(w->plan);
     if (axes < 2) return;
     const ptrdiff_t q_len = w->call.q_len, k_len = w->call.k_len;
-    double *q = room(w, (size_t)(axes * (q_len + k_len)) * sizeof *q), *k = q + axes * q_len;
+    double *q = alloc(w, (size_t)(axes * (q_len + k_len)) * sizeof *q), *k = q + axes * q_len;
     for (ptrdiff_t a = 0; a < axes; a++) {
         for (ptrdiff_t j = 0; j < k_len; j++)
             k[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);

@@ -70,8 +70,8 @@ int main(void)
     CHECK_THAT(!strcmp(cpu_name_in("/", name, sizeof name), "unknown"), "a folder: '%s'", name);
     CHECK_THAT(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"),
                "a device without end: '%s'", name);
-    for (size_t room = 1; room <= sizeof name; room++)
-        CHECK_THAT(cpu_name(name, room) == name && strlen(name) < room,
+    for (size_t capacity = 1; capacity <= sizeof name; capacity++)
+        CHECK_THAT(cpu_name(name, capacity) == name && strlen(name) < capacity,
                    "the name of this processor fits: '%s'", name);
     return harness_end();
 }

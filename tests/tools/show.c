@@ -31,7 +31,7 @@ static double *input_of(const struct show *s, const loci_tensor *t)
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++)
         n *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i] < 0 ? LEN : t->shape[i];
-    double *x = draw_take((size_t)n, sizeof *x);
+    double *x = draw_alloc((size_t)n, sizeof *x);
     if (t->rank < 5) {
         if (!strncmp(t->name, "log_", 4)) show_gates(s, x, n);
         else show_normal(s, STREAM_GATE, x, n);
@@ -49,12 +49,12 @@ static double *input_of(const struct show *s, const loci_tensor *t)
 static struct truth attend(struct show *s, const struct side *side, bool zero)
 {
     const size_t count = (size_t)HEADS * LEN * DIM, rows = (size_t)HEADS * LEN;
-    struct truth t = { .q = draw_take(count, 8), .k = draw_take(count, 8),
-                       .at = draw_take((size_t)(LEN * s->axes), 8),
-                       .weights = draw_take(rows * LEN, 8), .lse = draw_take(rows, 8),
-                       .rem = draw_take(rows, 8) };
-    double *v = draw_take(count, 8), *o = draw_take(count, 8), *ae = draw_take(count, 8);
-    void **data = draw_take((size_t)s->tensors + 1, sizeof *data);
+    struct truth t = { .q = draw_alloc(count, 8), .k = draw_alloc(count, 8),
+                       .at = draw_alloc((size_t)(LEN * s->axes), 8),
+                       .weights = draw_alloc(rows * LEN, 8), .lse = draw_alloc(rows, 8),
+                       .rem = draw_alloc(rows, 8) };
+    double *v = draw_alloc(count, 8), *o = draw_alloc(count, 8), *ae = draw_alloc(count, 8);
+    void **data = draw_alloc((size_t)s->tensors + 1, sizeof *data);
     int64_t pos[LEN];
     if (!zero) show_normal(s, STREAM_Q, t.q, (ptrdiff_t)count);
     if (!zero) show_normal(s, STREAM_K, t.k, (ptrdiff_t)count);
@@ -106,7 +106,7 @@ static void check_map(struct show *s, int h)
     loci_error e = { 0 };
     int count;
     bool nothing;
-    double *bias = draw_take(LEN * HEADS, sizeof *bias);
+    double *bias = draw_alloc(LEN * HEADS, sizeof *bias);
     CHECK_THAT(!show_figures(s, SHOW_MAP, f, &count, &e), "%s: %s", s->encoding, e.text);
     CHECK_THAT(!show_bias(s, LEN, bias, &nothing, &e), "%s: %s", s->encoding, e.text);
     struct truth t = attend(s, s->in_order ? &s->causal : &s->all, !nothing);
@@ -164,7 +164,7 @@ static void check_angles(struct show *s, int h)
     CHECK_THAT(!show_figures(s, SHOW_ANGLES, f, &count, &e), "%s: %s", s->encoding, e.text);
     if (s->axes == 1 && !(s->places & LOCI_PLACE_STATE)) {
         enum { WIDTH = HEADS * DIM };
-        double *x = draw_take(LEN * WIDTH, sizeof *x), *y = draw_take(LEN * WIDTH, sizeof *y);
+        double *x = draw_alloc(LEN * WIDTH, sizeof *x), *y = draw_alloc(LEN * WIDTH, sizeof *y);
         int64_t pos[LEN];
         for (int i = 0; i < LEN * WIDTH; i++) x[i] = 1;
         for (int i = 0; i < LEN; i++) pos[i] = i;
@@ -193,7 +193,7 @@ static void check_embedding(struct show *s)
     struct figure f[MAX_FIGURES], like[MAX_FIGURES];
     loci_error e = { 0 };
     int count, more;
-    double *rows = draw_take(LEN * DIM, sizeof *rows);
+    double *rows = draw_alloc(LEN * DIM, sizeof *rows);
     int64_t pos[LEN];
     for (int i = 0; i < LEN; i++) pos[i] = i;
     CHECK_THAT(!show_figures(s, SHOW_EMBEDDING, f, &count, &e), "%s: %s", s->encoding, e.text);
@@ -259,7 +259,7 @@ static void check_encoding(const char *text)
     const bool told = !(s->places & LOCI_PLACE_VALUE);
     if (told && show_has(s) & 1u << SHOW_MAP) check_map(s, s->head);
     check_attention(s, s->head);
-    if (show_turns(s)) check_angles(s, s->head);
+    if (show_rotates(s)) check_angles(s, s->head);
     if (s->embeds) check_embedding(s);
     check_drawings(s);
     show_close(s);
@@ -279,7 +279,7 @@ static void check_pictures(void)
         { "sba", "sba-attention", SHOW_ATTENTION },
     };
     for (int i = 0; i < COUNT(few); i++) {
-        char path[80], *said = draw_take(1 << 16, 1);
+        char path[80], *said = draw_alloc(1 << 16, 1);
         struct figure f[MAX_FIGURES];
         struct text t = { 0 };
         struct show *s;

@@ -1,10 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Every encoding has a page and a row in the README, and the commands that pages show work, on problems made small.
+# Every encoding has a page and a row in docs/encodings.md, README.md counts them, and the commands that pages show
+# work, on problems made small.
 . tests/support/harness.sh
-for name in $("$LOCI" list --json | sed -E 's/.*"name":"([a-z0-9]+)","brief".*/\1/'); do
+mapfile -t names < <("$LOCI" list --json | sed -E 's/.*"name":"([a-z0-9]+)","brief".*/\1/')
+check "README.md counts the encodings" test "$(grep -oE 'computes [0-9]+ positional' README.md)" = "computes ${#names[@]} positional"
+for name in "${names[@]}"; do
     check "$name has a page" test -f "docs/encodings/$name.md"
-    check "$name has a row in the README" grep -Fq "[\`$name\`](docs/encodings/$name.md)" README.md
+    check "$name has a row in docs/encodings.md" grep -Fq "[\`$name\`](encodings/$name.md)" docs/encodings.md
     check "$name's page shows a command" grep -Eq "^    loci bench .*$name" "docs/encodings/$name.md"
 done
 while IFS=: read -r page command; do

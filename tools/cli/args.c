@@ -46,9 +46,9 @@ int fail(const char *format, ...)
     return EXIT_ERROR;
 }
 
-void *take(size_t count, size_t each)
+void *alloc(size_t count, size_t each)
 {
-    void *p = take_zeroed(count, each);
+    void *p = alloc_zeroed(count, each);
     if (!p) exit(fail("out of memory for %zu values of %zu bytes", count, each));
     return p;
 }
@@ -146,25 +146,25 @@ const char *best_isa(void)
 }
 
 /* Words of printable ASCII, one blank between them; what does not fit ends with dots. */
-static void tidy(const char *text, char *buffer, size_t room)
+static void tidy(const char *text, char *buffer, size_t capacity)
 {
     size_t n = 0;
     bool blank = false;
-    for (; *text && n < room; text++) {
+    for (; *text && n < capacity; text++) {
         const bool space = strchr(" \t\r\n", *text) != NULL;
         if (!space && blank && n) buffer[n++] = ' ';
-        if (!space && n < room) buffer[n++] = *text > 0x20 && *text < 0x7f ? *text : '?';
+        if (!space && n < capacity) buffer[n++] = *text > 0x20 && *text < 0x7f ? *text : '?';
         blank = space;
     }
-    if (n == room) {
-        n = room - 1;
+    if (n == capacity) {
+        n = capacity - 1;
         for (size_t dots = n < 3 ? n : 3; dots > 0; dots--) buffer[n - dots] = '.';
     }
     buffer[n] = 0;
 }
 
 /* The first line "model name : ..."; other lines may hold these words further on. */
-const char *cpu_name_in(const char *file, char *buffer, size_t room)
+const char *cpu_name_in(const char *file, char *buffer, size_t capacity)
 {
     FILE *f = fopen(file, "r");
     char line[1024];
@@ -174,17 +174,17 @@ const char *cpu_name_in(const char *file, char *buffer, size_t room)
         const char *value = begins && !strncmp(line, "model name", 10)
                               ? line + 10 + strspn(line + 10, " \t")
                               : "";
-        if (*value == ':') tidy(value + 1, buffer, room);
+        if (*value == ':') tidy(value + 1, buffer, capacity);
         begins = strchr(line, '\n') != NULL;
     }
     if (f) fclose(f);
-    if (!buffer[0]) tidy("unknown", buffer, room);
+    if (!buffer[0]) tidy("unknown", buffer, capacity);
     return buffer;
 }
 
-const char *cpu_name(char *buffer, size_t room)
+const char *cpu_name(char *buffer, size_t capacity)
 {
-    return cpu_name_in("/proc/cpuinfo", buffer, room);
+    return cpu_name_in("/proc/cpuinfo", buffer, capacity);
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
     }
     const char *kind = c->flags[k].value;
     if (a->value[k] && kind && (!strncmp(kind, "LIST", 4) || !strcmp(kind, "KEY=VALUE"))) {
-        char *both = take(strlen(a->value[k]) + strlen(value) + 2, 1);
+        char *both = alloc(strlen(a->value[k]) + strlen(value) + 2, 1);
         sprintf(both, "%s,%s", a->value[k], value);      /* kept as long as the program runs */
         value = both;
     }

@@ -397,7 +397,7 @@ static bool bench_all(const struct args *a, struct bench *b, const ptrdiff_t *le
     struct problem *p = &b->problem;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
     bool ok = true;
-    b->best = take((size_t)(lens * count), sizeof *b->best);
+    b->best = alloc((size_t)(lens * count), sizeof *b->best);
     rounds_open(&b->rounds);
     for (int i = 0; i < lens && ok; i++) {
         set_len(p, len[i], rows);
@@ -539,6 +539,6 @@ const struct command cmd_bench = {
         "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n"
         "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"
         "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n",
-    .takes = "@encoding...",
+    .operand_text = "@encoding...",
     .flags = flags, .run = run,
 };

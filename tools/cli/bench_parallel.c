@@ -62,7 +62,7 @@ struct cut {
 static void *cut_out(struct cut *c, const void *from, ptrdiff_t outer, size_t bytes)
 {
     const size_t mine = (size_t)c->rows * bytes, all = (size_t)c->len * bytes;
-    char *to = take((size_t)outer * (size_t)c->rows + 1, bytes), *at = to;
+    char *to = alloc((size_t)outer * (size_t)c->rows + 1, bytes), *at = to;
     for (ptrdiff_t n = 0; n < outer; n++, at = to + (size_t)n * mine)
         for (int i = 0; i < c->shares; i++) {
             const loci_share *s = &c->list[i];
@@ -128,7 +128,7 @@ static void cut_gradients(struct cut *c, const struct problem *p, const loci_ten
             continue;
         }
         const size_t all = (size_t)shape_count(list[i].rank, list[i].shape) * real;
-        c->dtensors[i] = c->own[c->owned++] = take(all + 1, 1);
+        c->dtensors[i] = c->own[c->owned++] = alloc(all + 1, 1);
         c->output[c->outputs++] = (struct output){ d, c->dtensors[i], 1, all, false };
     }
 }
@@ -171,7 +171,7 @@ static void cut_open(struct cut *c, const struct problem *p, const struct spread
                                           .gather = s->gather, .report = &c->report);
     if (p->pass == BACKWARD) cut_gradients(c, p, list, tensors);
     c->work_bytes = loci_parallel_workspace(whole->plan, &c->call, &c->all, p->pass == BACKWARD);
-    c->work = take(c->work_bytes + 1, 1);
+    c->work = alloc(c->work_bytes + 1, 1);
 }
 static void cut_close(struct cut *c)
 {
@@ -425,7 +425,7 @@ static void body(const loci_transport *t, void *arg)
         share[MOST_ROUNDS], cpu[MOST_ROUNDS];
     struct contender whole = { 0 };
     loci_host mine = { 0 }, big = { 0 };
-    struct cut *c = take(1, sizeof *c);
+    struct cut *c = alloc(1, sizeof *c);
     if ((p.threads > 1 && loci_pool_create(&mine, p.threads))
         || (t->rank == 0 && all_threads > 1 && loci_pool_create(&big, all_threads)))
         exit(fail("bench: cannot start more threads"));
@@ -457,7 +457,7 @@ static void body(const loci_transport *t, void *arg)
                                                        : model_memory(c, &p, b->spread)),
                         .wrong = cut_compare(c), .attention = middle(attention, n),
                         .waited = middle(waited, n) };
-    struct result *list = take((size_t)t->ranks, sizeof *list);
+    struct result *list = alloc((size_t)t->ranks, sizeof *list);
     list[0] = r;
     for (int from = 1; from < t->ranks && ok; from++)
         ok = tell(t, from, 0, t->rank == from ? &r : &list[from], sizeof r);

@@ -167,10 +167,10 @@ static bool read_raw(struct case_file *c, const struct safetensor *t, void *data
 static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dtype)
 {
     if (!check_type(c, t, ST_F32)) return NULL;
-    float *f = task_take(&c->task, (size_t)t->count, sizeof *f);
+    float *f = task_alloc(&c->task, (size_t)t->count, sizeof *f);
     if (!read_raw(c, t, f)) return NULL;
     if (dtype == LOCI_F32) return f;
-    void *to = task_take(&c->task, (size_t)t->count, stored_size(dtype));
+    void *to = task_alloc(&c->task, (size_t)t->count, stored_size(dtype));
     for (ptrdiff_t i = 0; i < t->count; i++) store_stored(to, dtype, i, f[i]);
     return to;
 }
@@ -191,10 +191,10 @@ static bool fits_int(const struct case_file *c, const struct safetensor *t)
  * the task. */
 static bool gather_params(struct case_file *c, loci_tensor **list, int *count, char **names)
 {
-    *list = take((size_t)c->file.count, sizeof **list);
-    size_t room = 1;
-    for (int i = 0; i < c->file.count; i++) room += strlen(c->file.tensor[i].name) + 1;
-    char *text = *names = take(room, 1);
+    *list = alloc((size_t)c->file.count, sizeof **list);
+    size_t capacity = 1;
+    for (int i = 0; i < c->file.count; i++) capacity += strlen(c->file.tensor[i].name) + 1;
+    char *text = *names = alloc(capacity, 1);
     for (int i = 0; i < c->file.count; i++) {
         const struct safetensor *t = &c->file.tensor[i];
         const char *dot = strncmp(t->name, "param.", 6) ? NULL : strchr(t->name + 6, '.');
@@ -274,7 +274,7 @@ static void *result(struct case_file *c, const char *name, int rank, const ptrdi
 {
     ptrdiff_t n = shape_count(rank, shape);
     if (n == 0) exit(fail("%s: '%s' would be too large", c->path, name));
-    void *data = task_take(&c->task, (size_t)n, stored_size(dtype));
+    void *data = task_alloc(&c->task, (size_t)n, stored_size(dtype));
     add_output(c, name, rank, shape, dtype)->data = data;
     return data;
 }
@@ -418,7 +418,7 @@ static void *load_places(struct case_file *c, const struct safetensor *t, bool *
 {
     bool repeat = c->batched && t->rank == (t->type == ST_F64 ? 2 : 1);
     size_t copies = repeat ? (size_t)c->task.batch : 1, bytes = (size_t)t->bytes;
-    char *data = task_take(&c->task, copies, bytes);
+    char *data = task_alloc(&c->task, copies, bytes);
     *ok = *ok && read_raw(c, t, data);
     for (size_t b = 1; b < copies; b++) memcpy(data + b * bytes, data, bytes);
     return data;
@@ -508,7 +508,7 @@ static bool load_expectation(struct case_file *c, const struct safetensor *t)
     struct output *o = &c->output[k];
     if (t->type != ST_F32 && t->type != ST_F64) return check_type(c, t, ST_F64);
     if (!check_shape(c, t, o->rank, o->shape)) return false;
-    o->expect = task_take(&c->task, (size_t)t->count, sizeof *o->expect);
+    o->expect = task_alloc(&c->task, (size_t)t->count, sizeof *o->expect);
     if (!read_raw(c, t, o->expect)) return false;
     if (t->type == ST_F32) {             /* widen in place, from the end */
         const float *f = (const float *)o->expect;
@@ -544,7 +544,7 @@ bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fas
     loci_desc d = LOCI_DESC(.dtype = dtype, .fast = fast, .isa = isa);
     loci_error e;
     if (loci_safetensors_open(&c->file, path, &e)) return refuse("%s: %s", path, e.text);
-    c->used = take((size_t)c->file.count, sizeof *c->used);
+    c->used = alloc((size_t)c->file.count, sizeof *c->used);
     if (!parse_meta(c, &d) || !(attends(c) ? open_attention(c, &d) : open_rows(c, &d))
         || !open_places(c))
         return false;

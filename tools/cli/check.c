@@ -28,7 +28,7 @@ void score_add(struct score *s, struct place at, double got, double want, double
     const double error = isfinite(got) ? fabs(got - want) : INFINITY;
     if (error > tolerance && s->within == s->total) s->first = at, s->got = got, s->want = want;
     s->total++;
-    s->within += SOUND(1, isfinite(error) && error <= tolerance);
+    s->within += PLANTED_BUG(1, isfinite(error) && error <= tolerance);
     s->loose += isfinite(error) && error <= loose;
     s->squares += fmin(error * error, 1e30);
     if (error > s->worst)
@@ -42,7 +42,7 @@ char *part_of(const char *encoding, const char *name)
     for (const char *p = encoding; *p; p += strcspn(p, "+"), p += *p == '+') {
         const size_t n = strcspn(p, "+"), named = strcspn(p, ":+");
         if (named != strlen(name) || memcmp(p, name, named)) continue;
-        char *part = take(n + 1, 1);
+        char *part = alloc(n + 1, 1);
         return memcpy(part, p, n);
     }
     return NULL;
@@ -66,7 +66,7 @@ bool text_has(const char *text, const char *key)
 }
 
 /* The old value goes first, comma and all; the new one is put at the end. */
-bool text_with(char *text, size_t room, const char *key, const char *value)
+bool text_with(char *text, size_t capacity, const char *key, const char *value)
 {
     char *at = find_key(text, key);
     if (at) {
@@ -76,8 +76,8 @@ bool text_with(char *text, size_t room, const char *key, const char *value)
     }
     if (!value) return true;
     const size_t used = strlen(text);
-    return snprintf(text + used, room - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
-         < (int)(room - used);
+    return snprintf(text + used, capacity - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
+         < (int)(capacity - used);
 }
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
@@ -119,10 +119,10 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
         return refuse("%s: tensor '%s' has %td numbers, but must have 1 to %d; store a part of it",
                       c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
-    void *raw = take((size_t)t->count, loci_safetensors_type_size(t->type));
+    void *raw = alloc((size_t)t->count, loci_safetensors_type_size(t->type));
     loci_error e;
     const bool read = !loci_safetensors_read(&c->file, t, raw, &e);
-    if (read) n->x = take((size_t)t->count, sizeof(double));
+    if (read) n->x = alloc((size_t)t->count, sizeof(double));
     for (ptrdiff_t i = 0; i < t->count && read; i++) n->x[i] = number(t->type, raw, i);
     free(raw);
     return read || refuse("%s: %s", c->path, e.text);
@@ -165,7 +165,7 @@ static void print_json(const struct check *c, const struct finding *f)
     json_t *j = json_object(), *first = s->within < s->total ? json_object() : json_null();
     json_object_set_new(j, "file", json_text(c->path));
     json_object_set_new(j, "what", json_string(f->what));
-    json_object_set_new(j, "follows", json_boolean(SOUND(2, follows(f))));
+    json_object_set_new(j, "follows", json_boolean(PLANTED_BUG(2, follows(f))));
     json_object_set_new(j, "explained", json_boolean(f->explains));
     json_object_set_new(j, "rule", json_string(f->rule));
     json_object_set_new(j, "wanted", f->wanted[0] ? json_string(f->wanted) : json_null());
@@ -210,7 +210,7 @@ static const struct flag flags[] = {
                    "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
     [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
     [POS]      = { "pos", NULL, "NAME",
-    "positions of the rows (default: pos if present, else 0, 1, ...)" },
+                   "positions of the rows (default: pos if present, else 0, 1, ...)" },
     [LAYOUT]   = { "layout", NULL, "NAME:bhld|blhd",
                    "layout of before and after: bhld (default), or blhd: rows before heads" },
     [TOL]      = { "tol", NULL, "X",
@@ -347,6 +347,6 @@ const struct command cmd_check = {
         "-e rope:pairing=half,base=500000\n"
         "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
         "    loci check dump.safetensors --slopes slopes --json\n",
-    .takes = "@file @file",
+    .operand_text = "@file @file",
     .flags = flags, .run = run,
 };

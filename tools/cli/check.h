@@ -59,7 +59,7 @@ bool check_buckets(const struct check *, struct finding *);
 char *part_of(const char *encoding, const char *name);
 /* The text of one encoding with `key` set to value, or taken out (NULL).  False when there is no
  * room. */
-bool text_with(char *text, size_t room, const char *key, const char *value);
+bool text_with(char *text, size_t capacity, const char *key, const char *value);
 bool text_has(const char *text, const char *key);
 
 #endif

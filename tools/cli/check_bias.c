@@ -31,12 +31,12 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
                                   .dtype = LOCI_F64, .full = 1);
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
-    b->tables = take(loci_tables_size(b->plan, reach), 1);
-    b->zero = take((size_t)heads * 8, sizeof(double)), b->lse = take((size_t)heads, sizeof(double));
+    b->tables = alloc(loci_tables_size(b->plan, reach), 1);
+    b->zero = alloc((size_t)heads * 8, sizeof(double)), b->lse = alloc((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
     b->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero,
                                    .v = zero, .o = out, .lse = b->lse, .error = e);
-    b->work = take(loci_workspace(b->plan, &b->call, 0), 1);
+    b->work = alloc(loci_workspace(b->plan, &b->call, 0), 1);
     return !loci_prepare(b->plan, reach, table ? b->tensors : NULL, b->tables);
 }
 static void biases_close(struct biases *b)
@@ -97,7 +97,7 @@ bool check_slopes(const struct check *c, struct finding *f)
     int low = 1;
     while (2 * low <= H) low *= 2;
     const int high = low < H ? 2 * low : H;
-    double *m = take((size_t)high * 2, sizeof *m), *base = m + high;
+    double *m = alloc((size_t)high * 2, sizeof *m), *base = m + high;
     const char *const rules[] = { "alibi", "alibi:slopes=geometric" };
     const char *const right = rules[geometric], *const other = rules[!geometric];
     static const char *const kinds[] = {
@@ -166,10 +166,10 @@ struct bias_problem {
 static int *buckets_of(const struct bias_problem *p, const char *text, loci_error *e)
 {
     const ptrdiff_t back = p->queries + p->keys + 1;
-    double *identity = take((size_t)p->buckets, sizeof *identity);
+    double *identity = alloc((size_t)p->buckets, sizeof *identity);
     for (ptrdiff_t b = 0; b < p->buckets; b++) identity[b] = (double)b;
     struct biases t;
-    int *bucket = take((size_t)(2 * back + 1), sizeof *bucket);
+    int *bucket = alloc((size_t)(2 * back + 1), sizeof *bucket);
     bool done = biases_open(&t, text, 1, identity, back, e);
     for (ptrdiff_t d = -back; d <= back && done; d++) {
         done = biases_at(&t, d);

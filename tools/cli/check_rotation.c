@@ -91,7 +91,7 @@ static loci_plan *plan_of(const struct problem *p, const char *text, loci_error 
 
 /* cos and sin of some rows (`row` NULL: of the first n), and what an angle in float32 may be off.
  * The rule's own w is read off position 1. */
-static bool turns_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
+static bool rotations_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
                      ptrdiff_t n, struct turns *t, loci_error *e)
 {
     loci_plan *plan = plan_of(p, c->text, e);
@@ -100,11 +100,11 @@ static bool turns_of(const struct problem *p, const struct candidate *c, const p
                          .offset = (int)option(c->text, "offset", 0),
                          .interleaved = strstr(c->text, "pairing=interleaved") != NULL };
     const size_t size = (size_t)(n * t->pairs);
-    int64_t *pos = take((size_t)n, sizeof *pos), ends[] = { 0, 1 };
-    double *rates = take((size_t)t->pairs * 4, sizeof(double)), *sin = rates + 2 * t->pairs;
-    t->cos = take(size, sizeof(double));
-    t->sin = take(size, sizeof(double));
-    t->slack = take(size, sizeof(double));
+    int64_t *pos = alloc((size_t)n, sizeof *pos), ends[] = { 0, 1 };
+    double *rates = alloc((size_t)t->pairs * 4, sizeof(double)), *sin = rates + 2 * t->pairs;
+    t->cos = alloc(size, sizeof(double));
+    t->sin = alloc(size, sizeof(double));
+    t->slack = alloc(size, sizeof(double));
     for (ptrdiff_t r = 0; r < n; r++) pos[r] = (int64_t)moved(p->pos[row ? row[r] : r], c->shift);
     loci_rope_table table = LOCI_ROPE_TABLE(.dtype = LOCI_F64, .count = n, .pos = pos,
                                             .cos = t->cos, .sin = t->sin);
@@ -193,7 +193,7 @@ static bool score_candidate(const struct problem *p, const struct candidate *c,
 {
     struct turns t = { 0 };
     *s = (struct score){ 0 };
-    const bool made = turns_of(p, c, row, n, &t, e);
+    const bool made = rotations_of(p, c, row, n, &t, e);
     for (ptrdiff_t h = 0; h < (row || p->table ? 1 : p->heads) && made; h++)
         for (ptrdiff_t r = 0; r < n; r++) {
             if (p->table) score_table_row(p, &t, row ? row[r] : r, r, s);
@@ -255,7 +255,7 @@ static double guess_base(const struct problem *p, bool interleaved, int offset, 
     ptrdiff_t row = -1;
     for (ptrdiff_t r = 0; r < p->rows; r++)
         if (p->pos[r] != 0 && (row < 0 || fabs(p->pos[r]) < fabs(p->pos[row]))) row = r;
-    double *base = take((size_t)pairs, sizeof *base);
+    double *base = alloc((size_t)pairs, sizeof *base);
     int n = 0;
     for (int t = 1; t < pairs && row >= 0; t++) {
         double angle;
@@ -316,7 +316,7 @@ static void add_family(struct problem *p, const char *text, const char *said)
     struct turns t = { 0 };
     loci_error e;
     snprintf(one.text, sizeof one.text, "%s", text);
-    if (turns_of(p, &one, NULL, 1, &t, &e) && t.m != 1) {
+    if (rotations_of(p, &one, NULL, 1, &t, &e) && t.m != 1) {
         add_with(p, text, "attention_factor", 1, said, "the attention factor is missing");
         add_with(p, text, "attention_factor", t.m * t.m, said,
                  "the attention factor is applied twice");
@@ -379,7 +379,7 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
         const ptrdiff_t later = i - SAMPLE / 2 + 1;
         row[i] = n < p->rows && later > 0 ? i + (p->rows - SAMPLE) * later / (SAMPLE / 2) : i;
     }
-    struct score *score = take((size_t)p->count, sizeof *score), all;
+    struct score *score = alloc((size_t)p->count, sizeof *score), all;
     const struct candidate *best = NULL;
     int nearest = -1;
     /* the first candidate is what was asked for, and must be possible; others may fail */
@@ -446,7 +446,7 @@ static bool read_positions(struct problem *p)
     if (n->x && n->tensor->count != p->rows)
         return refuse("%s: '%s' has %td positions, but there are %td rows", p->check->path, n->name,
                       n->tensor->count, p->rows);
-    p->pos = take((size_t)p->rows, sizeof(double));
+    p->pos = alloc((size_t)p->rows, sizeof(double));
     for (ptrdiff_t r = 0; r < p->rows; r++) {
         p->pos[r] = n->x ? n->x[r] : (double)r;
         if (!(fabs(p->pos[r]) <= 0x1p39) || p->pos[r] != rint(p->pos[r]))
@@ -536,7 +536,7 @@ static bool solve(struct problem *p, char *text, struct finding *f)
     if (!plan) return refuse("%s", e.text);
     loci_plan_destroy(plan);
     if (strstr(text, "freq=given")) return refuse("check: freq=given has no rule to compare with");
-    p->list = take(MAX_CANDIDATES, sizeof *p->list);
+    p->list = alloc(MAX_CANDIDATES, sizeof *p->list);
     add_candidates(p, text);
     if (!search(p, f, &e)) return refuse("%s: %s", c->path, e.text);
     if (f->score.within < f->score.total) describe_place(p, f);

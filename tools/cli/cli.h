@@ -25,7 +25,7 @@ struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
-    const char *takes;                   /* arguments that are no options, each as behind the colon
+    const char *operand_text;                   /* arguments that are no options, each as behind the colon
                                             of a flag; "...": the last one again and again */
     const struct flag *flags;            /* ends with a NULL name; indexed by the command's enum */
     int (*run)(const struct args *);
@@ -85,7 +85,7 @@ int  fail(const char *format, ...)
 void print_plain(FILE *, const char *text);
 /* the same for functions that return bool */
 #define refuse(...) (fail(__VA_ARGS__), false)
-void *take(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
+void *alloc(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
 double now(void);                        /* seconds; never falls in a thread */
 double median(double *, int count);      /* sorts */
 /* what lies at this share from the least to the largest; sorts */
@@ -107,7 +107,7 @@ bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot
 bool read_rope(const char *path, int layer, double length, loci_rope *);
 /* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a
  * file like /proc/cpuinfo. */
-const char *cpu_name(char *buffer, size_t room);
-const char *cpu_name_in(const char *file, char *buffer, size_t room);
+const char *cpu_name(char *buffer, size_t capacity);
+const char *cpu_name_in(const char *file, char *buffer, size_t capacity);
 
 #endif

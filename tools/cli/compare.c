@@ -123,7 +123,7 @@ static bool common_curve(struct figure *to, const struct wish *w, int n, const c
             const struct figure *f = &one.f[0];
             const int line = f->lines > w->head ? w->head : 0;
             if (!lines) figure_lines(to, f->n, 1), to->x = f->x, to->y = f->y;
-            else to->line[to->lines++].y = draw_take((size_t)to->n, sizeof(double));
+            else to->line[to->lines++].y = draw_alloc((size_t)to->n, sizeof(double));
             for (ptrdiff_t k = 0; k < to->n && k < f->n; k++)
                 to->at[k] = f->at[k], to->line[lines].y[k] = f->line[line].y[k];
             snprintf(to->line[lines++].name, FIGURE_NAME, "%.60s", texts[i]);
@@ -141,7 +141,7 @@ static bool common_curve(struct figure *to, const struct wish *w, int n, const c
 int show_several(const struct args *a, const struct wish *w, int what)
 {
     enum { MOST = MAX_LINES };
-    char *list = strcpy(take(strlen(a->value[COMPARE]) + 1, 1), a->value[COMPARE]), *cut[MOST];
+    char *list = strcpy(alloc(strlen(a->value[COMPARE]) + 1, 1), a->value[COMPARE]), *cut[MOST];
     const char *texts[MOST];
     struct album all = { 0 };
     struct text none = { 0 };
@@ -171,7 +171,7 @@ int show_list(const struct args *a, const struct wish *w, int what)
     const loci_encoding_info *list;
     const int n = loci_encodings(&list);
     if (what != SHOW_PROPERTIES) return fail("show: --all needs --what properties");
-    const char **texts = take((size_t)n, sizeof *texts);
+    const char **texts = alloc((size_t)n, sizeof *texts);
     struct album all = { .count = 1 };
     struct text none = { 0 };
     for (int i = 0; i < n; i++) texts[i] = list[i].example;

@@ -177,9 +177,9 @@ static void answer_flags(const struct word *w, const struct command *c)
 }
 
 /* What the n-th argument that is no option may be. */
-static const char *takes(const struct command *c, int n)
+static const char *operand_text(const struct command *c, int n)
 {
-    const char *p = c->takes ? c->takes : "";
+    const char *p = c->operand_text ? c->operand_text : "";
     for (; n > 0 && *p; n--) {
         const size_t size = strcspn(p, " ");
         if (size >= 3 && !strncmp(p + size - 3, "...", 3)) break;
@@ -212,7 +212,7 @@ static void answer_next(const char *const *word, int count)
     if (open) answer_kinds(w, value_words(open));
     else if (options && w.part[0] == '-') answer_flags(&w, c);
     else if (c->under && !operands) answer_commands(&w, c->under);
-    else answer_kinds(w, takes(c, operands));
+    else answer_kinds(w, operand_text(c, operands));
 }
 
 /* ---- Scripts --------------------------------------------------------------------------------- */
@@ -344,7 +344,7 @@ const struct command cmd_completion = {
                 "    loci completion zsh > ~/.zsh/completions/_loci\n"
                 "    loci completion fish > ~/.config/fish/completions/loci.fish\n"
                 "    loci completion next -- bench rope:pairing=\n",
-    .takes = "bash|zsh|fish",
+    .operand_text = "bash|zsh|fish",
     .flags = flags,
     .run = run,
 };

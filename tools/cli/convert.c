@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- `loci convert`: weights of a safetensors file for the other pairing; convert_table.c
- * has tables of cos and sin.
+/* convert.c -- `loci convert`: weights of safetensors files for the other pairing; convert_shards.c
+ * has the files, and convert_table.c tables of cos and sin.
  *
  * A file whose channels are moved twice, or in part, is not refused by any engine: it writes
  * nonsense.  So whatever could be that is an error here: a q without its k, scales and norms that
@@ -96,8 +96,9 @@ struct block { const char *name; int length, roles; };
 
 struct job {
     const struct args *args;
-    const char *path;
-    struct safetensors file;
+    const char *path;                    /* of the file or the index */
+    struct shards from;
+    struct safetensors file;             /* all tensors, from.all */
     struct move *move;                   /* per tensor */
     loci_pairing to;
     loci_model *model;                   /* NULL: `all` counts for every layer */
@@ -253,6 +254,12 @@ static bool plan_all(struct job *j)
 {
     const struct safetensors *f = &j->file;
     const char *done = loci_safetensors_meta(f, pairing_key);
+    for (int i = 1; i < j->from.count; i++) {
+        const char *other = loci_safetensors_meta(&j->from.list[i].file, pairing_key);
+        if (!done != !other || (done && strcmp(done, other)))
+            return refuse("%s: its files differ in the %s that their metadata say", j->path,
+                          pairing_key);
+    }
     if (done && strcmp(done, pairings[!j->to]))
         return refuse("%s: its metadata has %s=%.32s, so it is already converted to %s",
                       j->path, pairing_key, done, pairings[j->to]);
@@ -274,7 +281,7 @@ static bool plan_all(struct job *j)
         return refuse("%s: no tensor is a weight of rotated queries or keys; name them by --q and "
                       "--k",
                       j->path);
-    struct block *blocks = take((size_t)f->count + 1, sizeof *blocks);
+    struct block *blocks = alloc((size_t)f->count + 1, sizeof *blocks);
     const bool whole = check_rest(j, blocks);
     free(blocks);
     return whole;
@@ -283,56 +290,65 @@ static bool plan_all(struct job *j)
 /* ---- The new file ---------------------------------------------------------------------------- */
 
 /* In pieces: a tensor that only passes through need not fit into memory. */
-static loci_status copy(const struct job *j, const struct safetensor *t,
-                        struct safetensors_writer *w, char *room, size_t size, loci_error *e)
+static loci_status copy(const struct safetensors *f, const struct safetensor *t,
+                        struct safetensors_writer *w, char *capacity, size_t size, loci_error *e)
 {
     loci_status s = LOCI_OK;
     struct safetensor part = *t;
     for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
         part.bytes = left < size ? left : size;
-        if (!(s = loci_safetensors_read(&j->file, &part, room, e)))
-            s = loci_safetensors_put(w, room, part.bytes, e);
+        if (!(s = loci_safetensors_read(f, &part, capacity, e)))
+            s = loci_safetensors_put(w, capacity, part.bytes, e);
     }
     return s;
 }
 
-/* What moves is held whole: its rows change places. */
-static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room,
-                              size_t size, loci_error *e)
+/* Tensor i of a shard.  What moves is held whole: its rows change places. */
+static loci_status put_tensor(const struct job *j, const struct shard *from, int i,
+                              struct safetensors_writer *w, char *capacity, size_t size, loci_error *e)
 {
-    const struct safetensor *t = &j->file.tensor[i];
-    const loci_channels *c = &j->move[i].channels;
-    if (!c->heads) return copy(j, t, w, room, size, e);
+    const struct safetensor *t = &from->file.tensor[i];
+    const loci_channels *c = &j->move[from->first + i].channels;
+    if (!c->heads) return copy(&from->file, t, w, capacity, size, e);
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
-    loci_status s = loci_safetensors_read(&j->file, t, data, e);
-    const loci_pairing from = SOUND(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
-    if (!s) s = loci_convert_channels(c, from, j->to, data, data, e);
+    loci_status s = loci_safetensors_read(&from->file, t, data, e);
+    const loci_pairing is = PLANTED_BUG(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
+    if (!s) s = loci_convert_channels(c, is, j->to, data, data, e);
     if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
     free(data);
     return s;
 }
 
 /* The same tensors and metadata, but for the pairing that the file now says it has. */
-static bool write_all(const struct job *j, const char *path)
+static loci_status put_shard(const void *user, const struct shard *from,
+                             struct safetensors_writer *w, const char *path, loci_error *e)
 {
     enum { PIECE = 1 << 20 };
-    const struct safetensors *f = &j->file;
-    struct safetensors_meta *meta = take((size_t)f->meta_count + 1, sizeof *meta);
+    const struct job *j = user;
+    const struct safetensors *f = &from->file;
+    struct safetensors_meta *meta = alloc((size_t)f->meta_count + 1, sizeof *meta);
     int metas = 0;
     for (int i = 0; i < f->meta_count; i++)
-        if (SOUND(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
+        if (PLANTED_BUG(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
     meta[metas++] = (struct safetensors_meta){ pairing_key, pairings[j->to] };
-    char *room = take(PIECE, 1);
+    char *capacity = alloc(PIECE, 1);
+    loci_status s = loci_safetensors_begin(w, path, f->count, f->tensor, metas, meta, e);
+    if (!s) {
+        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, from, i, w, capacity, PIECE, e);
+        if (s) loci_safetensors_end(w, s, e);
+    }
+    free(capacity);
+    free(meta);
+    return s;
+}
+static bool write_all(const struct job *j, const char *path)
+{
     struct safetensors_writer w;
     loci_error e;
-    loci_status s = loci_safetensors_begin(&w, path, f->count, f->tensor, metas, meta, &e);
-    if (!s) {
-        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, i, &w, room, PIECE, &e);
-        s = loci_safetensors_end(&w, s, &e);
-    }
-    free(room);
-    free(meta);
+    if (j->from.index) return shards_write(&j->from, path, put_shard, j);
+    loci_status s = put_shard(j, j->from.list, &w, path, &e);
+    if (!s) s = loci_safetensors_end(&w, s, &e);
     return !s || refuse("%s: %s", path, e.text);
 }
 
@@ -373,6 +389,8 @@ static bool read_wish(struct job *j)
     int to = 0;
     if (a->rest_count == 0)
         return refuse("convert: no file given; 'loci convert --help' shows how");
+    j->from.index = shards_index(a->rest[0]);
+    j->path = j->from.index ? j->from.index : a->rest[0];
     if (!args_rest(a, 2)) return false;
     if (!a->value[CONVERT_TO])
         return refuse("convert: the pairing is missing: --to half or --to interleaved");
@@ -384,9 +402,9 @@ static bool read_wish(struct job *j)
         || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1])
         || !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned)
         || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset)
-        || !args_output(a, CONVERT_OUTPUT))
+        || !(j->from.index || args_output(a, CONVERT_OUTPUT)))
         return false;
-    j->path = a->rest[0], j->to = (loci_pairing)to, j->all.rotates = true;
+    j->to = (loci_pairing)to, j->all.rotates = true;
     if (a->rest_count == 1)
         return j->all.dim || j->heads[0]
             || refuse("convert: the head width is missing: give CONFIG, --dim or --heads");
@@ -398,7 +416,7 @@ static bool read_wish(struct job *j)
                       "only",
                       a->rest[1]);
     if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s", e.text);
-    j->layer = take((size_t)loci_model_layers(j->model), sizeof *j->layer);
+    j->layer = alloc((size_t)loci_model_layers(j->model), sizeof *j->layer);
     return true;
 }
 
@@ -406,9 +424,11 @@ static bool read_wish(struct job *j)
 static int convert_file(struct job *j)
 {
     const char *output = j->args->value[CONVERT_DRY_RUN] ? NULL : j->args->value[CONVERT_OUTPUT];
-    loci_error e;
-    if (loci_safetensors_open(&j->file, j->path, &e)) return fail("%s: %s", j->path, e.text);
-    j->move = take((size_t)j->file.count + 1, sizeof *j->move);
+    if (!shards_open(&j->from, j->path)
+        || (output && j->from.index && !shards_check_output(&j->from, output)))
+        return EXIT_ERROR;
+    j->file = j->from.all;
+    j->move = alloc((size_t)j->file.count + 1, sizeof *j->move);
     const bool done = plan_all(j) && (!output || write_all(j, output));
     if (done && !output) print_moves(j);
     if (done)
@@ -416,7 +436,6 @@ static int convert_file(struct job *j)
                output ? "moved" : "would move", pairings[j->to], j->file.count - j->moved,
                output ? "are" : "would stay");
     free(j->move);
-    loci_safetensors_close(&j->file);
     return done ? EXIT_DONE : EXIT_ERROR;
 }
 
@@ -425,6 +444,7 @@ int convert_weights(const struct args *a)
 {
     struct job j = { .args = a };
     const int code = read_wish(&j) ? convert_file(&j) : EXIT_ERROR;
+    shards_close(&j.from);
     loci_model_close(j.model);
     free(j.layer);
     return code;
@@ -445,9 +465,9 @@ static const struct flag flags[] = {
                            "names of the tensors of queries: patterns with *, separated by "
                            "commas" },
     [CONVERT_K]        = { "k", NULL, "NAMES",
-    "the same for keys (default for both: the names below)" },
+                           "the same for keys (default for both: the names below)" },
     [CONVERT_PART]     = { "part", NULL, NULL,
-                           "FILE is one of several, so q or k may be missing" },
+                           "FILE is one of several: q or k may be missing" },
     [CONVERT_TABLE]    = { "table", NULL, "LAYOUT:half|interleaved|split",
                            "write a table of cos and sin: half, interleaved or split" },
     [CONVERT_ENCODING] = { "encoding", "e", "TEXT:@encoding",
@@ -482,7 +502,7 @@ static int run(const struct args *a)
 
 const struct command cmd_convert = {
     .name = "convert", .brief =
-    "convert weights to the other pairing, or write tables of cos and sin",
+        "convert weights to the other pairing, or write tables of cos and sin",
     .synopsis =
         "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
         "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
@@ -492,12 +512,15 @@ const struct command cmd_convert = {
         "(CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
         "                 [--dtype TYPE] -o OUT",
     .about =
-        "    FILE is a safetensors file.  The rows of W_q and W_k, their biases and their\n"
-        "    norms per channel are put into the order of the other pairing, so attention does\n"
-        "    not change.  Everything else is copied byte for byte.  CONFIG, the model's\n"
-        "    config.json, states the head width and the rotated channels of each layer.  The\n"
-        "    metadata of the result has loci.pairing; a file that already has the requested\n"
-        "    pairing is refused.\n"
+        "    FILE is a safetensors file, or the index of several: NAME.index.json, or a folder\n"
+        "    with model.safetensors.index.json.  The result of an index is a folder OUT with\n"
+        "    files of the same names and the index, which appears last.\n"
+        "\n"
+        "    The rows of W_q and W_k, their biases and their norms per channel are put into the\n"
+        "    order of the other pairing, so attention does not change.  Everything else is copied\n"
+        "    byte for byte.  CONFIG, the model's config.json, states the head width and the\n"
+        "    rotated channels of each layer.  The metadata of the result has loci.pairing; a file\n"
+        "    that already has the requested pairing is refused.\n"
         "\n"
         "    The default names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm,\n"
         "    k_norm, attention.wq and wk, and q_b_proj with kv_a_proj_with_mqa.  Scales of\n"
@@ -511,7 +534,8 @@ const struct command cmd_convert = {
         "    loci convert model.safetensors config.json --to interleaved -n\n"
         "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 "
         "-o half.safetensors\n"
+        "    loci convert Llama-3.1-8B Llama-3.1-8B/config.json --to interleaved -o interleaved\n"
         "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
-    .takes = "@file @file",
+    .operand_text = "@file @file",
     .flags = flags, .run = run,
 };

@@ -34,7 +34,7 @@ static int width_of(const struct table *t)
 
 /* cos or sin of all rows, a piece at a time: a table may be larger than memory. */
 static loci_status write_part(const loci_plan *plan, const struct table *t, bool sin, int64_t piece,
-                              int64_t *pos, void *room, struct safetensors_writer *w, loci_error *e)
+                              int64_t *pos, void *buffer, struct safetensors_writer *w, loci_error *e)
 {
     const size_t row = (size_t)width_of(t) * stored_size(t->form.dtype);
     loci_status s = LOCI_OK;
@@ -43,9 +43,9 @@ static loci_status write_part(const loci_plan *plan, const struct table *t, bool
         part.count = t->rows - first < piece ? t->rows - first : piece;
         part.pos = pos;
         for (ptrdiff_t i = 0; i < part.count; i++) pos[i] = first + i;
-        *(sin ? &part.sin : &part.cos) = room;
+        *(sin ? &part.sin : &part.cos) = buffer;
         s = loci_export_rope(plan, NULL, &part, e);
-        if (!s) s = loci_safetensors_put(w, room, (uint64_t)part.count * row, e);
+        if (!s) s = loci_safetensors_put(w, buffer, (uint64_t)part.count * row, e);
     }
     return s;
 }
@@ -66,17 +66,17 @@ static int write_table(const loci_plan *plan, const struct table *t)
     };
     const struct safetensors_meta meta[] = { { "loci.encoding", t->encoding },
                                              { "loci.layout", layouts[t->form.layout] } };
-    int64_t *pos = take((size_t)piece, sizeof *pos);
-    void *room = take((size_t)piece * (size_t)width, sizeof(double));
+    int64_t *pos = alloc((size_t)piece, sizeof *pos);
+    void *buffer = alloc((size_t)piece * (size_t)width, sizeof(double));
     struct safetensors_writer w;
     loci_error e;
     loci_status s = loci_safetensors_begin(&w, t->path, 2, tensor, 2, meta, &e);
     if (!s) {
         for (int sin = 0; sin < 2 && !s; sin++)
-            s = write_part(plan, t, sin, piece, pos, room, &w, &e);
+            s = write_part(plan, t, sin, piece, pos, buffer, &w, &e);
         s = loci_safetensors_end(&w, s, &e);
     }
-    free(room);
+    free(buffer);
     free(pos);
     return s ? fail("%s: %s", t->path, e.text) : EXIT_DONE;
 }

@@ -22,7 +22,7 @@ static inline json_t *json_number_or_null(double x)
 /* Text from outside: as it is where it is UTF-8, which JSON must be, and else made plain. */
 static inline json_t *json_text(const char *text)
 {
-    char *copy = is_utf8(text) ? NULL : take(strlen(text) + 1, 1);
+    char *copy = is_utf8(text) ? NULL : alloc(strlen(text) + 1, 1);
     if (copy) make_plain(strcpy(copy, text));
     json_t *j = json_string(copy ? copy : text);
     free(copy);

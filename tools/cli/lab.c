@@ -49,17 +49,17 @@ static bool add_setting(struct lab_wish *w, const char *key, const char *value)
 
 /* What is wished for lasts as long as the program, and is found from here. */
 static char *kept[1024];
-static const char *keep(const char *text)
+static const char *copy_text(const char *text)
 {
     static int count;
     if (count == COUNT(kept)) exit(fail("lab: at most %d words of options are allowed",
                                         COUNT(kept)));
-    return kept[count++] = strcpy(take(strlen(text) + 1, 1), text);
+    return kept[count++] = strcpy(alloc(strlen(text) + 1, 1), text);
 }
 
 bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
 {
-    char *copy = (char *)(uintptr_t)keep(list);
+    char *copy = (char *)(uintptr_t)copy_text(list);
     for (char *next, *p = copy; *p; p = next) {
         char *equals = strchr(p, '=');
         next = p + strcspn(p, ",");
@@ -99,7 +99,7 @@ bool read_wish_flags(const struct args *a, struct lab_wish *w)
 static const char *words_of(const json_t *value)
 {
     struct text t = { .s = NULL };
-    if (json_is_string(value)) return keep(json_string_value(value));
+    if (json_is_string(value)) return copy_text(json_string_value(value));
     if (!json_is_array(value)) return NULL;
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
@@ -107,7 +107,7 @@ static const char *words_of(const json_t *value)
         else if (json_is_string(one)) text_add(&t, "%s%s", i ? "," : "", json_string_value(one));
         else return text_free(&t), NULL;
     }
-    const char *words = t.s ? keep(t.s) : NULL;
+    const char *words = t.s ? copy_text(t.s) : NULL;
     text_free(&t);
     return words;
 }
@@ -118,7 +118,7 @@ static const char *number_text(const json_t *value)
     char text[32];
     snprintf(text, sizeof text, "%.17g",
              json_is_boolean(value) ? json_is_true(value) : json_number_value(value));
-    return keep(text);
+    return copy_text(text);
 }
 
 static const char *const file_keys[] = { "preset",       "arms",   "tasks", "seeds", "steps",
@@ -162,7 +162,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
         {
             const char *text = number_text(own);
             if (!text) return refuse("%s: set.%s must be a number or a string", path, name);
-            if (!add_setting(w, keep(name), text)) return false;
+            if (!add_setting(w, copy_text(name), text)) return false;
         }
         return true;
     }
@@ -183,7 +183,7 @@ static bool read_json(const char *path, json_t **root)
     json_error_t error;
     if (loci_io_open(&from, path, &e)) return refuse("%s: %s", path, e.text);
     const size_t n = from.size <= MOST ? (size_t)from.size : 0;
-    char *text = take(n + 1, 1);
+    char *text = alloc(n + 1, 1);
     const loci_status status = loci_io_read(&from, text, n, 0, &e);
     close(from.fd);
     *root = status || from.size > MOST ? NULL : json_loadb(text, n, 0, &error);
@@ -267,7 +267,7 @@ bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate
         char arm[LAB_ARM], task[LAB_NAME], size[LAB_NAME];
         double step, tested;
     };
-    struct seen *seen = take((size_t)runs->count, sizeof *seen);
+    struct seen *seen = alloc((size_t)runs->count, sizeof *seen);
     int known = 0;
     *to = (struct lab_estimate){ .seconds = 0 };
     for (int i = 0; i < runs->count; i++) {
@@ -491,7 +491,7 @@ const struct command cmd_lab_plan = {
     .about = "    Counts arms, tasks, seeds and steps, and times a few steps of each arm.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab plan --arms nope,rope,alibi+cape --tasks text,recall --seeds 3\n",
-    .takes = "@file",
+    .operand_text = "@file",
     .flags = plan_flags,
     .run = run_plan,
 };

@@ -37,7 +37,7 @@ static const struct flag dump_flags[] = {
     [DUMP_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
     [DUMP_LENGTH] = { "length", NULL, "L", "training length in tokens" },
     [DUMP_STEP] = { "step", NULL, "N",
-    "the step to dump, after training the ones before (default 1)" },
+                    "the step to dump, after training the ones before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
     [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file",
                       "your own text (default: a generated one)" },
@@ -51,7 +51,7 @@ static const struct flag dump_flags[] = {
 
 /* A file's tensors, as they come together. */
 struct pile {
-    int count, room;
+    int count, capacity;
     struct safetensor *list;
     void **data;
 };
@@ -59,23 +59,23 @@ struct pile {
 static void *pile_up(struct pile *p, const char *prefix, const char *name,
                      enum safetensors_type type, int rank, const ptrdiff_t *shape)
 {
-    if (p->count == p->room) {
-        const int room = 2 * p->room + 64;
-        struct safetensor *list = take((size_t)room, sizeof *list);
-        void **data = take((size_t)room, sizeof *data);
+    if (p->count == p->capacity) {
+        const int capacity = 2 * p->capacity + 64;
+        struct safetensor *list = alloc((size_t)capacity, sizeof *list);
+        void **data = alloc((size_t)capacity, sizeof *data);
         if (p->count)
             memcpy(list, p->list, (size_t)p->count * sizeof *list),
                 memcpy(data, p->data, (size_t)p->count * sizeof *data);
         free(p->list), free(p->data);
-        p->list = list, p->data = data, p->room = room;
+        p->list = list, p->data = data, p->capacity = capacity;
     }
-    char *full = take(strlen(prefix) + strlen(name) + 1, 1);
+    char *full = alloc(strlen(prefix) + strlen(name) + 1, 1);
     struct safetensor *t = &p->list[p->count];
     *t = (struct safetensor){
         .name = strcat(strcpy(full, prefix), name), .type = type, .rank = rank, .count = 1
     };
     for (int i = 0; i < rank; i++) t->shape[i] = shape[i], t->count *= shape[i];
-    return p->data[p->count++] = take((size_t)t->count, loci_safetensors_type_size(type));
+    return p->data[p->count++] = alloc((size_t)t->count, loci_safetensors_type_size(type));
 }
 static void free_pile(struct pile *p)
 {
@@ -284,7 +284,7 @@ static bool time_steps(const struct lab_config *c, const struct lab_shape *s, co
                        struct timing *to)
 {
     enum { MOST = 400 };
-    struct timing *all = take(MOST, sizeof *all);
+    struct timing *all = alloc(MOST, sizeof *all);
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };
@@ -323,8 +323,8 @@ static double time_products(const struct lab_config *c, const char *isa)
         { n, d, d, false }, { n, w, d, false }, { n, d, w, false },
         { d, w, n, true },  { w, d, n, true },  { d, d, n, true },
     };
-    float *a = take((size_t)(n * w), sizeof *a), *b = take((size_t)(n * w), sizeof *b),
-          *to = take((size_t)(n * w), sizeof *to);
+    float *a = alloc((size_t)(n * w), sizeof *a), *b = alloc((size_t)(n * w), sizeof *b),
+          *to = alloc((size_t)(n * w), sizeof *to);
     double flops = 0, seconds = 0;
     for (ptrdiff_t i = 0; i < n * w; i++) a[i] = (float)(i % 7) - 3, b[i] = (float)(i % 5) - 2;
     for (int i = 0; i < COUNT(shapes); i++) {

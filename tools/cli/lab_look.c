@@ -27,9 +27,9 @@ static const struct flag report_flags[] = {
     [REPORT_SVG] = { "svg", NULL, "DIR:@folder",
                      "write the pictures of the page to this folder, one file each" },
     [REPORT_TEXT] = { "text", NULL, NULL,
-    "print tables and verdicts as text (default without -o)" },
+                      "print tables and verdicts as text (default without -o)" },
     [REPORT_CSV] = { "csv", NULL, NULL,
-    "print a line for each arm, variant, task, seed and column" },
+                     "print a line for each arm, variant, task, seed and column" },
     [REPORT_JSON] = { "json", NULL, NULL, "print every number of the page" },
     [REPORT_CORPUS] = { "corpus", NULL, "FILE:@file",
                         "the text of the runs, for their pictures (default: the generated one)" },
@@ -70,7 +70,7 @@ static int write_pictures(const struct report *r, const char *dir)
                 same = 0;
                 for (int i = 0; i < count; i++) same |= !strcmp(taken[i], name);
             }
-            char(*more)[128] = take((size_t)count + 1, sizeof *more);
+            char(*more)[128] = alloc((size_t)count + 1, sizeof *more);
             if (count) memcpy(more, taken, (size_t)count * sizeof *more);
             free(taken);
             taken = more;
@@ -136,7 +136,7 @@ const struct command cmd_lab_report = {
         "    Reports all completed runs in DIR.  The page loads nothing and needs no script.\n",
     .examples =
         "    loci lab report lab-out -o report.html\n    loci lab report lab-out --csv > lab.csv\n",
-    .takes = "@folder",
+    .operand_text = "@folder",
     .flags = report_flags,
     .run = run_report,
 };
@@ -207,7 +207,7 @@ static bool sample_sequence(const struct lab_config *c, struct lab_model *m,
     int first = 0;
     while (b.target[first] < 0) first++;
     if (b.scored == b.rows) first = n / 2; /* of a text the second half */
-    int32_t *want = take((size_t)n, sizeof *want), *got = take((size_t)n, sizeof *got), own = -1;
+    int32_t *want = alloc((size_t)n, sizeof *want), *got = alloc((size_t)n, sizeof *got), own = -1;
     int answers = 0;
     bool fine = !lab_decode_begin(m, n + 1, &e);
     for (int i = 0; i < n && fine; i++) {
@@ -294,7 +294,7 @@ const struct command cmd_lab_sample = {
     .examples =
         "    loci lab sample lab-out alibi copy --column 'n=40'\n    loci lab sample lab-out fox "
         "text\n",
-    .takes = "@folder @arm @task",
+    .operand_text = "@folder @arm @task",
     .flags = sample_flags,
     .run = run_sample,
 };

@@ -60,11 +60,11 @@ static const struct flag run_flags[] = {
     WISH_FLAGS,
     [RUN_OUTPUT] = { "output", "o", "DIR:@folder", "folder of the runs (default lab-out)" },
     [RUN_SHARD] = { "shard", NULL, "I/N",
-    "only every N-th run, starting at run I, counted from 0" },
+                    "only every N-th run, starting at run I, counted from 0" },
     [RUN_THREADS] = { "threads", "t", "N",
                       "parallel runs, or threads of the last runs (default: all cores)" },
     [RUN_CHECKPOINT] = { "checkpoint", NULL, "SECONDS",
-    "seconds between checkpoints (default 60)" },
+                         "seconds between checkpoints (default 60)" },
     [RUN_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [RUN_QUIET] = { "quiet", "q", NULL, "no progress" },
     { NULL, NULL, NULL, NULL }
@@ -90,7 +90,7 @@ static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p,
 /* In place on a terminal, else a line per minute. */
 static void show_progress(struct lab_work *w, bool quiet)
 {
-    struct row *rows = take((size_t)w->runs->count, sizeof *rows);
+    struct row *rows = alloc((size_t)w->runs->count, sizeof *rows);
     const bool terminal = isatty(STDOUT_FILENO) && !quiet;
     const double began = now();
     double told = began, at_start = 0;
@@ -140,7 +140,7 @@ static bool read_shard(const struct args *a, struct lab_work *w)
 /* Each run has files of its own, so a text that cannot be looked at later would be of no use. */
 static int report_end(const struct lab_runs *runs, const struct lab_work *w, const char *dir)
 {
-    struct row *rows = take((size_t)runs->count, sizeof *rows);
+    struct row *rows = alloc((size_t)runs->count, sizeof *rows);
     int n, ready = 0, others = 0;
     fill_rows(runs, w->progress, w->shard, w->shards, rows, &n);
     for (int i = 0; i < n; i++)
@@ -189,7 +189,7 @@ static int run_run(const struct args *a)
                w.threads < runs.count ? w.threads : runs.count);
         fflush(stdout);
     }
-    w.progress = take((size_t)runs.count, sizeof *w.progress);
+    w.progress = alloc((size_t)runs.count, sizeof *w.progress);
     loci_status status = lab_work_begin(&w, &e);
     if (!status) {
         show_progress(&w, a->value[RUN_QUIET] != NULL);
@@ -216,7 +216,7 @@ const struct command cmd_lab_run = {
         "    loci lab run --preset coffee -o lab-out\n"
         "    loci lab run --preset overnight -o lab-out --shard 3/16\n"
         "    loci lab run --arms 'rope,rope:base=1e6,alibi+cape' --tasks text --seeds 3 --size M\n",
-    .takes = "@file",
+    .operand_text = "@file",
     .flags = run_flags,
     .run = run_run,
 };
@@ -226,7 +226,7 @@ const struct command cmd_lab_run = {
 enum { WATCH_ONCE };
 static const struct flag watch_flags[] = {
     [WATCH_ONCE] = { "once", NULL, NULL,
-    "print once and exit (default if the output is not a terminal)" },
+                     "print once and exit (default if the output is not a terminal)" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -242,7 +242,7 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
     if (!json_is_array(list)) return json_decref(root), refuse("%s: the folder has no list of runs",
                                                                path);
     *n = 0;
-    *rows = take(json_array_size(list) + 1, sizeof **rows);
+    *rows = alloc(json_array_size(list) + 1, sizeof **rows);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *one = json_array_get(list, i);
         const char *id = json_string_value(json_object_get(one, "id")),
@@ -301,7 +301,7 @@ const struct command cmd_lab_watch = {
     .about =
         "    Reads the files in DIR, so it includes all processes and machines that use DIR.\n",
     .examples = "    loci lab watch lab-out\n",
-    .takes = "@folder",
+    .operand_text = "@folder",
     .flags = watch_flags,
     .run = run_watch,
 };

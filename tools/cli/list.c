@@ -22,39 +22,39 @@ static const struct { int place; const char *name; } places[] = {
 };
 
 /* "rotate,score", or "-": the encoding enters nowhere. */
-static const char *place_names(int set, char *buffer, size_t room)
+static const char *place_names(int set, char *buffer, size_t capacity)
 {
     buffer[0] = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (set & places[i].place)
-            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "",
+            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s", buffer[0] ? "," : "",
                      places[i].name);
-    if (!buffer[0]) snprintf(buffer, room, "-");
+    if (!buffer[0]) snprintf(buffer, capacity, "-");
     return buffer;
 }
 
 /* The default value of an option, as a text would have it. */
-static const char *default_text(const loci_option *o, char *buffer, size_t room)
+static const char *default_text(const loci_option *o, char *buffer, size_t capacity)
 {
-    if (o->required) snprintf(buffer, room, "required");
-    else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
-    else if (isnan(o->default_value)) snprintf(buffer, room, "by rule");
+    if (o->required) snprintf(buffer, capacity, "required");
+    else if (o->kind == LOCI_LIST) snprintf(buffer, capacity, "none");
+    else if (isnan(o->default_value)) snprintf(buffer, capacity, "by rule");
     else if (o->kind == LOCI_WORD) {
         const char *p = o->words;
         for (int k = (int)o->default_value; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
-        snprintf(buffer, room, "%.*s", (int)strcspn(p, "|"), p);
-    } else snprintf(buffer, room, "%.10g", o->default_value);
+        snprintf(buffer, capacity, "%.*s", (int)strcspn(p, "|"), p);
+    } else snprintf(buffer, capacity, "%.10g", o->default_value);
     return buffer;
 }
 
 /* What an option may be: its words, or its range. */
-static const char *accepted(const loci_option *o, char *buffer, size_t room)
+static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
 {
     const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
     const char *kind = whole ? "whole" : list ? "list of" : "number";
-    if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
+    if (o->kind == LOCI_WORD) snprintf(buffer, capacity, "%s", o->words);
     else
-        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->min, o->max);
+        snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->min, o->max);
     return buffer;
 }
 
@@ -221,7 +221,7 @@ const struct command cmd_list = {
         "    sources.  An encoding text is name:option=value,... and several are joined by\n"
         "    '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
-    .takes = "@encoding...", .flags = list_flags,
+    .operand_text = "@encoding...", .flags = list_flags,
     .run = list_run,
 };
 
@@ -283,7 +283,7 @@ static int info_run(const struct args *a)
 const struct command cmd_info = {
     .name = "info",
     .brief =
-    "print version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+        "print version, processor, instruction sets and build", .synopsis = "loci info [--json]",
     .about =
         "    Put this into a bug report.  The instruction sets are those that this processor\n"
         "    and this build support, in ascending order of preference.  The last one is used\n"

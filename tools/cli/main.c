@@ -53,7 +53,7 @@ static int run_command(int argc, char **argv)
 
 /* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What
  * takes the place here fails when it is used. */
-static bool hold_streams(void)
+static bool reserve_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0
@@ -64,7 +64,7 @@ static bool hold_streams(void)
 
 /* Without memory jansson leaves out what it was given, and nobody would see that a line of JSON
  * lacks something. */
-static void *take_for_json(size_t bytes)
+static void *alloc_for_json(size_t bytes)
 {
     void *p = malloc(bytes);
     if (!p) exit(fail("out of memory for %zu bytes", bytes));
@@ -74,11 +74,11 @@ static void *take_for_json(size_t bytes)
 /* A result that did not reach a full disk or a closed pipe is an error, however it was computed. */
 int main(int argc, char **argv)
 {
-    if (!hold_streams()) return EXIT_ERROR;
+    if (!reserve_streams()) return EXIT_ERROR;
 #ifdef SIGXFSZ
     signal(SIGXFSZ, SIG_IGN);            /* a file size limit is an error of write(), not the end */
 #endif
-    json_set_alloc_funcs(take_for_json, free);
+    json_set_alloc_funcs(alloc_for_json, free);
     int code = run_command(argc, argv);
     if (fflush(stdout) || ferror(stdout)) return fail("cannot write to standard output");
     return code;

@@ -233,9 +233,9 @@ static bool write_page(const char *folder, const struct command *c, const struct
     struct text t = { 0 };
     char name[64];
     page_name(c, name);
-    const size_t room = strlen(folder) + sizeof name + 4;
-    char *path = take(room, 1);
-    snprintf(path, room, "%s/%s.1", folder, name);
+    const size_t capacity = strlen(folder) + sizeof name + 4;
+    char *path = alloc(capacity, 1);
+    snprintf(path, capacity, "%s/%s.1", folder, name);
     put_page(&t, c, above);
     const int code = write_text(&t, path);
     free(path);
@@ -253,7 +253,7 @@ static bool write_pages(const char *folder, const struct command *c, const struc
 enum { OUTPUT };
 static const struct flag flags[] = {
     [OUTPUT] = { "output", "o", "DIR:@folder",
-    "write all pages to DIR: loci.1, loci-bench.1, ..." },
+                 "write all pages to DIR: loci.1, loci-bench.1, ..." },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -283,7 +283,7 @@ const struct command cmd_man = {
     .about = "    Prints the page of a command, or of the program, for man, groff or mandoc.  It\n"
              "    has the text of --help.  SOURCE_DATE_EPOCH in the environment sets its date.\n",
     .examples = "    loci man bench | man -l -\n    loci man -o share/man/man1\n",
-    .takes = "@command @command",
+    .operand_text = "@command @command",
     .flags = flags,
     .run = run,
 };

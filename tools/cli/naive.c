@@ -38,7 +38,7 @@ WIDE static void product_turned(const float *restrict a, const float *restrict b
 }
 
 /* t = a^T: then both products run along rows. */
-static void turn(const float *a, float *t, ptrdiff_t rows, ptrdiff_t columns)
+static void transpose(const float *a, float *t, ptrdiff_t rows, ptrdiff_t columns)
 {
     for (ptrdiff_t i = 0; i < rows; i++)
         for (ptrdiff_t j = 0; j < columns; j++) t[j * rows + i] = a[i * columns + j];
@@ -50,9 +50,9 @@ void naive_open(struct naive *n, int heads, ptrdiff_t len, int dim)
     size_t square = (size_t)len * (size_t)len, wide = (size_t)len * (size_t)dim;
     *n = (struct naive){ .heads = heads, .len = len, .dim = dim };
     n->bytes = (square * ((size_t)heads + 1) + wide) * sizeof(float);
-    n->weights = take(square * (size_t)heads, sizeof(float));
-    n->scores = take(square, sizeof(float));
-    n->turned = take(wide, sizeof(float));
+    n->weights = alloc(square * (size_t)heads, sizeof(float));
+    n->scores = alloc(square, sizeof(float));
+    n->turned = alloc(wide, sizeof(float));
 }
 
 void naive_close(struct naive *n)
@@ -69,7 +69,7 @@ void naive_forward(struct naive *n)
     float scale = 1 / sqrtf((float)D);
     for (int h = 0; h < n->heads; h++) {
         float *p = n->weights + h * L * L;
-        turn(n->k + h * L * D, n->turned, L, D);
+        transpose(n->k + h * L * D, n->turned, L, D);
         product(n->q + h * L * D, n->turned, n->scores, L, D, L);
         for (ptrdiff_t i = 0; i < L; i++) {
             const float *s = n->scores + i * L;
@@ -93,7 +93,7 @@ void naive_backward(struct naive *n)
     for (int h = 0; h < n->heads; h++) {
         const float *p = n->weights + h * L * L, *dout = n->dout + h * L * D;
         product_turned(p, dout, n->dv + h * L * D, L, L, D);
-        turn(n->v + h * L * D, n->turned, L, D);
+        transpose(n->v + h * L * D, n->turned, L, D);
         product(dout, n->turned, ds, L, D, L);
         for (ptrdiff_t i = 0; i < L; i++) {
             float delta = 0;

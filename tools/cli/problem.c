@@ -74,18 +74,18 @@ void problem_open(struct problem *p)
     if (!inference(p)) return;
     p->stream_bytes = beyond_caches();
     p->copies = (int)(p->stream_bytes / (2 * keys_bytes(p))) + 1;
-    if (p->pass == DECODE) p->stream = take(p->stream_bytes, 1);
+    if (p->pass == DECODE) p->stream = alloc(p->stream_bytes, 1);
 }
 
 /* Of the keys and values of a task, which are the same in all of this shape. */
 static void open_copies(struct problem *p, const struct task *t)
 {
     const size_t bytes = keys_bytes(p);
-    p->k = take((size_t)p->copies, sizeof *p->k);
-    p->v = take((size_t)p->copies, sizeof *p->v);
+    p->k = alloc((size_t)p->copies, sizeof *p->k);
+    p->v = alloc((size_t)p->copies, sizeof *p->v);
     for (int i = 0; i < p->copies; i++) {
-        p->k[i] = memcpy(take(bytes, 1), t->call.k.data, bytes);
-        p->v[i] = memcpy(take(bytes, 1), t->call.v.data, bytes);
+        p->k[i] = memcpy(alloc(bytes, 1), t->call.k.data, bytes);
+        p->v[i] = memcpy(alloc(bytes, 1), t->call.v.data, bytes);
     }
 }
 
@@ -124,9 +124,9 @@ static bool open_caches(const struct problem *p, struct contender *c)
     const size_t bytes = loci_cache_size(t->plan, p->batch, p->len);
     if (!bytes) return refuse("%s: a cache of %td keys is too large", t->desc.encoding, p->len);
     bool ok = task_open(&all, &t->desc, p->batch, 1, p->len, NULL);
-    c->cache = task_take(t, (size_t)p->copies, sizeof(loci_cache *));
+    c->cache = task_alloc(t, (size_t)p->copies, sizeof(loci_cache *));
     for (int i = 0; i < p->copies && ok; i++)
-        if (loci_cache_create(&c->cache[i], t->plan, p->batch, p->len, 0, task_take(t, bytes, 1),
+        if (loci_cache_create(&c->cache[i], t->plan, p->batch, p->len, 0, task_alloc(t, bytes, 1),
                               &all.error))
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
     all.call.cache = t->call.cache = c->cache[0];        /* a workspace depends on it */
@@ -173,7 +173,7 @@ void contender_close(struct contender *c)
 /* ---- Running --------------------------------------------------------------------------------- */
 
 /* The next copy of the keys; a cache forgets the last tokens, which are about to come. */
-static loci_status turn_to_next(struct problem *p, struct contender *c)
+static loci_status rotate_to_next(struct problem *p, struct contender *c)
 {
     loci_call *call = &c->main.call;
     int i = p->turn++ % p->copies;
@@ -220,7 +220,7 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
         loci_status s = LOCI_OK;
         if (inference(p)) {
             double began = now();
-            s = turn_to_next(p, c);
+            s = rotate_to_next(p, c);
             aside += now() - began;
         }
         if (s || step(p, c, pass))

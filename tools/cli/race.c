@@ -65,7 +65,7 @@ static double error_of(const void *results, loci_dtype dtype, const double *exac
 /* Learned tensors are the same numbers for both. */
 static double *widen(struct task *t, const void *from, ptrdiff_t n)
 {
-    double *d = task_take(t, (size_t)n, sizeof *d);
+    double *d = task_alloc(t, (size_t)n, sizeof *d);
     for (ptrdiff_t i = 0; i < n; i++) d[i] = ((const float *)from)[i];
     return d;
 }
@@ -430,7 +430,7 @@ static int run_all(const struct race *r, const struct args *a)
     const loci_encoding_info *list;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
     struct figure f[2] = { 0 };
-    struct score *s = take((size_t)count + 1, sizeof *s);
+    struct score *s = alloc((size_t)count + 1, sizeof *s);
     print_header(r);
     int code = run_naive(r, &s[0]) ? EXIT_DONE : EXIT_ERROR;
     if (!code) print_row("naive, no encoding", &s[0], &s[0], "");
@@ -488,7 +488,7 @@ const struct command cmd_race = {
              "    lines say busy.  For reliable figures, use 'loci bench'.\n",
     .examples = "    loci race\n"
                 "    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
-    .takes = "@encoding...",
+    .operand_text = "@encoding...",
     .flags = flags,
     .run = run,
 };

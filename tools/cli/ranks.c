@@ -67,7 +67,7 @@ static void begin_letter(struct office *o, struct letter *l)
 static int office_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
 {
     struct member *m = user;
-    struct letter *l = *request = take(1, sizeof *l);
+    struct letter *l = *request = alloc(1, sizeof *l);
     *l = (struct letter){ .from = m->rank, .to = to, .tag = tag, .sends = true,
                           .data = (void *)data, .bytes = bytes };
     begin_letter(m->office, l);
@@ -76,7 +76,7 @@ static int office_send(void *user, int to, int tag, const void *data, size_t byt
 static int office_receive(void *user, int from, int tag, void *data, size_t bytes, void **request)
 {
     struct member *m = user;
-    struct letter *l = *request = take(1, sizeof *l);
+    struct letter *l = *request = alloc(1, sizeof *l);
     *l = (struct letter){ .from = from, .to = m->rank, .tag = tag, .data = data, .bytes = bytes };
     begin_letter(m->office, l);
     return 0;
@@ -127,9 +127,9 @@ bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), v
 {
     struct office o = { .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER,
                         .ranks = ranks, .body = body, .arg = arg,
-                        .highest = take(MOST_NUMBERS_AGREED, sizeof(int64_t)),
-                        .known = take(MOST_NUMBERS_AGREED, sizeof(int64_t)) };
-    struct member *members = take((size_t)ranks, sizeof *members);
+                        .highest = alloc(MOST_NUMBERS_AGREED, sizeof(int64_t)),
+                        .known = alloc(MOST_NUMBERS_AGREED, sizeof(int64_t)) };
+    struct member *members = alloc((size_t)ranks, sizeof *members);
     int n = 0;
     for (; n < ranks; n++) {
         members[n] = (struct member){ .office = &o, .rank = n };

@@ -212,7 +212,7 @@ static void print_beside(const loci_rope *r)
 static bool print_rotation(const loci_rope *r)
 {
     const int pairs = r->dim / 2;
-    double *before = take((size_t)pairs, sizeof *before);
+    double *before = alloc((size_t)pairs, sizeof *before);
     if (!unscaled(r, before)) return free(before), false;
     int slow = 0, moved = 0;
     while (slow < pairs && r->frequency[slow] * r->trained_length >= two_pi) slow++;
@@ -264,7 +264,7 @@ static bool print_all(const loci_model *m, const char *path, double length)
     enum { MAX_KINDS = 8 };
     const int layers = loci_model_layers(m);
     loci_rope kind[MAX_KINDS];
-    int *of = take((size_t)layers, sizeof *of), kinds = 0;
+    int *of = alloc((size_t)layers, sizeof *of), kinds = 0;
     loci_error e = { 0 };
     bool ok = true;
     for (int l = 0; l < layers && ok; l++) {
@@ -376,6 +376,6 @@ const struct command cmd_rope = {
         "    whose pairing would be a guess are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
-    .takes = "@file",
+    .operand_text = "@file",
     .flags = rope_flags, .run = rope_run,
 };

@@ -10,7 +10,7 @@ static const double most_taken = 0.02;
 
 void rounds_open(struct rounds *r)
 {
-    r->pair = take((size_t)(PATIENCE * r->wanted), sizeof *r->pair);
+    r->pair = alloc((size_t)(PATIENCE * r->wanted), sizeof *r->pair);
 }
 
 void rounds_close(struct rounds *r)
@@ -55,7 +55,7 @@ bool rounds_due(const struct rounds *r)
 double rounds_at(const struct rounds *r, double (*figure)(const struct pair *, const void *),
                  const void *user, double share)
 {
-    double *x = take((size_t)r->made, sizeof *x);
+    double *x = alloc((size_t)r->made, sizeof *x);
     int n = 0;
     for (int i = 0; i < r->made; i++)
         if (rounds_count(r, i)) x[n++] = figure(&r->pair[i], user);

@@ -75,7 +75,7 @@ static bool write_output(const struct case_file *c, const char *path)
         data[i] = o->data;
     }
     const char *text = loci_plan_text(c->task.plan), *end = strstr(text, " isa=");
-    char *plan = take(strlen(text) + 1, 1);
+    char *plan = alloc(strlen(text) + 1, 1);
     memcpy(plan, text, end ? (size_t)(end - text) : strlen(text));
     struct safetensors_meta meta = { "loci.plan", plan };
     loci_error e;
@@ -212,6 +212,6 @@ const struct command cmd_run = {
         "    loci run case.safetensors\n"
         "    loci run case.safetensors -o result.safetensors --threads 2\n"
         "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
-    .takes = "@file...",
+    .operand_text = "@file...",
     .flags = flags, .run = run,
 };

@@ -41,8 +41,8 @@ static bool read_tensors(const char *path, struct given_file *g)
     loci_error e;
     if (loci_safetensors_open(&g->file, path, &e)) return refuse("%s: %s", path, e.text);
     g->count = g->file.count;
-    g->list = take((size_t)g->count, sizeof *g->list);
-    g->data = take((size_t)g->count, sizeof *g->data);
+    g->list = alloc((size_t)g->count, sizeof *g->list);
+    g->data = alloc((size_t)g->count, sizeof *g->data);
     for (int i = 0; i < g->count; i++) {
         const struct safetensor *t = &g->file.tensor[i];
         const loci_dtype types[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
@@ -55,8 +55,8 @@ static bool read_tensors(const char *path, struct given_file *g)
             return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed",
                           path, t->name,
                           t->rank, COUNT(g->list->shape));
-        void *raw = take((size_t)t->count, stored_size(types[k]));
-        g->data[i] = take((size_t)t->count, sizeof(double));
+        void *raw = alloc((size_t)t->count, stored_size(types[k]));
+        g->data[i] = alloc((size_t)t->count, sizeof(double));
         if (loci_safetensors_read(&g->file, t, raw, &e)) {
             free(raw);
             return refuse("%s: %s", path, e.text);
@@ -335,7 +335,7 @@ const struct command cmd_show = {
                 "    loci show --all --what properties\n"
                 "    loci show sinusoidal --example\n"
                 "    loci show config.json\n",
-    .takes = "@encoding|@file",
+    .operand_text = "@encoding|@file",
     .flags = flags,
     .run = run,
 };

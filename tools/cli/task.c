@@ -8,15 +8,15 @@
 #include "cli/task.h"
 
 /* The list of what is to be freed doubles when it is full. */
-void *task_take(struct task *t, size_t count, size_t each)
+void *task_alloc(struct task *t, size_t count, size_t each)
 {
-    if (t->owned == t->room) {
-        t->room = t->room ? 2 * t->room : 16;
-        void **own = realloc(t->own, (size_t)t->room * sizeof *own);
+    if (t->owned == t->capacity) {
+        t->capacity = t->capacity ? 2 * t->capacity : 16;
+        void **own = realloc(t->own, (size_t)t->capacity * sizeof *own);
         if (!own) exit(fail("out of memory"));
         t->own = own;
     }
-    return t->own[t->owned++] = take(count, each);
+    return t->own[t->owned++] = alloc(count, each);
 }
 
 void task_close(struct task *t)
@@ -47,9 +47,9 @@ bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_
         return false;
     }
     t->tensors = loci_tensors(t->plan, NULL, 0);
-    t->tensor = task_take(t, (size_t)t->tensors, sizeof *t->tensor);
-    t->data = task_take(t, (size_t)t->tensors, sizeof *t->data);
-    t->ddata = task_take(t, (size_t)t->tensors, sizeof *t->ddata);
+    t->tensor = task_alloc(t, (size_t)t->tensors, sizeof *t->tensor);
+    t->data = task_alloc(t, (size_t)t->tensors, sizeof *t->data);
+    t->ddata = task_alloc(t, (size_t)t->tensors, sizeof *t->ddata);
     loci_tensors(t->plan, t->tensor, t->tensors);
     for (int i = 0; i < t->tensors; i++)
         for (int k = 0; k < t->tensor[i].rank; k++) {
@@ -75,7 +75,7 @@ void task_gradients(struct task *t)
 {
     for (int i = 0; i < t->tensors; i++)
         if (t->tensor[i].role != LOCI_FIXED)
-            t->ddata[i] = task_take(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape),
+            t->ddata[i] = task_alloc(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape),
                                     t->real);
 }
 
@@ -125,7 +125,7 @@ void task_random_tensors(struct task *t, uint64_t seed)
     for (int i = 0; i < t->tensors; i++) {
         ptrdiff_t n = shape_count(t->tensor[i].rank, t->tensor[i].shape);
         uint64_t state = seed + 1000 * (uint64_t)(i + 1);
-        t->data[i] = task_take(t, (size_t)n, t->real);
+        t->data[i] = task_alloc(t, (size_t)n, t->real);
         if (t->tensor[i].role == LOCI_INPUT) {
             bool gate = !strncmp(t->tensor[i].name, "log_", 4);
             for (ptrdiff_t k = 0; k < n; k++)
@@ -142,7 +142,7 @@ void task_random_tensors(struct task *t, uint64_t seed)
 /* Seed 0: room for a result, which stays zero. */
 static void *random_numbers(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
 {
-    void *data = task_take(t, (size_t)count, stored_size(dtype));
+    void *data = task_alloc(t, (size_t)count, stored_size(dtype));
     if (seed) fill_normal(data, dtype, count, seed, 1);
     return data;
 }
@@ -158,8 +158,8 @@ static void picture(struct task *t)
     ptrdiff_t axes = loci_axes(t->plan), side = 1;
     if (axes < 2) return;
     while (side * side < t->k_len) side++;
-    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k);
-    double *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
+    double *k = task_alloc(t, (size_t)(axes * t->k_len), sizeof *k);
+    double *q = task_alloc(t, (size_t)(axes * t->q_len), sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++) {
         for (ptrdiff_t j = 0; j < t->k_len; j++)
             k[a * t->k_len + j] = (double)(a == axes - 1 ? j / side : j % side);
@@ -193,7 +193,7 @@ void task_random_inputs(struct task *t, uint64_t seed)
     t->grad.dq = random_view(t, rows * d->heads * d->dim, 0);
     t->grad.dk = random_view(t, keys * kv_heads * d->dim, 0);
     t->grad.dv = random_view(t, keys * kv_heads * value_dim, 0);
-    void *row = task_take(t, (size_t)(rows * d->heads), t->real);
+    void *row = task_alloc(t, (size_t)(rows * d->heads), t->real);
     if (text_places(d->encoding) & LOCI_PLACE_WEIGHT) t->call.rem = row;
     else t->call.lse = row;
     if (!(text_places(d->encoding) & LOCI_PLACE_STATE)) return;
@@ -222,7 +222,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
         return impossible(t,
                           "positions are so far apart that the encoding's tables would need more "
                           "than 256 MiB");
-    t->tables = task_take(t, t->table_bytes, 1);
+    t->tables = task_alloc(t, t->table_bytes, 1);
     loci_status status = loci_prepare_on(t->call.host, t->plan, max_distance,
                                          (const void *const *)t->data, t->tables, &t->error);
     if (status) return status;
@@ -236,7 +236,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
                                     : impossible(t, "a call of these sizes is too large");
         if (bytes > t->work_bytes) t->work_bytes = bytes;
     }
-    if (t->work_bytes) t->work = task_take(t, t->work_bytes, 1);
+    if (t->work_bytes) t->work = task_alloc(t, t->work_bytes, 1);
     return LOCI_OK;
 }
 

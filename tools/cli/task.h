@@ -26,7 +26,7 @@ struct task {
     void *tables, *work;
     size_t table_bytes, work_bytes;
     loci_error error;
-    int owned, room;                     /* buffers that task_close() frees */
+    int owned, capacity;                     /* buffers that task_close() frees */
     void **own;
 };
 
@@ -40,7 +40,7 @@ void task_close(struct task *);
 loci_desc task_embedding(const loci_desc *attention, const char *encoding);
 
 /* Zeroed, freed by task_close(). */
-void *task_take(struct task *, size_t count, size_t each);
+void *task_alloc(struct task *, size_t count, size_t each);
 ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it does not fit */
 /* ddata, for all tensors that are not fixed. */
 void task_gradients(struct task *);

@@ -9,7 +9,7 @@
 
 /* Zeroed, on 64 bytes, which tables and workspaces want; NULL where there is none.  aligned_alloc()
  * wants whole multiples. */
-static inline void *take_zeroed(size_t count, size_t each)
+static inline void *alloc_zeroed(size_t count, size_t each)
 {
     size_t bytes;
     void *p = NULL;

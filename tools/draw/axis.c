@@ -8,9 +8,9 @@
 #include <string.h>
 
 /* 1e+06 is 1e6, and -0 is 0. */
-void short_number(char *text, size_t room, double x)
+void short_number(char *text, size_t capacity, double x)
 {
-    snprintf(text, room, fabs(x) >= 1e5 || (x != 0 && fabs(x) < 1e-3) ? "%.3g" : "%.4g", x + 0.0);
+    snprintf(text, capacity, fabs(x) >= 1e5 || (x != 0 && fabs(x) < 1e-3) ? "%.3g" : "%.4g", x + 0.0);
     char *e = strchr(text, 'e');
     if (!e) return;
     char *digits = e + 1 + (e[1] == '+' || e[1] == '-');

@@ -13,7 +13,7 @@ void ticks_of(struct ticks *, const struct axis *, int about);
 /* 0 at its low end, 1 at its high end; NaN for what has no place on it. */
 double along(const struct axis *, double x);
 /* A number in few characters: 1000000 is 1e6. */
-void short_number(char *text, size_t room, double x);
+void short_number(char *text, size_t capacity, double x);
 
 /* Colours: of a share from 0 to 1, dark to light, equally bright steps; and of lines. */
 struct colour { unsigned char r, g, b; };

@@ -11,26 +11,26 @@
 void figure_lines(struct figure *f, ptrdiff_t n, int lines)
 {
     f->kind = FIGURE_LINES, f->n = n, f->lines = lines;
-    f->at = draw_take((size_t)n, sizeof *f->at);
-    for (int i = 0; i < lines; i++) f->line[i].y = draw_take((size_t)n, sizeof(double));
+    f->at = draw_alloc((size_t)n, sizeof *f->at);
+    for (int i = 0; i < lines; i++) f->line[i].y = draw_alloc((size_t)n, sizeof(double));
 }
 
 void figure_band(struct figure *f, int line)
 {
-    f->line[line].low = draw_take((size_t)f->n, sizeof(double));
-    f->line[line].high = draw_take((size_t)f->n, sizeof(double));
+    f->line[line].low = draw_alloc((size_t)f->n, sizeof(double));
+    f->line[line].high = draw_alloc((size_t)f->n, sizeof(double));
 }
 
 void figure_heat(struct figure *f, ptrdiff_t rows, ptrdiff_t cols)
 {
     f->kind = FIGURE_HEAT, f->rows = rows, f->cols = cols;
-    f->z = draw_take((size_t)(rows * cols), sizeof *f->z);
+    f->z = draw_alloc((size_t)(rows * cols), sizeof *f->z);
 }
 
 void figure_table(struct figure *f, ptrdiff_t rows, ptrdiff_t cols)
 {
     f->kind = FIGURE_TABLE, f->rows = rows, f->cols = cols;
-    f->cell = draw_take((size_t)(rows * cols), sizeof *f->cell);
+    f->cell = draw_alloc((size_t)(rows * cols), sizeof *f->cell);
 }
 
 void figure_bars(struct figure *f, ptrdiff_t n, int lines)
@@ -50,7 +50,7 @@ void figure_cell(struct figure *f, ptrdiff_t row, ptrdiff_t col, const char *for
     const int n = vsnprintf(NULL, 0, format, list);
     va_end(list);
     free(*cell);
-    *cell = draw_take((size_t)(n > 0 ? n : 0) + 1, 1);
+    *cell = draw_alloc((size_t)(n > 0 ? n : 0) + 1, 1);
     if (n > 0) vsnprintf(*cell, (size_t)n + 1, format, again);
     va_end(again);
 }
@@ -76,7 +76,7 @@ static void widen(struct axis *a, const double *x, ptrdiff_t n)
     }
 }
 
-static bool settle(struct axis *a, const struct axis *wanted)
+static bool fix_scale(struct axis *a, const struct axis *wanted)
 {
     const bool found = a->low <= a->high;
     if (wanted->low < wanted->high) a->low = wanted->low, a->high = wanted->high;
@@ -94,7 +94,7 @@ bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct
         x->low = f->x.low, x->high = f->x.low + (double)(f->cols - 1);
         y->low = f->y.low, y->high = f->y.low + (double)(f->rows - 1);
         widen(z, f->z, f->rows * f->cols);
-        return settle(z, &f->scale);
+        return fix_scale(z, &f->scale);
     }
     widen(x, f->at, f->n);
     for (int i = 0; i < f->lines; i++) {
@@ -105,8 +105,8 @@ bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct
     for (int i = 0; i < f->marks; i++)
         widen(f->mark[i].across ? y : x, &f->mark[i].at, 1);
     if (f->kind == FIGURE_BARS && !y->log) y->low = fmin(y->low, 0);
-    settle(x, &f->x);
-    return settle(y, &f->y);
+    fix_scale(x, &f->x);
+    return fix_scale(y, &f->y);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

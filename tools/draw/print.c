@@ -33,19 +33,19 @@ static void paint(struct text *t, const struct terminal *m, struct colour c, boo
  * goes on after a comma or a bar, or wherever the line ends. */
 void wrap_text(struct text *t, const char *words, int columns, int blanks)
 {
-    const int room = columns - blanks < 8 ? 8 : columns - blanks;
+    const int capacity = columns - blanks < 8 ? 8 : columns - blanks;
     int at = 0;
     bool begun = false;
     for (const char *s = words; *s;) {
         int n = (int)strcspn(s, " ");
-        const bool fits = n <= room;
+        const bool fits = n <= capacity;
         if (!fits) {
-            n = room - (at ? at + 1 : 0) < room / 2 ? room : room - (at ? at + 1 : 0);
+            n = capacity - (at ? at + 1 : 0) < capacity / 2 ? capacity : capacity - (at ? at + 1 : 0);
             int cut = n;
             while (cut > n / 2 && !strchr(",/", s[cut - 1])) cut--;
             if (cut > n / 2) n = cut;
         }
-        if (at == 0 || at + 1 + n > room) {
+        if (at == 0 || at + 1 + n > capacity) {
             text_add(t, "%s%*s", begun ? "\n" : "", blanks, "");
             at = 0;
         } else text_add(t, " "), at++;
@@ -215,8 +215,8 @@ static void print_lines(struct text *t, const struct figure *f, const struct ter
     const int left = 10, cols = room_of(m) - left - 2;
     struct canvas c = { .cols = cols, .rows = PLOT_ROWS, .fine_x = dots ? 2 : 1,
                         .fine_y = dots ? 4 : 1,
-                        .dots = draw_take((size_t)cols * PLOT_ROWS, 1),
-                        .owner = draw_take((size_t)cols * PLOT_ROWS, 1) };
+                        .dots = draw_alloc((size_t)cols * PLOT_ROWS, 1),
+                        .owner = draw_alloc((size_t)cols * PLOT_ROWS, 1) };
     for (int i = f->lines - 1; i >= 0; i--) draw_line(&c, f, i, &x, &y);
     text_add(t, "  %s\n", f->y.label);
     for (int i = 0; i < c.rows; i++) {
@@ -270,12 +270,12 @@ static void print_bars(struct text *t, const struct figure *f, const struct term
     for (ptrdiff_t i = 0; i < f->n; i++)
         if (columns_of(f->cell[i]) > names) names = columns_of(f->cell[i]);
     if (names > 30) names = 30;
-    const int room = room_of(m) - names - 14;
+    const int capacity = room_of(m) - names - 14;
     for (ptrdiff_t i = 0; i < f->n; i++)
         for (int k = 0; k < f->lines; k++) {
             char number[TICK_ROOM];
             const double share = along(&x, f->line[k].y[i]);
-            const int n = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * room + 0.5);
+            const int n = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * capacity + 0.5);
             short_number(number, sizeof number, f->line[k].y[i]);
             text_add(t, "  %-*.*s ", names, names, k ? "" : f->cell[i]);
             if (m->colours) paint(t, m, line_colours[k % LINE_COLOURS].dark, false);
@@ -321,7 +321,7 @@ static bool is_numbers(const struct figure *f, ptrdiff_t col)
 
 static void print_table(struct text *t, const struct figure *f, const struct terminal *m)
 {
-    int *width = draw_take((size_t)f->cols, sizeof *width), left = 2;
+    int *width = draw_alloc((size_t)f->cols, sizeof *width), left = 2;
     for (ptrdiff_t j = 0; j < f->cols; j++)
         for (ptrdiff_t i = 0; i < f->rows; i++) {
             const char *cell = f->cell[i * f->cols + j];

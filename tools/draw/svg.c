@@ -165,7 +165,7 @@ static bool straight(const struct point *p, ptrdiff_t from, ptrdiff_t to)
 static void trace(struct text *t, const struct frame *r, const double *x, const double *y,
                   ptrdiff_t n, bool back, bool go_on)
 {
-    struct point *p = draw_take((size_t)n, sizeof *p);
+    struct point *p = draw_alloc((size_t)n, sizeof *p);
     ptrdiff_t count = 0;
     for (ptrdiff_t k = 0; k <= n; k++) {
         const ptrdiff_t i = back ? n - 1 - k : k;
@@ -222,8 +222,8 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     struct frame r = { .top = top, .height = LINES_HEIGHT - top - 48 };
     figure_reach(f, &r.x, &r.y, &z);
     if (!f->y.log && !(f->y.low < f->y.high)) {      /* lines do not run along the edge */
-        const double room = 0.04 * (r.y.high - r.y.low);
-        r.y.low -= room, r.y.high += room;
+        const double capacity = 0.04 * (r.y.high - r.y.low);
+        r.y.low -= capacity, r.y.high += capacity;
         if (!(r.y.low < r.y.high)) r.y.low -= 1, r.y.high += 1;
     }
     ticks_of(&ticks, &r.y, 6);
@@ -271,7 +271,7 @@ static void cells(struct text *t, const struct figure *f, const struct axis *sca
 {
     const int rows = f->rows < MOST_CELLS ? (int)f->rows : MOST_CELLS;
     const int cols = f->cols < MOST_CELLS ? (int)f->cols : MOST_CELLS;
-    unsigned char *cell = draw_take((size_t)rows * (size_t)cols, 1);
+    unsigned char *cell = draw_alloc((size_t)rows * (size_t)cols, 1);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++) {
             const double z = f->z[i * f->rows / rows * f->cols + j * f->cols / cols];

@@ -17,7 +17,7 @@ _Noreturn void draw_no_memory(void)
     exit(2);
 }
 
-void *draw_take(size_t count, size_t each)
+void *draw_alloc(size_t count, size_t each)
 {
     void *p = calloc(count ? count : 1, each ? each : 1);
     if (!p) draw_no_memory();
@@ -28,9 +28,9 @@ void *draw_take(size_t count, size_t each)
 static char *more(struct text *t, size_t n)
 {
     if (n >= SIZE_MAX / 4 - t->n) draw_no_memory();
-    if (t->n + n + 1 > t->room) {
-        t->room = 2 * (t->n + n + 1);
-        char *s = realloc(t->s, t->room);
+    if (t->n + n + 1 > t->capacity) {
+        t->capacity = 2 * (t->n + n + 1);
+        char *s = realloc(t->s, t->capacity);
         if (!s) draw_no_memory();
         t->s = s;
     }

@@ -6,10 +6,10 @@
 #include <stddef.h>
 
 /* s ends with a 0 that n does not count; NULL while nothing was added. */
-struct text { char *s; size_t n, room; };
+struct text { char *s; size_t n, capacity; };
 
 /* Zeroed; without memory the program ends. */
-void *draw_take(size_t count, size_t each);
+void *draw_alloc(size_t count, size_t each);
 _Noreturn void draw_no_memory(void);      /* what it does then: a sentence, and the end */
 
 void text_add(struct text *, const char *format, ...)

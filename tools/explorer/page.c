@@ -22,7 +22,7 @@ static loci_error error;
 static struct show *shown;
 
 /* Where the page writes a text of n bytes and a 0; NULL: that is too long. */
-EXPORT(room) char *page_room(int n)
+EXPORT(capacity) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
     loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d",

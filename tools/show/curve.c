@@ -58,10 +58,10 @@ static void sum_up(struct line *l, ptrdiff_t at, double *drawn, ptrdiff_t n)
 static loci_status drawn_in_order(struct show *s, struct figure *f, loci_error *e)
 {
     const ptrdiff_t n = s->len, count = n * s->heads * s->dim;
-    double *q = draw_take((size_t)count, sizeof *q), *k = draw_take((size_t)count, sizeof *k);
-    double *at = draw_take((size_t)n, sizeof *at), *drawn = draw_take((size_t)n, sizeof *drawn);
-    double *with = draw_take((size_t)(n * n * s->heads), sizeof *with);
-    double *without = draw_take((size_t)(n * n * s->heads), sizeof *without);
+    double *q = draw_alloc((size_t)count, sizeof *q), *k = draw_alloc((size_t)count, sizeof *k);
+    double *at = draw_alloc((size_t)n, sizeof *at), *drawn = draw_alloc((size_t)n, sizeof *drawn);
+    double *with = draw_alloc((size_t)(n * n * s->heads), sizeof *with);
+    double *without = draw_alloc((size_t)(n * n * s->heads), sizeof *without);
     show_normal(s, STREAM_Q, q, count);
     show_normal(s, STREAM_K, k, count);
     show_places(s, n, 0, at);
@@ -113,13 +113,13 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 /* Scores without scale, and without what is added beside (biases at that distance). */
-static loci_status turned_line(struct show *s, struct line *l, bool same, int axis,
+static loci_status rotated_line(struct show *s, struct line *l, bool same, int axis,
                                const double *bias, loci_error *e)
 {
     struct draws d = show_make_draws(s, DRAWS, true);
     const double scale = s->all.plan->scale;
     const ptrdiff_t n = (ptrdiff_t)DRAWS * s->heads;
-    double *drawn = draw_take((size_t)n, sizeof *drawn);
+    double *drawn = draw_alloc((size_t)n, sizeof *drawn);
     loci_status status = LOCI_OK;
     for (ptrdiff_t at = 0; at < s->len && !status; at++) {
         const double last = show_adds(s) ? (double)(s->len - 1) : 0;
@@ -134,7 +134,7 @@ static loci_status turned_line(struct show *s, struct line *l, bool same, int ax
     return status;
 }
 
-static loci_status turned_figure(struct show *s, struct figure *f, const double *bias,
+static loci_status rotated_figure(struct show *s, struct figure *f, const double *bias,
                                  loci_error *e)
 {
     static const char *const names[] = { "axis 0", "axis 1", "axis 2", "all axes" };
@@ -147,7 +147,7 @@ static loci_status turned_figure(struct show *s, struct figure *f, const double 
         const char *name = s->axes > 1 ? names[l < s->axes ? l : 3] : l ? "random" : "q = k";
         snprintf(f->line[l].name, FIGURE_NAME, "%s", name);
         const bool same = s->axes > 1 || l == 0;
-        status = turned_line(s, &f->line[l], same, l < s->axes && s->axes > 1 ? l : -1, bias, e);
+        status = rotated_line(s, &f->line[l], same, l < s->axes && s->axes > 1 ? l : -1, bias, e);
         if (s->axes == 1) continue;
         free(f->line[l].low), free(f->line[l].high);       /* bands over bands say nothing */
         f->line[l].low = f->line[l].high = NULL;
@@ -169,10 +169,10 @@ static loci_status bend_figure(struct show *s, struct figure *f, loci_error *e)
 {
     enum { POINTS = 129 };
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
-    double *q = draw_take((size_t)(POINTS * width), sizeof *q);
-    double *k = draw_take((size_t)(POINTS * width), sizeof *k);
-    double *at = draw_take((size_t)(POINTS * s->axes), sizeof *at);
-    double *out = draw_take((size_t)(POINTS * s->heads), sizeof *out);
+    double *q = draw_alloc((size_t)(POINTS * width), sizeof *q);
+    double *k = draw_alloc((size_t)(POINTS * width), sizeof *k);
+    double *at = draw_alloc((size_t)(POINTS * s->axes), sizeof *at);
+    double *out = draw_alloc((size_t)(POINTS * s->heads), sizeof *out);
     figure_lines(f, POINTS, 2);
     const struct pairs p = { POINTS, q, k, at, at };
     loci_status status = LOCI_OK;
@@ -203,7 +203,7 @@ loci_status show_curve(struct show *s, struct figure *f, int *count, loci_error 
         *count = 1;
         return bend_figure(s, f, e);
     }
-    double *bias = draw_take((size_t)(s->len * s->heads), sizeof *bias);
+    double *bias = draw_alloc((size_t)(s->len * s->heads), sizeof *bias);
     bool nothing = true;
     loci_status status = LOCI_OK;
     if (show_adds(s)) {
@@ -213,8 +213,8 @@ loci_status show_curve(struct show *s, struct figure *f, int *count, loci_error 
         *count = 1;
     }
     /* beside a score that hangs on q and k, turning cannot be told apart */
-    if (!status && show_turns(s) && !s->in_order && (!show_adds(s) || !nothing))
-        status = turned_figure(s, &f[(*count)++], show_adds(s) ? bias : NULL, e);
+    if (!status && show_rotates(s) && !s->in_order && (!show_adds(s) || !nothing))
+        status = rotated_figure(s, &f[(*count)++], show_adds(s) ? bias : NULL, e);
     free(bias);
     return status;
 }

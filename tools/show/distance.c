@@ -11,14 +11,14 @@
  * of tables that are made to look how far float32 tells distances apart. */
 enum { TURNED = 16, MOST_TABLE = 1 << 22 };
 
-static bool only_turns(const struct show *s)
+static bool only_rotates(const struct show *s)
 {
-    return show_turns(s) && !show_adds(s) && !s->in_order;
+    return show_rotates(s) && !show_adds(s) && !s->in_order;
 }
 
 /* What turning leaves of q.q, of random units, in the mean, by head: at distances first, first +
  * step, ... */
-static loci_status turned_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
+static loci_status rotated_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
                              loci_error *e)
 {
     struct draws d = show_make_draws(s, TURNED, true);
@@ -38,15 +38,15 @@ static loci_status turned_at(struct show *s, double first, double step, ptrdiff_
 /* What each distance counts for, by head: what is added, or what is left by turning. */
 static loci_status curve_of(struct show *s, ptrdiff_t n, double *out, bool *nothing, loci_error *e)
 {
-    *nothing = !only_turns(s);
-    if (only_turns(s)) return turned_at(s, 0, 1, n, out, e);
+    *nothing = !only_rotates(s);
+    if (only_rotates(s)) return rotated_at(s, 0, 1, n, out, e);
     return show_adds(s) && !show_bends(s) ? show_bias(s, n, out, nothing, e) : LOCI_OK;
 }
 
 loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
 {
     const ptrdiff_t n = s->len + 1;
-    double *curve = draw_take((size_t)(n * s->heads), sizeof *curve), most = 0;
+    double *curve = draw_alloc((size_t)(n * s->heads), sizeof *curve), most = 0;
     bool nothing = true;
     const loci_status status = s->embeds ? LOCI_OK : curve_of(s, n, curve, &nothing, e);
     ptrdiff_t first = 0;
@@ -61,7 +61,7 @@ loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
         }
     const int tried = (int)(s->len * s->heads);
     if (nothing)
-        say(f, NAN, 0, "-", "%s", s->embeds || !(show_adds(s) || show_turns(s))
+        say(f, NAN, 0, "-", "%s", s->embeds || !(show_adds(s) || show_rotates(s))
             ? "nothing is said of a distance" : "no function of the distance alone");
     else if (first)
         say(f, most, tried, "no", "no: rises first from distance %td to %td, head %d", first - 1,
@@ -79,12 +79,12 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
 {
     const int dim = s->dim;
     const ptrdiff_t width = (ptrdiff_t)s->heads * dim;
-    double *x = draw_take((size_t)(dim * width), sizeof *x);
-    double *y = draw_take((size_t)(dim * width), sizeof *y);
-    double *at = draw_take((size_t)dim, sizeof *at), re = 0, im = 0;
+    double *x = draw_alloc((size_t)(dim * width), sizeof *x);
+    double *y = draw_alloc((size_t)(dim * width), sizeof *y);
+    double *at = draw_alloc((size_t)dim, sizeof *at), re = 0, im = 0;
     int pairs = 0;
     for (int c = 0; c < dim; c++) x[c * width + c] = 1, at[c] = d;
-    const loci_status status = show_turn(s, dim, x, at, y, e);
+    const loci_status status = show_rotate(s, dim, x, at, y, e);
     double factor;
     const int known = loci_frequencies(s->all.plan, NULL, 0, &factor);
     *bound = 0;
@@ -108,17 +108,17 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
 static const int times[] = { 1, 4, FAR };
 static loci_status drops(struct show *s, double *drop, bool *nothing, loci_error *e)
 {
-    const ptrdiff_t n = only_turns(s) ? 4 : FAR * s->len + 1;
-    double *curve = draw_take((size_t)(n * s->heads), sizeof *curve);
+    const ptrdiff_t n = only_rotates(s) ? 4 : FAR * s->len + 1;
+    double *curve = draw_alloc((size_t)(n * s->heads), sizeof *curve);
     loci_status status = LOCI_OK;
     *nothing = false;
-    if (only_turns(s)) {
-        status = turned_at(s, 0, 1, 1, curve, e);
+    if (only_rotates(s)) {
+        status = rotated_at(s, 0, 1, 1, curve, e);
         for (int i = 0; i < COUNT(times) && !status; i++)
-            status = turned_at(s, times[i] * s->trained, 1, 1, curve + (i + 1) * s->heads, e);
+            status = rotated_at(s, times[i] * s->trained, 1, 1, curve + (i + 1) * s->heads, e);
     } else status = curve_of(s, n, curve, nothing, e);
     for (int i = 0; i < COUNT(times) && !status && !*nothing; i++) {
-        const double *far = curve + (only_turns(s) ? i + 1 : times[i] * s->len) * s->heads;
+        const double *far = curve + (only_rotates(s) ? i + 1 : times[i] * s->len) * s->heads;
         drop[i] = -INFINITY;
         for (int h = 0; h < s->heads; h++)
             if (!isnan(far[h]))
@@ -142,8 +142,8 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
     for (int i = 0; i < COUNT(times); i++)
         if (isinf(drop[i])) snprintf(words[i], sizeof words[i], "more than 60");
         else snprintf(words[i], sizeof words[i], "%.3g", drop[i]);
-    const double length = only_turns(s) ? s->trained : (double)s->len;
-    if (only_turns(s) && s->axes == 1 && loci_frequencies(s->all.plan, NULL, 0, NULL)) {
+    const double length = only_rotates(s) ? s->trained : (double)s->len;
+    if (only_rotates(s) && s->axes == 1 && loci_frequencies(s->all.plan, NULL, 0, NULL)) {
         for (int i = 0; i <= COUNT(times); i++)
             TRY(bound_at(s, i ? times[i - 1] * length : 0, &b[i], e));
         snprintf(bounds, sizeof bounds,
@@ -152,8 +152,8 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
     }
     say(f, drop[COUNT(times) - 1], COUNT(times) * s->heads, words[COUNT(times) - 1],
         "%s by %s, %s, %s at distance %.0f, %.0f, %.0f%s%s",
-        only_turns(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2], length,
-        4 * length, FAR * length, only_turns(s) ? "" : " in the steepest head", bounds);
+        only_rotates(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2], length,
+        4 * length, FAR * length, only_rotates(s) ? "" : " in the steepest head", bounds);
     return LOCI_OK;
 }
 
@@ -163,26 +163,26 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
  * that were turned, or scores of the same few queries and keys, by distance. */
 static ptrdiff_t code_width(const struct show *s)
 {
-    return s->embeds || (show_turns(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
+    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
 }
 static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out, loci_error *e)
 {
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
-    double *q_at = draw_take((size_t)(n * s->axes), sizeof *q_at);
-    double *k_at = draw_take((size_t)(n * s->axes), sizeof *k_at);
-    double *q = draw_take((size_t)(n * width), sizeof *q);
+    double *q_at = draw_alloc((size_t)(n * s->axes), sizeof *q_at);
+    double *k_at = draw_alloc((size_t)(n * s->axes), sizeof *k_at);
+    double *q = draw_alloc((size_t)(n * width), sizeof *q);
     loci_status status;
     for (ptrdiff_t i = 0; i < n * s->axes; i++) q_at[i] = first + (double)(i / s->axes);
     if (s->embeds) {
-        int64_t *at = draw_take((size_t)n, sizeof *at);
+        int64_t *at = draw_alloc((size_t)n, sizeof *at);
         for (ptrdiff_t i = 0; i < n; i++) at[i] = (int64_t)first + i;
         status = show_embed(s, n, NULL, at, out, e);
         free(at);
     } else if (code_width(s) == width && !show_adds(s)) {
         for (ptrdiff_t i = 0; i < n * width; i++) q[i] = 1;
-        status = show_turn(s, n, q, q_at, out, e);
+        status = show_rotate(s, n, q, q_at, out, e);
     } else {
-        double *k = draw_take((size_t)(n * width), sizeof *k);
+        double *k = draw_alloc((size_t)(n * width), sizeof *k);
         for (ptrdiff_t i = 0; i < n; i++) {
             show_normal(s, STREAM_Q, q + i * width, width);
             show_normal(s, STREAM_K, k + i * width, width);
@@ -217,12 +217,12 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
 {
     const ptrdiff_t n = s->len, width = code_width(s);
     const bool rows = s->embeds || !show_adds(s);
-    if (s->in_order || !(s->embeds || show_adds(s) || show_turns(s)) || show_bends(s)) {
+    if (s->in_order || !(s->embeds || show_adds(s) || show_rotates(s)) || show_bends(s)) {
         say(f, NAN, 0, "-", "%s", s->in_order ? "positions are what the tokens make of them"
                                               : "it knows no positions");
         return LOCI_OK;
     }
-    double *code = draw_take((size_t)(n * width), sizeof *code), least = INFINITY, blur = -1;
+    double *code = draw_alloc((size_t)(n * width), sizeof *code), least = INFINITY, blur = -1;
     ptrdiff_t one = 0, other = 0;
     const loci_status status = codes(s, 0, n, code, e);
     for (ptrdiff_t i = 0; i < n && !status; i++) {
@@ -264,14 +264,14 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         double row[1024];
         loci_error refused;
         const int64_t at[] = { s->len, 4 * s->len, n };
-        double *rows = draw_take((size_t)(s->len * s->dim), sizeof *rows), within = 0, out = 0;
+        double *rows = draw_alloc((size_t)(s->len * s->dim), sizeof *rows), within = 0, out = 0;
         bool ok = s->dim <= 1024;
         for (int i = 0; i < 3 && ok; i++) {
             ok = !show_embed(s, 1, NULL, &at[i], row, &refused);
             out = fmax(out, ok ? largest(row, NULL, s->dim) : 0);
         }
         if (ok) {
-            int64_t *all = draw_take((size_t)s->len, sizeof *all);
+            int64_t *all = draw_alloc((size_t)s->len, sizeof *all);
             for (ptrdiff_t i = 0; i < s->len; i++) all[i] = i;
             ok = !show_embed(s, s->len, NULL, all, rows, &refused);
             within = largest(rows, NULL, s->len * s->dim);
@@ -284,14 +284,14 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         else say(f, NAN, 3, "refused", "refused: %.100s", refused.text);
         return LOCI_OK;
     }
-    double *curve = draw_take((size_t)((n + 1) * s->heads), sizeof *curve);
+    double *curve = draw_alloc((size_t)((n + 1) * s->heads), sizeof *curve);
     bool nothing = true;
     loci_error refused;
     /* of turned ones a few far distances stand for all */
-    if (only_turns(s)) n = 2 * s->len;
-    loci_status status = curve_of(s, only_turns(s) ? s->len : n + 1, curve, &nothing, &refused);
-    if (only_turns(s) && !status)
-        status = turned_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
+    if (only_rotates(s)) n = 2 * s->len;
+    loci_status status = curve_of(s, only_rotates(s) ? s->len : n + 1, curve, &nothing, &refused);
+    if (only_rotates(s) && !status)
+        status = rotated_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
     if (status) {
         say(f, NAN, 1, "refused", "refused: %.100s", refused.text);
     } else if (nothing) {
@@ -304,7 +304,7 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         const double within = largest(curve, NULL, s->len * s->heads);
         const double out = largest(far, NULL, (n - s->len) * s->heads);
         const bool gone = !isfinite(curve[n * s->heads]);
-        const bool clamped = last < n / 2 && !only_turns(s) && !gone;
+        const bool clamped = last < n / 2 && !only_rotates(s) && !gone;
         char words[64] = "continued";
         if (gone) snprintf(words, sizeof words, "nothing that shows is left from %td on", last);
         if (clamped) snprintf(words, sizeof words, "the same from distance %td on", last);

@@ -8,12 +8,12 @@ struct draws show_make_draws(const struct show *s, ptrdiff_t n, bool unit)
 {
     const ptrdiff_t count = n * s->heads * s->dim;
     struct draws d = { .n = n,
-                       .q = draw_take((size_t)count, sizeof(double)),
-                       .k = draw_take((size_t)count, sizeof(double)),
-                       .q_at = draw_take((size_t)(n * s->axes), sizeof(double)),
-                       .k_at = draw_take((size_t)(n * s->axes), sizeof(double)),
-                       .score = draw_take((size_t)(n * s->heads), sizeof(double)),
-                       .plain = draw_take((size_t)(n * s->heads), sizeof(double)) };
+                       .q = draw_alloc((size_t)count, sizeof(double)),
+                       .k = draw_alloc((size_t)count, sizeof(double)),
+                       .q_at = draw_alloc((size_t)(n * s->axes), sizeof(double)),
+                       .k_at = draw_alloc((size_t)(n * s->axes), sizeof(double)),
+                       .score = draw_alloc((size_t)(n * s->heads), sizeof(double)),
+                       .plain = draw_alloc((size_t)(n * s->heads), sizeof(double)) };
     show_normal(s, STREAM_Q, d.q, count);
     show_normal(s, STREAM_K, d.k, count);
     if (unit) show_unit(d.q, n * s->heads, s->dim);

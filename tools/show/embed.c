@@ -7,7 +7,7 @@
 
 static loci_status rows_of(struct show *s, ptrdiff_t n, double *rows, loci_error *e)
 {
-    int64_t *at = draw_take((size_t)n, sizeof *at);
+    int64_t *at = draw_alloc((size_t)n, sizeof *at);
     for (ptrdiff_t i = 0; i < n; i++) at[i] = i;
     const loci_status status = show_embed(s, n, NULL, at, rows, e);
     free(at);
@@ -38,8 +38,8 @@ static double dot(const double *a, const double *b, ptrdiff_t n, ptrdiff_t step)
  * 0 .. n - 1 are made orthonormal, and what of the later rows lies outside of them is left. */
 static double unreached(const double *rows, ptrdiff_t n, int dim, ptrdiff_t k)
 {
-    double *basis = draw_take((size_t)(n * dim), sizeof *basis);
-    double *column = draw_take((size_t)n, sizeof *column), left = 0, whole = 0;
+    double *basis = draw_alloc((size_t)(n * dim), sizeof *basis);
+    double *column = draw_alloc((size_t)n, sizeof *column), left = 0, whole = 0;
     int rank = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int c = 0; c < dim; c++) {
@@ -68,7 +68,7 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
     static const int steps[] = { 1, 2, 8, 32 };
     ptrdiff_t n = 4 * (ptrdiff_t)s->dim;
     const ptrdiff_t most = n > s->len ? n : s->len;
-    double *rows = draw_take((size_t)((most + 32) * s->dim), sizeof *rows);
+    double *rows = draw_alloc((size_t)((most + 32) * s->dim), sizeof *rows);
     loci_status status = rows_of(s, n + 32, rows, e);
     if (status && s->len > s->dim + 32) {                /* a table has as many rows as it has */
         n = s->len - 32;
@@ -96,7 +96,7 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
 loci_status show_similarity(struct show *s, struct figure *f, int *count, loci_error *e)
 {
     const ptrdiff_t n = s->len;
-    double *rows = draw_take((size_t)(n * s->dim), sizeof *rows);
+    double *rows = draw_alloc((size_t)(n * s->dim), sizeof *rows);
     loci_status status = rows_of(s, n, rows, e);
     figure_heat(&f[0], n, n);
     for (ptrdiff_t i = 0; i < n * n; i++)

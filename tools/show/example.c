@@ -33,7 +33,7 @@ static loci_status rope(struct text *t, loci_error *e)
     TRY(show_open(&s, &w, e));
     loci_frequencies(s->all.plan, freq, 2, NULL);
     for (int i = 0; i < 2; i++) angle[i] = 2 * freq[i];
-    loci_status status = show_turn(s, 4, q, at, turned, e);
+    loci_status status = show_rotate(s, 4, q, at, turned, e);
     const double m[] = { 2, 102 }, n[] = { 5, 105 };
     const struct pairs p = { 2, q, q, m, n };
     if (!status) status = show_pairs(s, &p, score, e);

@@ -11,10 +11,10 @@ struct made { struct tokens t; double *q, *k, *v, *at; };
 static struct made make_tokens(const struct show *s, ptrdiff_t n)
 {
     const ptrdiff_t count = n * s->heads * s->dim;
-    struct made m = { .q = draw_take((size_t)count, sizeof(double)),
-                      .k = draw_take((size_t)count, sizeof(double)),
-                      .v = draw_take((size_t)count, sizeof(double)),
-                      .at = draw_take((size_t)(n * s->axes), sizeof(double)) };
+    struct made m = { .q = draw_alloc((size_t)count, sizeof(double)),
+                      .k = draw_alloc((size_t)count, sizeof(double)),
+                      .v = draw_alloc((size_t)count, sizeof(double)),
+                      .at = draw_alloc((size_t)(n * s->axes), sizeof(double)) };
     show_normal(s, STREAM_Q, m.q, count);
     show_normal(s, STREAM_K, m.k, count);
     show_normal(s, STREAM_V, m.v, count);
@@ -34,9 +34,9 @@ static void free_tokens(struct made *m)
 loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e)
 {
     const ptrdiff_t n = s->len, pairs = n * n;
-    double *bias = draw_take((size_t)(n * s->heads), sizeof *bias);
-    double *with = draw_take((size_t)(pairs * s->heads), sizeof *with);
-    double *without = draw_take((size_t)(pairs * s->heads), sizeof *without);
+    double *bias = draw_alloc((size_t)(n * s->heads), sizeof *bias);
+    double *with = draw_alloc((size_t)(pairs * s->heads), sizeof *with);
+    double *without = draw_alloc((size_t)(pairs * s->heads), sizeof *without);
     struct made m = make_tokens(s, n);
     bool nothing;
     loci_status status = show_bias(s, n, bias, &nothing, e);
@@ -72,7 +72,7 @@ loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e
 struct habit { double *share, entropy, distance, near; };
 static struct habit habit_of(const double *weights, ptrdiff_t n)
 {
-    struct habit h = { .share = draw_take((size_t)n, sizeof(double)) };
+    struct habit h = { .share = draw_alloc((size_t)n, sizeof(double)) };
     for (ptrdiff_t i = 0; i < n; i++)
         for (ptrdiff_t j = 0; j <= i; j++) {
             const double w = weights[i * n + j];
@@ -113,7 +113,7 @@ static bool extra_line(struct figure *f, struct show *s, const double *rem)
     double *gate = NULL;
     for (int i = 0; i < s->tensors; i++)
         if (!s->data[i] && !strncmp(s->tensor[i].name, "log_", 4))
-            gate = draw_take((size_t)(s->heads * n), sizeof *gate);
+            gate = draw_alloc((size_t)(s->heads * n), sizeof *gate);
     if (!gate && !s->remainder) return false;
     if (gate) show_gates(s, gate, s->heads * n);
     figure_lines(f, n, 1);
@@ -136,9 +136,9 @@ static bool extra_line(struct figure *f, struct show *s, const double *rem)
 loci_status show_attention(struct show *s, struct figure *f, int *count, loci_error *e)
 {
     const ptrdiff_t n = s->len, pairs = n * n;
-    double *with = draw_take((size_t)(pairs * s->heads), sizeof *with);
-    double *without = draw_take((size_t)(pairs * s->heads), sizeof *without);
-    double *rem = draw_take((size_t)(n * s->heads), sizeof *rem);
+    double *with = draw_alloc((size_t)(pairs * s->heads), sizeof *with);
+    double *without = draw_alloc((size_t)(pairs * s->heads), sizeof *without);
+    double *rem = draw_alloc((size_t)(n * s->heads), sizeof *rem);
     struct made m = make_tokens(s, n);
     loci_status status = show_weights(s, &m.t, false, with, rem, e);
     if (!status) status = show_weights(s, &m.t, true, without, NULL, e);

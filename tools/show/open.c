@@ -119,15 +119,15 @@ static loci_status fill_tensors(struct show *s, const loci_plan *p, const struct
 {
     char text[160];
     s->tensors = loci_tensors(p, NULL, 0);
-    s->tensor = draw_take((size_t)s->tensors, sizeof *s->tensor);
-    s->data = draw_take((size_t)s->tensors, sizeof *s->data);
+    s->tensor = draw_alloc((size_t)s->tensors, sizeof *s->tensor);
+    s->data = draw_alloc((size_t)s->tensors, sizeof *s->data);
     loci_tensors(p, s->tensor, s->tensors);
     for (int i = 0; i < s->tensors; i++) {
         const loci_tensor *t = &s->tensor[i];
         bool found;
         if (t->role == LOCI_INPUT) continue;
         TRY(check_count(t, e));
-        s->data[i] = draw_take((size_t)tensor_count(t), sizeof(double));
+        s->data[i] = draw_alloc((size_t)tensor_count(t), sizeof(double));
         TRY(from_caller(w, t, s->data[i], &found, e));
         if (found) continue;
         loci_tensor_init(p, i, s->seed, s->data[i]);
@@ -176,9 +176,9 @@ static void look_at(struct show *s)
 struct held { loci_tensor *list; char *names; int count; };
 static struct held held_of(const struct wish *w)
 {
-    size_t room = 1;
-    for (int g = 0; g < w->given_count; g++) room += strlen(w->given[g].name) + 1;
-    struct held h = { draw_take((size_t)w->given_count, sizeof *h.list), draw_take(room, 1), 0 };
+    size_t capacity = 1;
+    for (int g = 0; g < w->given_count; g++) capacity += strlen(w->given[g].name) + 1;
+    struct held h = { draw_alloc((size_t)w->given_count, sizeof *h.list), draw_alloc(capacity, 1), 0 };
     for (char *text = h.names; h.count < w->given_count; h.count++) {
         const struct given *g = &w->given[h.count];
         loci_tensor *t = &h.list[h.count];
@@ -221,7 +221,7 @@ static loci_status make_both(struct show *s, const struct held *h, loci_error *e
     if (!status || status == LOCI_NO_MEMORY) return status;
     const char *text = loci_plan_text(s->causal.plan), *end = strstr(text, " scale=");
     const size_t n = end ? (size_t)(end - text) : strlen(text);
-    char *spelt = draw_take(n + 1, 1);
+    char *spelt = draw_alloc(n + 1, 1);
     memcpy(spelt, text, n);
     status = make(&s->all, s, h, spelt, true, 0, e);
     free(spelt);
@@ -231,7 +231,7 @@ static loci_status make_both(struct show *s, const struct held *h, loci_error *e
 }
 
 /* The encoding of the text that turns, by itself; states do not, as they are a call's. */
-static loci_status make_turn(struct show *s, loci_error *e)
+static loci_status make_rotate(struct show *s, loci_error *e)
 {
     const struct loci_plan *p = s->all.plan;
     if (p->rotate < 0 || !p->enc[p->use[p->rotate].enc].pe->rotates) return LOCI_OK;
@@ -239,7 +239,7 @@ static loci_status make_turn(struct show *s, loci_error *e)
     const char *text = s->encoding;
     for (int i = 0; i < enc; i++) text += strcspn(text, "+") + 1;
     const size_t n = strcspn(text, "+");
-    char *alone = draw_take(n + 1, 1);
+    char *alone = draw_alloc(n + 1, 1);
     memcpy(alone, text, n);
     const loci_desc d = LOCI_DESC(.encoding = alone, .stage = LOCI_ROTATE, .heads = s->heads,
                                   .dim = s->dim, .dtype = LOCI_F64, .max_len = s->len);
@@ -266,7 +266,7 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
             s->in_order = s->in_order || term_is(p->use[x].term, IN_ORDER);
         s->causal_only = s->causal_only || s->in_order;
         s->axes = loci_axes(s->all.plan);
-        TRY(make_turn(s, e));
+        TRY(make_rotate(s, e));
     }
     return make(&s->plain, s, NULL, "nope", true, s->embeds ? 0 : s->all.plan->scale, e);
 }
@@ -282,9 +282,9 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     CHECK(e, len >= 2 && len <= 1024, LOCI_BAD_ARG, "len must be from 2 to 1024, not %td", len);
     CHECK(e, w->head >= 0 && w->head < heads, LOCI_BAD_ARG, "head must be from 0 to %d, not %d",
           heads - 1, w->head);
-    struct show *s = *to = draw_take(1, sizeof *s);
+    struct show *s = *to = draw_alloc(1, sizeof *s);
     const char *text = w->encoding ? w->encoding : "nope";
-    s->encoding = strcpy(draw_take(strlen(text) + 1, 1), text);
+    s->encoding = strcpy(draw_alloc(strlen(text) + 1, 1), text);
     snprintf(s->name, sizeof s->name, strlen(text) < sizeof s->name ? "%s" : "%.48s...", text);
     s->heads = heads, s->dim = dim, s->head = w->head, s->len = len, s->axes = 1;
     s->seed = w->seed ? w->seed : 1;
@@ -341,8 +341,8 @@ unsigned show_has(const struct show *s)
 {
     unsigned has = 1u << SHOW_ATTENTION | 1u << SHOW_PROPERTIES;
     if (show_adds(s) && s->axes == 1 && !show_bends(s)) has |= 1u << SHOW_MAP;
-    if (show_adds(s) || show_turns(s)) has |= 1u << SHOW_CURVE;
-    if (show_turns(s)) has |= 1u << SHOW_SPECTRUM | 1u << SHOW_ANGLES;
+    if (show_adds(s) || show_rotates(s)) has |= 1u << SHOW_CURVE;
+    if (show_rotates(s)) has |= 1u << SHOW_SPECTRUM | 1u << SHOW_ANGLES;
     if (s->embeds) has |= 1u << SHOW_EMBEDDING | 1u << SHOW_SIMILARITY;
     return has;
 }

@@ -28,10 +28,10 @@ static struct cases make_cases(const struct show *s)
 {
     struct cases c = { .n = s->in_order && s->len < CASES ? s->len : CASES };
     const ptrdiff_t count = c.n * s->heads * s->dim;
-    c.q = draw_take((size_t)count, sizeof(double));
-    c.k = draw_take((size_t)count, sizeof(double));
-    c.q_at = draw_take((size_t)(c.n * s->axes), sizeof(double));
-    c.k_at = draw_take((size_t)(c.n * s->axes), sizeof(double));
+    c.q = draw_alloc((size_t)count, sizeof(double));
+    c.k = draw_alloc((size_t)count, sizeof(double));
+    c.q_at = draw_alloc((size_t)(c.n * s->axes), sizeof(double));
+    c.k_at = draw_alloc((size_t)(c.n * s->axes), sizeof(double));
     show_normal(s, STREAM_Q, c.q, count);
     show_normal(s, STREAM_K, c.k, count);
     show_normal(s, STREAM_AT, c.q_at, c.n * s->axes);
@@ -51,7 +51,7 @@ static loci_status moved(struct show *s, const struct cases *c, double shift, do
                          loci_error *e)
 {
     const ptrdiff_t n = c->n * s->axes;
-    double *q_at = draw_take((size_t)n, sizeof *q_at), *k_at = draw_take((size_t)n, sizeof *k_at);
+    double *q_at = draw_alloc((size_t)n, sizeof *q_at), *k_at = draw_alloc((size_t)n, sizeof *k_at);
     loci_status status;
     for (ptrdiff_t i = 0; i < n; i++) q_at[i] = c->q_at[i] + shift, k_at[i] = c->k_at[i] + shift;
     if (s->in_order) {
@@ -84,8 +84,8 @@ loci_status ask_translation(struct show *s, struct finding *f, loci_error *e)
 {
     static const double shifts[] = { 1, 10, 100, 1e3, 1e4, 1e5, 1e6 };
     struct cases c = make_cases(s);
-    double *here = draw_take((size_t)c.scores, sizeof *here);
-    double *there = draw_take((size_t)c.scores, sizeof *there);
+    double *here = draw_alloc((size_t)c.scores, sizeof *here);
+    double *there = draw_alloc((size_t)c.scores, sizeof *there);
     double worst = 0, at = 0, refused = 0;
     const loci_status status = moved(s, &c, 0, here, e);
     const double size = largest(here, NULL, c.scores);
@@ -125,7 +125,7 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
     }
     struct cases c = make_cases(s);
     const size_t n = (size_t)c.scores;
-    double *a = draw_take(n, sizeof *a), *b = draw_take(n, sizeof *b);
+    double *a = draw_alloc(n, sizeof *a), *b = draw_alloc(n, sizeof *b);
     const struct pairs ways[] = { { c.n, c.q, c.k, c.q_at, c.k_at },
                                   { c.n, c.k, c.q, c.k_at, c.q_at },
                                   { c.n, NULL, NULL, c.q_at, c.k_at },
@@ -148,16 +148,16 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
 
 loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
 {
-    if (!show_turns(s)) {
+    if (!show_rotates(s)) {
         say(f, NAN, 0, "-", "nothing is turned");
         return LOCI_OK;
     }
     struct cases c = make_cases(s);
     const ptrdiff_t rows = c.n * s->heads;
-    double *y = draw_take((size_t)(rows * s->dim), sizeof *y), worst = 0;
+    double *y = draw_alloc((size_t)(rows * s->dim), sizeof *y), worst = 0;
     for (ptrdiff_t i = 0; i < c.n * s->axes; i++)
         c.q_at[i] = floor(c.q_at[i] * 1e6 / (double)s->len);
-    const loci_status status = show_turn(s, c.n, c.q, c.q_at, y, e);
+    const loci_status status = show_rotate(s, c.n, c.q, c.q_at, y, e);
     for (ptrdiff_t i = 0; i < rows && !status; i++) {
         double before = 0, after = 0;
         for (int k = 0; k < s->dim; k++) {
@@ -177,7 +177,7 @@ loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
 /* Does what positions do to a pair hang on the pair's numbers? */
 loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
 {
-    if (s->in_order || s->embeds || show_bends(s) || !(show_adds(s) || show_turns(s))) {
+    if (s->in_order || s->embeds || show_bends(s) || !(show_adds(s) || show_rotates(s))) {
         const char *why = s->embeds    ? "yes: it meets the other token in the product"
                         : s->in_order  ? "yes: by the keys in between"
                         : show_bends(s) ? "yes: by the score"
@@ -186,8 +186,8 @@ loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
         return LOCI_OK;
     }
     struct cases c = make_cases(s);
-    double *with = draw_take((size_t)c.scores, sizeof *with);
-    double *without = draw_take((size_t)c.scores, sizeof *without), spread = 0;
+    double *with = draw_alloc((size_t)c.scores, sizeof *with);
+    double *without = draw_alloc((size_t)c.scores, sizeof *without), spread = 0;
     for (ptrdiff_t i = 0; i < c.n * s->axes; i++)
         c.q_at[i] = (double)(s->len / 2), c.k_at[i] = (double)(s->len / 4);
     const struct pairs p = { c.n, c.q, c.k, c.q_at, c.k_at };

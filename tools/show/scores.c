@@ -11,19 +11,19 @@
 enum { MOST_TABLES = 1 << 28 };
 
 /* Numbers for one call, freed together. */
-struct room { int n; void *own[16]; };
-static void *room_take(struct room *r, ptrdiff_t count, size_t each)
+struct buffers { int n; void *own[16]; };
+static void *buffers_alloc(struct buffers *r, ptrdiff_t count, size_t each)
 {
-    return r->own[r->n++] = draw_take((size_t)count, each);
+    return r->own[r->n++] = draw_alloc((size_t)count, each);
 }
-static void room_free(struct room *r)
+static void room_free(struct buffers *r)
 {
     while (r->n > 0) free(r->own[--r->n]);
 }
-/* Blocks on 64 bytes are in a room of draw_take()s. */
-static void *take_lines(struct room *r, size_t bytes)
+/* Blocks on 64 bytes are in a room of draw_alloc()s. */
+static void *alloc_lines(struct buffers *r, size_t bytes)
 {
-    char *p = room_take(r, (ptrdiff_t)bytes + 64, 1);
+    char *p = buffers_alloc(r, (ptrdiff_t)bytes + 64, 1);
     return p + (64 - (uintptr_t)p % 64) % 64;
 }
 
@@ -46,7 +46,7 @@ static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, l
 
 /* INPUT tensors of a call with so many entries, queries and keys.  at [batch][axes][rows] gives
  * tape's states, which are those of its first layer. */
-static loci_status inputs(struct show *s, struct room *r, ptrdiff_t batch, ptrdiff_t rows,
+static loci_status inputs(struct show *s, struct buffers *r, ptrdiff_t batch, ptrdiff_t rows,
                           const double *q_at, const double *k_at, const void **list, loci_error *e)
 {
     for (int i = 0; i < s->tensors; i++) {
@@ -56,7 +56,7 @@ static loci_status inputs(struct show *s, struct room *r, ptrdiff_t batch, ptrdi
         ptrdiff_t n = 1;
         for (int k = 0; k < t->rank; k++)
             n *= t->shape[k] == LOCI_DIM_BATCH ? batch : t->shape[k] < 0 ? rows : t->shape[k];
-        double *x = room_take(r, n, sizeof *x);
+        double *x = buffers_alloc(r, n, sizeof *x);
         list[i] = x;
         if (t->rank < 5) {
             if (!strncmp(t->name, "log_", 4)) show_gates(s, x, n);
@@ -64,7 +64,7 @@ static loci_status inputs(struct show *s, struct room *r, ptrdiff_t batch, ptrdi
             continue;
         }
         const double *at = t->shape[2] == LOCI_DIM_QUERIES ? q_at : k_at;
-        int64_t *pos = room_take(r, batch * rows, sizeof *pos);
+        int64_t *pos = buffers_alloc(r, batch * rows, sizeof *pos);
         for (ptrdiff_t k = 0; k < batch * rows; k++) pos[k] = (int64_t)at[k];
         const loci_layer layer = LOCI_LAYER(.dtype = LOCI_F64, .batch = batch, .rows = rows,
                                             .heads = s->heads, .width = s->dim, .error = e);
@@ -74,7 +74,7 @@ static loci_status inputs(struct show *s, struct room *r, ptrdiff_t batch, ptrdi
 }
 
 /* Where tokens are, as a call wants it: [batch][axes][rows], or [batch][rows] whole numbers. */
-static void put_places(const struct show *s, struct room *r, loci_call *c, const double *q_at,
+static void put_places(const struct show *s, struct buffers *r, loci_call *c, const double *q_at,
                        const double *k_at)
 {
     const ptrdiff_t q_n = c->batch * c->q_len, k_n = c->batch * c->k_len;
@@ -83,7 +83,7 @@ static void put_places(const struct show *s, struct room *r, loci_call *c, const
         c->q_coord = q_at, c->k_coord = k_at;
         return;
     }
-    int64_t *q = room_take(r, q_n, sizeof *q), *k = room_take(r, k_n, sizeof *k);
+    int64_t *q = buffers_alloc(r, q_n, sizeof *q), *k = buffers_alloc(r, k_n, sizeof *k);
     for (ptrdiff_t i = 0; i < q_n; i++) q[i] = (int64_t)q_at[i];
     for (ptrdiff_t i = 0; i < k_n; i++) k[i] = (int64_t)k_at[i];
     c->q_pos = q, c->k_pos = k;
@@ -103,32 +103,32 @@ static ptrdiff_t reach_of(const struct show *s, const double *at, ptrdiff_t n)
 }
 
 /* A row of zeros stands for all of them. */
-static loci_view numbers_or_zero(struct room *r, const double *x, ptrdiff_t width)
+static loci_view numbers_or_zero(struct buffers *r, const double *x, ptrdiff_t width)
 {
     if (x) return (loci_view){ .data = (void *)(uintptr_t)x };
-    return (loci_view){ room_take(r, width, sizeof(double)), LOCI_BROADCAST, LOCI_BROADCAST,
+    return (loci_view){ buffers_alloc(r, width, sizeof(double)), LOCI_BROADCAST, LOCI_BROADCAST,
                         LOCI_BROADCAST };
 }
 
 /* Attention of a call that has its places already. */
 struct answer { double *lse, *rem, *weights; };
-static loci_status attend(struct show *s, struct side *side, struct room *r, loci_call *c,
+static loci_status attend(struct show *s, struct side *side, struct buffers *r, loci_call *c,
                           ptrdiff_t reach, struct answer *a, loci_error *e)
 {
     const bool plain = side == &s->plain;
     const ptrdiff_t rows = c->batch * s->heads * c->q_len;
     c->error = e;
-    c->o.data = room_take(r, rows * s->dim, sizeof(double));
-    a->lse = room_take(r, rows, sizeof(double));
+    c->o.data = buffers_alloc(r, rows * s->dim, sizeof(double));
+    a->lse = buffers_alloc(r, rows, sizeof(double));
     if (s->remainder && !plain) c->rem = a->rem = a->lse;
     else c->lse = a->lse;
     if ((s->places & LOCI_PLACE_STATE) && !plain)
-        c->ae = room_take(r, rows * s->dim, sizeof(double));
+        c->ae = buffers_alloc(r, rows * s->dim, sizeof(double));
     TRY(prepare(s, side, reach, e));
     e->text[0] = 0;
     const size_t bytes = loci_workspace(side->plan, c, 1);
     if (!bytes) return e->text[0] ? LOCI_BAD_ARG : loci_fail(e, LOCI_BAD_ARG, "impossible call");
-    void *work = take_lines(r, bytes);
+    void *work = alloc_lines(r, bytes);
     TRY(loci_forward(side->plan, side->tables, work, c));
     if (!a->weights) return LOCI_OK;
     return loci_weights(side->plan, side->tables, work, c, (loci_view){ .data = a->weights });
@@ -140,10 +140,10 @@ static loci_status attend(struct show *s, struct side *side, struct room *r, loc
 static loci_status pairs(struct show *s, struct side *side, const struct pairs *p, double *out,
                          loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     struct answer a = { 0 };
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
-    const void **list = room_take(&r, s->tensors + 1, sizeof *list);
+    const void **list = buffers_alloc(&r, s->tensors + 1, sizeof *list);
     loci_call c = LOCI_CALL(.batch = p->n, .q_len = 1, .k_len = 1,
                             .q = numbers_or_zero(&r, p->q, width),
                             .k = numbers_or_zero(&r, p->k, width),
@@ -153,7 +153,7 @@ static loci_status pairs(struct show *s, struct side *side, const struct pairs *
     const bool plain = side == &s->plain;
     if (!plain) status = inputs(s, &r, p->n, 1, p->q_at, p->k_at, list, e);
     if (!plain) put_places(s, &r, &c, p->q_at, p->k_at);
-    if (s->sinks && !plain) a.weights = room_take(&r, p->n * s->heads, sizeof(double));
+    if (s->sinks && !plain) a.weights = buffers_alloc(&r, p->n * s->heads, sizeof(double));
     const ptrdiff_t reach = plain ? 1 : pairs_reach(s, p);
     if (!status) status = attend(s, side, &r, &c, reach, &a, e);
     for (ptrdiff_t i = 0; !status && i < p->n * s->heads; i++)
@@ -165,10 +165,10 @@ static loci_status pairs(struct show *s, struct side *side, const struct pairs *
 /* An embedding adds to both rows before they meet. */
 static loci_status embedded(struct show *s, const struct pairs *p, double *out, loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     const ptrdiff_t n = p->n * s->dim;
-    double *q = room_take(&r, n, sizeof *q), *k = room_take(&r, n, sizeof *k);
-    int64_t *at = room_take(&r, p->n, sizeof *at);
+    double *q = buffers_alloc(&r, n, sizeof *q), *k = buffers_alloc(&r, n, sizeof *k);
+    int64_t *at = buffers_alloc(&r, p->n, sizeof *at);
     for (ptrdiff_t i = 0; i < p->n; i++) at[i] = (int64_t)p->q_at[i];
     loci_status status = show_embed(s, p->n, p->q, at, q, e);
     for (ptrdiff_t i = 0; i < p->n; i++) at[i] = (int64_t)p->k_at[i];
@@ -198,10 +198,10 @@ static ptrdiff_t rows_of(const struct tokens *t) { return t->last ? 1 : t->n; }
 static loci_status sequence(struct show *s, struct side *side, const struct tokens *t, double *out,
                             double *rows, loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     struct answer a = { .weights = out };
     const ptrdiff_t width = t->n * s->heads * s->dim, q_len = rows_of(t);
-    const void **list = room_take(&r, s->tensors + 1, sizeof *list);
+    const void **list = buffers_alloc(&r, s->tensors + 1, sizeof *list);
     loci_call c = LOCI_CALL(.batch = 1, .q_len = q_len, .k_len = t->n,
                             .q = numbers_or_zero(&r, t->q, width),
                             .k = numbers_or_zero(&r, t->k, width),
@@ -224,7 +224,7 @@ static loci_status ordered_scores(struct show *s, const struct tokens *t, double
                                   loci_error *e)
 {
     const ptrdiff_t count = rows_of(t), first = t->n - count;
-    double *rows = draw_take((size_t)(s->heads * count), sizeof *rows);
+    double *rows = draw_alloc((size_t)(s->heads * count), sizeof *rows);
     const loci_status status = sequence(s, &s->causal, t, out, rows, e);
     for (ptrdiff_t h = 0; !status && h < s->heads; h++)
         for (ptrdiff_t i = 0; i < count; i++)
@@ -242,12 +242,12 @@ static loci_status ordered_scores(struct show *s, const struct tokens *t, double
 static loci_status paired_scores(struct show *s, const struct tokens *t, bool plain, double *out,
                                  loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     const ptrdiff_t n = t->n, width = (ptrdiff_t)s->heads * s->dim;
-    double *q = room_take(&r, n * width, sizeof *q), *k = room_take(&r, n * width, sizeof *k);
-    double *q_at = room_take(&r, n * s->axes, sizeof *q_at);
-    double *k_at = room_take(&r, n * s->axes, sizeof *k_at);
-    double *row = room_take(&r, n * s->heads, sizeof *row);
+    double *q = buffers_alloc(&r, n * width, sizeof *q), *k = buffers_alloc(&r, n * width, sizeof *k);
+    double *q_at = buffers_alloc(&r, n * s->axes, sizeof *q_at);
+    double *k_at = buffers_alloc(&r, n * s->axes, sizeof *k_at);
+    double *row = buffers_alloc(&r, n * s->heads, sizeof *row);
     loci_status status = LOCI_OK;
     for (ptrdiff_t j = 0; j < n; j++)
         for (int h = 0; h < s->heads; h++)
@@ -289,12 +289,12 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
                                       .dtype = LOCI_F64, .scale = s->plain.plan->scale);
         TRY(loci_plan_create(&side.plan, &d, e));
         struct show alone = { .heads = s->heads, .dim = s->dim, .axes = 1, .plain = side };
-        double *q = draw_take((size_t)(t->n * s->heads * s->dim), sizeof *q);
-        double *k = draw_take((size_t)(t->n * s->heads * s->dim), sizeof *k);
+        double *q = draw_alloc((size_t)(t->n * s->heads * s->dim), sizeof *q);
+        double *k = draw_alloc((size_t)(t->n * s->heads * s->dim), sizeof *k);
         struct tokens moved = *t;
         loci_status status = LOCI_OK;
         if (!plain) {
-            int64_t *at = draw_take((size_t)t->n, sizeof *at);
+            int64_t *at = draw_alloc((size_t)t->n, sizeof *at);
             for (ptrdiff_t i = 0; i < t->n; i++) at[i] = (int64_t)t->at[i];
             status = show_embed(s, t->n, t->q, at, q, e);
             if (!status) status = show_embed(s, t->n, t->k, at, k, e);
@@ -308,7 +308,7 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
         free(k);
         return status;
     }
-    double *rows = draw_take((size_t)(s->heads * t->n), sizeof *rows);
+    double *rows = draw_alloc((size_t)(s->heads * t->n), sizeof *rows);
     const loci_status status = sequence(s, &s->causal, t, out, rows, e);
     if (!status && rem && s->remainder)
         memcpy(rem, rows, (size_t)(s->heads * t->n) * sizeof *rem);
@@ -331,12 +331,12 @@ loci_status show_embed(struct show *s, ptrdiff_t n, const double *x, const int64
                       (loci_view){ .data = out });
 }
 
-loci_status show_turn(struct show *s, ptrdiff_t n, const double *x, const double *at, double *y,
+loci_status show_rotate(struct show *s, ptrdiff_t n, const double *x, const double *at, double *y,
                       loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     struct side *side = s->turn.plan ? &s->turn : &s->all;
-    const void **list = room_take(&r, s->tensors + 1, sizeof *list);
+    const void **list = buffers_alloc(&r, s->tensors + 1, sizeof *list);
     loci_call c = LOCI_CALL(.batch = n, .q_len = 1, .k_len = 1, .error = e,
                             .tensors = (const void *const *)list);
     loci_status status = inputs(s, &r, n, 1, at, at, list, e);
@@ -349,7 +349,7 @@ loci_status show_turn(struct show *s, ptrdiff_t n, const double *x, const double
         status = e->text[0] ? LOCI_BAD_ARG : loci_fail(e, LOCI_BAD_ARG, "impossible call");
     if (!status) {
         const loci_view from = { .data = (void *)(uintptr_t)x }, to = { .data = y };
-        status = loci_rotate(side->plan, side->tables, take_lines(&r, bytes), &c, LOCI_QUERY, from,
+        status = loci_rotate(side->plan, side->tables, alloc_lines(&r, bytes), &c, LOCI_QUERY, from,
                              to);
     }
     room_free(&r);
@@ -366,11 +366,11 @@ void show_places(const struct show *s, ptrdiff_t n, double first, double *at)
 
 loci_status show_bias(struct show *s, ptrdiff_t n, double *out, bool *nothing, loci_error *e)
 {
-    struct room r = { 0 };
+    struct buffers r = { 0 };
     loci_status status;
     if (s->in_order) {
-        double *at = room_take(&r, n, sizeof *at);
-        double *all = room_take(&r, s->heads * n, sizeof *all);
+        double *at = buffers_alloc(&r, n, sizeof *at);
+        double *all = buffers_alloc(&r, s->heads * n, sizeof *all);
         show_places(s, n, 0, at);
         const struct tokens t = { .n = n, .at = at, .last = true };
         status = show_scores(s, &t, false, all, e);
@@ -378,8 +378,8 @@ loci_status show_bias(struct show *s, ptrdiff_t n, double *out, bool *nothing, l
             for (int h = 0; h < s->heads; h++)
                 out[d * s->heads + h] = all[h * n + n - 1 - d];
     } else {
-        double *q_at = room_take(&r, n * s->axes, sizeof *q_at);
-        double *k_at = room_take(&r, n * s->axes, sizeof *k_at);
+        double *q_at = buffers_alloc(&r, n * s->axes, sizeof *q_at);
+        double *k_at = buffers_alloc(&r, n * s->axes, sizeof *k_at);
         for (ptrdiff_t d = 0; d < n; d++)
             for (int a = 0; a < s->axes; a++) {
                 q_at[d * s->axes + a] = (double)(n - 1);

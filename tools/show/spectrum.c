@@ -14,7 +14,7 @@ double show_option(const struct config *c, const char *name)
     return NAN;
 }
 
-static const struct config *turner(const struct show *s)
+static const struct config *rotation_of_text(const struct show *s)
 {
     const struct loci_plan *p = s->all.plan;
     return p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
@@ -38,9 +38,9 @@ static loci_status unscaled(const struct config *c, double *list, int pairs, loc
 /* What the rule says of each pair, and what a scaling made of it. */
 static loci_status by_rule(struct show *s, struct figure *f, int pairs, loci_error *e)
 {
-    double *now = draw_take((size_t)pairs, sizeof *now), factor;
-    double *before = draw_take((size_t)pairs, sizeof *before);
-    const struct config *c = turner(s);
+    double *now = draw_alloc((size_t)pairs, sizeof *now), factor;
+    double *before = draw_alloc((size_t)pairs, sizeof *before);
+    const struct config *c = rotation_of_text(s);
     const bool scaled = show_option(c, "scaling") > 0;
     const double original = show_option(c, "original_length");
     const bool told = original > 0 || s->trained != (double)s->len;
@@ -82,9 +82,9 @@ static loci_status measured(struct show *s, struct figure *f, loci_error *e)
 {
     const int dim = s->dim, axes = s->axes < MAX_AXES ? s->axes : MAX_AXES;
     const ptrdiff_t width = (ptrdiff_t)s->heads * dim;
-    double *x = draw_take((size_t)(dim * width), sizeof *x);
-    double *y = draw_take((size_t)(dim * width), sizeof *y);
-    double *at = draw_take((size_t)(dim * s->axes), sizeof *at);
+    double *x = draw_alloc((size_t)(dim * width), sizeof *x);
+    double *y = draw_alloc((size_t)(dim * width), sizeof *y);
+    double *at = draw_alloc((size_t)(dim * s->axes), sizeof *at);
     loci_status status = LOCI_OK;
     figure_lines(f, dim, axes);
     for (int a = 0; a < axes && !status; a++) {
@@ -92,7 +92,7 @@ static loci_status measured(struct show *s, struct figure *f, loci_error *e)
             x[c * width + s->head * dim + c] = 1;
             for (int k = 0; k < s->axes; k++) at[c * s->axes + k] = k == a;
         }
-        status = show_turn(s, dim, x, at, y, e);
+        status = show_rotate(s, dim, x, at, y, e);
         for (int c = 0; c < dim; c++) {
             const double *turned = y + c * width + s->head * dim;
             double rest = 0;
@@ -127,12 +127,12 @@ loci_status show_spectrum(struct show *s, struct figure *f, int *count, loci_err
 static loci_status by_position(struct show *s, struct figure *f, loci_error *e)
 {
     const ptrdiff_t n = s->len, width = (ptrdiff_t)s->heads * s->dim;
-    double *x = draw_take((size_t)(n * width), sizeof *x);
-    double *y = draw_take((size_t)(n * width), sizeof *y);
-    double *at = draw_take((size_t)n, sizeof *at);
+    double *x = draw_alloc((size_t)(n * width), sizeof *x);
+    double *y = draw_alloc((size_t)(n * width), sizeof *y);
+    double *at = draw_alloc((size_t)n, sizeof *at);
     for (ptrdiff_t i = 0; i < n * width; i++) x[i] = 1;
     show_places(s, n, 0, at);
-    const loci_status status = show_turn(s, n, x, at, y, e);
+    const loci_status status = show_rotate(s, n, x, at, y, e);
     figure_heat(f, n, s->dim);
     for (ptrdiff_t i = 0; i < n; i++)
         for (int c = 0; c < s->dim; c++)
@@ -153,10 +153,10 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
 {
     const int side = s->len < 97 ? (int)s->len | 1 : 97, half = side / 2;
     const ptrdiff_t n = (ptrdiff_t)side, width = (ptrdiff_t)s->heads * s->dim;
-    double *x = draw_take((size_t)(n * width), sizeof *x);
-    double *q_at = draw_take((size_t)(n * s->axes), sizeof *q_at);
-    double *k_at = draw_take((size_t)(n * s->axes), sizeof *k_at);
-    double *out = draw_take((size_t)(n * s->heads), sizeof *out);
+    double *x = draw_alloc((size_t)(n * width), sizeof *x);
+    double *q_at = draw_alloc((size_t)(n * s->axes), sizeof *q_at);
+    double *k_at = draw_alloc((size_t)(n * s->axes), sizeof *k_at);
+    double *out = draw_alloc((size_t)(n * s->heads), sizeof *out);
     const struct pairs p = { n, x, x, q_at, k_at };
     const double whole = (double)s->dim * s->all.plan->scale;
     loci_status status = LOCI_OK;

@@ -77,12 +77,12 @@ loci_status show_weights(struct show *, const struct tokens *, bool plain, doubl
 loci_status show_embed(struct show *, ptrdiff_t n, const double *x, const int64_t *at, double *out,
                        loci_error *);
 /* y [n][heads][dim] are x turned as queries at their places. */
-loci_status show_turn(struct show *, ptrdiff_t n, const double *x, const double *at, double *y,
+loci_status show_rotate(struct show *, ptrdiff_t n, const double *x, const double *at, double *y,
                       loci_error *);
 
 /* Positions first, first + 1, ... on every axis. */
 void show_places(const struct show *, ptrdiff_t n, double first, double *at);
-static inline bool show_turns(const struct show *s)
+static inline bool show_rotates(const struct show *s)
 {
     return s->places & (LOCI_PLACE_ROTATE | LOCI_PLACE_STATE);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so,
+/* keep.c -- puts keys and values into a cache: rotated where the plan keeps them so,
  * keys channel by channel. */
 #include "engine/workspace.h"
 #include "contract/engine.h"
@@ -7,9 +7,9 @@
 #if QT > 1
 
 /* What threads share: the call, what is to be done, and the next item. */
-struct keep {
+struct update {
     struct call *c;
-    const struct keeping *a;
+    const struct cache_update *a;
     ptrdiff_t tiles;                     /* of a head; removal walks a head in one item */
     atomic_llong next;
     atomic_bool stop;
@@ -20,11 +20,11 @@ struct staging { struct angles *angles; real *rows, *across; };
 static size_t lay_out(const struct call *c, char *base, struct staging *s)
 {
     struct arena a = { .base = base, .used = N(angles_bytes)(c) };
-    s->rows = take_reals(&a, (ptrdiff_t)KT * padded(c->plan->dim));
-    s->across = take_reals(&a, (ptrdiff_t)KT * c->plan->dim);
+    s->rows = carve_reals(&a, (ptrdiff_t)KT * padded(c->plan->dim));
+    s->across = carve_reals(&a, (ptrdiff_t)KT * c->plan->dim);
     return a.full ? SIZE_MAX : a.used;
 }
-size_t N(keep_workspace)(const struct call *c)
+size_t N(cache_workspace)(const struct call *c)
 {
     struct staging s;
     return lay_out(c, NULL, &s);
@@ -32,14 +32,14 @@ size_t N(keep_workspace)(const struct call *c)
 
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, as far apart
  * as padded rows are, and turn by the positions of the call's keys j .. */
-static void put_keys(const struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
+static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                      int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
-    if (a->turn)
-        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
+    if (a->rotate)
+        rotation_of(c)->rotate(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
     /* What turn() stretched a second time (engine.h). */
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
@@ -58,7 +58,7 @@ static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h,
 
 /* The new keys of one tile of the cache.  `tile` counts from the tile that holds the end of the old
  * keys; a thread owns whole tiles, so no two write the same line. */
-static void append_item(struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
+static void append_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                         int h, ptrdiff_t tile)
 {
     const struct loci_plan *p = c->plan;
@@ -80,7 +80,7 @@ static void append_item(struct call *c, const struct keeping *a, struct staging 
 }
 /* Moves the keys of a head up over those that go.  It starts with the oldest, as each goes
  * to a place before its own, and takes pieces that stay within one tile on both sides. */
-static void remove_item(struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
+static void remove_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
                         int h)
 {
     const struct loci_plan *p = c->plan;
@@ -103,12 +103,12 @@ static void remove_item(struct call *c, const struct keeping *a, struct staging 
     }
 }
 
-static void keep_job(void *arg, int index)
+static void update_job(void *arg, int index)
 {
-    struct keep *k = arg;
+    struct update *k = arg;
     struct call *c = k->c;
     struct staging t = { .angles = c->plan->rotate < 0 ? NULL : N(angles_of)(c, index) };
-    lay_out(c, c->workspaces + (size_t)index * c->workspace, &t);
+    lay_out(c, c->mem.workspaces + (size_t)index * c->mem.workspace, &t);
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
@@ -121,12 +121,12 @@ static void keep_job(void *arg, int index)
         else append_item(c, k->a, &t, i / heads / k->tiles, h, i / heads % k->tiles);
     }
 }
-loci_status N(keep)(struct call *c, const struct keeping *a)
+loci_status N(update_cache)(struct call *c, const struct cache_update *a)
 {
     /* New keys may begin and end inside a tile, hence two more. */
-    struct keep k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
+    struct update k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
     atomic_init(&k.next, 0), atomic_init(&k.stop, false);
-    N(run)(c, c->threads, keep_job, &k);
+    N(run)(c, c->threads, update_job, &k);
     return k.stop ? LOCI_CANCELLED : LOCI_OK;
 }
 #endif

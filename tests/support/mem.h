@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* room.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so
+/* mem.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so
  * that in floats and in bf16 it is NaN wherever nothing was written.  What is given back together
  * must not have been written to behind what was asked for. */
-#ifndef LOCI_TESTS_SUPPORT_ROOM_H
-#define LOCI_TESTS_SUPPORT_ROOM_H
+#ifndef LOCI_TESTS_SUPPORT_MEM_H
+#define LOCI_TESTS_SUPPORT_MEM_H
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static inline size_t room_lines(size_t bytes) { return (bytes + 127) / 64 * 64; }
 /* One block, for free(). */
-static inline void *room_block(size_t bytes)
+static inline void *mem_block(size_t bytes)
 {
     void *p = aligned_alloc(64, room_lines(bytes));
     if (!p) exit(2);
@@ -19,16 +19,16 @@ static inline void *room_block(size_t bytes)
 }
 
 /* Blocks that are given back together. */
-struct room { struct { unsigned char *at; size_t bytes; } block[512]; int blocks; };
+struct mem { struct { unsigned char *at; size_t bytes; } block[512]; int blocks; };
 
-static inline void *room_take(struct room *r, size_t bytes)
+static inline void *mem_alloc(struct mem *r, size_t bytes)
 {
     if (r->blocks == (int)(sizeof r->block / sizeof *r->block)) exit(2);
     r->block[r->blocks].bytes = bytes;
-    return r->block[r->blocks++].at = room_block(bytes);
+    return r->block[r->blocks++].at = mem_block(bytes);
 }
 /* All but the first `blocks`. */
-static inline void room_leave(struct room *r, int blocks)
+static inline void mem_release(struct mem *r, int blocks)
 {
     while (r->blocks > blocks) {
         const size_t bytes = r->block[--r->blocks].bytes;

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* sba_stream.c -- remainder=value over many processes: each process owns its rows with their keys,
+ * so a row's own key is the one at its position. */
+#include "encodings/streams.h"
+#include "layout/stick.h"
+
+static loci_status accept(const struct call *c, int enc)
+{
+    if (c->plan->enc[enc].opt[STICK_REMAINDER] != REMAINDER_VALUE) return LOCI_OK;
+    const bool owns = c->stream.part.values.data || !c->Lq;
+    CHECK(c->in->error, !chained(c) || owns, LOCI_UNSUPPORTED,
+          "sba: gradients of remainder=value over several processes need a key for every row, at "
+          "the same counted position and with the same owner");
+    CHECK(c->in->error, !streamed(c) || owns, LOCI_UNSUPPORTED,
+          "sba: remainder=value needs a key for every row, at the same position; if keys "
+          "have shares or positions of their own, gather them");
+    return LOCI_OK;
+}
+
+/* end_keys() finds own keys by their positions. */
+static void begin(struct call *c, int enc) { (void)c, (void)enc; }
+
+/* -1: the key is not among the present ones that the process owns. */
+static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)
+{
+    (void)enc;
+    const int64_t key = pos_q(c, b, row) - pos_k(c, b, 0), first = c->stream.chain.own;
+    return key >= first && key < first + c->stream.chain.count ? (ptrdiff_t)key : -1;
+}
+static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, own_key); }
+
+const struct encoding_stream loci_sba_stream = {
+    .accept = accept, .begin = begin, .end_keys = end_keys,
+};
