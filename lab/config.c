@@ -122,7 +122,7 @@ loci_status lab_config_task(struct lab_config *c, const char *task, loci_error *
     }
     strcpy(c->task, task);
     for (int i = 0; i < LAB_OPTIONS; i++) c->option[i] = 0;
-    for (int i = 0; t->options[i].name; i++) c->option[i] = t->options[i].usual;
+    for (int i = 0; t->options[i].name; i++) c->option[i] = t->options[i].default_value;
     return LOCI_OK;
 }
 
@@ -343,7 +343,7 @@ void lab_config_settings(const struct lab_config *c, char *text, size_t capacity
     }
     if (c->learned != usual.learned) text_add(&t, " learned=%s", learned_words[c->learned]);
     for (int i = 0; task->options[i].name; i++)
-        if (c->option[i] != task->options[i].usual)
+        if (c->option[i] != task->options[i].default_value)
             text_add(&t, " %s=%.9g", task->options[i].name, c->option[i]);
     if (task->corpus && strcmp(c->corpus->name, "generated") != 0)
         text_add(&t, " corpus=%s", c->corpus->name);

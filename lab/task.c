@@ -76,7 +76,7 @@ struct lab_problem lab_problem(const struct lab_task *task, int length,
                                const struct lab_corpus *corpus)
 {
     struct lab_problem p = { .task = task, .length = length, .corpus = corpus };
-    for (int i = 0; task->options[i].name; i++) p.option[i] = task->options[i].usual;
+    for (int i = 0; task->options[i].name; i++) p.option[i] = task->options[i].default_value;
     return p;
 }
 
@@ -97,11 +97,11 @@ loci_status lab_problem_set(struct lab_problem *p, const char *option, double va
     const struct lab_option *o = p->task->options;
     while (o->name && strcmp(o->name, option)) o++;
     if (!o->name) return unknown(p->task, option, e);
-    /* written so that NaN is rejected too */
-    const bool inside = value >= o->low && value <= o->high;
+    /* so written that NaN is refused, too */
+    const bool inside = value >= o->min && value <= o->max;
     if (!inside || (o->whole && value != (double)(int)value)) {
         lab_refuse(e, "%s: %s %g must be a %snumber in %g .. %g", p->task->name, o->name, value,
-                   o->whole ? "whole " : "", o->low, o->high);
+                   o->whole ? "whole " : "", o->min, o->max);
         return LOCI_BAD_ARG;
     }
     p->option[o - p->task->options] = value;

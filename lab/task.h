@@ -32,7 +32,7 @@ struct lab_corpus {
 
 struct lab_option {
     const char *name;
-    double usual, low, high;
+    double default_value, min, max;
     bool whole;
     const char *help;
 };

@@ -27,15 +27,14 @@ static loci_status read_mpt(struct config *c, loci_error *e)
     double most = 8;
     loci_status s;
     IO_CHECK(e, is_a(attention, JSON_OBJECT),
-             "attn_config is missing; it says whether this model has alibi");
+             "attn_config is missing; it must say whether this model has alibi");
     if ((s = loci_json_flag(attention, "alibi", &c->alibi, e))
         || (s = loci_json_flag(attention, "rope", &rope, e))
         || (s = loci_json_number(attention, "alibi_bias_max", false, &most, e)))
         return s;
     IO_CHECK(e, c->alibi && !rope,
-             "attn_config must say alibi true, and rope not; "
-             "other files of mpt are not known here");
-    IO_CHECK(e, most == 8, "alibi_bias_max is %g, but slopes are known for 8", most);
+             "attn_config must have alibi true and no rope; other mpt models are not supported");
+    IO_CHECK(e, most == 8, "alibi_bias_max is %g, but only 8 is supported", most);
     return LOCI_OK;
 }
 
@@ -51,11 +50,11 @@ static loci_status read_chatglm(struct config *c, loci_error *e)
         || (s = loci_json_whole(c->text, "padded_vocab_size", 1, 1 << 30, &vocabulary, e)))
         return s;
     IO_CHECK(e, c->head_dim > 0,
-             "kv_channels is missing; "
-             "the first ChatGLM, which turns by two positions, is not known here");
+             "kv_channels is missing; the first ChatGLM, which rotates by two positions, is not "
+             "supported");
     IO_CHECK(e, ratio == 1 || vocabulary >= 150000,
-             "rope_ratio is %g, and which of two things it does the file does not say: ChatGLM2 "
-             "divides positions by it, ChatGLM3 multiplies the base",
+             "rope_ratio is %g, which is ambiguous: ChatGLM2 divides positions by it, ChatGLM3 "
+             "multiplies the base; only 1 can be read here",
              ratio);
     c->base *= ratio;
     return LOCI_OK;
@@ -80,7 +79,7 @@ static loci_status read_own(struct config *c, loci_error *e)
         return loci_json_number(attention, "rope_theta", false, &c->base, e);
     case ROFORMER:
         s = loci_json_flag(c->text, "rotary_value", &values, e);
-        if (values) c->note = "values are turned as keys are";
+        if (values) c->note = "values are rotated as keys are";
         break;
     case COMMON: case DEEPSEEK_V4:       /* settings of V4 alone are read layer by layer */
         break;
@@ -103,7 +102,7 @@ static loci_status check_layer_types(struct config *c, loci_error *e)
     const size_t n = json_array_size(v);             /* 0: no list */
     const bool repeats = which == 2;                 /* RecurrentGemma's block_types, one period */
     IO_CHECK(e, n == (size_t)c->layers || (repeats && n > 0),
-             "%s must be a list of %d words, one per layer", key, c->layers);
+             "%s must be a list of %d strings, one per layer", key, c->layers);
     for (int l = 0; l < c->layers; l++) {
         const char *name = json_string_value(json_array_get(v, (size_t)l % n));
         IO_CHECK(e, name && loci_layer_word(name),
@@ -129,7 +128,7 @@ static loci_status read_switch(struct config *c, loci_error *e)
     v = json_object_get(c->text, "position_embedding_type");
     const char *word = is_a(v, JSON_STRING) ? json_string_value(v) : "absolute";
     IO_CHECK(e, c->rotates || strncmp(word, "relative", 8),
-             "position_embedding_type is '%.32s', which is not known here", word);
+             "position_embedding_type '%.32s' is not supported", word);
     return LOCI_OK;
 }
 
@@ -194,17 +193,18 @@ static const json_t *find_type_word(struct config *c)
 /* The family comes first: it decides how all other keys are read. */
 static loci_status interpret(struct loci_model *m, struct config *c, loci_error *e)
 {
-    IO_CHECK(e, is_a(c->root, JSON_OBJECT), "a config.json is an object: {\"model_type\": ...}");
+    IO_CHECK(e, is_a(c->root, JSON_OBJECT),
+             "a config.json must be an object: {\"model_type\": ...}");
     const json_t *type = find_type_word(c);
     IO_CHECK(e, is_a(type, JSON_STRING),
-             "model_type is missing; it decides which channels form a pair");
-    IO_CHECK(e, PLANTED_BUG(3, json_string_length(type) < MAX_TYPE), "model_type is longer than %d bytes",
-             MAX_TYPE - 1);
+             "model_type is missing; it determines the pairing of channels");
+    IO_CHECK(e, PLANTED_BUG(3, json_string_length(type) < MAX_TYPE),
+             "model_type is longer than %d bytes", MAX_TYPE - 1);
     strcpy(m->type, json_string_value(type));
     c->family = loci_find_family(m->type);
     IO_CHECK(e, c->family,
-             "model_type '%s' is not known here, and which channels form a pair would be a guess; "
-             "docs/models.md lists those that are",
+             "model_type '%s' is not supported, and its pairing would be a guess; docs/models.md "
+             "lists the supported types",
              m->type);
     loci_status s = LOCI_OK;
     if (c->family->rope)
@@ -226,7 +226,8 @@ static void close_config(struct loci_model *m)
 
 loci_status loci_config_open(struct loci_model *m, const struct source *from, loci_error *e)
 {
-    IO_CHECK(e, from->size <= MAX_BYTES, "the file has %llu bytes; a config.json has at most %d",
+    IO_CHECK(e, from->size <= MAX_BYTES,
+             "the file has %llu bytes, but a config.json may have at most %d",
              (unsigned long long)from->size, MAX_BYTES);
     const size_t n = (size_t)from->size;
     struct config *c = calloc(1, sizeof *c);

@@ -83,7 +83,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
     const char *key = loci_json_given(d->json, "rope_type") ? "rope_type" : "type";
     const json_t *v = json_object_get(d->json, key);
     const char *name = loci_json_given(d->json, key) ? json_string_value(v) : "default";
-    IO_CHECK(e, name, "rope_type in %s must be a word", d->where);
+    IO_CHECK(e, name, "rope_type in %s must be a string", d->where);
     for (int i = 0; i < TYPES; i++)
         if (!strcmp(types[i].name, name)) {
             d->type = types[i].type, d->scaling = types[i].scaling;
@@ -91,7 +91,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
             if (d->type == YARN && json_object_get(d->json, "short_factor"))
                 d->type = LONGROPE, d->scaling = "longrope";
             IO_CHECK(e, v || !json_object_get(d->json, "factor"),
-                     "%s has a factor, but no rope_type that says what it does", d->where);
+                     "%s has a factor, but no rope_type, which is required with it", d->where);
             return LOCI_OK;
         }
     for (int i = 0; i < TYPES; i++) add_word(known, sizeof known, types[i].name);
@@ -106,7 +106,7 @@ static loci_status unknown_key(const struct dict *d, const char *name, loci_erro
     for (int i = 0; i < KEYS; i++)
         if (keys[i].in & IN(d->type) && i != K_OLD_TYPE)
             add_word(known, sizeof known, keys[i].name);
-    return loci_io_fail(e, LOCI_BAD_ARG, "%.20s has the unknown key '%.32s'; known here:%s",
+    return loci_io_fail(e, LOCI_BAD_ARG, "%.20s has the unknown key '%.32s'; known keys:%s",
                         d->where, name, known);
 }
 
@@ -138,7 +138,7 @@ static loci_status read_dict(struct dict *d, loci_error *e)
             IO_CHECK(e, is_a(m.value, JSON_ARRAY), "%s must be a list of numbers", name);
             break;
         case WORD:
-            IO_CHECK(e, is_a(m.value, JSON_STRING), "%s must be a word", name);
+            IO_CHECK(e, is_a(m.value, JSON_STRING), "%s must be a string", name);
             break;
         }
         if (s) return s;
@@ -193,12 +193,12 @@ static loci_status pick_dict(const struct layer *l, const json_t *all, struct di
     for (struct member m = { .of = all }; next_member(&m);)
         IO_CHECK(e,
                  names_dict(m.key) && (is_a(m.value, JSON_OBJECT) || is_a(m.value, JSON_NULL)),
-                 "%s has one dictionary per kind of layer and also the key '%.32s'; "
-                 "known: full_attention sliding_attention chunked_attention linear_attention",
+                 "%s has one object per layer type and also the key '%.32s'; known layer types: "
+                 "full_attention sliding_attention chunked_attention linear_attention",
                  d->where, m.key);
     d->json = json_object_get(all, l->word);
     if (!d->json) d->json = json_object_get(all, rotation);
-    IO_CHECK(e, d->json, "%s has no '%s', but a layer is one", d->where, l->word);
+    IO_CHECK(e, d->json, "%s has no entry '%s', but a layer has this type", d->where, l->word);
     if (is_a(d->json, JSON_NULL)) d->json = NULL;
     return LOCI_OK;
 }
@@ -228,7 +228,8 @@ loci_status loci_dict_find(const struct config *c, const struct layer *l, struct
     const char *key = new ? "rope_parameters" : "rope_scaling";
     *d = loci_json_given(c->text, key)
            ? (struct dict){ .where = key, .json = json_object_get(c->text, key) }
-           : (struct dict){ .where = "the class's rope_parameters", .json = c->usual };
+           : (struct dict){ .where =
+           "the default rope_parameters of the model type", .json = c->usual };
     IO_CHECK(e, !d->json || is_a(d->json, JSON_OBJECT), "%s must be an object or null", d->where);
     if (loci_dict_several(d->json)) {
         loci_status s = pick_dict(l, d->json, d, e);

@@ -68,7 +68,7 @@ static loci_status find_override(const struct config *c, struct layer *l, loci_e
     const json_t *all = json_object_get(c->text, "per_layer_config");
     if (!loci_json_given(c->text, "per_layer_config")) return LOCI_OK;
     IO_CHECK(e, is_a(all, JSON_OBJECT),
-             "per_layer_config must be an object with layers' numbers as keys");
+             "per_layer_config must be an object whose keys are layer numbers");
     for (struct member m = { .of = all }; next_member(&m);) {
         char *end;
         const long index = strtol(m.key, &end, 10);
@@ -90,11 +90,12 @@ static loci_status in_list(const struct config *c, const char *key, int layer, b
     *in = false;
     *there = loci_json_given(c->text, key);
     if (!*there) return LOCI_OK;
-    IO_CHECK(e, is_a(v, JSON_ARRAY), "%s must be a list of layers", key);
+    IO_CHECK(e, is_a(v, JSON_ARRAY), "%s must be a list of layer numbers", key);
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *x = json_array_get(v, i);
         const json_int_t n = is_a(x, JSON_INTEGER) ? json_integer_value(x) : -1;
-        IO_CHECK(e, n >= 0 && n < c->layers, "number %zu of %s must be a layer, 0 to %d", i, key,
+        IO_CHECK(e, n >= 0 && n < c->layers,
+                 "number %zu of %s must be a layer number, 0 to %d", i, key,
                  c->layers - 1);
         if (n == layer) *in = true;
     }
@@ -113,7 +114,7 @@ static loci_status own_number(const struct config *c, const char *key, int layer
              "%s must be a list of %d numbers, one per layer", key, c->layers);
     const double x = loci_json_item(v, (size_t)layer);
     IO_CHECK(e, x >= 0 && x <= 1e18,
-             "number %d of %s must be a number not below 0 and at most 1e18", layer, key);
+             "number %d of %s must be from 0 to 1e18", layer, key);
     *to = x;
     return LOCI_OK;
 }
@@ -161,7 +162,7 @@ static loci_status listed_rotation(const struct config *c, int layer, bool *rota
     loci_status s = own_number(c, "no_rope_layers", layer, &there, &one, e);
     if (s || (s = find_period(c, &period, e))) return s;
     IO_CHECK(e, one == 0 || one == 1,
-             "no_rope_layers must be numbers 0 and 1, where 1 means that a layer rotates");
+             "no_rope_layers must contain 0 and 1 only; 1 means that the layer rotates");
     /* the last layer of a period does not rotate */
     *rotates = there ? one == 1 : (layer + 1) % period != 0;
     return LOCI_OK;
@@ -209,7 +210,7 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
         return find_listed(c, l, e);
     case ONLY_LISTED:
         return loci_io_fail(e, LOCI_BAD_ARG,
-                            "layer_types is missing; nothing else says what each layer of %s does",
+                            "layer_types is missing; %s requires it",
                             c->family->type);
     }
     return s;
@@ -243,7 +244,8 @@ static loci_status find_rotations(const struct config *c, const struct layer *l,
         break;
     /* an absent window is the class's own; null means no window */
     case SLIDING_OR_OPEN:
-        *rotates = l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
+        *rotates =
+            l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
         break;
     case LISTED_ROTATE:
         return listed_rotation(c, l->index, rotates, e);
@@ -270,7 +272,8 @@ static bool stays_still(const struct config *c, const struct dict *d)
 {
     const json_t *o = json_object_get(d->json, "rope_theta") ? d->json : c->text;
     if (c->family->rotates == NULL_STILL) return !d->json;
-    return c->family->rotates == NULL_BASE_STILL && is_a(json_object_get(o, "rope_theta"), JSON_NULL);
+    return c->family->rotates == NULL_BASE_STILL
+        && is_a(json_object_get(o, "rope_theta"), JSON_NULL);
 }
 
 /* ---- Its head -------------------------------------------------------------------------------- */
@@ -294,7 +297,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
     if (c->family->partial > 0) *rope = 0;           /* these give it as a share */
     if (*rope > 0) {
         IO_CHECK(e, loci_json_given(place(c, l, "qk_nope_head_dim"), "qk_nope_head_dim"),
-                 "qk_nope_head_dim is missing beside qk_rope_head_dim");
+                 "qk_nope_head_dim is missing; qk_rope_head_dim requires it");
         t->head_dim = *rope + nope;
     } else {
         t->head_dim = c->family->width_rules ? 0
@@ -332,7 +335,7 @@ static loci_status find_warmth(const struct config *c, const struct dict *d, boo
         if (on > 0) t->warmth = warmth, t->warm_length = length, t->warm_shift = 1;
     } else if (!isnan(d->value[K_BETA])) {
         IO_CHECK(e, !isnan(d->value[K_ORIGINAL]),
-                 "llama_4_scaling_beta needs original_max_position_embeddings beside it");
+                 "original_max_position_embeddings is missing; llama_4_scaling_beta requires it");
         t->warmth = d->value[K_BETA], t->warm_length = d->value[K_ORIGINAL];
     }
     return LOCI_OK;
@@ -438,11 +441,11 @@ static loci_status read_instead(const struct config *c, struct settings *t, loci
     t->instead = c->family->instead ? c->family->instead : "alibi";
     if (!strcmp(t->instead, "t5")) {
         t->instead = "t5:bidirectional=0";
-        t->note = "the encoder's distances are bidirectional, the decoder's are not";
+        t->note = "for the decoder; the encoder has bidirectional=1";
     }
     if (c->family->own != FALCON) return LOCI_OK;
     IO_CHECK(e, t->heads > 0 && t->head_dim > 0,
-             "num_attention_heads is missing, or hidden_size, which the slopes of alibi need");
+             "num_attention_heads or hidden_size is missing; the slopes of alibi require both");
     t->instead = "alibi:slopes=given";
     t->slope_scale = 1 / sqrt(t->head_dim);
     return LOCI_OK;

@@ -58,7 +58,7 @@ static loci_status find_share(const struct config *c, const struct dict *d,
         return s;
     if (!isnan(d->value[K_PARTIAL])) *share = d->value[K_PARTIAL];
     IO_CHECK(e, *share <= 1,
-             "partial_rotary_factor is %g, but no more than 1, the whole head, can turn", *share);
+             "partial_rotary_factor is %g, but must be at most 1, the whole head", *share);
     return LOCI_OK;
 }
 
@@ -69,13 +69,13 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     double share;
     loci_status s;
     IO_CHECK(e, t->head_dim > 0,
-             "head_dim is missing, and so is hidden_size or num_attention_heads "
-             "that would tell it");
+             "head_dim is missing, and cannot be computed without hidden_size and "
+             "num_attention_heads");
     if (rope > 0) {
         t->dim = rope, t->offset = t->head_dim - rope;
         IO_CHECK(e, d->type != PROPORTIONAL,
-                 "rope_type proportional shares out whole heads, "
-                 "but of these only %d of %d channels turn",
+                 "rope_type proportional requires that the whole head rotates, but %d of %d "
+                 "channels do",
                  rope, t->head_dim);
         /* a word of models with latent keys: other files do not choose their pairs */
         return loci_json_flag(c->text, "rope_interleave", &t->interleaved, e);
@@ -88,21 +88,20 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
         set_option(t, "partial", share);
     } else if (c->family->partial == 0 && share < 1) {
         IO_CHECK(e, d->type == DEFAULT,
-                 "partial_rotary_factor is %g, but the class of %s turns whole heads, "
-                 "which the fewer frequencies of its scaling would not fit",
+                 "partial_rotary_factor is %g, but model type %s rotates whole heads, and its "
+                 "scaling would have too few frequencies for them",
                  share, c->family->type);
         t->dim = t->head_dim;
-        t->note = "partial_rotary_factor is in the file, "
-                  "but the class of this model type turns whole heads";
+        t->note = "partial_rotary_factor is in the file, but this model type rotates whole heads";
     }
-    IO_CHECK(e, t->dim >= 1, "%g of %d channels cannot turn; it must be an even number of them",
+    IO_CHECK(e, t->dim >= 1, "%g of %d channels rotate, but the number must be even",
              share, t->head_dim);
     /* Classes round an odd number of channels up to pairs, and their exponents still divide by
      * the odd number: the base of the text compensates for that (write_text() in model.c).
      * Scalings that compare wavelengths by the number of channels would be wrong. */
     if (t->dim % 2) {
         IO_CHECK(e, t->dim < t->head_dim && d->type != DYNAMIC && d->type != YARN,
-                 "%d of %d channels cannot turn; it must be an even number of them", t->dim,
+                 "%d of %d channels rotate, but the number must be even", t->dim,
                  t->head_dim);
         t->stretch = (t->dim + 1.0) / t->dim;
         t->dim++;
@@ -128,7 +127,8 @@ static loci_status find_sections(const struct config *c, const struct dict *d, s
     if (s) return s;
     for (int i = 0; i < 3; i++) {
         IO_CHECK(e, x[i] == floor(x[i]) && x[i] <= MAX_PAIRS_READ,
-                 "mrope_section counts pairs of channels, and %g is no such number", x[i]);
+                 "mrope_section counts pairs of channels, so %g must be a whole number in range",
+                 x[i]);
         t->sections[i] = (int)x[i];
     }
     const int sum = t->sections[0] + t->sections[1] + t->sections[2];
@@ -212,7 +212,7 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     }
     if (d->type == DYNAMIC) {
         IO_CHECK(e, c->trained > 0,
-                 "max_position_embeddings is missing, which rope_type dynamic needs");
+                 "max_position_embeddings is missing; rope_type dynamic requires it");
         original = c->trained;
     } else if (d->type == YARN || d->type == LONGROPE || d->type == LLAMA3) {
         if ((s = find_original(c, d, &original, e))) return s;

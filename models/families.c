@@ -44,10 +44,10 @@
 /* ---- Settings that encodings cannot express -------------------------------------------------- */
 
 #define NOTE_ERNIE \
-    "height and width of pictures alternate in the pairs; the encoding holds where a token's " \
-    "positions agree"
+    "height and width of pictures alternate in the pairs; the encoding is valid for tokens whose " \
+    "positions are equal on all axes"
 #define NOTE_TIMESFM "queries are also multiplied by a learned number per channel"
-#define NOTE_V4 "values are turned as keys are, and outputs turned back"
+#define NOTE_V4 "values are rotated as keys are, and outputs are rotated back"
 
 #define STILL(word) { .type = word, .instead = "nope" }
 
@@ -223,11 +223,12 @@ static const struct family families[] = {
       .rope = PLAIN("10000", PART("0.8")) },
     { "moshi", .window = 3000, .windowed = EVERYWHERE },
     { "mpt", .own = MPT },
-    { "muse_glimmer", .head_dim = 128, .pattern = LATE_FULL, .period = 4, .rotates = LATE_ZEROS_STILL,
-      .window = 2048, .scale = QK_FACTOR, .scale_of = 3.87 },
+    { "muse_glimmer", .head_dim = 128, .pattern = LATE_FULL, .period = 4,
+      .rotates = LATE_ZEROS_STILL, .window = 2048, .scale = QK_FACTOR, .scale_of = 3.87 },
     { "muse_glimmer_assistant", .base = 500000, .head_dim = 128, .window = 2048 },
     { "muse_spark", .base = 500000, .head_dim = 64, .pattern = LATE_FULL, .period = 4,
-      .rotates = LATE_ZEROS_STILL, .window = 2048, .scale = QK_FACTOR, .scale_of = 5.4730064863875 },
+      .rotates = LATE_ZEROS_STILL, .window = 2048, .scale = QK_FACTOR,
+      .scale_of = 5.4730064863875 },
     { .type = "nanochat" },
     { "nemotron", .partial = 0.5 },
     { "nemotron3_5_transcribe_asr_audio", .partial = 1, .rope = PLAIN("10000", PART("0.5")) },

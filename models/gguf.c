@@ -74,15 +74,15 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     IO_CHECK(r->e, n <= left(r),
              "a %s claims %" PRIu64 " bytes, but %" PRIu64 " are left in the file", what, n,
              left(r));
-    IO_CHECK(r->e, n <= most, "a %s has %" PRIu64 " bytes, at most %" PRIu64 " can be", what, n,
+    IO_CHECK(r->e, n <= most, "a %s has %" PRIu64 " bytes; the limit is %" PRIu64, what, n,
              most);
     if (!to) return skip(r, n);
     *to = malloc(n + 1);
     if (!*to) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     (*to)[n] = 0;
     s = read_bytes(r, *to, n);
-    if (!s && strlen(*to) != n)          /* names that differ after a NUL would look equal */
-        s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s holds a zero byte", what);
+    if (!s && strlen(*to) != n)          /* names that differ behind it would be one */
+        s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s contains a zero byte", what);
     if (s) free(*to), *to = NULL;
     return s;
 }
@@ -125,7 +125,7 @@ static loci_status check_count(const struct reader *r, uint64_t count, uint64_t 
     IO_CHECK(r->e, count <= left(r) / least,
              "the file claims %" PRIu64 " %s, more than its %" PRIu64 " bytes can hold", count,
              what, r->from->size);
-    IO_CHECK(r->e, count <= MAX_ENTRIES, "the file has %" PRIu64 " %s, at most %d can be", count,
+    IO_CHECK(r->e, count <= MAX_ENTRIES, "the file has %" PRIu64 " %s; the limit is %d", count,
              what, MAX_ENTRIES);
     return LOCI_OK;
 }
@@ -144,7 +144,7 @@ static loci_status sort(const struct reader *r, void *list, int n, size_t size, 
 {
     qsort(list, (size_t)n, size, by_name);
     for (const char *at = list; n > 1; at += size, n--)
-        IO_CHECK(r->e, by_name(at, at + size), "the %s '%.64s' is there twice", what,
+        IO_CHECK(r->e, by_name(at, at + size), "the %s '%.64s' occurs twice", what,
                  *(char *const *)at);
     return LOCI_OK;
 }
@@ -160,7 +160,7 @@ static loci_status numbers(struct reader *r, enum type type, uint64_t count, str
         loci_status s = read_bytes(r, b, (uint64_t)sizes[type]);
         if (s) return s;
         IO_CHECK(r->e, type != BOOL || b[0] <= 1,
-                 "the truth value of '%.64s' is %d, neither 0 nor 1", to->name, b[0]);
+                 "the boolean '%.64s' is %d, but must be 0 or 1", to->name, b[0]);
         to->value[to->count] = value_of(type, b);
     }
     return LOCI_OK;
@@ -174,13 +174,13 @@ static loci_status array(struct reader *r, struct entry *to)
     loci_status s;
     if ((s = read_bytes(r, &type, 4)) || (s = read_bytes(r, &count, 8))) return s;
     IO_CHECK(r->e, PLANTED_BUG(3, type < TYPES && type != ARRAY),
-             "'%.64s' is an array of type %u; arrays hold numbers or strings", to->name,
+             "'%.64s' is an array of type %u, but must contain numbers or strings", to->name,
              (unsigned)type);
     to->array = true, to->type = type;
     IO_CHECK(r->e, count <= left(r) / (type == STRING ? 8 : (uint64_t)sizes[type]),
              "'%.64s' claims %" PRIu64 " values, more than the %" PRIu64 " bytes left can hold",
              to->name, count, left(r));
-    IO_CHECK(r->e, count <= MAX_ARRAY, "'%.64s' has %" PRIu64 " values, at most %d can be",
+    IO_CHECK(r->e, count <= MAX_ARRAY, "'%.64s' has %" PRIu64 " values; the limit is %d",
              to->name, count, MAX_ARRAY);
     if (type != STRING) return numbers(r, type, count, to);
     for (uint64_t i = 0; i < count; i++)
@@ -195,7 +195,8 @@ static loci_status read_entry(struct reader *r, struct entry *to)
     loci_status s;
     if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_bytes(r, &type, 4))) return s;
     IO_CHECK(r->e, *to->name, "a key is empty");
-    IO_CHECK(r->e, type < TYPES, "'%.64s' has the unknown type %u; 0 to %d are known", to->name,
+    IO_CHECK(r->e, type < TYPES,
+             "'%.64s' has the unknown type %u; known types are 0 to %d", to->name,
              (unsigned)type, TYPES - 1);
     to->type = type;
     if (type == ARRAY) return array(r, to);
@@ -228,8 +229,10 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
 {
     uint32_t rank;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_bytes(r, &rank, 4))) return s;
-    IO_CHECK(r->e, rank <= MAX_RANK, "tensor '%.64s' has %u dimensions, more than %d", p->name,
+    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_bytes(r, &rank, 4)))
+        return s;
+    IO_CHECK(r->e, rank <= MAX_RANK,
+             "tensor '%.64s' has %u dimensions, but at most %d are allowed", p->name,
              (unsigned)rank, MAX_RANK);
     p->count = 1;
     for (uint32_t i = 0; i < rank; i++) {
@@ -240,7 +243,7 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
     }
     if ((s = read_bytes(r, &p->type, 4)) || (s = read_bytes(r, &p->at, 8))) return s;
     IO_CHECK(r->e, p->at % alignment == 0,
-             "the data of tensor '%.64s' start at %" PRIu64 ", no multiple of %" PRIu64, p->name,
+             "the data of tensor '%.64s' start at %" PRIu64 ", not a multiple of %" PRIu64, p->name,
              p->at, alignment);
     return LOCI_OK;
 }
@@ -271,7 +274,7 @@ static loci_status read_places(struct reader *r, struct gguf *g, uint64_t count)
     const uint64_t size = r->from->size, data = (r->at + alignment - 1) / alignment * alignment;
     for (struct place *p = g->place; p < g->place + g->places; p++) {
         IO_CHECK(r->e, PLANTED_BUG(2, data <= size && p->at <= size - data),
-                 "the data of tensor '%.64s' start behind the end of the file", p->name);
+                 "the data of tensor '%.64s' start after the end of the file", p->name);
         p->at += data;
     }
     return LOCI_OK;
@@ -302,8 +305,9 @@ static loci_status read_file(struct reader *r, struct gguf *g)
     if ((s = read_bytes(r, &magic, 4)) || (s = read_bytes(r, &version, 4))) return s;
     /* The first version counts in 32 bits. */
     IO_CHECK(r->e, version == 2 || version == 3,
-             "GGUF version %u is not known here; 2 and 3, little-endian, are", (unsigned)version);
-    if ((s = read_bytes(r, &tensors, 8)) || (s = read_bytes(r, &keys, 8)) || (s = read_entries(r, g, keys)))
+             "GGUF version %u is not supported; 2 and 3, little-endian, are", (unsigned)version);
+    if ((s = read_bytes(r, &tensors, 8)) || (s = read_bytes(r, &keys, 8))
+        || (s = read_entries(r, g, keys)))
         return s;
     return read_places(r, g, tensors);
 }

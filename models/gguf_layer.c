@@ -24,8 +24,9 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     if (s) return s;
     /* a wrong guess would give layers the other kind's base */
     IO_CHECK(e, v || g->arch->layers != LOCAL_BASE || period > 0,
-             "attention.sliding_window_pattern is missing; it says which layers are full");
-    if (v && v->array) {                 /* per layer: true if its window slides */
+             "attention.sliding_window_pattern is missing; it must say which layers have full "
+             "attention");
+    if (v && v->array) {                 /* per layer: does its window slide? */
         double slides = 0;
         s = loci_gguf_number(g, "attention.sliding_window_pattern", layer, 0, 1, &slides, e);
         *full = slides == 0;
@@ -99,12 +100,12 @@ static loci_status find_channels(const struct gguf_model *g, int layer, bool ful
     const bool of_sliding = !full && loci_gguf_setting(g, "rope.dimension_count_swa");
     const char *key = of_sliding ? "rope.dimension_count_swa" : "rope.dimension_count";
     IO_CHECK(e, t->head_dim > 0,
-             "attention.key_length is missing, and so is embedding_length or attention.head_count "
-             "that would tell it");
+             "attention.key_length is missing, and cannot be computed without embedding_length and "
+             "attention.head_count");
     t->dim = t->head_dim;
     const loci_status s = loci_gguf_whole(g, key, layer, 2, MAX_HEAD, &t->dim, e);
     if (s) return s;
-    IO_CHECK(e, t->dim <= t->head_dim, "%s %d is more than the head's %d channels", key, t->dim,
+    IO_CHECK(e, t->dim <= t->head_dim, "%s %d must not exceed the head's %d channels", key, t->dim,
              t->head_dim);
     if (g->arch->last) t->offset = t->head_dim - t->dim;
     return LOCI_OK;
@@ -116,13 +117,13 @@ static loci_status find_sections(const struct gguf_model *g, struct settings *t,
     const struct entry *v = loci_gguf_setting(g, "rope.dimension_sections");
     if (!v) return LOCI_OK;
     IO_CHECK(e, v->array && v->type != STRING && (v->count == 3 || v->count == 4),
-             "rope.dimension_sections must be 3 or 4 numbers of pairs");
+             "rope.dimension_sections must have 3 or 4 numbers of pairs");
     int sum = 0;
     for (int i = 0; i < v->count; i++) {
         const double x = v->value[i], most = i < 3 ? MAX_PAIRS_READ : 0;
         IO_CHECK(e, x >= 0 && x <= most && x == floor(x),
-                 "number %d of rope.dimension_sections is %g; "
-                 "the first three count pairs, the fourth must be 0",
+                 "number %d of rope.dimension_sections is %g; the first three must count pairs, "
+                 "the fourth must be 0",
                  i, x);
         if (i < 3) sum += t->sections[i] = (int)x;
     }
@@ -164,8 +165,8 @@ static loci_status divide_by(const struct gguf_model *g, enum factors k, double 
              g->factor_count[k], pairs);
     for (int i = 0; i < pairs; i++) {
         IO_CHECK(e, g->factors[k][i] < STILL,
-                 "number %d of %s holds its pair still, "
-                 "which is known behind ones only, in heads that turn as a whole",
+                 "number %d of %s stops its pair, which is supported only after factors of 1 in "
+                 "heads that rotate as a whole",
                  i, name);
         to[i] = g->factors[k][i] * all;
     }
@@ -196,9 +197,9 @@ static loci_status find_yarn(const struct gguf_model *g, int layer, double facto
     loci_status s = loci_gguf_number(g, "rope.scaling.yarn_log_multiplier", layer, 0, 1e3,
                                      &log_multiplier, e);
     if (s) return s;
-    IO_CHECK(e, factor > 0, "rope.scaling.factor is missing, which rope.scaling.type yarn needs");
+    IO_CHECK(e, factor > 0, "rope.scaling.factor is missing; rope.scaling.type yarn requires it");
     IO_CHECK(e, !g->factor_count[FREQS],
-             "%s beside rope.scaling.type yarn is a combination that we cannot express",
+             "%s together with rope.scaling.type yarn is not supported",
              loci_gguf_factor_names[FREQS]);
     t->scaling = "yarn";
     set_option(t, "factor", factor);
@@ -249,7 +250,7 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
     const double context = t->trained_length;
     double factor = 0, old = 0, original = context, attention = 0, yarn = 0;
     loci_status s;
-    IO_CHECK(e, !v || v->text, "rope.scaling.type must be a word");
+    IO_CHECK(e, !v || v->text, "rope.scaling.type must be a string");
     const char *type = v ? v->text : lists ? "longrope" : "linear";
     if ((s = loci_gguf_number(g, "rope.scale_linear", layer, 0, 1e18, &old, e))
         || (s = loci_gguf_number(g, "rope.scaling.factor", layer, 0, 1e18, &factor, e))
@@ -259,7 +260,7 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
         || (s = loci_gguf_number(g, "rope.scaling.yarn_attn_factor", layer, 0, 1e6, &yarn, e)))
         return s;
     IO_CHECK(e, !loci_gguf_setting(g, "rope.scaling.alpha"),
-             "rope.scaling.alpha is not known here; known: factor attn_factor "
+             "rope.scaling.alpha is not supported; supported: factor attn_factor "
              "original_context_length yarn_log_multiplier yarn_ext_factor yarn_attn_factor "
              "yarn_beta_fast yarn_beta_slow");
     if (factor == 0) factor = old;
@@ -269,7 +270,8 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
         return find_linear(g, scaled ? factor : 1, original, t, e);
     }
     IO_CHECK(e, original >= 1,
-             "rope.scaling.original_context_length is missing, and so is context_length");
+             "rope.scaling.original_context_length or context_length is missing; one of them is "
+             "required");
     t->trained_length = original;
     if (!strcmp(type, "yarn")) {
         t->times = (attention > 0 ? attention : 1) * (yarn > 0 ? yarn : 1);
@@ -324,7 +326,7 @@ static loci_status read_instead(const struct gguf_model *g, struct settings *t, 
     loci_status s = loci_gguf_number(g, "attention.max_alibi_bias", 0, 0, 1e6, &most, e);
     if (s) return s;
     IO_CHECK(e, most == 0 || most == 8,
-             "attention.max_alibi_bias is %g, but slopes are known for 8", most);
+             "attention.max_alibi_bias is %g, but only 8 is supported", most);
     if (most > 0) t->instead = "alibi";
     return LOCI_OK;
 }

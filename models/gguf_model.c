@@ -201,7 +201,8 @@ static loci_status read_factors(struct gguf_model *g, const struct source *from,
     IO_CHECK(e, p->type == 0, "%s must be stored as F32 (type 0), not as type %u", p->name,
              (unsigned)p->type);
     IO_CHECK(e, p->count >= 1 && p->count <= MAX_PAIRS_READ,
-             "%s has %" PRIu64 " numbers; 1 to %d pairs can be", p->name, p->count, MAX_PAIRS_READ);
+             "%s has %" PRIu64 " numbers, but must have 1 to %d", p->name, p->count,
+             MAX_PAIRS_READ);
     const loci_status s = loci_gguf_floats(from, p, x, e);
     if (s) return s;
     g->factor_count[k] = (int)p->count;
@@ -237,12 +238,12 @@ static loci_status find_arch(struct gguf_model *g, loci_error *e)
 {
     const struct entry *v = loci_gguf_find(&g->file, "general.architecture");
     IO_CHECK(e, v && v->text,
-             "general.architecture is missing; it decides which channels form a pair");
+             "general.architecture is missing; it determines the pairing of channels");
     for (int i = 0; i < ARCHS; i++)
         if (!strcmp(archs[i].name, v->text)) g->arch = &archs[i];
     IO_CHECK(e, g->arch,
-             "architecture '%.32s' is not known here, and which channels form a pair would be "
-             "a guess; docs/models.md lists those that are",
+             "architecture '%.32s' is not supported, and its pairing would be a guess; "
+             "docs/models.md lists the supported ones",
              v->text);
     return LOCI_OK;
 }

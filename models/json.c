@@ -48,7 +48,7 @@ loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_erro
     /* no memory for the sentence either */
     if (!agreed || !why.text[0] || json_error_code(&why) == json_error_out_of_memory)
         return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    return loci_io_fail(e, LOCI_BAD_ARG, "neither GGUF nor sound JSON: %.120s (line %d)", why.text,
+    return loci_io_fail(e, LOCI_BAD_ARG, "neither GGUF nor valid JSON: %.120s (line %d)", why.text,
                         why.line);
 }
 

@@ -19,7 +19,7 @@ double loci_yarn_mscale(double factor, double c)
 
 loci_status loci_check_head(const struct settings *s, loci_error *e)
 {
-    IO_CHECK(e, s->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be",
+    IO_CHECK(e, s->head_dim <= MAX_HEAD, "the head has %d channels, but must have 1 to %d",
              s->head_dim, MAX_HEAD);
     return LOCI_OK;
 }
@@ -55,10 +55,10 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
     IO_CHECK(e, m,
-             "loci_model_open: there is no place for the model; "
-             "give the address of a loci_model *");
+             "loci_model_open: model must not be NULL; it receives the model");
     *m = NULL;
-    IO_CHECK(e, path, "loci_model_open: the path is NULL; a config.json or a GGUF file is wanted");
+    IO_CHECK(e, path,
+             "loci_model_open: path must not be NULL; it names a config.json or a GGUF file");
     loci_status s = loci_io_open(&from, path, e);
     if (!s) {
         s = open_source(m, &from, e);
@@ -71,11 +71,10 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 loci_status loci_model_parse(loci_model **m, const void *bytes, size_t size, loci_error *e)
 {
     IO_CHECK(e, m,
-             "loci_model_parse: there is no place for the model; "
-             "give the address of a loci_model *");
+             "loci_model_parse: model must not be NULL; it receives the model");
     *m = NULL;
     IO_CHECK(e, bytes || size == 0,
-             "loci_model_parse: the bytes are NULL, but there are to be %zu of them", size);
+             "loci_model_parse: bytes must not be NULL; size is %zu", size);
     return open_source(m, &(struct source){ .fd = -1, .bytes = bytes, .size = size }, e);
 }
 
@@ -177,7 +176,7 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
-             "%d of %d channels cannot turn; it must be an even number of them", s->dim,
+             "%d of %d channels rotate, but the number must be even", s->dim,
              s->head_dim);
     write_text(s, length, 0, r->encoding);
     loci_status status = read_plan(s, r, e);
@@ -240,10 +239,12 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
              "loci_model_rope: there is no place for the result; give the address of a loci_rope");
     memset(r, 0, sizeof *r);
     IO_CHECK(e, m,
-             "loci_model_rope: the model is NULL; loci_model_open or loci_model_parse makes one");
-    IO_CHECK(e, layer >= 0 && layer < m->layers, "there is no layer %d: the model has 0 to %d",
+             "loci_model_rope: model must not be NULL; loci_model_open() or loci_model_parse() "
+             "makes one");
+    IO_CHECK(e, layer >= 0 && layer < m->layers, "layer %d must be from 0 to %d",
              layer, m->layers - 1);
-    IO_CHECK(e, length >= 0 && length <= 1e18, "a context of %g tokens is none; 1 to 1e18 can be",
+    IO_CHECK(e, length >= 0 && length <= 1e18,
+             "the context length %g must be from 1 to 1e18, or 0 for the trained one",
              length);
     struct settings *s = calloc(1, sizeof *s);
     char *text = calloc(1, TEXT_ROOM);

@@ -72,8 +72,8 @@ static loci_status look(const char *path, char **target, struct stat *old, loci_
 {
     IO_CHECK(e, *path, "cannot write: the name is empty");
     IO_CHECK(e, strcmp(path, "-"),
-             "cannot write to standard output, as the result appears whole or not at all; "
-             "./- is a file of that name");
+             "cannot write to standard output: a file is written completely or not at all; use ./- "
+             "for a file of that name");
     IO_CHECK(e, path[strlen(path) - 1] != '/', "cannot write: this names a folder, not a file");
     if (stat(path, old)) {
         if (errno != ENOENT) return system_error(e, "write");
@@ -101,7 +101,8 @@ loci_status loci_output_check(const char *path, int inputs, const char *const *i
     free(target);
     for (int i = 0; i < inputs && old.st_mode; i++)
         IO_CHECK(e, stat(input[i], &in) || in.st_dev != old.st_dev || in.st_ino != old.st_ino,
-                 "this file is read and would be overwritten; the result must go to another one");
+                 "this is an input file and would be overwritten; write the result to another "
+                 "file");
     return LOCI_OK;
 }
 
@@ -250,7 +251,7 @@ loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");
     const sigset_t before = block_signals();
     if (!so_far && rename(o->temp, o->path))
-        so_far = system_error(e, "put the new file into its place");
+        so_far = system_error(e, "rename the new file");
     if (so_far) unlink(o->temp);
     unlist(o);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

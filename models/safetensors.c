@@ -47,7 +47,7 @@ struct parser { char *text, *at; loci_error *e; };
 static loci_status expected(const struct parser *p, const char *what)
 {
     return loci_io_fail(p->e, LOCI_BAD_ARG,
-                        "the header is not sound: at its byte %td %s was expected", p->at - p->text,
+                        "the header is invalid: at its byte %td %s was expected", p->at - p->text,
                         what);
 }
 
@@ -173,13 +173,13 @@ static loci_status parse_value(struct parser *p, struct safetensor *t, int key, 
     } else if (key == SHAPE) {
         t->rank = read_list(p, t->shape, ST_MAX_RANK);
         IO_CHECK(p->e, t->rank >= 0,
-                 "the shape of tensor '%.64s' must be a list of whole numbers, none negative",
+                 "the shape of tensor '%.64s' must be a list of non-negative whole numbers",
                  t->name);
         IO_CHECK(p->e, t->rank <= ST_MAX_RANK, "tensor '%.64s' has more than %d dimensions",
                  t->name, ST_MAX_RANK);
     } else {
         IO_CHECK(p->e, read_list(p, range, 2) == 2,
-                 "the data_offsets of tensor '%.64s' must be two whole numbers, none negative",
+                 "the data_offsets of tensor '%.64s' must be two non-negative whole numbers",
                  t->name);
     }
     return LOCI_OK;
@@ -201,8 +201,8 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
         if (!key || !accept(p, ':')) return expected(p, "a key and a colon");
         while (k < KEYS && strcmp(keys[k], key)) k++;
         IO_CHECK(p->e, k < KEYS && !seen[k],
-                 "the entry of tensor '%.64s' must hold dtype, shape and data_offsets, "
-                 "each once and nothing else",
+                 "the entry of tensor '%.64s' must contain dtype, shape and data_offsets, each "
+                 "once, and nothing else",
                  name);
         seen[k] = true;
         const loci_status s = parse_value(p, t, k, range);
@@ -210,18 +210,18 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     } while (accept(p, ','));
     if (!accept(p, '}')) return expected(p, "',' or '}'");
     IO_CHECK(p->e, seen[DTYPE] && seen[SHAPE] && seen[OFFSETS],
-             "the entry of tensor '%.64s' must hold dtype, shape and data_offsets", name);
+             "the entry of tensor '%.64s' must contain dtype, shape and data_offsets", name);
 
     bool fits = true;
     for (int i = 0; i < t->rank; i++)
         fits = fits && !__builtin_mul_overflow(t->count, t->shape[i], &t->count);
     fits = fits && !__builtin_mul_overflow(t->count, (ptrdiff_t)types[t->type].size, &bytes);
     IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= capacity,
-             "the data_offsets of tensor '%.64s' do not lie in the data of %llu bytes", name,
+             "the data_offsets of tensor '%.64s' must lie within the %llu bytes of data", name,
              (unsigned long long)capacity);
     /* a shape whose product does not fit has no data of that size either */
     IO_CHECK(p->e, fits && bytes == range[1] - range[0],
-             "tensor '%.64s' has %lld bytes of data, but its shape says otherwise", name,
+             "tensor '%.64s' has %lld bytes of data, which does not match its shape", name,
              (long long)(range[1] - range[0]));
     t->offset = (uint64_t)range[0];
     t->bytes = (uint64_t)bytes;
@@ -231,10 +231,11 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
 /* Strings only: the format has no other values in __metadata__. */
 static loci_status parse_meta(struct parser *p, struct safetensors *f)
 {
-    IO_CHECK(p->e, !f->meta, "__metadata__ is there twice");
+    IO_CHECK(p->e, !f->meta, "__metadata__ occurs twice");
     if (!accept(p, '{')) return expected(p, "the '{' of __metadata__");
     const size_t count = count_outside(p->at, ':', '}');         /* one per entry */
-    IO_CHECK(p->e, count <= ST_MAX_META, "__metadata__ has %zu entries, more than %d", count,
+    IO_CHECK(p->e, count <= ST_MAX_META,
+             "__metadata__ has %zu entries, but at most %d are allowed", count,
              ST_MAX_META);
     f->meta = calloc(count + 1, sizeof *f->meta);
     if (!f->meta) return loci_io_fail(p->e, LOCI_NO_MEMORY, "out of memory");
@@ -279,8 +280,8 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
     for (int i = 0; i < f->count; i++) name[i] = f->tensor[i].name;
     for (int i = 0; i < f->meta_count; i++) key[i] = f->meta[i].key;
     const char *tensor = find_twin(name, f->count), *meta = find_twin(key, f->meta_count);
-    if (tensor) s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", tensor);
-    else if (meta) s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", meta);
+    if (tensor) s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' occurs twice", tensor);
+    else if (meta) s = loci_io_fail(e, LOCI_BAD_ARG, "'%.64s' occurs twice in __metadata__", meta);
     free(name);
     return s;
 }
@@ -295,13 +296,15 @@ static loci_status check_data(struct safetensors *f, uint64_t capacity, loci_err
                  f->tensor[i].name,
                  f->tensor[i].offset < at ? "overlaps another tensor"
                                           : "does not follow that of the tensor before it");
-    IO_CHECK(e, PLANTED_BUG(1, at == capacity), "%llu bytes at the end of the file belong to no tensor",
+    IO_CHECK(e, PLANTED_BUG(1, at == capacity),
+             "the last %llu bytes of the file belong to no tensor",
              (unsigned long long)(capacity - at));
     return LOCI_OK;
 }
 
 /* f->text has `length` bytes and a zero. */
-static loci_status parse_header(struct safetensors *f, size_t length, uint64_t capacity, loci_error *e)
+static loci_status parse_header(struct safetensors *f, size_t length, uint64_t capacity,
+                                loci_error *e)
 {
     struct parser p = { f->text, f->text, e };
     IO_CHECK(e, f->text[0] == '{', "the header does not start with '{'");
@@ -335,14 +338,15 @@ static loci_status read_header(struct safetensors *f, const struct source *from,
 {
     const uint64_t size = from->size;
     uint64_t n;
-    IO_CHECK(e, size >= 8, "the file has %llu bytes: too short for a safetensors file",
+    IO_CHECK(e, size >= 8, "the file has %llu bytes, which is too short for a safetensors file",
              (unsigned long long)size);
     loci_status s = loci_io_read(from, &n, 8, 0, e);
     if (s) return s;
     IO_CHECK(e, n <= size - 8,
-             "the header claims %llu bytes, but %llu are there: truncated, or no safetensors file",
+             "the header claims %llu bytes, but the file has only %llu: it is truncated or not a "
+             "safetensors file",
              (unsigned long long)n, (unsigned long long)size - 8);
-    IO_CHECK(e, n <= ST_MAX_HEADER, "the header claims %llu bytes, more than %d",
+    IO_CHECK(e, n <= ST_MAX_HEADER, "the header claims %llu bytes, but at most %d are allowed",
              (unsigned long long)n, ST_MAX_HEADER);
     f->data = 8 + n;
     f->text = malloc((size_t)n + 1);

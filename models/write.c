@@ -99,7 +99,8 @@ static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loc
              "cannot write: the name of tensor '%.64s' must be UTF-8 of 1 to %d bytes", t->name,
              ST_MAX_NAME);
     IO_CHECK(e, t->rank >= 0 && t->rank <= ST_MAX_RANK,
-             "cannot write: tensor '%.64s' has %d dimensions; 0 to %d can be", t->name, t->rank,
+             "cannot write: tensor '%.64s' has %d dimensions, but must have 0 to %d",
+             t->name, t->rank,
              ST_MAX_RANK);
     ptrdiff_t bytes = (ptrdiff_t)loci_safetensors_type_size(t->type), sum;
     bool fits = true;
@@ -118,7 +119,7 @@ static loci_status check_all(int count, const struct safetensor *t, int meta_cou
     *total = 0;
     for (int i = 0; i < meta_count; i++)
         IO_CHECK(e, is_utf8(meta[i].key) && is_utf8(meta[i].value),
-                 "cannot write: the metadata '%.64s' are no UTF-8", meta[i].key);
+                 "cannot write: the metadata '%.64s' must be UTF-8", meta[i].key);
     for (int i = 0; i < count; i++) {
         const loci_status s = check_tensor(&t[i], total, e);
         if (s) return s;
@@ -148,7 +149,8 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     if (s) return s;
     put_header(&head, count, t, meta_count, meta);
     IO_CHECK(e, head.length <= ST_MAX_HEADER,
-             "cannot write: the header would have %zu bytes, more than %d", head.length,
+             "cannot write: the header would have %zu bytes, but at most %d are allowed",
+             head.length,
              ST_MAX_HEADER);
     head = (struct text){ .to = malloc(head.length) };
     if (!head.to) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
@@ -163,7 +165,7 @@ loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data,
                                  loci_error *e)
 {
     IO_CHECK(e, bytes <= w->left,
-             "cannot write %" PRIu64 " bytes where the tensors have %" PRIu64 " more", bytes,
+             "cannot write %" PRIu64 " bytes: the tensors have only %" PRIu64 " left", bytes,
              w->left);
     w->left -= bytes;
     return loci_output_put(&w->out, data, (size_t)bytes, e);
@@ -173,7 +175,7 @@ loci_status loci_safetensors_end(struct safetensors_writer *w, loci_status so_fa
 {
     if (!so_far && w->left)
         so_far = loci_io_fail(e, LOCI_BAD_ARG,
-                              "cannot end the file: its tensors have %" PRIu64 " more bytes",
+                              "cannot end the file: %" PRIu64 " bytes of its tensors are missing",
                               w->left);
     return loci_output_end(&w->out, so_far, e);
 }

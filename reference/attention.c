@@ -155,8 +155,8 @@ static void read_rotated(const struct problem *p, loci_which which, loci_view x,
 }
 
 /* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x. */
-static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
-                      ptrdiff_t rows, double *dy)
+static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads,
+                        int copies, ptrdiff_t rows, double *dy)
 {
     int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;

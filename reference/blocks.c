@@ -99,8 +99,8 @@ static precise exponent(const struct problem *p, int e, const struct blocks_by *
 }
 
 /* Channels after the last block are copied. */
-static void rotate_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
-                        int head, ptrdiff_t row, const double *x, double *y)
+static void rotate_blocks(const struct problem *p, int e, const struct blocks_by *b,
+                          loci_which which, int head, ptrdiff_t row, const double *x, double *y)
 {
     int n = b->block, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
     double *out;
@@ -150,27 +150,30 @@ static void rotate_blocks_backward(const struct problem *p, int e, const struct 
 }
 
 /* Defines the functions of an encoding from its blocks. */
-#define DEFINE_BLOCKS(name_)                                                                       \
-    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,   \
-                      const double *x, double *y)                                                  \
-    {                                                                                              \
-        struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        rotate_blocks(p, e, &b, which, head, row, x, y);                                             \
-    }                                                                                              \
-    static void name_##_backward(const struct problem *p, int e, loci_which which, int head,       \
-                                 ptrdiff_t row, const double *x, const double *dy, double *dx)     \
-    {                                                                                              \
-        struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        rotate_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
-    }                                                                                              \
-    static ptrdiff_t name_##_room(const struct problem *p, int e)                                  \
-    {                                                                                              \
-        struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        return room_of(&b);                                                                        \
-    }                                                                                              \
-    const struct definition loci_define_##name_ = {                                                \
-        .name = #name_, .rotate = name_, .rotate_backward = name_##_backward, .scratch_size = name_##_room,    \
-        .matrices = true,                                                                          \
+#define DEFINE_BLOCKS(name_) \
+    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, \
+                      const double *x, double *y) \
+    { \
+        struct blocks_by b = blocks_of_##name_(p, e); \
+        rotate_blocks(p, e, &b, which, head, row, x, y); \
+    } \
+    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, \
+                                 ptrdiff_t row, const double *x, const double *dy, double *dx) \
+    { \
+        struct blocks_by b = blocks_of_##name_(p, e); \
+        rotate_blocks_backward(p, e, &b, which, head, row, x, dy, dx); \
+    } \
+    static ptrdiff_t name_##_room(const struct problem *p, int e) \
+    { \
+        struct blocks_by b = blocks_of_##name_(p, e); \
+        return room_of(&b); \
+    } \
+    const struct definition loci_define_##name_ = { \
+        .name = #name_, \
+        .rotate = name_, \
+        .rotate_backward = name_##_backward, \
+        .scratch_size = name_##_room, \
+        .matrices = true, \
     };
 
 /* ---- comrope -----------------------------------------------------------------------------------

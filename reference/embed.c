@@ -133,7 +133,8 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
-    double *scratch_size = calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *scratch_size);
+    double *scratch_size =
+        calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *scratch_size);
     CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
     loci_reference_dtensors(p, scratch_size);
     int width = plan->model_dim;

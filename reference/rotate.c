@@ -567,7 +567,8 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
         calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_scratch(p)),
                sizeof *scratch_size);
     CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
-    double *x1 = scratch_size + loci_reference_dtensors(p, scratch_size), *dy1 = x1 + p->D, *unused = dy1 + p->D;
+    double *x1 = scratch_size + loci_reference_dtensors(p, scratch_size), *dy1 = x1 + p->D,
+           *unused = dy1 + p->D;
     p->scratch_size = unused + p->D;
     x = dense(x, heads, rows, p->D), y = dense(y, heads, rows, p->D);
     dy = dense(dy, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);

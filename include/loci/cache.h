@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* loci/cache.h: keys and values of sequences that grow, laid out so that decode is a plain stream.
+/* loci/cache.h: keys and values of growing sequences, stored as decode reads them.
  *
- *     loci_cache *cache;                   // desc.keys_rotated = 1, where the encoding rotates
+ *     loci_cache *cache;                              // desc.keys_rotated = 1 with a rotation
  *     void *memory = aligned_alloc(64, loci_cache_size(plan, batch, capacity));
  *     loci_cache_create(&cache, plan, batch, capacity, 0, memory, &error);
  *
@@ -9,16 +9,22 @@
  *                                .q = ..., .k = ..., .v = ..., .o = ...);
  *     call.work_bytes = loci_workspace(plan, &call, 0);     // for all calls of up to n rows
  *     work = aligned_alloc(64, call.work_bytes);
- *     loci_cache_append(plan, tables, work, cache, &call);  // the new k and v: turned, stored
+ *
+ *     // The prompt with n rows, then each new token with q_len = k_len = 1:
+ *     loci_cache_append(plan, tables, work, cache, &call);  // stores the new k and v
  *     loci_forward(plan, tables, work, &call);              // the new q, against all keys
  *
- * Its use is optional: loci_forward() reads keys of any layout in place, in pages too.  With a
- * cache the same call serves both: append reads k, v, k_len, k_lens, k_pos, k_coord and the INPUT
- * tensors by key, all of the new tokens only; forward reads the rest.  The bits are those of a call
- * on all keys at once, given the same keys: in 16 bits, keys are rounded when they are stored.
+ * One loci_call serves both functions.  Append reads k, v, k_len, k_lens, k_pos, k_coord and the
+ * INPUT tensors by key, for the new tokens only.  It rotates the keys, so pass them unrotated.
+ * Forward reads the other fields.
  *
- * The memory is yours; a cache holds no pointer, so it may be moved, copied or saved, while nobody
- * uses it, and opened again.  Readers may share it; append, truncate and remove want it alone. */
+ * A cache is optional: loci_forward() also reads keys of any layout in place, and in pages.  The
+ * bits are those of one call on all keys.  With a 16-bit dtype, rotated keys are rounded when they
+ * are stored; a call on raw keys does not round them.
+ *
+ * You own the memory.  A cache contains no pointers: while no call uses it, you may move, copy or
+ * save it, and open it again.  Calls that read a cache may share it.  Append, truncate and remove
+ * need exclusive access. */
 #ifndef LOCI_LOCI_CACHE_H
 #define LOCI_LOCI_CACHE_H
 
@@ -28,39 +34,39 @@
 extern "C" {
 #endif
 
-/* Bytes of a cache for `batch` sequences of up to `capacity` keys; 0 = impossible. */
+/* Bytes of a cache for `batch` sequences of up to `capacity` keys; 0 if an argument is invalid. */
 LOCI_API size_t loci_cache_size(const loci_plan *, ptrdiff_t batch, ptrdiff_t capacity);
 
-/* An empty one in `memory`, which starts on 64 bytes.  ring 1: sequences go on without end, and the
- * oldest keys make room for new ones; the plan's window must hide them, so capacity is at least
- * window_left + 64 + the rows of a call. */
+/* Creates an empty cache in `memory`, which is aligned to 64 bytes.  ring 1: sequences grow without
+ * end, and new keys overwrite the oldest ones.  The plan then needs a window that hides the
+ * overwritten keys: capacity >= window_left + 64 + the rows of a call. */
 LOCI_API loci_status loci_cache_create(loci_cache **, const loci_plan *, ptrdiff_t batch,
                                        ptrdiff_t capacity, int ring, void *memory, loci_error *);
 
-/* One that is in `memory` already, of `bytes` bytes: moved, copied, or saved and loaded by a
- * program with the same plan on a machine with the same order of bytes.  Its form, lengths and
- * positions are checked, and so they are in every call; the numbers of keys and values cannot
- * be. */
+/* Opens a cache that was moved, copied, or saved and loaded.  `memory` has `bytes` bytes.  The
+ * plan must be the same and the machine must have the same byte order.  Form, lengths and positions
+ * are validated here and in every call; the numbers in keys and values cannot be. */
 LOCI_API loci_status loci_cache_open(loci_cache **, const loci_plan *, void *memory, size_t bytes,
                                      loci_error *);
 
-/* Adds k_len keys to each sequence, or of entry b the last k_lens[b] of them: rows of a batch are
- * aligned at their ends, for queries and keys alike.  Positions go on by themselves, unless k_pos
- * says otherwise from the first key on.  When its host cancels it, the cache holds the keys it
- * held; only a ring may have lost old ones, whose places the new ones were to take. */
+/* Appends k_len keys to each sequence; with k_lens, the last k_lens[b] of them to entry b.  Rows
+ * are aligned at their ends, for queries and keys alike.  Positions continue from the last key
+ * unless every append gives k_pos.  If the host cancels it, the cache contains the keys that it
+ * had before; a ring may have lost the oldest ones, which the new keys were to overwrite. */
 LOCI_API loci_status loci_cache_append(const loci_plan *, const void *tables, void *work,
                                        loci_cache *, const loci_call *);
 
-/* keys so far; LOCI_NONE: no such entry */
+/* The number of keys of an entry; LOCI_NONE if there is no such entry. */
 LOCI_API int64_t loci_cache_length(const loci_cache *, ptrdiff_t entry);
 
-/* Forgets the keys of a sequence from `length` on. */
+/* Deletes the keys of a sequence from key `length` on. */
 LOCI_API loci_status loci_cache_truncate(loci_cache *, ptrdiff_t entry, int64_t length,
                                          loci_error *);
 
-/* Forgets `count` keys from `first` on; the later ones move up, with their positions: turned keys
- * are turned back by as much, and in 16 bits rounded again.  call: batch, host, error, and cache;
- * loci_workspace() of that call, or of any other on the cache, is enough. */
+/* Deletes `count` keys from key `first` on.  Later keys move up, and their positions fall by
+ * `count`.  Rotated keys are rotated back accordingly, which rounds them again in 16 bits.  Of the
+ * call, batch, host, error and cache are read; its loci_workspace() is enough, and so is that of
+ * any other call on the cache. */
 LOCI_API loci_status loci_cache_remove(const loci_plan *, const void *tables, void *work,
                                        loci_cache *, ptrdiff_t entry, int64_t first, int64_t count,
                                        const loci_call *);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* loci/convert.h: what moves a model from one engine's conventions to another's.
+/* loci/convert.h: converts a model from the conventions of one engine to those of another.
  *
  * Weights between pairings, tables of cos and sin in the layouts that engines read, and rounding to
- * 16 bits.  How the keys of a cache are moved to other positions is told in docs/convert.md:
- * loci_rotate does it.  Nothing here allocates. */
+ * 16 bits.  loci_rotate() moves the keys of a cache to other positions, see docs/convert.md.
+ * Nothing here allocates memory. */
 #ifndef LOCI_LOCI_CONVERT_H
 #define LOCI_LOCI_CONVERT_H
 
@@ -15,61 +15,73 @@ extern "C" {
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Numbers [outer][heads][dim][inner] whose channels (dim) are put into the order of another
- * pairing.  What they are:
+/* An array [outer][heads][dim][inner] whose channels (dim) are put into the order of another
+ * pairing:
  *
- *     a weight [heads * dim][model], as most files have it         inner = model
+ *     a weight [heads * dim][model], as in most files              inner = model
  *     a weight [model][heads * dim], its transpose                 outer = model
- *     a bias [heads * dim], a norm per channel, heads = 1 if shared
+ *     a bias [heads * dim], or a norm per channel                  heads = 1 if it is shared
  *     a projection or a cache [tokens][heads * dim]                outer = tokens
  *
- * Convert W_q (with the query heads), W_k (with the kv heads), their biases and norms, and nothing
- * else: scores stay what they were, because q and k get the same order. */
+ * Convert W_q (with the query heads), W_k (with the kv heads), their biases and their norms, and
+ * nothing else.  Scores do not change, because q and k get the same order. */
 typedef enum { LOCI_HALF, LOCI_INTERLEAVED } loci_pairing;
 typedef struct {
-    size_t size;                         /* sizeof(loci_channels) */
-    size_t element;                      /* bytes of a number, 1 to 8; they are moved, never read as
-                                            numbers */
+    /* sizeof(loci_channels) */
+    size_t size;
+    /* Bytes of a number, 1 to 8.  Bytes are moved and not interpreted. */
+    size_t element;
     int heads, dim;
-    int turned, offset;                  /* channels offset .. offset + turned - 1 turn; turned 0 =
-                                            all from offset on */
-    ptrdiff_t outer, inner;              /* 0 = 1 */
-    ptrdiff_t stride;                    /* numbers from one [heads][dim][inner] to the next; 0 =
-                                            dense */
+    /* Channels offset .. offset + turned - 1 are rotated.  turned 0 = all from offset on. */
+    int turned, offset;
+    /* 0 = 1 */
+    ptrdiff_t outer, inner;
+    /* Numbers from one [heads][dim][inner] to the next; 0 = dense. */
+    ptrdiff_t stride;
 } loci_channels;
 #define LOCI_CHANNELS(...) { .size = sizeof(loci_channels), __VA_ARGS__ }
-/* y may be x; else they must not overlap.  error may be NULL. */
+/* y may be x; otherwise they must not overlap.  error may be NULL. */
 LOCI_API loci_status loci_convert_channels(const loci_channels *, loci_pairing from,
                                            loci_pairing to, const void *x, void *y,
                                            loci_error *error);
 
 /* ---- Tables of cos and sin ------------------------------------------------------------------- */
 
-/* A row per position: SPLIT c0 c1 .. (dim/2 numbers), HALF c0 c1 .. c0 c1 .., INTERLEAVED c0 c0 c1
- * c1 .. (dim numbers), dim being rope's, the channels that turn.  Both are multiplied by the
- * attention factor, and rounded once. */
+/* One row per position, for the dim channels that rope rotates:
+ *
+ *     SPLIT          c0 c1 ..             dim/2 numbers
+ *     HALF           c0 c1 .. c0 c1 ..    dim numbers
+ *     INTERLEAVED    c0 c0 c1 c1 ..       dim numbers
+ *
+ * cos and sin are multiplied by the attention factor and rounded once. */
 typedef enum { LOCI_TABLE_SPLIT, LOCI_TABLE_HALF, LOCI_TABLE_INTERLEAVED } loci_table_layout;
 typedef struct {
-    size_t size;                         /* sizeof(loci_rope_table) */
-    loci_table_layout layout;            /* of its own: the pairing of the plan's text does not
-                                            matter here */
-    loci_dtype dtype;                    /* of the table, whatever the plan's: F64, F32, BF16 or
-                                            F16 */
-    ptrdiff_t count;                     /* rows */
-    const int64_t *pos;                  /* [count]; NULL: 0, 1, ... */
-    ptrdiff_t row;                       /* numbers from a row to the next; 0 = dense.  cos beside
-                                            sin in one buffer: twice that */
-    void *cos, *sin;                     /* either may be NULL: not wanted */
+    /* sizeof(loci_rope_table) */
+    size_t size;
+    /* Independent of the pairing in the plan's text. */
+    loci_table_layout layout;
+    /* Of the table: F64, F32, BF16 or F16, independent of the plan's. */
+    loci_dtype dtype;
+    /* Number of rows. */
+    ptrdiff_t count;
+    /* [count]; NULL = 0, 1, ... */
+    const int64_t *pos;
+    /* Numbers from one row to the next; 0 = dense.  For cos next to sin in one buffer, twice that
+     * of a dense table. */
+    ptrdiff_t row;
+    /* Outputs.  NULL = not written. */
+    void *cos, *sin;
 } loci_rope_table;
 #define LOCI_ROPE_TABLE(...) { .size = sizeof(loci_rope_table), __VA_ARGS__ }
-/* Of a plan whose text has one rope; tensors as for loci_prepare (NULL where the plan has none). */
+/* The text of the plan has one rope.  tensors are those of loci_prepare(), NULL if the plan has
+ * none. */
 LOCI_API loci_status loci_export_rope(const loci_plan *, const void *const *tensors,
                                       const loci_rope_table *, loci_error *error);
 
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* y = x in dtype, to nearest, ties to even; too large becomes infinite, too small subnormal or 0,
- * NaN stays NaN. */
+/* y = x in dtype, rounded to nearest, ties to even.  A number that is too large becomes infinite,
+ * one that is too small becomes subnormal or 0, and NaN remains NaN. */
 LOCI_API loci_status loci_round(loci_dtype, ptrdiff_t count, const double *x, void *y);
 
 #ifdef __cplusplus

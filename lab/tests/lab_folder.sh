@@ -121,7 +121,7 @@ claimed() {                              # TEXT [AGE]: an unfinished run with th
 }
 taken() { claimed "$@" && says '^1 of 1 runs are done' "${one[@]}" -o "$work/c" && [ ! -e "$work/c/runs/$id/claim" ]; }
 left() {
-    claimed "$@" && cp "$work/c/runs/$id/claim" "$work/claim" && says '^0 of 1 runs are done, 1 are in other hands$' "${one[@]}" -o "$work/c" &&
+    claimed "$@" && cp "$work/c/runs/$id/claim" "$work/claim" && says '^0 of 1 runs are done, 1 are running in other processes$' "${one[@]}" -o "$work/c" &&
         cmp "$work/claim" "$work/c/runs/$id/claim" && [ "$(ls "$work/c/runs/$id")" = claim ]
 }
 here=$(uname -n)

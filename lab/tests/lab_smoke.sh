@@ -108,7 +108,7 @@ check "is JSON" json "$work/out"
 check "what the lab is" bash -c '"$1" lab | grep -q "^    smoke "' - "$LOCI"
 check "sample" says '^ +expected +[01]( [01])*$' sample "$dir" fox flipflop --count 2
 check "and it counts" grep -Eq '^[0-9]+ of [0-9]+ answers are right' "$work/out"
-check "an arm that was not run" refused "no run of arm 'xl'" sample "$dir" xl flipflop
+check "an arm that was not run" refused "no completed run of arm 'xl'" sample "$dir" xl flipflop
 check "a column that is none" refused "has no column '9L'" sample "$dir" fox flipflop --column 9L
 check "bench" says '"tokens_per_second": [0-9.e+]+' bench --size XS --arms nope --json
 check "is JSON" json "$work/out"
@@ -143,7 +143,7 @@ stop() {  # SIGNAL: starts or resumes the run, and stops it some steps later
         sleep 0.01
     done
     kill -"$1" $pid 2>/dev/null
-    wait $pid && grep -q '^0 of 1 runs are done, 1 are left; the same command goes on$' "$work/out" &&
+    wait $pid && grep -q '^0 of 1 runs are done, 1 are left; repeat the command to continue$' "$work/out" &&
         [ "$(ls $state | wc -l)" -eq 1 ] && [ ! -e $claim ] && [ -z "$(find "$work/parts" -name '*.loci-tmp')" ]
 }
 check "stopped by SIGINT" stop INT

@@ -36,6 +36,8 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
+    "must be NULL": "must be None",
+    "must not be NULL": "must not be None",
     "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
 }
 
@@ -175,10 +177,10 @@ class Option(c.Structure):
     _fields_ = [
         ("name", c.c_char_p),
         ("kind", c.c_int),
-        ("must", c.c_int),
-        ("usual", c.c_double),
-        ("low", c.c_double),
-        ("high", c.c_double),
+        ("required", c.c_int),
+        ("default_value", c.c_double),
+        ("min", c.c_double),
+        ("max", c.c_double),
         ("words", c.c_char_p),
         ("help", c.c_char_p),
     ]

@@ -787,13 +787,13 @@ class Option:
         Name in the text of an encoding.
     kind : str
         Kind of its value.
-    must : bool
+    required : bool
         It has no default and must be given.
     default : float, str or None
-        Value if it is not given; None depends on other options.
-    low : float
+        Value if it is not given. None if it depends on other options.
+    min : float
         Smallest value.
-    high : float
+    max : float
         Largest value.
     words : tuple of str
         Values, if they are words.
@@ -803,10 +803,10 @@ class Option:
 
     name: str
     kind: str
-    must: bool
+    required: bool
     default: float | str | None
-    low: float
-    high: float
+    min: float
+    max: float
     words: tuple[str, ...]
     help: str
 
@@ -851,10 +851,12 @@ def _text(bytes_: bytes | None) -> str:
 
 def _option(o: Any) -> Option:
     words = tuple(_text(o.words).split("|")) if o.words else ()
-    usual: float | str | None = None if o.must or o.usual != o.usual else float(o.usual)
-    if usual is not None and words:
-        usual = words[int(usual)]
-    return Option(_text(o.name), _c.KINDS[o.kind], bool(o.must), usual, o.low, o.high, words, _text(o.help))
+    default: float | str | None = float(o.default_value)
+    if o.required or o.default_value != o.default_value:
+        default = None
+    elif words:
+        default = words[int(o.default_value)]
+    return Option(_text(o.name), _c.KINDS[o.kind], bool(o.required), default, o.min, o.max, words, _text(o.help))
 
 
 _encodings: dict[str, Encoding] = {}

@@ -254,7 +254,7 @@ class Transport:
             self._maximum(x)
         except BaseException as error:
             self._break(error)
-            broken = Error(f"parallel: the transport of rank {self.rank} failed; no rank can go on", "transport")
+            broken = Error(f"parallel: the transport of rank {self.rank} failed, so no rank can continue", "transport")
             raise self.reason(broken)  # noqa: B904
         agreed: list[int] = x.tolist()
         return agreed

@@ -414,7 +414,7 @@ class Errors(Ranks):
             loci.attention(q, k, 7 if mine else v, shares=shares)
         with self.assertRaisesRegex(loci.Error, "rank 1: q_len .* must be"):
             loci.attention(*((x[:, :, :9] for x in (q, k, v)) if mine else (q, k, v)), shares=shares)
-        with self.assertRaisesRegex(loci.Error, "ranks disagree in whether positions are given"):
+        with self.assertRaisesRegex(loci.Error, "ranks differ in whether positions are given"):
             loci.attention(q, k, v, shares=shares, pos=shares.positions() if mine else None)
         with self.assertRaisesRegex(loci.Error, "the part|axis 2 has 9 rows" if mine else "rank 1: axis 2 has 9 rows"):
             distributed.collect(v[:, :, :9] if mine else v, shares, 2)
@@ -439,7 +439,7 @@ class Errors(Ranks):
             ("k_first", np.zeros(rows, int)),
         ):
             more = {"k_last": np.full(rows, rows)} if name == "k_first" else {}
-            said = "rows of several processes are one sequence in each batch entry"
+            said = "rows of several processes form one sequence per batch entry"
             with self.subTest(name), self.assertRaisesRegex(loci.Error, said):
                 loci.attention(*arrays, shares=shares, **{name: x}, **more)
         with self.assertRaisesRegex(loci.Error, "shares is missing"):

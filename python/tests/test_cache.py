@@ -75,7 +75,7 @@ class Caches(unittest.TestCase):
         for text in ("rope:pairing=half", "alibi"):
             want = loci.attention(q, k, v, text, pos=pos)
             short = loci.Cache(text, HEADS, DIM, capacity=LENGTH)
-            with self.assertRaisesRegex(loci.Error, "distances up to 23000 occur.*; make the cache with max_distance="):
+            with self.assertRaisesRegex(loci.Error, "distances up to 23000, .*; make the cache with max_distance="):
                 short.step(q, k, v, pos=pos)
             self.assertEqual(len(short), 0)
             far = loci.Cache(text, HEADS, DIM, capacity=LENGTH, max_distance=23000)
@@ -218,7 +218,7 @@ class Caches(unittest.TestCase):
         for _ in range(40):
             cache.append(k, k, k_lens=[1, 8])
         before = cache.memory.copy()
-        with self.assertRaisesRegex(loci.Error, "length 20: the ring holds keys from 192 on"):
+        with self.assertRaisesRegex(loci.Error, "length 20: the ring contains only keys from 192 on"):
             cache.truncate(20)
         self.assertEqual(cache.lengths, [40, 320])
         self.same(cache.memory, before)

@@ -59,7 +59,7 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(loci.Error, "prepared for another plan"):
             loci.attention(q, k, v, "alibi", tensors=prepared)
         near = plan.prepared(learned, max_distance=4)
-        with self.assertRaisesRegex(loci.Error, "prepared for 4"):
+        with self.assertRaisesRegex(loci.Error, "max_distance 4"):
             plan.attention(q, k, v, near)
         with self.assertRaisesRegex(loci.Error, "is missing, learned"):
             plan.prepared({}, max_distance=4)

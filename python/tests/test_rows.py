@@ -100,7 +100,7 @@ class Rows(unittest.TestCase):
         self.assertIn("rope", names)
         self.assertEqual(loci.describe("t5").name, "t5")
         pairing = next(o for o in loci.describe("rope").options if o.name == "pairing")
-        self.assertTrue(pairing.must)
+        self.assertTrue(pairing.required)
         self.assertIn("half", pairing.words)
 
 

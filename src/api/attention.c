@@ -18,7 +18,8 @@ static loci_status check_ring(const struct call *c)
                       oldest = cache_oldest(c->cache, b);
         CHECK(c->in->error, oldest == 0 || len - c->Lq - c->plan->window_left >= oldest,
               LOCI_BAD_ARG,
-              "the ring holds keys from %lld on, and the first of %td rows sees one before",
+              "the ring contains keys from %lld on, but the first of %td rows sees an older one; "
+              "use a larger capacity or fewer rows",
               (long long)oldest, c->Lq);
     }
     return LOCI_OK;
@@ -33,7 +34,7 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     CHECK(e, p->length >= 1, LOCI_BAD_ARG, "pages: length %td must be at least 1", p->length);
     CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
     CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG,
-          "pages: table must start on a multiple of %zu bytes", sizeof *p->table);
+          "pages: table must be aligned to %zu bytes", sizeof *p->table);
     *entries = 0, *length = p->length;
     for (ptrdiff_t b = 0; b < c->B; b++) {
         const ptrdiff_t n = tiles(keys_in(c, b), p->length);
@@ -42,7 +43,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
         for (ptrdiff_t i = 0; i < n; i++) {
             const int32_t page = p->table[b * p->entry + i];
             CHECK(e, page >= 0, LOCI_BAD_ARG,
-                  "pages: page %td of batch entry %td is %d, which is no page", i, b, (int)page);
+                  "pages: page %td of batch entry %td is %d, but must not be negative",
+                  i, b, (int)page);
             if (page >= *entries) *entries = (ptrdiff_t)page + 1;
         }
     }
@@ -69,14 +71,16 @@ static loci_status open_mask(struct call *c, loci_stage stage)
           "mask_kind %d must be LOCI_NO_MASK, LOCI_MASK_SEEN or LOCI_MASK_ADDED",
           (int)in->mask_kind);
     CHECK(e, mask || !in->mask.data, LOCI_BAD_ARG,
-          "mask is given, and mask_kind does not say what it has");
+          "mask is given, so mask_kind must be LOCI_MASK_SEEN or LOCI_MASK_ADDED");
     CHECK(e, !in->k_first == !in->k_last, LOCI_BAD_ARG,
           "k_first and k_last must be given together");
     if (!mask && !in->k_first) return LOCI_OK;
     CHECK(e, stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
-          "linear attention sums up keys for all later rows: it takes no mask, k_first or k_last");
+          "linear attention adds up keys for all later rows: mask, k_first and k_last must be "
+          "NULL");
     CHECK(e, !c->cache || !c->cache->form.ring, LOCI_UNSUPPORTED,
-          "a ring forgets keys, so their numbers in a mask, k_first and k_last mean nothing");
+          "a ring overwrites keys, so mask, k_first and k_last must be NULL: they count keys from "
+          "the first");
     TRY(loci_check_near(in->k_first, (in->per_batch ? c->B : 1) * c->Lq, "k_first", e));
     TRY(loci_check_near(in->k_last, (in->per_batch ? c->B : 1) * c->Lq, "k_last", e));
     for (ptrdiff_t b = 0; b < c->B && c->cache; b++)
@@ -85,9 +89,9 @@ static loci_status open_mask(struct call *c, loci_stage stage)
     if (!mask) return LOCI_OK;
     TRY(loci_open_view(c, &c->mask, &in->mask, "mask", p->heads, c->Lq, longest));
     CHECK(e, in->mask.data || !c->B || !c->Lq || !longest, LOCI_BAD_ARG,
-          "mask must not be NULL, as mask_kind says that there is one");
+          "mask must not be NULL unless mask_kind is LOCI_NO_MASK");
     CHECK(e, p->mix < 0 || p->heads == 1 || c->mask.head == 0, LOCI_UNSUPPORTED,
-          "mask: heads that are mixed see the same keys, so its head stride must be "
+          "mask: the encoding mixes heads, which must see the same keys; its head stride must be "
           "LOCI_BROADCAST");
     return LOCI_OK;
 }
@@ -156,7 +160,8 @@ static void place(struct call *c, const struct opening *o)
     c->stream.apart = o->apart, c->stream.chain = o->chain;
     if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
     if (!o->keys) return;
-    c->stream.keys = o->keys, c->stream.first = o->first, c->stream.part = o->part, c->stream.here = o->here;
+    c->stream.keys = o->keys, c->stream.first = o->first, c->stream.part = o->part,
+    c->stream.here = o->here;
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
 }
 size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const struct opening *o,
@@ -195,9 +200,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     /* A state replaces all keys before this call, so there is nothing to look up. */
     CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
           LOCI_BAD_ARG,
-          "linear attention keeps a state: it takes no pages, no k_lens and no cache");
+          "linear attention has a state instead of keys: pages, k_lens and cache must be NULL");
     CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
-          "gradients need keys and values in one piece: no pages and no cache");
+          "gradients read k and v directly: pages and cache must be NULL");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
         TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
@@ -215,8 +220,8 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     if (rows) { TRY(loci_require(c, c->q.data, "q")); TRY(loci_require(c, c->o.data, "o")); }
     if (keys) { TRY(loci_require(c, c->k.data, "k")); TRY(loci_require(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
-          "ae: the encoding has no states whose average it could be");
-    /* Positions can replace coordinates on one axis only. */
+          "ae must be NULL: it is an output of the encoding tape only");
+    /* Positions stand in for coordinates on one axis only. */
     CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
@@ -254,18 +259,19 @@ loci_status loci_check_results(const struct call *c, const loci_grad *grad)
      * drem. */
     const bool stick = p->weight >= 0, rows = c->B && c->Lq;
     CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
-          "lse must be the one that loci_forward wrote");
+          "lse must not be NULL: it is the one that loci_forward() wrote");
     CHECK(in->error, !stick || !rows || in->rem, LOCI_BAD_ARG,
-          "rem must be the one that loci_forward wrote");
+          "rem must not be NULL: it is the one that loci_forward() wrote");
     CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG,
-          "dlse: these weights have no log of a sum");
-    CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG, "drem: a softmax leaves no remainder");
+          "dlse must be NULL: sba has no lse");
+    CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG,
+          "drem must be NULL: only sba has a remainder");
     CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG,
-          "dae: the encoding has no states whose average it could be the gradient of");
+          "dae must be NULL: only the encoding tape has ae");
     CHECK(in->error, !grad->dae || !rows || in->ae, LOCI_BAD_ARG,
-          "ae must be the one that loci_forward wrote, as dae is given");
+          "ae must not be NULL if dae is given: it is the one that loci_forward() wrote");
     CHECK(in->error, !grad->dmask.data || in->mask_kind == LOCI_MASK_ADDED, LOCI_BAD_ARG,
-          "dmask: there is no mask whose numbers are added");
+          "dmask must be NULL unless mask_kind is LOCI_MASK_ADDED");
     return LOCI_OK;
 }
 

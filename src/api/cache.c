@@ -108,7 +108,7 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
           "capacity %td must be from 1 to " MOST_DISTANCE_TEXT,
           capacity);
     CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
-          "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");
+          "keys_rotated must be 1 in the plan's description: a cache stores rotated keys");
     return LOCI_OK;
 }
 
@@ -125,25 +125,26 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
                               ptrdiff_t capacity, int ring, void *memory, loci_error *e)
 {
     CHECK(e, cache, LOCI_BAD_ARG,
-          "loci_cache_create: there is nowhere to put the cache, cache is NULL");
+          "loci_cache_create: cache must not be NULL; it receives the cache");
     *cache = NULL;
     TRY(check_plan(p, batch, capacity, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
-          "memory must not be NULL and must start on 64 bytes");
+          "memory must not be NULL and must be aligned to 64 bytes");
     struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
     CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
-          "batch %td and capacity %td need more memory than there can be", batch, capacity);
+          "batch %td and capacity %td need more bytes than size_t can count", batch, capacity);
     if (ring) {
         /* A ring drops whole tiles, so it may have up to a tile less than its capacity. */
         CHECK(e, p->window_left <= FAR, LOCI_BAD_ARG,
-              "a ring forgets keys, so the plan must have a window that hides them");
+              "a ring overwrites keys, so the plan must have a window_left that hides them");
         CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
-              "a ring of %td keys is too small: rows that see %lld keys back need one of at least "
-              "%lld, and as many more as a call has rows",
+              "capacity %td is too small for a ring: window_left %lld needs at least %lld, plus "
+              "the rows of a call",
               capacity, (long long)p->window_left, (long long)p->window_left + KT + 1);
         for (int i = 0; i < p->tensors.n; i++)
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
-                  "%s sums up its input '%s' from the first key on, which a ring forgets",
+                  "%s adds up its input '%s' from the first key on, so it cannot use a ring, which "
+                  "overwrites keys",
                   p->tensors.list[i].encoding, p->tensors.list[i].name);
     }
     /* Lengths and all other lists by entry are 0: no keys yet.  The rest is written before it is
@@ -161,10 +162,10 @@ static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_err
     bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
               && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
-    sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->present)[b] == len - base;
+    sound =
+        sound && cache_list(c, c->base)[b] == base && cache_list(c, c->present)[b] == len - base;
     CHECK(e, sound, LOCI_BAD_ARG,
-          "the cache is damaged: entry %td says it has "
-          "%lld keys, which does not agree with the rest",
+          "the cache is damaged: the length of entry %td, %lld keys, contradicts its other fields",
           b, (long long)len);
     return LOCI_OK;
 }
@@ -185,31 +186,33 @@ static bool is_cache(const struct loci_cache *c)
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
-          "cache is none, or damaged; loci_cache_create() makes them");
+          "cache is damaged or was not made by loci_cache_create()");
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
-          "the cache is that of another plan: kv_heads, "
-          "widths, dtype and keys_rotated must be the same");
+          "the cache belongs to another plan: kv_heads, widths, dtype and keys_rotated must be the "
+          "same");
     struct loci_cache laid = { .form = like };
     const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)
         CHECK(e, laid.input[i].at == c->input[i].at, LOCI_BAD_ARG,
-              "the cache is that of another encoding: it does not hold '%s' of %s",
+              "the cache belongs to another encoding: it does not contain the input '%s' of %s",
               p->tensors.list[i].name, p->tensors.list[i].encoding);
     for (int i = 0; i < p->encs; i++)
         CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG,
-              "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
-    /* Neither struct has padding between the offsets, because all offsets have the same size. */
+              "the cache belongs to another encoding or to other options of %s",
+              p->enc[i].pe->name);
+    /* Both structs are without padding between the offsets, as all of them are of one size. */
     const size_t lists = offsetof(struct loci_cache, len);
     CHECK(e,
           bytes != SIZE_MAX
               && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists),
           LOCI_BAD_ARG,
-          "the cache is damaged, or of another version: "
-          "its lists are not where this library has them");
+          "the cache is damaged or belongs to another version: its lists are not where this "
+          "library stores them");
     CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG,
-          "the cache is damaged: its keys have positions of kind %d", c->placed);
+          "the cache is damaged: the field that says whether it has k_pos is %d, neither 0 nor 1",
+          c->placed);
     for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
     return LOCI_OK;
 }
@@ -222,8 +225,8 @@ static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci
         return loci_check_near(position(c, b, 0), (ptrdiff_t)len, "the cache's k_pos", e);
     for (int64_t j = 0; j < len && !c->form.ring; j++)
         CHECK(e, *position(c, b, j) == j, LOCI_BAD_ARG,
-              "the cache is damaged: key %lld of entry %td is at position %lld, but positions were "
-              "counted",
+              "the cache is damaged: key %lld of entry %td has position %lld, but should have its "
+              "own number",
               (long long)j, b, (long long)*position(c, b, j));
     return LOCI_OK;
 }
@@ -238,13 +241,13 @@ loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory
                             loci_error *e)
 {
     CHECK(e, cache, LOCI_BAD_ARG,
-          "loci_cache_open: there is nowhere to put the cache, cache is NULL");
+          "loci_cache_open: cache must not be NULL; it receives the cache");
     *cache = NULL;
     struct loci_cache *c = memory;
     TRY(check_plan(p, 0, 1, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
-          "memory must not be NULL and must start on 64 bytes");
-    CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory holds no cache");
+          "memory must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory does not contain a cache");
     CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG,
           "memory has %zu bytes, and a cache of %lld "
           "sequences of %lld keys needs %zu with this plan",
@@ -321,15 +324,14 @@ static int64_t count_of(const loci_call *in, ptrdiff_t b)
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     loci_error *e = in->error;
-    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld",
+    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td must be that of the cache, %lld",
           in->batch, (long long)c->form.batch);
     CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG,
           "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
     CHECK(e, !in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts && !in->pages, LOCI_BAD_ARG,
-          "segments, starts and pages have no place in a "
-          "cache, which holds one sequence per batch entry");
+          "a cache contains one sequence per batch entry: segments, starts and pages must be NULL");
     CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG,
-          "k_pos: the positions of a ring's keys are counted");
+          "k_pos must be NULL: a ring counts the positions of its keys");
     CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG,
           "k_coord must be given: the encoding has %d axes", p->axes);
     for (ptrdiff_t b = 0; b < in->batch; b++) {
@@ -340,16 +342,15 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
         CHECK(e,
               c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
                            : n <= cache_capacity(c) - len,
-              LOCI_BAD_ARG, "entry %td holds %lld of %td keys, and %lld more do not fit", b,
+              LOCI_BAD_ARG, "entry %td has %lld of %td keys; %lld more do not fit", b,
               (long long)len, cache_capacity(c), (long long)n);
         /* Positions are either all given or all counted.  A mixture could not be distinguished
          * later. */
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
-              "k_pos must be given from the first key on: entry "
-              "%td has %lld keys whose positions were counted",
+              "k_pos must be NULL: entry %td has %lld keys that were appended without k_pos",
               b, (long long)len);
         CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG,
-              "k_pos must be given, as it was for the keys before");
+              "k_pos must be given, as it was for earlier keys");
     }
     for (int i = 0; i < p->tensors.n; i++)
         CHECK(e, !c->input[i].at || !in->k_len || (in->tensors && in->tensors[i]), LOCI_BAD_ARG,
@@ -399,8 +400,8 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
 }
 
 /* The cache is the output.  All other arguments are read and must not overlap it. */
-static loci_status check_memory(const struct call *c, const struct cache_update *a, const void *tables,
-                                const void *work)
+static loci_status check_memory(const struct call *c, const struct cache_update *a,
+                                const void *tables, const void *work)
 {
     const struct loci_plan *p = c->plan;
     struct regions r;
@@ -473,7 +474,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
-          "cache is none, or damaged; loci_cache_create() makes them");
+          "cache is damaged or was not made by loci_cache_create()");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
     /* Without a plan the whole cache cannot be validated.  The entry is enough. */
@@ -482,7 +483,7 @@ loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, 
           "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
     /* The new length of a ring must be within the keys that it still has, or 0. */
     CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
-          "length %lld: the ring holds keys from %lld on", (long long)length,
+          "length %lld: the ring contains only keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));
     if (length == 0) cache_list(c, c->most)[entry] = 0;
     set_length(c, entry, length);
@@ -537,21 +538,23 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
     CHECK(e, !c->form.ring, LOCI_BAD_ARG,
-          "a ring forgets by itself: remove is for caches that do not");
-    CHECK(e, p->axes == 1, LOCI_BAD_ARG, "keys with %d coordinates each cannot move up", p->axes);
+          "loci_cache_remove() does not support rings");
+    CHECK(e, p->axes == 1, LOCI_BAD_ARG,
+          "loci_cache_remove() does not support keys with %d coordinates", p->axes);
     CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
-          "%s turns by sums of waves, so turned keys cannot "
-          "be turned on: truncate, and append them again",
+          "rotated keys of %s cannot be rotated to other positions: truncate the cache and append "
+          "them again",
           p->enc[p->use[p->rotate].enc].pe->name);
     const int64_t len = lengths(c)[entry];
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
-          "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
+          "%lld keys from key %lld on reach beyond the end: entry %td has %lld keys",
+          (long long)count,
           (long long)first, entry, (long long)len);
     TRY(check_positions(c, (ptrdiff_t)entry, e));
     /* Moving makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
         CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
-              "key %lld moves from position %lld to one beyond -2^40", (long long)j,
+              "key %lld at position %lld would move below position -2^40", (long long)j,
               (long long)*position(c, entry, j));
     for (int i = 0; i < KT; i++) shift[i] = -count;
     const loci_call rows = remove_call(in, c, shift);

@@ -59,8 +59,8 @@ static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, co
 static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
 {
     CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG,
-          "the plan is none; loci_plan_create() makes them");
-    CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
+          "plan was not made by loci_plan_create()");
+    CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan must be one for stage EMBED");
     CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG,
           "batch %td and q_len %td must not be negative", c->batch, c->q_len);
     CHECK(c->error,
@@ -69,7 +69,7 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
               && c->q_len / EMBED_ROWS < INT32_MAX,
           LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
     CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG,
-          "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
+          "q_starts and k_starts must be NULL: embeddings read q_pos");
     CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
           "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len,
           c->q_len);
@@ -171,11 +171,13 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     TRY(embed_view(p, c, &dy, "dy"));
     const struct config *cfg = &p->enc[0];
     if (!dtensors || !cfg->pe->embed->row_bwd) return LOCI_OK;
-    CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes",
+    CHECK(c->error, aligned(work), LOCI_BAD_ARG,
+          "work must not be NULL and must be aligned to %d bytes",
           ALIGN);
     const size_t need = loci_embed_workspace(p, c);
     CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->work_bytes,
+          "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
+          c->work_bytes,
           need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 

@@ -27,27 +27,29 @@ size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
 }
 /* A state belongs to whole sequences, one per batch entry.  It cannot record at which segment of a
  * packed entry it stands. */
-static loci_status check_states(const loci_plan *p, const loci_call *in, const struct linear_state *before,
-                                const void *after)
+static loci_status check_states(const loci_plan *p, const loci_call *in,
+                                const struct linear_state *before, const void *after)
 {
     loci_error *e = in->error;
     CHECK(e, loci_linear_state(p, in->batch), LOCI_BAD_ARG,
-          "batch %td has no state in a plan for stage LINEAR_ATTENTION", in->batch);
+          "batch %td must not be negative or too large for a state", in->batch);
     CHECK(e, (uintptr_t)before % STATE_HEAD == 0 && (uintptr_t)after % STATE_HEAD == 0,
-          LOCI_BAD_ARG, "states must start on %d bytes", STATE_HEAD);
+          LOCI_BAD_ARG, "states must be aligned to %d bytes", STATE_HEAD);
     CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
-          "before is no state; loci_linear_forward() fills them");
+          "before must be a state that loci_linear_forward() wrote to `after`");
     if (before) {
         /* All fields but the number of keys must be what this plan would write. */
         const struct linear_state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
-              "before is the state of another plan or batch");
+              "before is the state of another plan or batch size");
     }
     CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts),
           LOCI_BAD_ARG,
-          "a state is of one sequence: with it q_seg, k_seg, q_starts and k_starts must be NULL");
+          "a state belongs to one sequence per batch entry: q_seg, k_seg, q_starts and k_starts "
+          "must be NULL");
     CHECK(e, !before || (before->keys <= FAR && in->k_len <= FAR - before->keys), LOCI_BAD_ARG,
-          "k_len %td: positions must lie within 2^40, and the state has %lld keys", in->k_len,
+          "k_len %td: positions must lie within 2^40, but the state already has %lld keys",
+          in->k_len,
           (long long)before->keys);
     return LOCI_OK;
 }
@@ -60,19 +62,18 @@ static loci_status check_order(const struct call *c)
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         CHECK(e, !q->segments, LOCI_BAD_ARG,
-              "linear attention wants segments as runs of "
-              "neighbours, in rising order on both sides");
+              "linear attention requires segment numbers that never fall, for rows and for keys");
         /* Consecutive positions rise, and without a mask every row sees all keys. */
         if (q->run || c->plan->full) continue;
         for (ptrdiff_t i = 1; i < q->nq; i++)
             CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
-                  "q_pos: linear attention wants positions "
-                  "that do not fall, and that of row %td does",
+                  "q_pos: linear attention requires positions that never fall, but row %td has a "
+                  "lower one than the row before it",
                   q->q0 + i);
         for (ptrdiff_t j = 1; j < q->nk; j++)
             CHECK(e, pos_k(c, q->b, q->k0 + j) >= pos_k(c, q->b, q->k0 + j - 1), LOCI_BAD_ARG,
-                  "k_pos: linear attention wants positions "
-                  "that do not fall, and that of key %td does",
+                  "k_pos: linear attention requires positions that never fall, but key %td has a "
+                  "lower one than the key before it",
                   q->k0 + j);
     }
     return LOCI_OK;
@@ -102,7 +103,7 @@ static loci_status open_linear(struct call *c, const loci_plan *p, const void *t
                                                .from = past, .more = states }));
     /* Results of a softmax or a stick. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
-          "lse and rem must be NULL: linear attention has neither");
+          "lse and rem must be NULL: linear attention does not have them");
     return check_order(c);
 }
 
@@ -148,7 +149,7 @@ loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *w
     TRY(loci_copy_grad(grad, in, wants_sizes(p), given_grad));
     TRY(open_linear(&c, p, tables, work, in, grad, 0, NULL));
     CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG,
-          "dlse and drem must be NULL: linear attention has neither");
+          "dlse and drem must be NULL: linear attention does not have them");
     loci_want(&c, grad->dtensors);
     find_seen(&c);
     loci_begin(&c, false);

@@ -17,12 +17,12 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "the plan must be one for stage ROTATE or ATTENTION");
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
-          "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
-    /* If each query head rotates the keys of its group in its own way, one row of k would become
-     * several, and y has only one. */
+          "the argument `which` must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    /* Where each query head turns the keys of its group its own way,
+     * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
-          "each of the %d heads turns the keys of its group its own way; only with as many "
-          "kv_heads can they turn alone",
+          "each of the %d heads rotates keys differently, so keys can be rotated alone only if "
+          "kv_heads equals heads",
           p->heads);
     TRY(loci_open_call(c, p, in, true));
     TRY(loci_check_inputs(c, p->use[p->rotate].enc,

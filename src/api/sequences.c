@@ -29,7 +29,8 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
 struct listed { ptrdiff_t first, count; };
 static struct listed listed_keys(const struct call *c, const struct sequence *q)
 {
-    return c->stream.here ? (struct listed){ 0, c->stream.part.count } : (struct listed){ q->k0, q->nk };
+    return c->stream.here ? (struct listed){ 0, c->stream.part.count }
+                          : (struct listed){ q->k0, q->nk };
 }
 
 /* Appends a sequence and updates the counts of rows, tiles and chunks.  `again`: it has the same
@@ -129,8 +130,8 @@ void loci_find_sequences(struct call *c)
     const struct stream *w = &c->stream;
     for (ptrdiff_t b = 0; w->runs && b < c->B; b++)
         for (ptrdiff_t r = 0; r < w->run_count; r++)
-            add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->stream.first, all_keys(c), false,
-                         r > 0);
+            add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->stream.first, all_keys(c),
+                         false, r > 0);
     if (w->runs) return;
     /* Segments are sequences of their own if that is possible.  Otherwise the entry is one sequence
      * whose pairs compare ids. */
@@ -224,7 +225,8 @@ loci_status loci_check_positions(const struct call *c)
         if (ahead > p->window_right) ahead = p->window_right;
         if (ahead > most) most = ahead;
         CHECK(e, most <= c->range, LOCI_BAD_ARG,
-              "distances up to %lld occur, but the tables were prepared for %lld", (long long)most,
+              "the call has distances up to %lld, but the tables were prepared for max_distance "
+              "%lld", (long long)most,
               (long long)c->range);
     }
     return LOCI_OK;
@@ -239,7 +241,7 @@ loci_status loci_check_given(const struct call *c)
     const ptrdiff_t each = in->per_batch ? c->B : 1;
     /* If keys have positions of their own, queries cannot be counted as the last keys. */
     CHECK(e, !c->cache || !c->cache->placed || in->q_pos, LOCI_BAD_ARG,
-          "q_pos must be given, as the cache's keys have positions of their own");
+          "q_pos must be given, because keys were appended to the cache with k_pos");
     TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     for (ptrdiff_t b = 0; b < c->B; b++) {
@@ -248,7 +250,7 @@ loci_status loci_check_given(const struct call *c)
                                 "the cache's k_pos", e));
         const int64_t keys = first_pos(c, b) + keys_in(c, b);
         CHECK(e, c->where.k_pos || keys <= FAR, LOCI_BAD_ARG,
-              "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
+              "entry %td has %lld keys, but positions must lie within 2^40", b, (long long)keys);
     }
     if (c->plan->rotate < 0) return LOCI_OK;
     TRY(loci_check_near_axes(in->q_coord, each * c->plan->axes * in->q_len, "q_coord", e));

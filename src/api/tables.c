@@ -48,21 +48,24 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
 
 /* The size distinguishes most other plans, but not all.  Two plans of equal layout could use each
  * other's tables, and only the caller can know. */
-loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t capacity, loci_error *e)
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t capacity,
+                              loci_error *e)
 {
-    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+    CHECK(e, aligned(tables), LOCI_BAD_ARG,
+          "tables must not be NULL and must be aligned to %d bytes",
           ALIGN);
     CHECK(e, capacity == 0 || capacity >= ALIGN, LOCI_BAD_ARG,
-          "tables have %zu bytes, and even empty ones have %d", capacity, ALIGN);
-    /* The range is read before the size is checked.  It is in the first 64 bytes, which are always
-     * present. */
+          "tables_bytes is %zu, but tables have at least %d bytes", capacity, ALIGN);
+    /* The range is read before the size is checked: it
+     * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
-    CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
+    CHECK(e, range >= 0, LOCI_BAD_ARG, "tables are not prepared; call loci_prepare() first");
     const size_t bytes = ((const struct tables_header *)tables)->bytes;
     CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
-          "tables were prepared for another plan");
+          "tables were prepared for another plan; call loci_prepare() with this one");
     CHECK(e, capacity == 0 || capacity >= bytes, LOCI_BAD_ARG,
-          "tables have %zu bytes, and those that were prepared for distances up to %td have %zu",
+          "tables_bytes is %zu, but the tables were prepared for max_distance %td and have %zu "
+          "bytes",
           capacity, range, bytes);
     return LOCI_OK;
 }
@@ -72,13 +75,15 @@ static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
                                  const void *const *tensors, void *tables, const loci_host *host,
                                  loci_error *e)
 {
-    CHECK(e, p, LOCI_BAD_ARG, "there is no plan");
+    CHECK(e, p, LOCI_BAD_ARG, "the plan must not be NULL");
     CHECK(e, max_distance >= 0 && max_distance <= MOST_DISTANCE, LOCI_BAD_ARG,
           "max_distance %td must be 0 .. " MOST_DISTANCE_TEXT, max_distance);
     const size_t bytes = loci_tables_size(p, max_distance);
-    CHECK(e, bytes > 0, LOCI_BAD_ARG, "tables for distances up to %td do not fit into memory",
+    CHECK(e, bytes > 0, LOCI_BAD_ARG,
+          "tables for max_distance %td need more bytes than size_t can count",
           max_distance);
-    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+    CHECK(e, aligned(tables), LOCI_BAD_ARG,
+          "tables must not be NULL and must be aligned to %d bytes",
           ALIGN);
     CHECK(e, !host || !host->run || (host->threads >= 1 && host->threads <= MAX_THREADS),
           LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", host->threads, MAX_THREADS);

@@ -136,7 +136,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     if (backward && !linear && !chained(c)) {
         c->mem.block = engine->block(c);
         if (c->mem.block == SIZE_MAX) return SIZE_MAX;
-        c->mem.blocks = carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->mem.block);
+        c->mem.blocks =
+            carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->mem.block);
     }
     /* never 0, which loci_workspace() returns for refused calls */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
@@ -151,7 +152,8 @@ size_t loci_lay_out_rotate(struct call *c, char *base, size_t workspace(const st
     loci_carve_positions(c, &a);
     if (p->rotate >= 0) {
         const int e = p->use[p->rotate].enc;
-        if (p->enc[e].pe->scratch) c->mem.scratch[e] = carve_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+        if (p->enc[e].pe->scratch)
+            c->mem.scratch[e] = carve_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
     }
     c->mem.workspace = workspace(c);
     if (c->mem.workspace == SIZE_MAX) return SIZE_MAX;
@@ -170,8 +172,8 @@ static loci_status open_cache(struct call *c)
     const loci_status status = loci_cache_check(c->plan, cache, e);
     if (status) return status;
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
-          "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
-    CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
+          "batch %td must be that of the cache, %lld", in->batch, (long long)cache->form.batch);
+    CHECK(e, !in->pages, LOCI_BAD_ARG, "pages must be NULL with a cache");
     c->cache = cache;
     /* The workspace is laid out for the cache's capacity, so the same one serves every token. */
     c->Lk = cache_max_keys(cache);
@@ -199,7 +201,7 @@ static loci_status check_straight(const loci_call *in)
     };
     for (int i = 0; i < COUNT(lists); i++)
         CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
-              "%s must start on a multiple of %zu bytes, the size of its numbers", lists[i].name,
+              "%s must be aligned to %zu bytes, the size of its numbers", lists[i].name,
               sizeof(int64_t));
     return LOCI_OK;
 }
@@ -239,13 +241,13 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
           !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
               && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
               && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < MOST_NUMBERS,
-          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch,
+          LOCI_BAD_ARG, "batch %td, %d heads and length %td are too large together", in->batch,
           p->heads, longer);
     /* A cache has the positions of its keys. */
     CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG,
           "q_pos and k_pos must be given together");
     CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
-          "segments exclude k_lens and a cache");
+          "q_seg and k_seg must be NULL with k_lens or a cache");
     for (ptrdiff_t b = 0; b < c->B && c->where.lens && (in->k_len || !in->cache); b++)
         CHECK(e, c->where.lens[b] >= 0 && c->where.lens[b] <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
@@ -256,11 +258,11 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG,
           "q_starts and k_starts must be given together");
     CHECK(e, !in->q_starts || !in->q_seg, LOCI_BAD_ARG,
-          "sequences have q_starts and k_starts or q_seg and k_seg, not both");
+          "q_seg and k_seg must be NULL with q_starts and k_starts");
     CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG,
-          "q_starts and k_starts exclude k_lens, pages and a cache");
+          "k_lens, pages and cache must be NULL with q_starts and k_starts");
     CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
-          "batch %td must be 1: with q_starts and k_starts the sequences follow one another",
+          "batch %td must be 1 with q_starts and k_starts",
           in->batch);
     CHECK(e, in->sequences >= 0 && in->sequences < MOST_NUMBERS, LOCI_BAD_ARG,
           "sequences %td must be the number of sequences", in->sequences);
@@ -301,15 +303,17 @@ loci_status loci_accept(const struct call *c, int e)
     if (own) TRY(pe->stream->accept(c, e));
     return pe->accept && !(own && streamed(c)) ? pe->accept(c, e) : LOCI_OK;
 }
-loci_status loci_lay_out_workspace(struct call *c, void *work, lay_out_workspace *lay_out, bool backward)
+loci_status loci_lay_out_workspace(struct call *c, void *work, lay_out_workspace *lay_out,
+                                   bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must start on 64 bytes");
+          "work must not be NULL and must be aligned to 64 bytes");
     c->mem.work_bytes = lay_out(c, work, backward);
     CHECK(c->in->error, c->mem.work_bytes != SIZE_MAX, LOCI_BAD_ARG,
-          "the shapes need more memory than there can be");
+          "the shapes need more bytes than size_t can count");
     CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->mem.work_bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes,
+          "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
+          c->in->work_bytes,
           c->mem.work_bytes);
     TRY(loci_check_starts(c));
     return loci_check_given(c);

@@ -11,7 +11,8 @@ loci_status loci_break(struct rank_ctx *a)
 {
     a->broken = true;
     return loci_fail(a->error, LOCI_TRANSPORT,
-                     "parallel: the transport of rank %d failed; no rank can go on", a->via.rank);
+                     "parallel: the transport of rank %d failed, so no rank can continue",
+                     a->via.rank);
 }
 
 bool loci_highest(struct rank_ctx *a, int64_t *list, int n)
@@ -58,10 +59,10 @@ loci_status loci_agree(struct rank_ctx *a, loci_status own, struct fact *facts, 
         const int64_t least = -list[2 + 2 * i];
         return facts[i].hash
                  ? loci_fail(a->error, LOCI_BAD_ARG,
-                             "parallel: ranks disagree in %s; pass the same on every rank",
+                             "parallel: ranks differ in %s; pass the same on every rank",
                              facts[i].name)
                  : loci_fail(a->error, LOCI_BAD_ARG,
-                             "parallel: ranks disagree in %s, from %lld to %lld; pass the same on "
+                             "parallel: ranks differ in %s, from %lld to %lld; pass the same on "
                              "every rank",
                              facts[i].name, (long long)least, (long long)most);
     }

@@ -33,7 +33,8 @@ struct range { int64_t first, last; };
 static struct range chunks_of(const struct rank_ctx *a, const struct backward *w, int share)
 {
     const struct key_span s = w->spans[share].gathered;
-    if (!span_length(s)) return (struct range){ a->gathered.first / CHUNK, a->gathered.first / CHUNK };
+    if (!span_length(s))
+        return (struct range){ a->gathered.first / CHUNK, a->gathered.first / CHUNK };
     return (struct range){ s.first / CHUNK, (s.end - 1) / CHUNK };
 }
 /* Sets the pass to a chunk whose keys have arrived. */
@@ -42,8 +43,8 @@ static void begin_chunk(const struct rank_ctx *a, struct backward *w, int64_t ch
     if (!a->all.gather) loci_begin_part(&w->w.open, (ptrdiff_t)(chunk * CHUNK));
 }
 typedef loci_status pass_chunk(struct call *, ptrdiff_t run, ptrdiff_t chunk);
-static loci_status run_chunk(struct rank_ctx *a, struct backward *w, pass_chunk *pass, ptrdiff_t run,
-                        int64_t chunk)
+static loci_status run_chunk(struct rank_ctx *a, struct backward *w, pass_chunk *pass,
+                             ptrdiff_t run, int64_t chunk)
 {
     const double begun = loci_seconds();
     begin_chunk(a, w, chunk);
@@ -72,7 +73,8 @@ static loci_status run_share(struct rank_ctx *a, struct backward *w, int share, 
         if (!a->all.gather) loci_begin_recv(a, &in, &w->sweep, NEWEST_FIRST);
         for (int64_t k = r.last; k >= r.first && !a->broken; k--) {
             recv_keys(a, &in, k);
-            if (k > r.first && !status && !a->broken) status = run_chunk(a, w, engine->sweep, run, k);
+            if (k > r.first && !status && !a->broken)
+                status = run_chunk(a, w, engine->sweep, run, k);
         }
     }
     if (!a->all.gather && sees) loci_begin_recv(a, &in, &a->transfer, OLDEST_FIRST);
@@ -150,7 +152,8 @@ static void clear_inputs(const struct rank_ctx *a, struct call *c)
             memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
     }
 }
-static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_chunk *h, ptrdiff_t tile)
+static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_chunk *h,
+                            ptrdiff_t tile)
 {
     const struct loci_plan *p = a->plan;
     struct call *c = &w->w.open;
@@ -239,7 +242,8 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     const size_t B = (size_t)a->call.batch;
     w->w.chain.on = true;
     w->spans = carve_bytes(&m, (size_t)a->all.count, sizeof *w->spans);
-    for (int s = 0; w->spans && s < a->all.count; s++) w->spans[s] = loci_share_required_range(a, s);
+    for (int s = 0; w->spans && s < a->all.count; s++)
+        w->spans[s] = loci_share_required_range(a, s);
     if (!a->all.gather)
         a->transfer.by_share = true, a->transfer.required = a->transfer.mine = w->spans,
         a->transfer.required_count = a->all.count;
@@ -424,7 +428,7 @@ static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loc
     /* positions of rows are read before the pass is opened */
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
-          "dmask: over several processes there is no mask");
+          "dmask must be NULL: calls over several processes support no mask");
     w->dk = w->grad.dk, w->dv = w->grad.dv;
     TRY(loci_spell_out(&w->dk, "dk", in->batch, p->kv_heads, in->k_len, p->dim, e));
     TRY(loci_spell_out(&w->dv, "dv", in->batch, p->kv_heads, in->k_len, p->value_dim, e));
@@ -440,13 +444,13 @@ static loci_status check_borders(const struct rank_ctx *a)
     for (int i = 0; i < a->all.count; i++)
         CHECK(a->call.error, a->all.shares[i].first % ROW_CHUNK == 0 || !a->all.shares[i].count,
               LOCI_BAD_ARG,
-              "shares: share %d begins at row %lld, and for gradients it must be a multiple of %d",
+              "shares: share %d begins at row %lld; in a backward pass it must be a multiple of %d",
               i, (long long)a->all.shares[i].first, ROW_CHUNK);
     for (int i = 0; i < a->key_count; i++)
         CHECK(a->call.error, a->key_shares[i].first % KT == 0 || !a->key_shares[i].count,
               LOCI_BAD_ARG,
-              "key_shares: share %d begins at key %lld, and for gradients it must be a multiple of "
-              "%d",
+              "key_shares: share %d begins at key %lld; in a backward pass it must be a multiple "
+              "of %d",
               i, (long long)a->key_shares[i].first, KT);
     return LOCI_OK;
 }

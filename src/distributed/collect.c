@@ -31,8 +31,8 @@ static void make_full(const struct rank_ctx *a, struct collected *f)
                              .where.k_coord = f->k_coord };
     f->call.threads = f->in.host && f->in.host->run ? f->in.host->threads : 1;
 }
-void loci_lay_out_collected(const struct rank_ctx *a, const struct measured *measured, struct collected *f,
-                            struct arena *m)
+void loci_lay_out_collected(const struct rank_ctx *a, const struct measured *measured,
+                            struct collected *f, struct arena *m)
 {
     const struct loci_plan *p = a->plan;
     const size_t B = (size_t)a->call.batch, lists = (a->call.per_batch ? B : 1) * (size_t)p->axes;

@@ -50,10 +50,10 @@ static loci_status find_chain(struct rank_ctx *a, struct decode *d)
         if (!s->count) continue;
         for (int j = 0; j < i; j++)
             CHECK(e, a->key_shares[j].rank != s->rank || !a->key_shares[j].count, LOCI_UNSUPPORTED,
-                  "key_shares: rank %d has two shares; to decode, each has one piece of the keys",
+                  "key_shares: rank %d has two shares; in decode a rank has one share of the keys",
                   s->rank);
         CHECK(e, s->first % CHUNK == 0, LOCI_UNSUPPORTED,
-              "key_shares: share %d begins at key %lld; to decode, shares begin at multiples of %d",
+              "key_shares: share %d begins at key %lld; in decode it must be a multiple of %d",
               i, (long long)s->first, CHUNK);
         if (s->rank == rank) d->own = *s, d->older = before;
         if (before == rank) d->newer = s->rank;
@@ -69,16 +69,17 @@ static loci_status check_cache(const struct rank_ctx *a, const struct decode *d)
     loci_error *e = in->error;
     TRY(loci_cache_check(a->plan, cache, e));
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
-          "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
+          "batch %td must be that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !cache->form.ring, LOCI_UNSUPPORTED,
-          "a ring forgets keys, so it can have no share of them");
+          "the cache must not be a ring, which overwrites keys of its share");
     for (ptrdiff_t b = 0; b < in->batch; b++)
         CHECK(e, cache_list(cache, cache->len)[b] == d->own.count, LOCI_BAD_ARG,
-              "entry %td of the cache has %lld keys, and its share has %lld", b,
+              "entry %td of the cache has %lld keys, but the share has %lld", b,
               (long long)cache_list(cache, cache->len)[b], (long long)d->own.count);
     /* Keys that were rotated on append were rotated by the positions that they had in the cache. */
     CHECK(e, cache->placed || a->plan->rotate < 0 || !d->own.first, LOCI_BAD_ARG,
-          "the cache counts its keys from 0, and its share begins at %lld; append them with k_pos",
+          "the cache counts its keys from 0, but the share begins at %lld; append the keys with "
+          "k_pos",
           (long long)d->own.first);
     return LOCI_OK;
 }
@@ -97,12 +98,13 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
     };
     for (int i = 0; i < COUNT(fields); i++)
         CHECK(e, !fields[i].given, LOCI_UNSUPPORTED,
-              "%s: keys of several processes are one sequence in each batch entry, without any",
+              "%s must be NULL: keys of several processes form one sequence per batch entry",
               fields[i].name);
     a->key_shares = a->all.key_shares ? a->all.key_shares : a->all.shares;
     a->key_count = a->all.key_shares ? a->all.key_count : a->all.count;
     TRY(loci_check_shares(a->key_shares, a->key_count, a->via.ranks, "key_shares", &a->keys, e));
-    CHECK(e, a->keys < MOST_NUMBERS, LOCI_BAD_ARG, "key_shares: %lld keys are too many",
+    CHECK(e, a->keys < MOST_NUMBERS, LOCI_BAD_ARG,
+          "key_shares: %lld keys are too many; positions must lie within 2^40",
           (long long)a->keys);
     TRY(find_chain(a, d));
     CHECK(e, in->batch >= 0 && in->q_len >= 0
@@ -170,7 +172,8 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
                        + p->real * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
                                     + (a->call.ae ? (size_t)p->dim : 0)));
     d->sums.bytes = 0;
-    for (int e = 0; e < p->encs; e++) d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
+    for (int e = 0; e < p->encs; e++)
+        d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
     struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
         blocks[i]->head = carve_bytes(&m, 1, sizeof(struct message_header) + blocks[i]->bytes);
@@ -299,7 +302,8 @@ static void restore_state(struct rank_ctx *a, struct decode *d)
 static loci_status run(struct rank_ctx *a, struct decode *d)
 {
     const struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
-    for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct message_header));
+    for (int i = 0; i < COUNT(blocks); i++)
+        memset(blocks[i]->head, 0, sizeof(struct message_header));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
     if (d->oldest < 0) {                 /* no keys: each rank computes that by itself */
         loci_begin(&d->open, true);

@@ -21,8 +21,8 @@ static struct keyed *add_view(struct rank_ctx *a, const loci_view *v, int width)
                                      .row = v->row * each, .bytes = (size_t)(width * each) });
 }
 /* A dense array of [outer][keys of the rank][inner bytes]. */
-static struct keyed *add_list(struct rank_ctx *a, struct transfer *g, const void *list, ptrdiff_t outer,
-                              size_t inner)
+static struct keyed *add_list(struct rank_ctx *a, struct transfer *g, const void *list,
+                              ptrdiff_t outer, size_t inner)
 {
     return add_keyed(g, (struct keyed){ .own = list, .n = { outer, 1 }, .row = (ptrdiff_t)inner,
                                         .stride = { a->call.k_len * (ptrdiff_t)inner, 0 },
@@ -153,10 +153,13 @@ ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *
 {
     a->gathered = loci_required_range(a, a->via.rank).gathered;
     a->before.measured = a->keys;
-    a->transfer.measured = a->all.gather ? span_length(a->gathered) : a->keys < CHUNK ? a->keys : CHUNK;
+    a->transfer.measured = a->all.gather   ? span_length(a->gathered)
+                         : a->keys < CHUNK ? a->keys
+                                           : CHUNK;
     a->required = carve_bytes(m, (size_t)a->via.ranks, sizeof *a->required);
     a->runs = carve_bytes(m, (size_t)a->all.count, sizeof *a->runs);
-    for (int r = 0; a->required && r < a->via.ranks; r++) a->required[r] = loci_required_range(a, r);
+    for (int r = 0; a->required && r < a->via.ranks; r++)
+        a->required[r] = loci_required_range(a, r);
     const ptrdiff_t rows = find_runs(a);
     struct transfer *const cargos[] = { &a->before, &a->transfer };
     for (int i = 0; i < COUNT(cargos); i++) {
@@ -207,7 +210,8 @@ loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, s
     /* Positions and coordinates of keys that do not arrive are still read, so they are set to 0. */
     if (w->k_pos)
         memset(w->k_pos->gathered, 0,
-               (size_t)(w->k_pos->n[0] * (a->all.gather ? a->transfer.measured : a->before.measured))
+               (size_t)(w->k_pos->n[0]
+                        * (a->all.gather ? a->transfer.measured : a->before.measured))
                    * sizeof(int64_t));
     if (w->k_coord)
         memset(w->k_coord->gathered, 0,

@@ -33,16 +33,17 @@ loci_status loci_check_shares(const loci_share *list, int count, int ranks, cons
 {
     *all = 0;
     CHECK(e, list && count >= 1, LOCI_BAD_ARG,
-          "%s: there must be a list of at least one share; loci_share_out() makes one", name);
+          "%s must have at least one share; loci_share_out() makes a list", name);
     for (int i = 0; i < count; i++) {
         CHECK(e, list[i].rank >= 0 && list[i].rank < ranks, LOCI_BAD_ARG,
-              "%s: share %d is that of rank %d, and ranks are 0 .. %d", name, i, list[i].rank,
+              "%s: share %d has rank %d, but ranks are 0 .. %d", name, i, list[i].rank,
               ranks - 1);
         CHECK(e, list[i].first == *all, LOCI_BAD_ARG,
-              "%s: share %d begins at %lld, but those before it end at %lld", name, i,
+              "%s: share %d begins at %lld, but must begin at %lld, the end of those before it",
+              name, i,
               (long long)list[i].first, (long long)*all);
         CHECK(e, list[i].count >= 0 && list[i].count <= FAR - *all, LOCI_BAD_ARG,
-              "%s: share %d has %lld rows, but all must be 0 .. 2^40", name, i,
+              "%s: share %d has %lld rows; all shares together must have 0 .. 2^40", name, i,
               (long long)list[i].count);
         *all += list[i].count;
     }

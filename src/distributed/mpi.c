@@ -258,13 +258,13 @@ static loci_status look(const struct mpi *m, const loci_transport *t, double sec
 {
     int level = MPI_THREAD_SINGLE;
     if (!m) return fail(e, LOCI_NO_MEMORY, "mpi: out of memory");
-    if (!t) return fail(e, LOCI_BAD_ARG, "mpi: the transport is NULL, and must be there");
+    if (!t) return fail(e, LOCI_BAD_ARG, "mpi: the transport must not be NULL");
     if (!(seconds >= 0))
-        return fail(e, LOCI_BAD_ARG, "mpi: seconds is %g, and must be more than 0, or 0 for as "
-                    "long as it takes", seconds);
+        return fail(e, LOCI_BAD_ARG, "mpi: seconds %g must be above 0, or 0 for no limit", seconds);
     if (MPI_Query_thread(&level) || level < MPI_THREAD_FUNNELED)
-        return fail(e, LOCI_UNSUPPORTED, "mpi: MPI has begun without threads, and must allow those "
-                    "that do not call it; MPI_Init_thread() with MPI_THREAD_FUNNELED does");
+        return fail(e, LOCI_UNSUPPORTED,
+                    "mpi: MPI was initialised without thread support; call MPI_Init_thread() with "
+                    "MPI_THREAD_FUNNELED");
     return LOCI_OK;
 }
 
@@ -273,14 +273,16 @@ loci_status loci_mpi_create(loci_transport *t, MPI_Comm comm, double seconds, lo
     if (t) memset(t, 0, sizeof *t);
     int begun = 0, over = 0, between = 0;
     if (MPI_Initialized(&begun) || !begun || MPI_Finalized(&over) || over)
-        return fail(e, LOCI_BAD_ARG, "mpi: MPI %s; MPI_Init_thread() comes before, MPI_Finalize() "
-                    "after", over ? "has ended" : "has not begun");
+        return fail(e, LOCI_BAD_ARG,
+                    "mpi: MPI %s; call MPI_Init_thread() before and MPI_Finalize() after",
+                    over ? "has ended" : "is not initialised");
     if (comm == MPI_COMM_NULL)
-        return fail(e, LOCI_BAD_ARG, "mpi: the communicator is MPI_COMM_NULL, and must have this "
-                    "process in it");
+        return fail(e, LOCI_BAD_ARG,
+                    "mpi: the communicator is MPI_COMM_NULL, but must contain this process");
     if (MPI_Comm_test_inter(comm, &between) || between)
-        return fail(e, LOCI_BAD_ARG, "mpi: the communicator is between two groups, and must be of "
-                    "one; MPI_Intercomm_merge() makes such");
+        return fail(e, LOCI_BAD_ARG,
+                    "mpi: the communicator must be an intracommunicator; MPI_Intercomm_merge() "
+                    "makes one");
 
     /* The other ranks call this, too.  So errors from here on are reported to all of them. */
     MPI_Comm own;
@@ -297,8 +299,8 @@ loci_status loci_mpi_create(loci_transport *t, MPI_Comm comm, double seconds, lo
     int worst = (int)status;
     if (MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_INT, MPI_MAX, own)) worst = LOCI_TRANSPORT;
     if (worst && !status)
-        status = fail(e, (loci_status)worst, "mpi: another rank of the communicator has failed, "
-                      "and its own sentence says why");
+        status = fail(e, (loci_status)worst,
+                      "mpi: another rank of the communicator failed; see the error on that rank");
     if (status) {
         MPI_Comm_free(&own);
         free(m);

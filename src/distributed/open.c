@@ -41,10 +41,11 @@ loci_status loci_check_work(const struct rank_ctx *a, const void *work, size_t b
     loci_error *e = a->call.error;
     if (bytes == SIZE_MAX && e->status) return e->status;
     CHECK(e, work && (uintptr_t)work % ALIGN == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must start on 64 bytes");
-    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+          "work must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
     CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; %s() tells", a->call.work_bytes, bytes,
+          "work has %zu bytes, but this call needs %zu; %s() returns the size",
+          a->call.work_bytes, bytes,
           tells);
     return LOCI_OK;
 }
@@ -65,7 +66,7 @@ loci_status loci_check_fields(const struct rank_ctx *a)
     };
     for (int i = 0; i < COUNT(fields); i++)
         CHECK(e, !fields[i].given, LOCI_UNSUPPORTED,
-              "%s: rows of several processes are one sequence in each batch entry, without any",
+              "%s must be NULL: rows of several processes form one sequence per batch entry",
               fields[i].name);
     return LOCI_OK;
 }
@@ -93,7 +94,8 @@ loci_status loci_open_shares(struct rank_ctx *a)
     CHECK(e, a->call.k_len == keys, LOCI_BAD_ARG, "k_len %td must be %lld, the keys of its shares",
           a->call.k_len, (long long)keys);
     CHECK(e, a->keys < MOST_NUMBERS && a->rows < MOST_NUMBERS, LOCI_BAD_ARG,
-          "shares: %lld rows and %lld keys are too many", (long long)a->rows, (long long)a->keys);
+          "shares: %lld rows and %lld keys are too many; positions must lie within 2^40",
+          (long long)a->rows, (long long)a->keys);
     return LOCI_OK;
 }
 

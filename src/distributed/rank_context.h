@@ -7,7 +7,10 @@
 #include "api/api.h"
 #include "loci/parallel.h"
 
-static inline int64_t span_length(struct key_span s) { return s.end > s.first ? s.end - s.first : 0; }
+static inline int64_t span_length(struct key_span s)
+{
+    return s.end > s.first ? s.end - s.first : 0;
+}
 
 /* An array by key that is transferred: [n[0]][n[1]][keys] rows of `bytes` bytes.  `own` are the
  * rank's own keys; strides are in bytes.  `gathered` receives those of all ranks, dense, for as
@@ -149,7 +152,8 @@ struct recv_queue {
 /* Carves a transfer out of the workspace.  loci_carve_again() does so for a second transfer of the
  * same messages to the same place. */
 void loci_carve_transfer(struct rank_ctx *, struct transfer *, struct arena *);
-void loci_carve_again(struct rank_ctx *, struct transfer *, const struct transfer *, int tag, struct arena *);
+void loci_carve_again(struct rank_ctx *, struct transfer *, const struct transfer *, int tag,
+                      struct arena *);
 /* Starts sending what other ranks require. */
 void loci_send(struct rank_ctx *, struct transfer *);
 void loci_begin_recv(struct rank_ctx *, struct recv_queue *, struct transfer *, enum order);

@@ -92,7 +92,8 @@ static void send_from(struct rank_ctx *a, void **request, int to, int tag, const
     a->broken = a->via.send(a->via.user, to, tag, data, bytes, request) != 0;
     a->sent += bytes;
 }
-void loci_send_to(struct rank_ctx *a, struct box *b, int to, int tag, const char *data, size_t bytes)
+void loci_send_to(struct rank_ctx *a, struct box *b, int to, int tag, const char *data,
+                  size_t bytes)
 {
     send_from(a, &b->requests[b->n++], to, tag, data, bytes);
 }
@@ -268,8 +269,8 @@ void loci_recv_sums(struct rank_ctx *a, struct backward *w, int share, int64_t c
     else if (!mine(a, from)) loci_copy_sums(w, UNPACK, at, keys, w->in.data);
     else
         EACH_MESSAGE(a, chunk, p)
-            loci_copy_sums(w, UNPACK, loci_key_number(a, w, p.first), (ptrdiff_t)p.count,
-                           owns(a, &p) ? own_chunk_of(w, &p)->forward_buf : message_at(w, &w->in, &p));
+    loci_copy_sums(w, UNPACK, loci_key_number(a, w, p.first), (ptrdiff_t)p.count,
+                   owns(a, &p) ? own_chunk_of(w, &p)->forward_buf : message_at(w, &w->in, &p));
 }
 void loci_forward_sums(struct rank_ctx *a, struct backward *w, int share, int64_t chunk)
 {

@@ -103,8 +103,8 @@ void loci_sum_totals(struct rank_ctx *, struct backward *, bool works);
 void loci_lay_out_collected(const struct rank_ctx *, const struct measured *, struct collected *,
                             struct arena *);
 /* Keys whose sums are complete: `keys` keys, starting at present key `at` and at own key `own`. */
-void loci_collect_keys(const struct rank_ctx *, const struct backward *, ptrdiff_t at, ptrdiff_t keys,
-                       ptrdiff_t own);
+void loci_collect_keys(const struct rank_ctx *, const struct backward *, ptrdiff_t at,
+                       ptrdiff_t keys, ptrdiff_t own);
 /* After the sums of all keys are complete: computes the gradients of encodings that need all rows
  * and keys. */
 void loci_collect(struct rank_ctx *, struct backward *, bool works);

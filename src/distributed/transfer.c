@@ -30,7 +30,8 @@ int loci_owner(const struct rank_ctx *a, const struct message *p)
 {
     return a->key_shares[p->share].rank;
 }
-static bool required(const struct transfer *g, const struct message *p, const struct required_range *n)
+static bool required(const struct transfer *g, const struct message *p,
+                     const struct required_range *n)
 {
     if (g->everything) return n->rows;
     return p->first < n->gathered.end && p->first + p->count > n->gathered.first;
@@ -91,7 +92,10 @@ bool loci_first_message(const struct rank_ctx *a, struct message *p)
         if (open_share(a, s, OLDEST_FIRST, p)) return true;
     return false;
 }
-bool loci_next_message(const struct rank_ctx *a, struct message *p) { return step(a, OLDEST_FIRST, p); }
+bool loci_next_message(const struct rank_ctx *a, struct message *p)
+{
+    return step(a, OLDEST_FIRST, p);
+}
 
 int64_t loci_keys_before(const struct rank_ctx *a, const struct message *p)
 {
@@ -119,7 +123,8 @@ static size_t message_bytes(const struct transfer *g, const struct message *p)
 {
     return (size_t)p->count * g->bytes;
 }
-static char *own_message(const struct rank_ctx *a, const struct transfer *g, const struct message *p)
+static char *own_message(const struct rank_ctx *a, const struct transfer *g,
+                         const struct message *p)
 {
     return g->outbox + (size_t)loci_keys_before(a, p) * g->bytes;
 }
@@ -138,7 +143,8 @@ static void pack(const struct rank_ctx *a, const struct transfer *g, const struc
     }
 }
 /* A message may extend beyond the capacity.  The rest is ignored. */
-static void unpack(const struct transfer *g, const struct message *p, const char *from, int64_t first)
+static void unpack(const struct transfer *g, const struct message *p, const char *from,
+                   int64_t first)
 {
     const int64_t left = first + g->measured - p->first, count = p->count < left ? p->count : left;
     for (int i = 0; i < g->n; i++) {
@@ -242,7 +248,8 @@ static void ask(struct rank_ctx *a, struct recv_queue *in)
         in->more_begun = step(a, in->order, &in->begun) && needed(a, in, &in->begun);
     }
 }
-void loci_begin_recv(struct rank_ctx *a, struct recv_queue *in, struct transfer *g, enum order order)
+void loci_begin_recv(struct rank_ctx *a, struct recv_queue *in, struct transfer *g,
+                     enum order order)
 {
     *in = (struct recv_queue){ .transfer = g, .order = order };
     for (int i = 0; g->slots && i < a->all.ahead; i++) g->slots[i].request = NULL;

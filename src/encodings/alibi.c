@@ -17,7 +17,8 @@ enum { SLOPES };
 enum { OFFICIAL, GEOMETRIC, GIVEN };
 static const loci_option opts[] = {
     [SLOPES] = { "slopes", LOCI_WORD, 0, OFFICIAL, 0, 0, "official|geometric|given",
-                 "by a rule, or learned" },
+                 "official: the authors' rule for any H; geometric: 2^(-8h/H); given: a learned "
+                 "tensor" },
     { 0 }
 };
 

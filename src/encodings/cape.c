@@ -13,9 +13,10 @@
 static const loci_option opts[] = {
     [MIX_HIDDEN]   = { "hidden", LOCI_WHOLE, 0, 32, 1, 4096, NULL, "width of the hidden layer" },
     [MIX_ADD_BIAS] = { "add_bias", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                       "0: biases enter through the network only" },
+                       "1: the biases are added to the scores; 0: they are inputs of the network "
+                       "only" },
     [MIX_LEAK]     = { "leak", LOCI_NUMBER, 0, 0.01, -1e6, 1e6, NULL,
-                       "slope of the hidden layer below 0" },
+                       "slope of the activation below 0" },
     { 0 }
 };
 

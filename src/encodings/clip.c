@@ -13,7 +13,8 @@
 enum { MAX, SIDED };
 static const loci_option opts[] = {
     [MAX]   = { "max", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "distances from here on share a bias" },
-    [SIDED] = { "sided", LOCI_WHOLE, 0, 1, 1, 2, NULL, "2: keys ahead have biases of their own" },
+    [SIDED] = { "sided", LOCI_WHOLE, 0, 1, 1, 2, NULL,
+                "2: keys after the query have their own biases" },
     { 0 }
 };
 

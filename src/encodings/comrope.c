@@ -20,9 +20,10 @@ enum { AP, LD };
 enum { P, THETA };
 static const loci_option opts[] = {
     [KIND]  = { "kind", LOCI_WORD, 0, AP, 0, 0, "ap|ld",
-                "one axis per block, or all axes by theta" },
+                "ap: one axis per block; ld: all axes, scaled by theta" },
     [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
-    [BLOCK] = { "block", LOCI_WHOLE, 0, 2, 2, MAX_BLOCK, NULL, "channels that turn together" },
+    [BLOCK] = { "block", LOCI_WHOLE, 0, 2, 2, MAX_BLOCK, NULL,
+                "channels that are rotated together" },
     { 0 }
 };
 
@@ -39,9 +40,9 @@ static loci_status check(struct config *c, loci_error *e)
 {
     const int block = (int)c->opt[BLOCK];
     CHECK(e, c->dim % block == 0, LOCI_BAD_ARG,
-          "comrope: the head's %d channels are no whole number of blocks of %d", c->dim, block);
+          "comrope: the head's %d channels must be a multiple of the block size %d", c->dim, block);
     CHECK(e, c->opt[KIND] == LD || c->dim / block % axes(c) == 0, LOCI_BAD_ARG,
-          "comrope: with kind=ap the %d blocks of a head must be shared out evenly among %d axes",
+          "comrope: with kind=ap the %d blocks of a head must divide evenly among %d axes",
           c->dim / block, axes(c));
     return LOCI_OK;
 }
@@ -181,7 +182,8 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_comrope = {
     .name = "comrope", .cite = "Yu et al., CVPR 2025", .family = FAMILY_ROTATION,
-    .brief = "blocks turn by learned generators that commute", .example = "comrope",
+    .brief =
+        "blocks of channels are rotated by learned generators that commute", .example = "comrope",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold,

@@ -14,13 +14,13 @@
 
 static const loci_option opts[] = {
     [SCAN_NPOS]       = { "npos", LOCI_WHOLE, 0, 64, 1, 65536, NULL,
-                          "learned positions; rows count no further" },
+                          "number of learned positions; larger counts become the last one" },
     [SCAN_GATE_SCALE] = { "gate_scale", LOCI_NUMBER, 0, BY_RULE, -1e6, 1e6, NULL,
-                          "of q.k inside the gates; by default 1/sqrt(dim)" },
+                          "factor of q.k in the gates; default 1/sqrt(dim)" },
     [SCAN_POS_SCALE]  = { "pos_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL,
-                          "multiplies the position's score" },
+                          "factor of the bias" },
     [SCAN_GATES]      = { "gates", LOCI_WORD, 0, GATES_K, 0, 0, "k|v|given",
-                          "what opens the gates" },
+                          "the tensor whose product with q gives the gates: k, v, or an input" },
     { 0 }
 };
 

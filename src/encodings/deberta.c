@@ -25,18 +25,18 @@ enum { V1, V2 };
 enum { BOTH, C2P_ALONE, P2C_ALONE };
 static const loci_option opts[] = {
     [KIND] = { "kind", LOCI_WORD, 0, V2, 0, 0, "v1|v2",
-               "v1: a row per distance; v2: rows widen with the distance" },
+               "v1: a row per distance; v2: rows cover more distances the farther they are" },
     [SPAN] = { "span", LOCI_WHOLE, 0, BY_RULE, 1, 65536, NULL,
-               "half of the rows; by default 512 (v1) or 256 (v2)" },
+               "half the number of rows; default 512 (v1), 256 (v2)" },
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 512, 2, 65536, NULL,
                        "v2: distances from here on share a row" },
     [TERMS] = { "terms", LOCI_WORD, 0, BOTH, 0, 0, "both|c2p|p2c",
-                "c2p: queries meet K; p2c: keys meet Q" },
+                "c2p: products of queries and K; p2c: products of keys and Q" },
     [P2C] = { "p2c", LOCI_WORD, 0, 0, 0, 0, "ij|ji",
               "Q's row by i - j as in the code, or by j - i as in the paper" },
     [SATURATE] = { "saturate", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                   "v2: 1 cuts distances at max_distance as the "
-                   "authors' later code, 0 does not, as transformers" },
+                   "v2: 1 clips distances at max_distance, as the authors' later code; 0 does not, "
+                   "as transformers" },
     { 0 }
 };
 
@@ -77,11 +77,11 @@ static loci_status check(struct config *c, loci_error *e)
     const bool v1 = o[KIND] == V1;
     if (isnan(o[SPAN])) o[SPAN] = v1 ? 512 : 256;
     CHECK(e, !v1 || !c->given[MAX_DISTANCE], LOCI_BAD_ARG,
-          "deberta: max_distance belongs to kind=v2; kind=v1 has a row for every distance");
+          "deberta: leave out max_distance with kind=v1, which has a row for every distance");
     CHECK(e, !v1 || !c->given[SATURATE], LOCI_BAD_ARG,
-          "deberta: saturate belongs to kind=v2; kind=v1 ends at span");
+          "deberta: leave out saturate with kind=v1, which ends at span");
     CHECK(e, p2c(c) || !c->given[P2C], LOCI_BAD_ARG,
-          "deberta: p2c says how keys meet Q, which they do not with terms=c2p");
+          "deberta: leave out p2c with terms=c2p, where keys have no product with Q");
     if (!p2c(c)) o[P2C] = BY_RULE;
     if (v1) {
         o[MAX_DISTANCE] = o[SATURATE] = BY_RULE;
@@ -94,8 +94,8 @@ static loci_status check(struct config *c, loci_error *e)
           "deberta: max_distance %g must exceed span/2 + 1 = %g", o[MAX_DISTANCE],
           floor(o[SPAN] / 2) + 1);
     CHECK(e, reach(o) <= 65536, LOCI_BAD_ARG,
-          "deberta: with saturate=0 and an odd span %g rows "
-          "change up to distance %.0f, and 65536 is the most",
+          "deberta: with saturate=0 and an odd span %g rows differ up to distance %.0f; at most "
+          "65536 is supported",
           o[SPAN], reach(o));
     return LOCI_OK;
 }

@@ -21,11 +21,11 @@
 /* Bounds the pieces, whose number is about its square, and the stack of walk(). */
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {
-    [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "hidden layers" },
+    [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "number of hidden layers" },
     [PIECES_HIDDEN]    = { "hidden", LOCI_WHOLE, 0, 32, 1, MAX_HIDDEN, NULL,
                            "width of the hidden layers" },
     [PIECES_THRESHOLD] = { "threshold", LOCI_NUMBER, 0, 512, 0, 1e12, NULL,
-                           "rows up to here see distances alone; l multiplies it" },
+                           "T / |l|: rows up to T do not normalise distances by their position" },
     { 0 }
 };
 

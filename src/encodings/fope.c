@@ -33,17 +33,19 @@ static const loci_option opts[] = {
     [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
                        "frequencies fall from 1 to about 1/base" },
     [TRAIN_LENGTH] = { "train_length", LOCI_NUMBER, 0, 512, 1, 1e18, NULL,
-                       "positions seen in training" },
+                       "length of the training context" },
     [FLOOR_RATIO]  = { "floor_ratio", LOCI_NUMBER, 0, 1, 0, 1e6, NULL,
-                       "turns in training that a frequency must make" },
+                       "turns that a frequency must make in train_length" },
     [FOURIER_DIM]  = { "fourier_dim", LOCI_WHOLE, 0, 0, 0, 2048, NULL,
                        "twice the number of frequencies; at least D" },
-    [CLAMP]        = { "clamp", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: slower frequencies are 0" },
-    [IGNORE_ZERO]  = { "ignore_zero", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: and are left out" },
+    [CLAMP]        = { "clamp", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                       "1: frequencies with fewer turns become 0" },
+    [IGNORE_ZERO]  = { "ignore_zero", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                       "1: these frequencies are left out" },
     [NORM]         = { "norm", LOCI_WORD, 0, 0, 0, 0, "0|1",
                        "1: coefficients of a pair are divided by their sum" },
     [PAD_SIN]      = { "pad_sin", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                       "sin of the pairs that are no sum; their cos is 1" },
+                       "sin of the pairs that are not sums; their cos is 1" },
     [LEARN]        = { "learn", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: coefficients are learned" },
     { 0 }
 };
@@ -85,15 +87,18 @@ static int sums(const struct config *c)
 /* The number of remaining waves decides the shapes of the tensors, so it is counted here, once. */
 static loci_status check(struct config *c, loci_error *e)
 {
-    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs",
+    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
+          "fope: dim %d must be even: channels are rotated in pairs",
           c->dim);
     CHECK(e, fmod(c->opt[FOURIER_DIM], 2) == 0, LOCI_BAD_ARG, "fope: fourier_dim %g must be even",
           c->opt[FOURIER_DIM]);
     c->opt[WAVES] = count_waves(c);
-    CHECK(e, waves(c) > 0, LOCI_BAD_ARG, "fope: no frequency makes %g turns in train_length %g",
+    CHECK(e, waves(c) > 0, LOCI_BAD_ARG,
+          "fope: no frequency makes %g turns in train_length %g; use a smaller floor_ratio or a "
+          "longer train_length",
           c->opt[FLOOR_RATIO], c->opt[TRAIN_LENGTH]);
     CHECK(e, sums(c) > 0, LOCI_BAD_ARG,
-          "fope: with ignore_zero=1 a fourth of the head's %d channels must be at least 1", c->dim);
+          "fope: with ignore_zero=1 the head must have at least 4 channels, not %d", c->dim);
     return LOCI_OK;
 }
 
@@ -227,7 +232,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_fope = {
     .name = "fope", .cite = "Hua et al., ICML 2025", .family = FAMILY_ROTATION,
-    .brief = "rope whose cos and sin are sums of several frequencies", .example = "fope",
+    .brief = "rope whose cos and sin are sums over several frequencies", .example = "fope",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

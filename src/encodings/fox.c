@@ -17,7 +17,7 @@
 
 static const loci_option opts[] = {
     [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
-                    "weight mass that may be dropped per row; 0 is exact" },
+                    "share of a row's weight that may be skipped; 0 is exact" },
     { 0 }
 };
 
@@ -63,7 +63,8 @@ static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
     if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
         to->rise = carve_bytes(a, tiles, sizeof *to->rise);
-        to->knorm = carve_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
+        to->knorm =
+            carve_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
     }
     return g;
 }
@@ -200,7 +201,12 @@ static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *
 }
 /* Heads are divided among the host's threads where that is worth it: job i has
  * the heads i, i + jobs, ... */
-struct gate_job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
+struct gate_job {
+    const struct call *c;
+    const struct gate_sums *g;
+    const void *log_f;
+    int enc, jobs;
+};
 /* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
 {
@@ -227,8 +233,9 @@ static void begin(struct call *c, int enc)
     const loci_host *host = c->in->host;
     /* gates; below this, summing is faster than waking threads */
     const ptrdiff_t few = 1 << 15;
-    struct gate_job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc,
-                       .jobs = 1 };
+    struct gate_job job = {
+        .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc, .jobs = 1
+    };
     if (made(c, enc)) return;            /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {
         job.jobs = c->threads;

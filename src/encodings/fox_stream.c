@@ -8,11 +8,11 @@
 static loci_status accept(const struct call *c, int enc)
 {
     CHECK(c->in->error, !streamed(c) || !gate_stops(c, enc), LOCI_UNSUPPORTED,
-          "fox: stop asks for the norms of all keys at once; gather them");
+          "fox: stop needs the norms of all keys; set gather = 1");
     CHECK(c->in->error, !c->stream.part.partial_inputs || (!c->where.k_pos && !c->cache),
           LOCI_UNSUPPORTED,
-          "fox: keys of several processes are decoded where they count from 0, and not from "
-          "caches, as their sums of log_f go on from one process to the next");
+          "fox: decode over several processes supports neither caches nor k_pos, because sums of "
+          "log_f pass from process to process");
     return LOCI_OK;
 }
 

@@ -18,9 +18,9 @@ enum { KERNEL, WEIGHT };
 enum { LOG, POWER, LOG3 };
 static const loci_option opts[] = {
     [KERNEL] = { "kernel", LOCI_WORD, 0, LOG, 0, 0, "log|power|log3",
-                 "what falls with the distance" },
+                 "how the bias falls with the distance" },
     [WEIGHT] = { "weight", LOCI_WORD, 0, 0, 0, 0, "0|1",
-                 "1: scores are multiplied with a kernel, too" },
+                 "1: scores are also multiplied by a kernel" },
     { 0 }
 };
 

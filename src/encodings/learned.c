@@ -12,8 +12,8 @@ enum { TABLE };
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, loci_have(c, "table") || c->max_len > 0, LOCI_BAD_ARG,
-          "learned: the number of positions is unknown; "
-          "set max_len, or describe the table you hold");
+          "learned: the number of positions is unknown; set max_len, or describe your table in "
+          "desc.tensors");
     return LOCI_OK;
 }
 

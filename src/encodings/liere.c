@@ -25,7 +25,8 @@
 enum { AXES, BLOCK };
 static const loci_option opts[] = {
     [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
-    [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL, "channels that turn together" },
+    [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL,
+                "channels that are rotated together" },
     { 0 }
 };
 /* raw starts uniformly distributed in 0 .. 2 pi */
@@ -42,7 +43,7 @@ static struct blocks blocks(const struct config *c)
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->opt[BLOCK] <= c->dim, LOCI_BAD_ARG,
-          "liere: a block of %g channels is wider than the head, which has %d", c->opt[BLOCK],
+          "liere: block %g must not exceed the head's %d channels", c->opt[BLOCK],
           c->dim);
     return LOCI_OK;
 }
@@ -265,8 +266,8 @@ static loci_status accept(const struct call *c, int enc)
         double reach = 0;
         for (int a = 0; a < b.axes; a++) reach += fabs(coordinate(c, row, a)) * largest[a];
         CHECK(c->in->error, !(reach > most), LOCI_UNSUPPORTED,
-              "liere: the coordinates of %s %lld make exponents of %g; turns by blocks of %d about "
-              "several axes are right up to 2^28",
+              "liere: the coordinates of %s %lld give exponents of %g; blocks of %d with several "
+              "axes are exact up to 2^28",
               row < queries ? "query" : "key", (long long)(row < queries ? row : row - queries),
               reach, b.block);
     }
@@ -450,7 +451,9 @@ static void end(struct call *c, int enc)
 
 const struct loci_pe loci_pe_liere = {
     .name = "liere", .cite = "Ostmeier et al., ICML 2025", .family = FAMILY_ROTATION,
-    .brief = "blocks turn by the exponential of learned generators", .example = "liere:block=3",
+    .brief =
+        "blocks of channels are rotated by the exponential of learned generators",
+    .example = "liere:block=3",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold, .accept = accept, .scratch = scratch, .begin = begin, .end = end,

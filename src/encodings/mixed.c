@@ -21,13 +21,14 @@ static const double start_base = 10, pi = 3.14159265358979312;
 static const loci_option opts[] = {
     [AXES]    = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [PAIRING] = { "pairing", LOCI_WORD, 0, INTERLEAVED, 0, 0, "half|interleaved",
-                  "which channels form a pair" },
+                  "which channels form a pair: half t, t + dim/2; interleaved 2t, 2t + 1" },
     { 0 }
 };
 
 static loci_status check(struct config *c, loci_error *e)
 {
-    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "mixed: dim %d must be even, as channels turn in pairs",
+    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
+          "mixed: dim %d must be even: channels are rotated in pairs",
           c->dim);
     return LOCI_OK;
 }
@@ -96,7 +97,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_mixed = {
     .name = "mixed", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
-    .brief = "pairs turn by a learned sum over axes, each head its own", .example = "mixed",
+    .brief = "pairs are rotated by a learned sum over axes, per head", .example = "mixed",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold,

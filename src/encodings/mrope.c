@@ -18,12 +18,13 @@ enum { AXES = 3 };
 _Static_assert((int)OPTIONS <= (int)MAX_OPTIONS, "a config has room for all");
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 0, ROPE_HALF, 0, 0, "half|interleaved",
-                       "which channels form a pair" },
+                       "which channels form a pair: half t, t + dim/2; interleaved 2t, 2t + 1" },
     ROPE_ROWS,
     [SECTIONS]     = { "sections", LOCI_LIST, 1, BY_RULE, 0, 512, NULL,
                        "pairs of time/height/width" },
     [ORDER]        = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved",
-                       "pairs of an axis side by side, or spread" },
+                       "chunked: time pairs, then height, then width; interleaved: they "
+                       "alternate" },
     { 0 }
 };
 
@@ -33,11 +34,11 @@ static loci_status check(struct config *c, loci_error *e)
     const loci_status status = loci_rope_check(c, e);
     if (status) return status;
     CHECK(e, c->count[SECTIONS] == AXES, LOCI_BAD_ARG,
-          "mrope: sections has %d numbers, not the 3 of time/height/width", c->count[SECTIONS]);
+          "mrope: sections has %d numbers, but must have 3: time/height/width", c->count[SECTIONS]);
     for (int a = 0; a < AXES; a++)
         CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG,
-              "mrope: sections count pairs, and %g is not whole", s[a]);
-    /* A section of another size would shift all pairs after it. */
+              "mrope: sections count pairs, so %g must be a whole number", s[a]);
+    /* A section less or more would shift all pairs behind it. */
     CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
           "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
           c->opt[ROPE_DIM] / 2);
@@ -87,7 +88,8 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_mrope = {
     .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024", .family = FAMILY_ROTATION,
-    .brief = "each pair turns by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
+    .brief =
+        "each pair is rotated by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold, .multiplies = loci_pairs_factor,

@@ -14,7 +14,7 @@
 enum { LENGTH };
 static const loci_option opts[] = {
     [LENGTH] = { "length", LOCI_WHOLE, 0, BY_RULE, 2, 1e12, NULL,
-                 "of the text; its last position becomes 1 (default: max_len)" },
+                 "length of the text, whose last position becomes 1; default max_len" },
     { 0 }
 };
 
@@ -23,10 +23,10 @@ static loci_status check(struct config *c, loci_error *e)
     if (isnan(c->opt[LENGTH])) c->opt[LENGTH] = (double)c->max_len;
     CHECK(e, c->opt[LENGTH] > 0, LOCI_BAD_ARG,
           "normalised: the length is unknown; set the option length, or max_len");
-    CHECK(e, c->opt[LENGTH] <= opts[LENGTH].high, LOCI_BAD_ARG,
-          "normalised: max_len %td must be at most %g", c->max_len, opts[LENGTH].high);
+    CHECK(e, c->opt[LENGTH] <= opts[LENGTH].max, LOCI_BAD_ARG,
+          "normalised: max_len %td must be at most %g", c->max_len, opts[LENGTH].max);
     CHECK(e, c->opt[LENGTH] >= 2, LOCI_BAD_ARG,
-          "normalised: a length of 1 has no steps between 0 and 1; it must be 2 or more");
+          "normalised: the length must be at least 2: position 0 becomes 0 and the last one 1");
     return LOCI_OK;
 }
 

@@ -15,8 +15,8 @@
 
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
-                       "which channels form a pair: a new model takes rope:pairing=half, "
-                       "and `loci rope config.json` says what an existing one has" },
+                       "half: channels t, t + dim/2; interleaved: 2t, 2t + 1. Use half for a new "
+                       "model; `loci rope config.json` prints that of an existing one" },
     ROPE_ROWS,
     { 0 }
 };
@@ -54,7 +54,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_rope = {
     .name = "rope", .cite = "Su et al., Neurocomputing 2024", .family = FAMILY_ROTATION,
-    .brief = "pairs of channels of q and k turn by pos base^(-2t/dim)",
+    .brief = "pairs of channels of q and k are rotated by pos base^(-2t/dim)",
     .example = "rope:pairing=half", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6,
     .opts = opts, .check = loci_rope_check, .tensors = loci_rope_tensors, .terms = terms,
     .size = size, .prepare = prepare, .fold = fold, .multiplies = loci_pairs_factor,

@@ -15,11 +15,12 @@ enum { PAIRING, BASE, LAYOUT };
 enum { INTERLEAVED = 1, ALTERNATE = 1 };
 static const loci_option opts[] = {
     [PAIRING] = { "pairing", LOCI_WORD, 0, INTERLEAVED, 0, 0, "half|interleaved",
-                  "which channels form a pair; the weights decide" },
+                  "half: channels t, t + dim/2; interleaved: 2t, 2t + 1; choose that of the "
+                  "weights" },
     [BASE]    = { "base", LOCI_NUMBER, 0, 100, 1, 1e18, NULL,
                   "frequencies of both axes fall from 1 to about 1/base" },
     [LAYOUT]  = { "layout", LOCI_WORD, 0, 0, 0, 0, "concat|alternate",
-                  "pairs of x, then pairs of y; or in turn" },
+                  "concat: pairs of x, then pairs of y; alternate: x, y, x, y, ..." },
     { 0 }
 };
 
@@ -27,7 +28,7 @@ static const loci_option opts[] = {
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 4 == 0, LOCI_BAD_ARG,
-          "rope2d: dim %d must be a multiple of 4, as x and y turn the same number of pairs",
+          "rope2d: dim %d must be a multiple of 4: x and y rotate the same number of pairs",
           c->dim);
     return LOCI_OK;
 }
@@ -69,7 +70,7 @@ static void prepare(const struct prep *p)
 
 const struct loci_pe loci_pe_rope2d = {
     .name = "rope2d", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
-    .brief = "half of the pairs turn by x, half by y",
+    .brief = "half of the pairs are rotated by x, half by y",
     .example = "rope2d", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
     .check = check, .axes = axes, .terms = terms, .size = size, .prepare = prepare,
 };

@@ -54,7 +54,8 @@ static loci_status check_given(struct config *c, loci_error *e)
         int k = 0;
         while (rule->has[k].option && rule->has[k].option != i) k++;
         const bool has = rule->has[k].option == i;
-        CHECK(e, has || !c->given[i], LOCI_BAD_ARG, "%s: %s has no meaning with scaling=%s",
+        CHECK(e, has || !c->given[i], LOCI_BAD_ARG,
+              "%s: leave out %s, which scaling=%s does not have",
               c->pe->name, opts[i].name, rule->name);
         CHECK(e, !has || c->given[i] || !isnan(rule->has[k].usual), LOCI_BAD_ARG,
               "%s: scaling=%s needs %s=", c->pe->name, rule->name, opts[i].name);
@@ -74,7 +75,7 @@ static loci_status check_scaling(struct config *c, loci_error *e)
     if (o[ROPE_LENGTH] == LATER)
         o[ROPE_LENGTH] = c->max_len > 0 ? (double)c->max_len : o[ROPE_ORIGINAL_LENGTH];
     CHECK(e, (s != NTK && s != DYNAMIC) || o[ROPE_DIM] > 2, LOCI_BAD_ARG,
-          "%s: scaling=%s needs a dim above 2, as the last pair must not be the first", name,
+          "%s: scaling=%s needs a dim above 2: at least two pairs", name,
           rules[s].name);
     CHECK(e, s != YARN || o[ROPE_BASE] > 1, LOCI_BAD_ARG, "%s: scaling=yarn needs a base above 1",
           name);
@@ -82,13 +83,13 @@ static loci_status check_scaling(struct config *c, loci_error *e)
           "%s: scaling=longrope needs an original_length above 1", name);
     for (int i = ROPE_SHORT; s == LONGROPE && i <= ROPE_LONG; i++)
         CHECK(e, c->count[i] == (int)o[ROPE_DIM] / 2, LOCI_BAD_ARG,
-              "%s: %s has %d numbers, one per pair makes %d", name, c->pe->opts[i].name,
+              "%s: %s has %d numbers, but must have one per pair, %d", name, c->pe->opts[i].name,
               c->count[i], (int)o[ROPE_DIM] / 2);
     CHECK(e, s != LLAMA3 || o[ROPE_LOW_FREQ_FACTOR] <= o[ROPE_HIGH_FREQ_FACTOR], LOCI_BAD_ARG,
           "%s: low_freq_factor %g must not exceed high_freq_factor %g", name,
           o[ROPE_LOW_FREQ_FACTOR], o[ROPE_HIGH_FREQ_FACTOR]);
     CHECK(e, s != PROPORTIONAL || o[ROPE_DIM] == c->dim, LOCI_BAD_ARG,
-          "%s: scaling=proportional shares out the whole head, so dim must be %d; leave it out",
+          "%s: with scaling=proportional dim must be the whole head, %d; leave it out",
           name, c->dim);
     return LOCI_OK;
 }
@@ -121,18 +122,17 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     const bool given = o[ROPE_FREQ] == ROPE_GIVEN;
     if (!c->given[ROPE_DIM]) o[ROPE_DIM] = c->dim;
     CHECK(e, fmod(o[ROPE_DIM], 2) == 0, LOCI_BAD_ARG,
-          "%s: dim %g must be even, as channels turn in pairs%s", name, o[ROPE_DIM],
-          c->given[ROPE_DIM] ? "" : "; it is the head's, dim= can turn fewer");
+          "%s: dim %g must be even: channels are rotated in pairs%s", name, o[ROPE_DIM],
+          c->given[ROPE_DIM] ? "" : "; it is the head's, and dim= can rotate fewer");
     CHECK(e, o[ROPE_OFFSET] + o[ROPE_DIM] <= c->dim, LOCI_BAD_ARG,
           "%s: offset %g + dim %g must not exceed the head's %d channels%s", name, o[ROPE_OFFSET],
           o[ROPE_DIM], c->dim, c->given[ROPE_DIM] ? "" : "; give dim=");
     CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG,
-          "%s: base has no meaning with freq=given; leave one out", name);
+          "%s: leave out base with freq=given", name);
     CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG,
-          "%s: scaling has no meaning with freq=given; leave one out", name);
+          "%s: leave out scaling with freq=given", name);
     CHECK(e, !given || o[ROPE_ANGLES] == ROPE_EXACT, LOCI_BAD_ARG,
-          "%s: angles=f32 has no meaning with freq=given, as "
-          "rounded angles have no gradient; leave one out",
+          "%s: leave out angles=f32 with freq=given: rounded angles have no gradient",
           name);
     const loci_status status = check_scaling(c, e);
     if (status) return status;

@@ -46,52 +46,52 @@ enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
     [ROPE_DIM]              = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,                      \
-                                "channels that turn; by default all of the head" },                \
+                                "channels that are rotated; default the whole head" },             \
     [ROPE_OFFSET]           = { "offset", LOCI_WHOLE, 0, 0, 0, 1022, NULL,                         \
-                                "first channel that turns" },                                      \
+                                "first channel that is rotated" },                                 \
     [ROPE_FREQ]             = { "freq", LOCI_WORD, 0, ROPE_FORMULA, 0, 0, "formula|given",         \
                                 "given: the frequencies are a learned tensor" },                   \
     [ROPE_ATTENTION_FACTOR] = { "attention_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,      \
-                                "multiplies turned q and k; by the scaling, else 1" },             \
+                                "factor of rotated q and k; default by scaling" },                 \
     [ROPE_ANGLES]           = { "angles", LOCI_WORD, 0, ROPE_EXACT, 0, 0, "exact|f32",             \
-                                "f32: frequency, position and product rounded, as float32 code "   \
-                                "has them" },                                                      \
+                                "f32: frequency, position and product are rounded, as in float32 " \
+                                "code" },                                                          \
     [ROPE_SCALING]          = { "scaling", LOCI_WORD, 0, 0, 0, 0,                                  \
                                 "none|linear|ntk|ntk_fixed|dynamic|yarn|longrope|llama3|"          \
                                 "proportional",                                                    \
                                 "how a longer context changes the frequencies" },                  \
     [ROPE_FACTOR]           = { "factor", LOCI_NUMBER, 0, BY_RULE, 1e-3, 1e18, NULL,               \
-                                "how many times longer; must be given, proportional: 1" },         \
+                                "how many times longer; required (proportional: 1)" },             \
     [ROPE_ORIGINAL_LENGTH]  = { "original_length", LOCI_NUMBER, 0, BY_RULE, 1, 1e18, NULL,         \
-                                "trained context; must be given: dynamic, yarn, longrope, "       \
+                                "trained context; required: dynamic, yarn, longrope, "             \
                                 "llama3" },                                                        \
     [ROPE_LENGTH]           = { "length", LOCI_NUMBER, 0, BY_RULE, 1, 1e18, NULL,                  \
-                                "dynamic, longrope: this context's; the plan's max_len, else the " \
-                                "trained one" },                                                   \
+                                "dynamic, longrope: context length; default max_len, else "        \
+                                "original_length" },                                               \
     [ROPE_MIXED_B]          = { "mixed_b", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,                  \
                                 "ntk_fixed: power of the pair; 0 = off" },                         \
     [ROPE_BETA_FAST]        = { "beta_fast", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,             \
-                                "yarn: pairs with more turns stay (32)" },                         \
+                                "yarn: pairs with more turns are unchanged (32)" },                \
     [ROPE_BETA_SLOW]        = { "beta_slow", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,             \
                                 "yarn: pairs with fewer turns are divided by factor (1)" },        \
     [ROPE_TRUNCATE]         = { "truncate", LOCI_WHOLE, 0, BY_RULE, 0, 1, NULL,                    \
-                                "yarn: the ramp ends at whole pairs (1)" },                        \
+                                "yarn: 1: the ramp ends at whole pairs (1)" },                     \
     [ROPE_EXTRAPOLATION_FACTOR] = { "extrapolation_factor", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL, \
-                                "yarn: multiplies what stays (1)" },                               \
+                                "yarn: factor of the unchanged share (1)" },                       \
     [ROPE_MSCALE]           = { "mscale", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,                   \
-                                "yarn: see attention_factor; 0 = absent" },                        \
+                                "yarn: sets attention_factor; 0 = absent" },                       \
     [ROPE_MSCALE_ALL_DIM]   = { "mscale_all_dim", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,           \
-                                "yarn: see attention_factor; 0 = absent" },                        \
+                                "yarn: sets attention_factor; 0 = absent" },                       \
     [ROPE_SHORT]            = { "short", LOCI_LIST, 0, BY_RULE, 1e-3, 1e18, NULL,                  \
-                                "longrope: divisors up to original_length; must be given" },       \
+                                "longrope: divisors up to original_length; required" },            \
     [ROPE_LONG]             = { "long", LOCI_LIST, 0, BY_RULE, 1e-3, 1e18, NULL,                   \
-                                "longrope: and beyond; must be given" },                           \
+                                "longrope: divisors beyond it; required" },                        \
     [ROPE_LOW_FREQ_FACTOR]  = { "low_freq_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,       \
-                                "llama3: fewer turns are divided by factor (1)" },                 \
+                                "llama3: pairs with fewer turns: divided by factor (1)" },         \
     [ROPE_HIGH_FREQ_FACTOR] = { "high_freq_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,      \
-                                "llama3: more turns stay (4)" },                                   \
+                                "llama3: pairs with more turns are unchanged (4)" },               \
     [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
-                                "proportional: share of the pairs that turn; must be given" }
+                                "proportional: share of pairs that rotate; required" }
 
 /* Checks the options against these rules, and fills in missing ones. */
 loci_status loci_rope_check(struct config *, loci_error *);

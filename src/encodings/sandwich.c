@@ -15,10 +15,10 @@ enum { DIM, FIRST, CENTRE, BASE };
 static const loci_option opts[] = {
     [DIM]    = { "dim", LOCI_WHOLE, 0, 128, 2, 65536, NULL,
                  "width of the embeddings, an even number" },
-    [FIRST]  = { "first", LOCI_WHOLE, 0, 1, 0, 1, NULL, "number of the first frequency" },
+    [FIRST]  = { "first", LOCI_WHOLE, 0, 1, 0, 1, NULL, "index of the first frequency" },
     [CENTRE] = { "centre", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                 "1: dim/2 is taken off, so that the largest bias is 0" },
-    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1e-3, 1e12, NULL, "of the frequencies" },
+                 "1: dim/2 is subtracted, so the largest bias is 0" },
+    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1e-3, 1e12, NULL, "base of the frequencies" },
     { 0 }
 };
 

@@ -15,9 +15,9 @@
 static const loci_option opts[] = {
     [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
     [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector",
-                          "who gets what is left of the stick" },
+                          "where the remainder of the stick goes" },
     [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
-                          "stick length below which a row may end; 0 is exact" },
+                          "remainder below which a row may stop; 0 is exact" },
     { 0 }
 };
 enum { VECTOR };                         /* the tensor */
@@ -115,7 +115,7 @@ static loci_status accept(const struct call *c, int enc)
                   seg_q(c, q->b, i) < 0 || before_first(c, q->b, i)
                       || own_key(c, q, rising, i) >= 0,
                   LOCI_BAD_ARG,
-                  "sba: remainder=value needs a key at the position %lld of query %td",
+                  "sba: remainder=value requires a key at position %lld, that of query %td",
                   (long long)pos_q(c, q->b, i), i);
     }
     return LOCI_OK;
@@ -164,7 +164,7 @@ static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, found_
 
 const struct loci_pe loci_pe_sba = {
     .name = "sba", .cite = "Tan et al., ICLR 2025", .family = FAMILY_CONTENT,
-    .brief = "weights break a stick from the newest key on, no softmax", .example = "sba",
+    .brief = "stick-breaking weights from the newest key on, no softmax", .example = "sba",
     .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
     .accept = accept, .scratch = scratch, .begin = begin, .end_keys = end_keys,

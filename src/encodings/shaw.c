@@ -14,9 +14,9 @@
 
 enum { LEFT_SIDE, RIGHT_SIDE, VALUES, SIGN };
 static const loci_option opts[] = {
-    [LEFT_SIDE]  = { "left", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "smaller d share a vector" },
-    [RIGHT_SIDE] = { "right", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "larger d share a vector" },
-    [VALUES]     = { "values", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: values have vectors too" },
+    [LEFT_SIDE]  = { "left", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "d below -left share a vector" },
+    [RIGHT_SIDE] = { "right", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "d above right share a vector" },
+    [VALUES]     = { "values", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: values also have vectors" },
     [SIGN]       = { "sign", LOCI_WORD, 0, 0, 0, 0, "ji|ij",
                      "d = pos_k - pos_q, or pos_q - pos_k" },
     { 0 }

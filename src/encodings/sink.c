@@ -39,7 +39,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_sink = {
     .name = "sink", .cite = "OpenAI, gpt-oss, 2025",
-    .brief = "the sum of the softmax has a learned logit more, which has no value",
+    .brief = "a learned logit per head is added to the softmax sum; it has no value",
     .example = "sink", .places = LOCI_PLACE_SUM, .beside = true, .tol = 2e-6,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

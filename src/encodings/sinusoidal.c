@@ -17,11 +17,11 @@ enum { INTERLEAVED, HALVES };
 enum { PAPER, T2T };
 static const loci_option opts[] = {
     [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                 "the slowest wave is about 2 pi base positions long" },
+                 "the longest wavelength is about 2 pi base positions" },
     [LAYOUT] = { "layout", LOCI_WORD, 0, INTERLEAVED, 0, 0, "interleaved|halves",
-                 "sines and cosines in turn, or all sines first" },
+                 "interleaved: sin, cos, sin, cos, ...; halves: all sines first" },
     [FREQ]   = { "freq", LOCI_WORD, 0, PAPER, 0, 0, "paper|t2t",
-                 "base^(-2t/Dm), or as the authors' code has it" },
+                 "paper: base^(-2t/Dm); t2t: as the authors' code, the last one is 1/base" },
     { 0 }
 };
 

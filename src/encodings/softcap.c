@@ -14,7 +14,7 @@
 /* The cap has no default: a model with a cap gives its value. */
 static const loci_option opts[] = {
     [SOFTCAP_CAP] = { "cap", LOCI_NUMBER, 1, NAN, 1e-3, 1e6, NULL,
-                      "what scores stay below: 50 in Gemma 2, 30 in Grok" },
+                      "upper limit of |S|: 50 in Gemma 2, 30 in Grok" },
     { 0 }
 };
 
@@ -28,7 +28,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 const struct loci_pe loci_pe_softcap = {
     .name = "softcap", .cite = "Gemma Team, 2024",
-    .brief = "S = cap tanh(S / cap), S with the biases that stand before it",
+    .brief = "S = cap tanh(S / cap); S includes the biases before it",
     .example = "softcap:cap=50",
     .places = LOCI_PLACE_SCORE, .beside = true, .tol = 2e-6, .opts = opts, .terms = terms,
 };

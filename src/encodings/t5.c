@@ -15,13 +15,14 @@
 
 enum { BUCKETS, MAX_DISTANCE, BIDIRECTIONAL, BIAS_SCALE };
 static const loci_option opts[] = {
-    [BUCKETS] = { "buckets", LOCI_WHOLE, 0, 32, 2, 65536, NULL, "learned biases per head" },
+    [BUCKETS] = { "buckets", LOCI_WHOLE, 0, 32, 2, 65536, NULL,
+                  "number of learned biases per head" },
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 128, 2, 1e9, NULL,
                        "distances from here on share a bias" },
     [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1",
-                        "1: half of the buckets are for keys "
-                        "ahead; must be said with a full mask" },
-    [BIAS_SCALE] = { "bias_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "multiplies the biases" },
+                        "1: half of the buckets are for keys after the query; required with a full "
+                        "plan" },
+    [BIAS_SCALE] = { "bias_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "factor of the biases" },
     { 0 }
 };
 
@@ -35,11 +36,11 @@ static loci_status check(struct config *c, loci_error *e)
     CHECK(e, exact >= 1, LOCI_BAD_ARG, "t5: buckets %g must be at least 4 with bidirectional=1",
           o[BUCKETS]);
     CHECK(e, o[MAX_DISTANCE] > exact, LOCI_BAD_ARG,
-          "t5: max_distance %g must exceed %d, the distances with a bucket of their own",
+          "t5: max_distance %g must exceed %d, the number of distances with their own bucket",
           o[MAX_DISTANCE], exact);
     CHECK(e, !c->full || c->given[BIDIRECTIONAL], LOCI_BAD_ARG,
-          "t5: a full mask shows keys ahead of the query: say bidirectional=1 for buckets of their "
-          "own, or bidirectional=0 for bucket 0");
+          "t5: with a full plan, keys may lie ahead of the query: set bidirectional=1 to give them "
+          "their own buckets, or bidirectional=0 for bucket 0");
     return LOCI_OK;
 }
 

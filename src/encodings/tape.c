@@ -21,7 +21,7 @@
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
-          "tape: the head's %d channels must be even, as they turn in pairs", c->dim);
+          "tape: the head's %d channels must be an even number: they are rotated in pairs", c->dim);
     return LOCI_OK;
 }
 /* States come with each call: for queries and for keys, by query head. */
@@ -51,7 +51,7 @@ static void end_keys(struct call *c, int enc)
 
 const struct loci_pe loci_pe_tape = {
     .name = "tape", .cite = "Zhu et al., ICML 2025", .family = FAMILY_CONTENT,
-    .brief = "states turn q and k and are averaged like values",
+    .brief = "states of the tokens rotate q and k, and are averaged like values",
     .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6,
     .check = check, .tensors = tensors, .terms = terms, .end_keys = end_keys,
 };

@@ -19,9 +19,9 @@
 enum { CLAMP, BASE };
 static const loci_option opts[] = {
     [CLAMP] = { "clamp", LOCI_WHOLE, 0, -1, -1, 1e9, NULL,
-                "distances beyond count as this one; -1 or 0: none do" },
+                "larger distances count as this one; -1 or 0: no limit" },
     [BASE]  = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                "the slowest wave is about 2 pi base positions long" },
+                "the longest wavelength is about 2 pi base positions" },
     { 0 }
 };
 

@@ -19,7 +19,7 @@ static const loci_option opts[] = {
     [BASE]       = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
                      "frequencies fall from 1 to about 1/base" },
     [DIM]        = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,
-                     "channels that turn; by default all of the head" },
+                     "channels that are rotated; default the whole head" },
     [SCALE_BASE] = { "scale_base", LOCI_NUMBER, 0, 512, 1e-3, 1e18, NULL,
                      "distance at which pair t has faded to z[t]" },
     [GAMMA]      = { "gamma", LOCI_NUMBER, 0, 0.4, 1e-6, 1e18, NULL,
@@ -35,13 +35,13 @@ static loci_status check(struct config *c, loci_error *e)
     double *o = c->opt;
     if (!c->given[DIM]) o[DIM] = c->dim;
     CHECK(e, fmod(o[DIM], 2) == 0, LOCI_BAD_ARG,
-          "xpos: dim %g must be even, as channels turn in pairs", o[DIM]);
+          "xpos: dim %g must be even: channels are rotated in pairs", o[DIM]);
     CHECK(e, o[DIM] <= c->dim, LOCI_BAD_ARG, "xpos: dim %g must not exceed the head's %d channels",
           o[DIM], c->dim);
     /* Within one tile both sides fade from one key: more would leave the range of float. */
     CHECK(e, -log(z0(c)) * KT / o[SCALE_BASE] <= log(1e15), LOCI_BAD_ARG,
-          "xpos: with scale_base %g and gamma %g scores "
-          "fade by more than 10^15 within %d positions",
+          "xpos: with scale_base %g and gamma %g scores fade by more than 10^15 within %d "
+          "positions; use a larger scale_base or gamma",
           o[SCALE_BASE], o[GAMMA], KT);
     return LOCI_OK;
 }
@@ -99,7 +99,7 @@ static loci_status accept(const struct call *c, int enc)
                   -log(z0(cfg)) * fabs((double)(pos - first)) / cfg->opt[SCALE_BASE] <= log(1e30),
                   LOCI_UNSUPPORTED,
                   "xpos: keys at positions %lld and %lld are less than %td keys apart, but scores "
-                  "fade by more than 10^30 between them",
+                  "fade by more than 10^30 between them; use a larger scale_base or gamma",
                   (long long)first, (long long)pos, keys);
         }
     }

@@ -648,9 +648,12 @@ static loci_status run_items(struct call *c)
 {
     const ptrdiff_t items = c->seqs.chunks * groups_of(c);
     const int jobs = items < c->threads ? (int)items : c->threads;
-    struct backward_pass a = { .c = c, .ordered_sum = { .find = find_item_of, .add = add_block, .items = items,
-                                         .blocks = c->threads + spare_blocks(c->threads),
-                                         .shares = learns_parts(c) } };
+    struct backward_pass a = { .c = c,
+                               .ordered_sum = { .find = find_item_of,
+                                                .add = add_block,
+                                                .items = items,
+                                                .blocks = c->threads + spare_blocks(c->threads),
+                                                .shares = learns_parts(c) } };
     a.ordered_sum.arg = &a;
     loci_ordered_sum_open(&a.ordered_sum, jobs);
     N(run)(c, jobs, item_job, &a);

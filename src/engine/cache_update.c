@@ -32,8 +32,8 @@ size_t N(cache_workspace)(const struct call *c)
 
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the
  * stride of padded rows, and are rotated by the positions of the call's keys j .. */
-static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
-                     int h, ptrdiff_t at, ptrdiff_t j, int n)
+static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t,
+                     ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
@@ -58,8 +58,8 @@ static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h,
 
 /* Appends the new keys of one tile of the cache.  `tile` counts from the tile that contains the
  * end of the old keys.  A thread owns whole tiles, so no two threads write the same line. */
-static void append_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
-                        int h, ptrdiff_t tile)
+static void append_item(struct call *c, const struct cache_update *a, struct staging *t,
+                        ptrdiff_t b, int h, ptrdiff_t tile)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t old = (ptrdiff_t)cache_list(a->to, a->to->len)[b],
@@ -80,8 +80,8 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
 }
 /* Moves the remaining keys of a head up over the removed ones.  It starts with the oldest, as
  * each key moves to a place before its own.  Each piece stays within one tile on both sides. */
-static void remove_item(struct call *c, const struct cache_update *a, struct staging *t, ptrdiff_t b,
-                        int h)
+static void remove_item(struct call *c, const struct cache_update *a, struct staging *t,
+                        ptrdiff_t b, int h)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);

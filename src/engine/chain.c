@@ -147,7 +147,8 @@ static void rotate_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff
 }
 static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles)
 {
-    if (!c->mem.rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
+    if (!c->mem.rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate])
+        return;
     for (ptrdiff_t t = own; t < own + tiles; t++)
         for (int kh = 0; kh < c->plan->key_heads; kh++)
             N(add_tile_part)(c, b, kh, tile_part(c, b, t, kh));

@@ -146,8 +146,8 @@ static size_t slot_of(const struct call *c, const struct tile *t)
 /* Three ways of one item: all chunks, newest first; one chunk, whose sums are stored; and, when
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
-static void decode_item(const struct decode_pass *a, const struct workspace *d, const struct sequence *q,
-                     int group, ptrdiff_t item, ptrdiff_t chunk)
+static void decode_item(const struct decode_pass *a, const struct workspace *d,
+                        const struct sequence *q, int group, ptrdiff_t item, ptrdiff_t chunk)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* decode_weights.h -- decode: weights of the tiles of a chunk, and their sums of values.  The softmax
- * works on all tiles at once; only max and sum go from tile to tile, newest first. */
+/* decode_weights.h -- decode: weights of the tiles of a chunk, and their sums of values.  The
+ * softmax works on all tiles at once; only max and sum go from tile to tile, newest first. */
 #ifndef LOCI_ENGINE_DECODE_WEIGHTS_H
 #define LOCI_ENGINE_DECODE_WEIGHTS_H
 

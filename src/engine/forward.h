@@ -111,9 +111,10 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
         const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
         const struct sequence *q = find_sequence(c, BY_TILE, tile);
         const int h = (int)(item % a->groups) * a->locked;
-        char *state = c->stream.part.state
-                        ? c->stream.part.state + (size_t)(tile * c->plan->heads + h) * c->stream.part.slot
-                        : NULL;
+        char *state =
+            c->stream.part.state
+                ? c->stream.part.state + (size_t)(tile * c->plan->heads + h) * c->stream.part.slot
+                : NULL;
         forward_item(c, t, a->locked, q, h, (tile - q->first_tile) * QT, state, by);
     }
 }

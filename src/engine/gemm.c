@@ -169,10 +169,10 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
 /* Blocks of one shape, of rows m .. end - 1.  Each kernel is a separate function and never
  * inlined: several in one function share registers badly. */
 typedef void kernel(const struct gemm_job *, int m, int end, int v);
-#define KERNEL(name, mb, nb, by_rows, asks)                                                        \
-    static __attribute__((noinline)) void name(const struct gemm_job *j, int m, int end, int v)         \
-    {                                                                                              \
-        for (; m < end; m += mb) block(mb, nb, by_rows, asks, j, m, v);                            \
+#define KERNEL(name, mb, nb, by_rows, asks) \
+    static __attribute__((noinline)) void name(const struct gemm_job *j, int m, int end, int v) \
+    { \
+        for (; m < end; m += mb) block(mb, nb, by_rows, asks, j, m, v); \
     }
 #define KERNELS(nb, tall)                                                                          \
     KERNEL(rows_##nb, tall, nb, true, false)                                                       \

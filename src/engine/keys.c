@@ -46,8 +46,9 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     if (n <= 0 || !is_present(c, j)) return;
-    real *rotated = c->mem.rotated ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
-                             : NULL;
+    real *rotated = c->mem.rotated
+                      ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
+                      : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated);

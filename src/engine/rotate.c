@@ -41,8 +41,8 @@ static ptrdiff_t items(const struct rotated_rows *a, int heads)
 
 /* One head's rows, in place.  Fading is diagonal and its own adjoint, so it comes last in the
  * forward direction and first on the way back. */
-static void rotate_rows(const struct rotated_rows *a, const struct row_block at, int h, struct angles *angles,
-                      real *rows, ptrdiff_t stride)
+static void rotate_rows(const struct rotated_rows *a, const struct row_block at, int h,
+                        struct angles *angles, real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
     const int x = c->plan->rotate;
@@ -54,8 +54,8 @@ static void rotate_rows(const struct rotated_rows *a, const struct row_block at,
 }
 /* Rotates the rows of a block on their way from one view to the other, or in place.  Rows that
  * are stored in 16 bits are rotated in the scratch of t. */
-static void rotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
-                         struct tile *t)
+static void rotate_block(const struct rotated_rows *a, const struct row_block at,
+                         struct angles *angles, struct tile *t)
 {
     struct call *c = a->c;
     const struct rotation *rotation = rotation_of(c);
@@ -86,8 +86,8 @@ static void rotate_block(const struct rotated_rows *a, const struct row_block at
 /* Rotates one head back where that needs the rows themselves: for its part of the
  * parameters' gradient, or as input of rotate_bwd().  If the hook needs the results of
  * rotate(), the rows are rotated once more. */
-static void unrotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
-                         struct tile *t, real *part)
+static void unrotate_block(const struct rotated_rows *a, const struct row_block at,
+                           struct angles *angles, struct tile *t, real *part)
 {
     struct call *c = a->c;
     const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;

@@ -36,7 +36,8 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
-        rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows, Dp);
+        rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows,
+                               Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
     transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);

@@ -24,7 +24,8 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp), t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
     t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
-        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D), t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
+        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D),
+        t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
     if (c->fast) {
         t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
@@ -34,15 +35,18 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
     t->s = carve_reals(a, KT * QT), t->p = carve_reals(a, KT * QT);
     if (p->mix >= 0) t->a = carve_reals(a, KT * QT);
-    t->chunk.m = carve_reals(a, QT), t->chunk.l = carve_reals(a, QT), t->total.m = carve_reals(a, QT),
-    t->total.l = carve_reals(a, QT);
+    t->chunk.m = carve_reals(a, QT), t->chunk.l = carve_reals(a, QT),
+    t->total.m = carve_reals(a, QT), t->total.l = carve_reals(a, QT);
     t->alpha = carve_reals(a, QT), t->q.norm = carve_reals(a, QT), t->lost = carve_reals(a, QT);
-    t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT), t->total.o = carve_reals(a, (ptrdiff_t)Dv * QT);
+    t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT),
+    t->total.o = carve_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, followed by segments */
-    t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
+    t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t)),
+    t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
     t->hidden = carve_bytes(a, KT, sizeof *t->hidden);
     if (c->in->k_first)
-        t->first = carve_bytes(a, QT, sizeof(int64_t)), t->last = carve_bytes(a, QT, sizeof(int64_t));
+        t->first = carve_bytes(a, QT, sizeof(int64_t)),
+        t->last = carve_bytes(a, QT, sizeof(int64_t));
     if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = carve_reals(a, KT * QT);
     if (backward) {
         t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT),
@@ -222,7 +226,8 @@ static void copy_state(real *rows, ptrdiff_t n, real **at, bool back)
 void N(save_part)(struct tile *t, char *slot, bool back)
 {
     real *at = (real *)slot;
-    copy_state(t->total.m, 1, &at, back), copy_state(t->total.l, 1, &at, back), copy_state(t->lost, 1, &at, back);
+    copy_state(t->total.m, 1, &at, back), copy_state(t->total.l, 1, &at, back),
+        copy_state(t->lost, 1, &at, back);
     copy_state(t->total.o, t->c->plan->value_dim, &at, back);
     EACH_USE(t->c, x, term) {
         struct own *own = &t->own[x];

@@ -30,7 +30,7 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
           c->offset, c->dim - 1);
     if (!c->turned) c->turned = c->dim - c->offset;
     CHECK(e, c->turned >= 2 && c->turned % 2 == 0, LOCI_BAD_ARG,
-          "%d channels turn, and they must be an even number", c->turned);
+          "the number of rotated channels, %d, must be even", c->turned);
     CHECK(e, c->turned <= c->dim - c->offset, LOCI_BAD_ARG,
           "offset %d + turned %d must not exceed the head's %d channels", c->offset, c->turned,
           c->dim);
@@ -196,7 +196,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
     for (int i = 0; i < p->encs; i++)
         if (p->enc[i].pe == &loci_pe_rope) *rope = i;
     CHECK(e, *rope >= 0, LOCI_BAD_ARG,
-          "this plan has no rope, whose cos and sin are wanted: %.120s", p->text);
+          "the plan must have the encoding rope, but is %.120s", p->text);
     CHECK(e, known(t->dtype), LOCI_BAD_ARG,
           "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)t->dtype);
     CHECK(e,

@@ -76,11 +76,11 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
 {
     double at = start, end = start;
     CHECK(e, count >= 0 && (count == 0 || s), LOCI_BAD_ARG,
-          "positions: %d segments must be a list of them", count);
+          "positions: the list of %d segments must not be NULL, and the count not negative", count);
     for (int i = 0; i < count; i++)
         CHECK(e, tokens_of(&s[i]) >= 0, LOCI_BAD_ARG,
               "positions: segment %d has %td tokens and a grid of %td x %td x %td, step %g; text "
-              "has tokens alone, a grid sizes from 1 on",
+              "has tokens only, a grid only sizes of at least 1",
               i, s[i].tokens, s[i].t, s[i].h, s[i].w, s[i].step);
     CHECK(e, loci_segments_len(count, s) == len, LOCI_BAD_ARG,
           "positions: len %td must be %td, the tokens of all segments", len,
@@ -91,8 +91,8 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
         at += extent(&s[i]);
     }
     CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
-          "positions: they go from %g to %g, and must lie within 2^40", start, end);
-    at = start;                          /* the second pass writes */
+          "positions: coordinates go from %g to %g, but must lie within 2^40", start, end);
+    at = start;                          /* once more, now writing */
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
         if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);

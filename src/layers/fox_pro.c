@@ -233,7 +233,7 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG,
-          "shift: a state is of one sequence; with it seg must be NULL");
+          "shift: seg must be NULL with before or after, which belong to one sequence");
     struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg,
                        .per_batch = per_batch != 0, .before = before, .after = after };
     return loci_layer_run(l, shift_head, &a);
@@ -364,7 +364,7 @@ static void gate_head(void *arg, int h)
 static loci_status check_activation(const loci_layer *l, loci_activation activation)
 {
     CHECK(l->error, activation == LOCI_SIGMOID || activation == LOCI_SILU, LOCI_BAD_ARG,
-          "gate: activation %d is neither LOCI_SIGMOID nor LOCI_SILU", (int)activation);
+          "gate: activation %d must be LOCI_SIGMOID or LOCI_SILU", (int)activation);
     return LOCI_OK;
 }
 loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_view x, loci_view g,

@@ -15,7 +15,7 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
     TRY(COPY_STRUCT(loci_layer, l, given, error, false, given->error));
     CHECK(l->error, l->dtype == LOCI_F32 || l->dtype == LOCI_F64,
           l->dtype == LOCI_BF16 || l->dtype == LOCI_F16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG,
-          "layers: dtype %d is neither LOCI_F32 nor LOCI_F64", (int)l->dtype);
+          "layers: dtype %d must be LOCI_F32 or LOCI_F64", (int)l->dtype);
     CHECK(l->error, l->heads >= 1 && l->heads <= MAX_LAYER_HEADS, LOCI_BAD_ARG,
           "heads %d must be from 1 to %d", l->heads, MAX_LAYER_HEADS);
     CHECK(l->error, l->width >= 1 && l->width <= MAX_LAYER_WIDTH, LOCI_BAD_ARG,
@@ -25,7 +25,7 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
     CHECK(l->error,
           l->batch >= 0 && l->rows >= 0 && !__builtin_mul_overflow(n, l->rows ? l->rows : 1, &n)
               && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < MOST_NUMBERS,
-          LOCI_BAD_ARG, "batch %td and rows %td must not be negative, nor too large together",
+          LOCI_BAD_ARG, "batch %td and rows %td must not be negative or too large together",
           l->batch, l->rows);
     CHECK(l->error, !l->host || !l->host->run || l->host->threads >= 1, LOCI_BAD_ARG,
           "host: threads %d must be at least 1", l->host->threads);

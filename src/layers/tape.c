@@ -75,7 +75,7 @@ static void blend(const struct states *s, const loci_view *x, const loci_view *z
 static loci_status check_states(const loci_layer *l)
 {
     CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG,
-          "tape: the width %d of states must be even, as they are pairs", l->width);
+          "tape: the width %d of states must be even: they are pairs", l->width);
     CHECK(l->error, l->heads <= MAX_STATE_HEADS, LOCI_BAD_ARG, "tape: heads %d must be at most %d",
           l->heads, MAX_STATE_HEADS);
     return LOCI_OK;
@@ -180,7 +180,7 @@ static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void 
 {
     TRY(check_states(l));
     CHECK(l->error, mix == LOCI_TAPE_ROWSUM || mix == LOCI_TAPE_FULL, LOCI_BAD_ARG,
-          "tape: mix %d is neither LOCI_TAPE_ROWSUM nor LOCI_TAPE_FULL", (int)mix);
+          "tape: mix %d must be LOCI_TAPE_ROWSUM or LOCI_TAPE_FULL", (int)mix);
     return needed(l, w, "w");
 }
 loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mix, loci_view e,

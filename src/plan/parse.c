@@ -89,7 +89,8 @@ static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
 {
     size_t n = 0;
     for (int i = 0; encoding_options(pe)[i].name && n < capacity; i++)
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", encoding_options(pe)[i].name);
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "",
+                              encoding_options(pe)[i].name);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -135,11 +136,12 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     memcpy(text, v.at, (size_t)v.n);
     text[v.n] = 0;
     *x = strtod(text, NULL);
-    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name,
+    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a double", c->pe->name,
           o->name, text);
-    CHECK(e, PLANTED_BUG(2, *x >= o->low && *x <= o->high) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
+    CHECK(e, PLANTED_BUG(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)),
+          LOCI_BAD_ARG,
           "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
-          whole ? "whole " : "", loci_number_text(o->low, low), loci_number_text(o->high, high));
+          whole ? "whole " : "", loci_number_text(o->min, low), loci_number_text(o->max, high));
     return LOCI_OK;
 }
 
@@ -164,10 +166,11 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     const loci_option *o = &encoding_options(c->pe)[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
-    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name,
+    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG,
+          "%s: %s has %d numbers, but at most %d are allowed", c->pe->name,
           o->name, n, MAX_LIST);
     c->list[which] = malloc((size_t)n * sizeof(double));
-    CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
+    CHECK(e, c->list[which], LOCI_NO_MEMORY, "out of memory for the plan");
     c->count[which] = n;
     /* After the last number v.n is -1, and v is not used any more. */
     for (int i = 0; i < n; i++) {
@@ -198,7 +201,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
     }
     char known[512] = "", end[512];
     known_options(pe, known, sizeof known);
-    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has none", pe->name,
+    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has no options", pe->name,
           SHOWN(name), pe->name);
     hint(end, sizeof end, name, known);
     return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
@@ -208,7 +211,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
 static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
-          "the encoding text lacks a name; it reads name:option=value,...+name...");
+          "the encoding text lacks a name; it has the form name:option=value,...+name...");
     c->pe = loci_pe_find(name.at, (size_t)name.n);
     if (c->pe) return LOCI_OK;
     char known[512] = "", end[512];
@@ -237,13 +240,15 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     loci_status status = find_encoding(c, next_span(s, ":+"), e);
     if (status) return status;
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; encoding_options(pe)[i].name; i++) c->opt[i] = encoding_options(pe)[i].usual;
+    for (int i = 0; encoding_options(pe)[i].name; i++)
+        c->opt[i] = encoding_options(pe)[i].default_value;
     if (**s == ':') {
         do {
             ++*s;
             struct span name = next_span(s, "=,+");
-            CHECK(e, name.n > 0, LOCI_BAD_ARG, "%s: an option has no name", pe->name);
-            /* Without "=" the value is empty, and read_option() refuses it. */
+            CHECK(e, name.n > 0, LOCI_BAD_ARG,
+                  "%s: an option has no name; options have the form name=value", pe->name);
+            /* without "=" the value is empty, and read_option() refuses that */
             struct span value = { *s, 0 };
             if (**s == '=') {
                 ++*s;
@@ -254,8 +259,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     }
     for (int i = 0; encoding_options(pe)[i].name; i++) {
         const loci_option *o = &encoding_options(pe)[i];
-        CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
-              "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
+        CHECK(e, !o->required || c->given[i], LOCI_BAD_ARG,
+              "%s: the option %s is required%s%s (%s)", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
     }
     return LOCI_OK;
@@ -275,7 +280,7 @@ loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
         if (status) return status;
         for (int i = 0; i < p->encs - 1; i++)
             CHECK(e, p->enc[i].pe != c->pe, LOCI_BAD_ARG,
-                  "%s is named twice; an encoding can be there once", c->pe->name);
+                  "%s is named twice; an encoding may occur once", c->pe->name);
         if (!*s) return LOCI_OK;
     }
 }
@@ -333,7 +338,8 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t capacity)
         for (int i = 0; encoding_options(c->pe)[i].name; i++) {
             /* NaN, or no list: a rule of the encoding decides, and the same text leads to the same
              * decision. */
-            if (encoding_options(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
+            if (encoding_options(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i]))
+                continue;
             write_word(&w, before);
             write_word(&w, encoding_options(c->pe)[i].name);
             write_word(&w, "=");

@@ -76,18 +76,19 @@ void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, co
 static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
-          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION",
+          "stage %d must be LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED or LOCI_LINEAR_ATTENTION",
           (int)d->stage);
     CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
-          "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
+          "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)d->dtype);
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
-          "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
+          "fast requires dtype BF16, not %s: it means dot products of bf16 numbers",
           d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
     /* The scale, its products with options up to 10^6, and the inverses of both must be finite
      * reals. */
     const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;
     CHECK(e, d->scale == 0 || (fabs(d->scale) >= 1 / most && fabs(d->scale) <= most), LOCI_BAD_ARG,
-          "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own",
+          "scale %g must have a magnitude from %g to %g in this dtype, or be 0 for the encoding's "
+          "rule",
           d->scale, 1 / most, most);
     CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
     return LOCI_OK;
@@ -106,13 +107,12 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d",
           p->heads, MAX_HEADS);
     CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
-          "kv_heads %d must divide heads %d, as each key head serves the same number of query "
-          "heads",
+          "kv_heads %d must divide heads %d",
           p->kv_heads, p->heads);
     CHECK(e, p->dim >= (embed ? 0 : 1) && p->dim <= MAX_DIM, LOCI_BAD_ARG,
           "dim %d must be from 1 to %d", p->dim, MAX_DIM);
     CHECK(e, p->value_dim >= (embed ? 0 : 1) && p->value_dim <= MAX_DIM, LOCI_BAD_ARG,
-          "value_dim %d must be from 1 to %d, or 0 for that of the keys", p->value_dim, MAX_DIM);
+          "value_dim %d must be from 1 to %d, or 0 for dim", p->value_dim, MAX_DIM);
     CHECK(e, p->model_dim >= (embed ? 1 : 0) && p->model_dim <= MAX_MODEL_DIM, LOCI_BAD_ARG,
           "model_dim %d must be from 1 to %d", p->model_dim, MAX_MODEL_DIM);
     p->group = p->heads / p->kv_heads;
@@ -124,8 +124,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
 {
     CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG,
-          "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE for nothing on that "
-          "side",
+          "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE for no key on that side",
           side, (long long)wish);
     *to = wish == 0 ? INT64_MAX : wish == LOCI_NONE ? 0 : wish;
     return LOCI_OK;
@@ -135,12 +134,12 @@ static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_
 static loci_status check_linear(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->window_left == 0 && d->window_right == 0, LOCI_BAD_ARG,
-          "linear attention sums up keys and cannot leave them out again: it has no windows");
+          "linear attention has no windows: it cannot remove keys from its sums");
     CHECK(e, d->scale == 0, LOCI_BAD_ARG,
-          "linear attention has no scale: %g would multiply both of its sums", d->scale);
+          "linear attention has no scale: %g would multiply both of its sums and cancel", d->scale);
     CHECK(e, !d->keys_rotated, LOCI_BAD_ARG,
-          "linear attention turns features of keys, so keys_rotated has no meaning; it keeps a "
-          "state, not keys");
+          "keys_rotated must be 0: linear attention rotates features of keys, which no cache "
+          "stores");
     return LOCI_OK;
 }
 
@@ -176,14 +175,14 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
     char list[128] = "";
     int count = loci_isas(names, MAX_ISAS);
     CHECK(e, count > 0, LOCI_UNSUPPORTED,
-          "this library was built for float64 alone (LOCI_ISAS=none): dtype must be F64%s",
+          "this library was built for float64 only (LOCI_ISAS=none): dtype must be F64%s",
           d->isa ? ", without an isa" : "");
     for (int i = 0; i < count && i < MAX_ISAS; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
     }
     return loci_fail(e, LOCI_BAD_ARG,
-                     "isa '%.32s' is unknown or cannot run on this CPU, which has %s",
+                     "isa '%.32s' is unknown or cannot run on this CPU, which runs %s",
                      d->isa ? d->isa : "(the best)", list);
 }
 
@@ -206,16 +205,16 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
                   : p->stage == LOCI_ROTATE           ? pe->rotates
                   : p->stage == LOCI_LINEAR_ATTENTION ? pe->rotates || pe->places == 0
                                                       : pe->places != LOCI_PLACE_EMBED;
-        CHECK(e, fits, LOCI_BAD_ARG, "%s does not work in stage %s%s", pe->name,
+        CHECK(e, fits, LOCI_BAD_ARG, "%s does not support stage %s%s", pe->name,
               stage_name(p->stage),
               pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed"
-              : p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation"
+              : p->stage == LOCI_LINEAR_ATTENTION ? ", which accepts nope or a rotation"
                                                   : "");
         /* only attention has places for several encodings */
         CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG,
-              "stage %s takes one encoding, not %d", stage_name(p->stage), p->encs);
+              "stage %s accepts one encoding, not %d", stage_name(p->stage), p->encs);
         CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG,
-              "%s works with a causal mask only, not with a full one", pe->name);
+              "%s requires a causal plan, but full is 1", pe->name);
     }
     return LOCI_OK;
 }
@@ -282,41 +281,40 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     for (int i = 0; i < p->encs; i++) p->enc[i].adds = all - adds[i];
 
     loci_status status;
-    if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "turn q and k", e)) ||
+    if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "rotate q and k", e)) ||
         (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
-        (status = set_single(p, &p->weight, GROUP_WEIGHT, "turn scores into weights", e)))
+        (status = set_single(p, &p->weight, GROUP_WEIGHT, "compute weights from scores", e)))
         return status;
     /* Fading multiplies queries by what it divides keys by.  So q.k is right, but q and k alone are
      * not. */
     for (int i = 0; i < p->uses && p->rotate >= 0 && term_is(p->use[p->rotate].term, FADES); i++) {
         CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
-              "%s reads queries or keys alone, and %s makes them larger or smaller with their "
-              "position; leave one out",
+              "%s reads queries or keys alone, but %s scales them by their position; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->rotate].enc].pe->name);
     }
     for (int i = 0; i < p->uses && p->mix >= 0; i++)
         CHECK(e, p->use[i].group != GROUP_ADD || !term_is(p->use[i].term, BENDS), LOCI_BAD_ARG,
-              "%s stands behind what adds to the scores, and %s wants the scores and what is added "
-              "to them apart; put %s first",
+              "%s comes after an encoding that adds to the scores, but %s needs scores and biases "
+              "separately; put %s first",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->mix].enc].pe->name,
               p->enc[p->use[i].enc].pe->name);
     CHECK(e,
           p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0
               || !term_is(p->use[p->rotate].term, FADES),
           LOCI_BAD_ARG,
-          "%s does not work in stage linear_attention: a sum over keys cannot fade from where each "
-          "row stands",
+          "%s does not support stage linear_attention: a sum over keys cannot fade relative to "
+          "each row",
           p->enc[0].pe->name);
     /* If each query head rotates keys in its own way, a group no longer shares keys. */
     p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
-          "%s: keys_rotated needs as many kv_heads as heads %d, not %d, as each head turns its "
-          "keys its own way",
+          "%s: keys_rotated requires kv_heads equal to heads %d, not %d: each head rotates its "
+          "keys differently",
           p->enc[p->use[p->rotate].enc].pe->name, p->heads, p->kv_heads);
     for (int i = 0; i < p->uses && p->weight >= 0; i++)
         CHECK(e, p->use[i].group != GROUP_SINK, LOCI_BAD_ARG,
-              "%s joins the sum of a softmax, and %s weighs without one; leave one out",
+              "%s adds to the sum of a softmax, but %s has no softmax; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->weight].enc].pe->name);
     const struct config *weight = p->weight >= 0 ? &p->enc[p->use[p->weight].enc] : NULL;
     p->strict = weight && weight->pe->strict && weight->pe->strict(weight);
@@ -344,13 +342,15 @@ static loci_status check_list(const loci_desc *d, loci_error *e)
           "tensors is NULL, but tensor_count is %d", d->tensor_count);
     for (int i = 0; i < d->tensor_count; i++) {
         const loci_tensor *t = &d->tensors[i];
-        CHECK(e, t->encoding && t->name, LOCI_BAD_ARG, "tensors[%d] lacks its encoding or its name",
+        CHECK(e, t->encoding && t->name, LOCI_BAD_ARG,
+              "tensors[%d] must have an encoding and a name",
               i);
         CHECK(e, t->rank >= 0 && t->rank <= COUNT(t->shape), LOCI_BAD_ARG,
-              "tensor '%.32s' of %.32s has rank %d, at most %d can be", t->name, t->encoding,
+              "tensor '%.32s' of %.32s has rank %d, but at most %d is allowed",
+              t->name, t->encoding,
               t->rank, COUNT(t->shape));
         CHECK(e, !find_tensor(d->tensors, i, t->encoding, t->name), LOCI_BAD_ARG,
-              "tensor '%.32s' of %.32s is there twice", t->name, t->encoding);
+              "tensor '%.32s' of %.32s is listed twice", t->name, t->encoding);
     }
     return LOCI_OK;
 }
@@ -376,7 +376,7 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
                                   p->tensors.list[i].name);
     for (int i = 0; i < p->encs; i++)
         CHECK(e, strcmp(p->enc[i].pe->name, t->encoding), LOCI_BAD_ARG,
-              "%s: a tensor '%.32s' is not wanted here; wanted: %s", t->encoding, t->name, wanted);
+              "%s has no tensor '%.32s' here; it has: %s", t->encoding, t->name, wanted);
     return loci_fail(e, LOCI_BAD_ARG,
                      "tensor '%.32s' belongs to %.32s, which the encoding text does not name",
                      t->name, t->encoding);
@@ -422,7 +422,8 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
         CHECK(e, have || want->role == LOCI_INPUT, LOCI_BAD_ARG,
               "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
         if (!have) continue;
-        CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s",
+        CHECK(e, shape_fits(have, want), LOCI_BAD_ARG,
+              "%s: tensor '%s' has shape %s, but must have %s",
               want->encoding, want->name,
               shape_text(have->rank, have->shape, have_text, sizeof have_text), want_text);
     }
@@ -448,7 +449,7 @@ static loci_status set_text(loci_plan *p, loci_error *e)
                             : p->dtype == LOCI_F16 ? " dtype=f16" : "",
                         p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
-    CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
+    CHECK(e, p->text, LOCI_NO_MEMORY, "out of memory for the plan");
     loci_print(p, p->text, n + 1);
     memcpy(p->text + n, tail, (size_t)more + 1);
     return LOCI_OK;
@@ -472,20 +473,20 @@ loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized,
 {
     loci_desc d;
     CHECK(e, plan, LOCI_BAD_ARG,
-          "loci_plan_create: there is nowhere to put the plan, plan is NULL");
+          "loci_plan_create: plan must not be NULL; it receives the plan");
     *plan = NULL;
-    CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
+    CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc must not be NULL");
     TRY(COPY_STRUCT(loci_desc, &d, given, tensor_count, sized, e));
 
     /* Numbers in texts use a point, whatever the program's locale is. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
+    CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "out of memory for the plan");
     locale_t before = uselocale(c);
     /* Zeroed, so that an incomplete plan can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
     if (p) p->sized = sized;
     loci_status status = p ? make(p, &d, e)
-                           : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
+                           : loci_fail(e, LOCI_NO_MEMORY, "out of memory for the plan");
     uselocale(before);
     freelocale(c);
     if (status) loci_plan_destroy(p);

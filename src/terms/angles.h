@@ -200,7 +200,8 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
 
 /* One rounding of a product and one of the sum, in this order.  Every way to rotate a pair must
  * have the same bits: by rows, by vectors or past the caches. */
-INLINE void rotate_pair(const real x, const real y, const real cos, const real sin, real *a, real *b)
+INLINE void rotate_pair(const real x, const real y, const real cos, const real sin, real *a,
+                        real *b)
 {
     *a = fma_(x, cos, -(y * sin));
     *b = fma_(x, sin, y * cos);

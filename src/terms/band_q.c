@@ -288,8 +288,8 @@ static void put_lines(const struct tile *t, const struct query_reach *b, const b
 
 /* Collects sums by row of the table, from ends and lines; with a base, the lines are scores.
  * Distances that share a row are added there. */
-static void gather(const struct query_reach *b, const real *ends, const real *lines, const real *base,
-                   real *rows)
+static void gather(const struct query_reach *b, const real *ends, const real *lines,
+                   const real *base, real *rows)
 {
     const struct by_distance x = by_distance(b, rows);
     const int first = b->from > b->lo ? b->from : b->lo + 1,

@@ -122,8 +122,8 @@ static bool speaks(const struct rotated *a, const struct blocks *b, int j, int r
 
 /* Adds row r to pairs k and l > k of block j: to[4][l], the real and imaginary parts of A and of
  * B.  a and b are those of g y^T - y g^T; times the means they become those of K. */
-INLINE void add_twos(const struct rotated *a, const struct blocks *b, const double *lambda, double x,
-                     int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
+INLINE void add_twos(const struct rotated *a, const struct blocks *b, const double *lambda,
+                     double x, int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
 {
     const ptrdiff_t at = r * a->stride + 2 * t0;
     const real *restrict y = a->y + at, *restrict g = a->g + at;

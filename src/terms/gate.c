@@ -246,7 +246,10 @@ static void open(struct tile *t, int x)
     }
 }
 /* All rows have ended: no older tile counts. */
-static bool exhausted(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
+static bool exhausted(const struct tile *t, int x)
+{
+    return tile_number(t) < gate_of(t, x)->first_end;
+}
 
 static bool ends(const struct call *c, int x)
 {

@@ -324,8 +324,8 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
 }
 
 /* The line of key k: recomputes t and g, then dt, then the gradients of parameters and inputs. */
-static void line_gradient(const struct tile *t, const struct net *n, const struct net_scratch *w, int k,
-                          bool flat, bool learns)
+static void line_gradient(const struct tile *t, const struct net *n, const struct net_scratch *w,
+                          int k, bool flat, bool learns)
 {
     const ptrdiff_t at = k * QT;
     const int first = flat ? n->own : 0;
@@ -359,7 +359,8 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
 }
 
 /* Gradients summed by distance: of W1b, and of b on the pairs of row 0 and of key 0. */
-static void distance_gradient(struct tile *t, const struct net *n, struct net_scratch *w, bool learns)
+static void distance_gradient(struct tile *t, const struct net *n, struct net_scratch *w,
+                              bool learns)
 {
     const int keys = t->keys, count = keys - 1 + QT;
     if (learns)

@@ -127,8 +127,8 @@ INLINE void move_pairs(const bool interleaved, const bool past, int count, const
         const real *from = a.from + r * a.from_step;
         real *to = a.to + r * a.to_step;
         for (int i = t; i < count; i++)
-            rotate_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i],
-                      &to[each * i + apart]);
+            rotate_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i],
+                        &to[each * i], &to[each * i + apart]);
     }
 }
 INLINE void copy(const bool past, int n, const real *from, real *to)

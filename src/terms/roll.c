@@ -45,7 +45,10 @@ static struct roll_reach *reach_of(const struct tile *t, int x)
     return (void *)(t->own[x].mem + KEPT * QT);
 }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
-static int64_t clipped(const struct roll_reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
+static int64_t clipped(const struct roll_reach *b, int64_t d)
+{
+    return clip(d, b->of.lo, b->of.hi);
+}
 /* The vector of a distance.  That of the next larger distance comes before it: distances fall
  * from key to key, so a walk over keys reads forwards. */
 static const real *row_of(const struct roll_reach *b, int64_t d)
@@ -269,7 +272,8 @@ static void give(const struct tile *t, int x, const struct roll_reach *b, int i,
 
 /* Returns the number of the block of dS from `first` on.  If it is not there, the block that
  * does not begin at `other` is complete: its gradients are added, and it begins again. */
-static int fold_block(const struct tile *t, int x, const struct roll_reach *b, int64_t first, int64_t other)
+static int fold_block(const struct tile *t, int x, const struct roll_reach *b, int64_t first,
+                      int64_t other)
 {
     struct grads *all = grads_of(t, x);
     for (int i = 0; i < 2; i++)

@@ -72,8 +72,15 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_sink) = {
-    .name = "sink", .part = part, .part_at = part_at, .total = total, .open = open, .ceiling = ceiling,
+    .name = "sink",
+    .part = part,
+    .part_at = part_at,
+    .total = total,
+    .open = open,
+    .ceiling = ceiling,
 #if QT > 1
-    .mem = mem, .open_bwd = open_bwd, .close_bwd = close_bwd,
+    .mem = mem,
+    .open_bwd = open_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

@@ -27,7 +27,7 @@ loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, co
      * lacks. */
     for (size_t i = now; i < size; i++)
         CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED,
-              "%s: size %zu has fields that version %s does not know, and they are not zero",
+              "%s: size %zu includes fields that version %s does not know; they must be zero",
               name, size, loci_version_text());
     const size_t part = size < now ? size : now;
     memcpy(to, from, part);
@@ -45,7 +45,7 @@ loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, l
 {
     for (ptrdiff_t i = 0; pos && i < n; i++)
         CHECK(e, pos[i] >= -FAR && pos[i] <= FAR, LOCI_BAD_ARG,
-              "%s[%td] is %lld, and positions must lie within 2^40", name, i, (long long)pos[i]);
+              "%s[%td] is %lld, but positions must lie within 2^40", name, i, (long long)pos[i]);
     return LOCI_OK;
 }
 /* fabs() <= FAR is also false for NaN, so coordinates are never NaN. */
@@ -53,7 +53,7 @@ loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name,
 {
     for (ptrdiff_t i = 0; x && i < n; i++)
         CHECK(e, fabs(x[i]) <= (double)FAR, LOCI_BAD_ARG,
-              "%s[%td] is %g, and coordinates must lie within 2^40", name, i, x[i]);
+              "%s[%td] is %g, but coordinates must lie within 2^40", name, i, x[i]);
     return LOCI_OK;
 }
 
@@ -71,7 +71,7 @@ loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_
         CHECK(e,
               !__builtin_mul_overflow(L, width, &v->head)
                   && !__builtin_mul_overflow(v->head, H, &v->batch),
-              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L,
+              LOCI_BAD_ARG, "%s: %td rows of width %td in %td heads are too many numbers", name, L,
               width, H);
         v->row = width;
     }
@@ -82,7 +82,7 @@ loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_
         fits = fits && !__builtin_mul_overflow(counts[i] - 1, *strides[i], &step)
             && !__builtin_add_overflow(last, step, &last);
     CHECK(e, fits && last <= PTRDIFF_MAX / 8, LOCI_BAD_ARG,
-          "%s: strides %td, %td, %td are negative or reach too far", name, v->batch, v->head,
+          "%s: strides %td, %td, %td must not be negative or too large", name, v->batch, v->head,
           v->row);
     return LOCI_OK;
 }

@@ -38,8 +38,11 @@ static struct ordered_block *find_due(struct ordered_sum *t, int own)
 static void go_on(struct ordered_block *to, const struct ordered_block *from)
 {
     const struct ordered_block last = *from;
-    *to = (struct ordered_block){ .stage = last.chunk < last.item.last ? FILLING : IDLE, .owned = true,
-                               .number = last.number, .chunk = last.chunk + 1, .item = last.item };
+    *to = (struct ordered_block){ .stage = last.chunk < last.item.last ? FILLING : IDLE,
+                                  .owned = true,
+                                  .number = last.number,
+                                  .chunk = last.chunk + 1,
+                                  .item = last.item };
 }
 /* Called with the lock, which is released while the sums are added. */
 static void add(struct ordered_sum *t, struct ordered_block *b)

@@ -72,7 +72,10 @@ static bool apart(struct memory_piece a, struct memory_piece b)
     return a.at + length(a) <= b.at || b.at + length(b) <= a.at;
 }
 static size_t step_of(struct memory_piece p) { return p.spans ? p.of->span[p.spans - 1].step : 0; }
-static size_t count_of(struct memory_piece p) { return p.spans ? p.of->span[p.spans - 1].count : 1; }
+static size_t count_of(struct memory_piece p)
+{
+    return p.spans ? p.of->span[p.spans - 1].count : 1;
+}
 static struct memory_piece part(struct memory_piece p, size_t i)
 {
     return (struct memory_piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
@@ -127,9 +130,9 @@ static loci_status check_pair(const struct region *out, const struct region *in,
     if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !overlap(a, b, &patience))
         return LOCI_OK;
     CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG,
-          "%s overlaps %s%s: it would be written while that is still read", out->name, in->name,
-          in->use == REPLACED ? ", and is not the same view of it" : "");
-    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written",
+          "%s overlaps %s%s: an output must not overlap an input", out->name, in->name,
+          in->use == REPLACED ? ", and is not the same view" : "");
+    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap: two outputs must not share memory",
                      out->name, in->name);
 }
 
@@ -138,11 +141,11 @@ loci_status loci_check_regions(const struct regions *r, loci_error *e)
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
         CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
-              "%s must start on a multiple of %zu bytes, the size of its numbers",
+              "%s must be aligned to %zu bytes, the size of its numbers",
               a->name, a->each);
         if (a->use != WRITTEN) continue;
         CHECK(e, !a->itself, LOCI_BAD_ARG,
-              "%s: strides %td, %td, %td let its rows overlap, and they are written", a->name,
+              "%s: strides %td, %td, %td make rows of this output overlap", a->name,
               a->view.batch, a->view.head, a->view.row);
         /* Each pair of outputs is compared only once. */
         for (int k = 0; k < r->n; k++) {

@@ -79,9 +79,9 @@ still() {                                # FILE SCRIPT...: accepted
 h=include/loci/loci.h
 check "a field that moved" breaks 'field loci_call.q_len was .8? ?16' $h 's/ptrdiff_t batch, q_len, k_len;/ptrdiff_t batch, k_len, q_len;/'
 check "a field in the middle" breaks 'field loci_desc.stage was' $h 's/^    loci_stage stage;/    int extra; loci_stage stage;/'
-check "a field that is gone" breaks 'field loci_grad.dmask is gone' $h '/^    loci_view dmask;/,/add/d'
-check "a field of another type" breaks 'field loci_desc.scale was' $h 's/^    double scale; /    int64_t scale; /'
-check "a field in the rest of a struct" breaks 'field loci_desc.more is new, and within' $h 's/^    int tensor_count; /    int tensor_count, more; /'
+check "a field that is gone" breaks 'field loci_grad.dmask is gone' $h '/^    loci_view dmask;/d'
+check "a field of another type" breaks 'field loci_desc.scale was' $h 's/^    double scale;/    int64_t scale;/'
+check "a field in the rest of a struct" breaks 'field loci_desc.more is new, and within' $h 's/^    int tensor_count;/    int tensor_count, more;/'
 check "a plain struct that grew" breaks 'struct loci_error had 516 bytes' $h 's/char text\[512\]/char text[1024]/'
 check "a field more in one" breaks 'field loci_view.more is new in a struct that cannot grow' $h 's/\{ void \*data; ptrdiff_t batch, head, row; \} loci_view/{ void *data; ptrdiff_t batch, head, row, more; } loci_view/'
 check "an enumerator in the middle" breaks 'enumerator LOCI_NO_MEMORY was' $h 's/^    LOCI_NO_MEMORY,/    LOCI_NEW, LOCI_NO_MEMORY,/'
@@ -90,11 +90,11 @@ check "another argument" breaks 'function loci_axes was' $h 's/loci_axes\(const 
 check "another result" breaks 'function loci_version was' $h 's/^LOCI_API int( +)loci_version\(/LOCI_API long\1loci_version(/'
 check "a function that is gone" breaks 'function loci_version_text is gone' $h '/loci_version_text/d' abi/libloci.map '/loci_version_text/d'
 check "another version of a name" breaks 'function loci_axes was' abi/libloci.map 's/^LOCI_0.2/LOCI_0.9/'
-check "a struct's size in front" breaks 'struct loci_grad was' $h 's/^    size_t size;( +\/\* sizeof\(loci_grad)/    size_t bytes;\1/'
+check "a struct's size in front" breaks 'struct loci_grad was' $h '/sizeof\(loci_grad\)/{n;s/^    size_t size;/    size_t bytes;/}'
 
 # ---- Growth
-check "a field at the end of a struct with a size" still $h 's/^    loci_view dmask; /    loci_view dmask; void *more; /'
-check "an enumerator at the end" still $h 's/^    LOCI_TRANSPORT /    LOCI_TRANSPORT, LOCI_MORE /'
+check "a field at the end of a struct with a size" still $h 's/^    loci_view dmask;/    loci_view dmask; void *more;/'
+check "an enumerator at the end" still $h 's/^    LOCI_TRANSPORT$/    LOCI_TRANSPORT, LOCI_MORE/'
 check "a function, in a node of its own" still $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/' \
     abi/libloci.map '$a LOCI_0.4 {\n    global:\n        loci_more;\n} LOCI_0.3;'
 check "another name of an argument" still $h 's/void \*tables, void \*work,/void *tabs, void *work,/'

@@ -39,10 +39,10 @@ static void options(const loci_encoding_info *info)
     for (int i = 0; i < info->option_count; i++) {
         const loci_option *o = &info->options[i];
         char usual[32];
-        snprintf(usual, sizeof usual, "%.17g", o->usual);
-        if (isnan(o->usual)) strcpy(usual, "by a rule");
+        snprintf(usual, sizeof usual, "%.17g", o->default_value);
+        if (isnan(o->default_value)) strcpy(usual, "by a rule");
         snprintf(said, sizeof said, "    %s: %s%s, usual %s, %.17g to %.17g, %s", o->name,
-                 kinds[o->kind], o->must ? " that must be given" : "", usual, o->low, o->high,
+                 kinds[o->kind], o->required ? " that must be given" : "", usual, o->min, o->max,
                  o->words ? o->words : "no words");
         line(said);
     }

@@ -180,11 +180,11 @@ static void far_keys(void)
     for (int i = 0; i < L; i++) pos[i] = i < 3 ? i : i - 3 - ((int64_t)1 << 40);
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call), "append: %s", p.e.text);
     CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 0, 3, &p.call), LOCI_BAD_ARG, &p.e,
-               "beyond -2^40", "remove");
+               "below position -2^40", "remove");
     CHECK_THAT(!loci_cache_remove(p.plan, p.tables, p.work, c, 0, L - 2, 2, &p.call)
                && loci_cache_length(c, 0) == L - 2, "remove: the last ones");
     CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 1, INT64_MAX, &p.call),
-               LOCI_BAD_ARG, &p.e, "not all there", "remove");
+               LOCI_BAD_ARG, &p.e, "beyond the end", "remove");
     drop(&p);
 }
 
@@ -225,7 +225,7 @@ static void everywhere(void)
                 *outputs[o].data = (char *)*inputs[i].data + (by ? sizeof(float) : 0);
                 const loci_status status = of_forward ? forward(&p) : backward(&p);
                 CHECK_THAT(status == LOCI_BAD_ARG && (strstr(p.e.text, "overlap")
-                                                      || strstr(p.e.text, "never prepared")),
+                                                      || strstr(p.e.text, "not prepared")),
                            "%s: %s", outputs[o].name, inputs[i].name);
                 *outputs[o].data = kept;
             }
@@ -233,10 +233,11 @@ static void everywhere(void)
     CHECK_THAT(!forward(&p) && !backward(&p), "fox, at the end: %s", p.e.text);
     /* Rows of an output that overlap each other. */
     p.call.o = (loci_view){ p.o, 8, 8, 8 };
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "let its rows overlap",
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "make rows of this output overlap",
                "o with strides of 8, 8, 8");
     p.call.o = (loci_view){ p.o, LOCI_BROADCAST, 0, 0 };
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "let its rows overlap", "o by broadcast");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e,
+               "make rows of this output overlap", "o by broadcast");
     p.call.o = dense(p.o);
     p.grad.dk = (loci_view){ p.dk, 8, 8, 8 };
     CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "dk: strides 8, 8, 8",
@@ -263,7 +264,7 @@ static void crooked(void)
         else *fields[i].field = raw + fields[i].by;
         if (i == 4) p.call.k_seg = at;
         if (i == 5) p.call.k_pos = at;
-        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "multiple of", fields[i].name);
+        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "must be aligned to", fields[i].name);
         *fields[i].field = kept;
         p.call.k_seg = p.call.k_pos = NULL;
     }
@@ -290,7 +291,7 @@ static void in_place(void)
                "not the same view", "in another order");
     CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
                            (loci_view){ apart, D, D, D }), LOCI_BAD_ARG, &p.e,
-               "let its rows overlap", "y in itself");
+               "make rows of this output overlap", "y in itself");
     CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
                                     dense(apart), dense(apart + D), NULL), LOCI_BAD_ARG, &p.e,
                "dx overlaps dy", "a row on");
@@ -364,7 +365,7 @@ static void broadcast(void)
                    ways[n].name);
     }
     p.call.k = (loci_view){ p.k, LOCI_BROADCAST, -1, D };
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "negative or reach too far",
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "must not be negative or too large",
                "a negative stride beside");
     const loci_layer l = LOCI_LAYER(.batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e);
     float twice[H * L * D];
@@ -374,7 +375,7 @@ static void broadcast(void)
                              dense(o)) && !memcmp(p.o, o, sizeof twice), "layers: broadcast");
     CHECK_SAYS(loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice),
                          (loci_view){ o, 0, LOCI_BROADCAST, D }), LOCI_BAD_ARG, &p.e,
-               "let its rows overlap", "layers, an output");
+               "make rows of this output overlap", "layers, an output");
     drop(&p);
 }
 
@@ -489,7 +490,7 @@ static void versions(bool sized)
         CHECK_THAT(!structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, now + 48, 0)),
                    "%s: a later one, nothing said", structs[n].name);
         CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, now + 48, 1)),
-                   LOCI_UNSUPPORTED, &p.e, "are not zero", structs[n].name);
+                   LOCI_UNSUPPORTED, &p.e, "they must be zero", structs[n].name);
         CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, first - 8, 0)),
                    LOCI_BAD_ARG, &p.e, "at least", structs[n].name);
         CHECK_SAYS(structs[n].try(&p, other_version(&p.mem, structs[n].ours, now, 9, 0)),
@@ -510,17 +511,17 @@ static void sizes(void)
     p.call.work_bytes = forward_bytes, p.call.tables_bytes = tables;
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = p.bytes - 1;
-    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
+    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() returns", "a byte less");
     p.call.work_bytes = p.bytes;
     CHECK_THAT(!backward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = 64;
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "work has 64 bytes, and this call needs", "work");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "work has 64 bytes, but this call needs", "work");
     CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(p.o)),
                LOCI_BAD_ARG, &p.e, "work has 64 bytes", "work of a rotation");
     p.call.work_bytes = 0;
     for (int n = 0; n < 2; n++) {
         p.call.tables_bytes = n ? tables - 1 : 8;
-        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "tables have", "tables");
+        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, n ? "and have" : "have at least", "tables");
     }
     p.call.size = 0, p.plan->sized = false;          /* 0.1 had neither */
     CHECK_THAT(!forward(&p), "sizes that are not read: %s", p.e.text);
@@ -534,7 +535,7 @@ static void sizes(void)
                LOCI_BAD_ARG, &p.e, "work has 64 bytes", "work of an embedding");
     p.call.tables_bytes = 64;
     CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), LOCI_BAD_ARG, &p.e,
-               "tables have 64 bytes", "tables of an embedding");
+               "tables_bytes is 64", "tables of an embedding");
     drop(&p);
 }
 
@@ -562,11 +563,11 @@ static void damaged_caches(void)
     CHECK_SAYS(loci_cache_open(&c, p.plan, memory, bytes - 64, &p.e), LOCI_BAD_ARG, &p.e,
                "memory has", "a cache cut short");
     CHECK_SAYS(loci_cache_open(&c, p.plan, memory + 8, bytes - 8, &p.e), LOCI_BAD_ARG, &p.e,
-               "start on 64 bytes", "askew");
-    CHECK_SAYS(loci_cache_open(&c, p.plan, memory, 8, &p.e), LOCI_BAD_ARG, &p.e, "no cache",
+               "aligned to 64 bytes", "askew");
+    CHECK_SAYS(loci_cache_open(&c, p.plan, memory, 8, &p.e), LOCI_BAD_ARG, &p.e, "contain a cache",
                "nothing there");
     CHECK_SAYS(loci_cache_open(NULL, p.plan, memory, bytes, &p.e), LOCI_BAD_ARG, &p.e,
-               "nowhere to put", "NULL");
+               "cache must not be NULL", "NULL");
     int taken = 0, said = 0;
     const size_t step = LOCI_EMULATED ? 7 : 1;
     for (size_t at = 0; at < (bytes < lists ? bytes : lists); at += step)
@@ -611,9 +612,9 @@ static void damaged_counts(void)
         pos[1] = values[i];
         memcpy(before, memory, bytes);
         CHECK_SAYS(loci_cache_open(&opened, p.plan, memory, bytes, &p.e), LOCI_BAD_ARG, &p.e,
-                   "key 1 of entry 1 is at position", "counted positions");
+                   "key 1 of entry 1 has position", "counted positions");
         CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, c, 1, 0, 1, &p.call), LOCI_BAD_ARG,
-                   &p.e, "key 1 of entry 1 is at position", "counted positions");
+                   &p.e, "key 1 of entry 1 has position", "counted positions");
         CHECK_THAT(!opened && !memcmp(before, memory, bytes), "a cache that was damaged changed");
     }
     pos[1] = 1;

@@ -225,7 +225,7 @@ static void prepare_on(void *tables)
         void *tables;
         const char *says;
     } wrong[] = {
-        { NULL, NULL, 5, q, tables, "no plan" },
+        { NULL, NULL, 5, q, tables, "plan must not be NULL" },
         { NULL, learned, -1, q, tables, "max_distance -1" },
         { NULL, learned, PTRDIFF_MAX, q, tables, "2^40" },
         { NULL, learned, 5, q, NULL, "NULL" },

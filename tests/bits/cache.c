@@ -559,17 +559,17 @@ static void misuse(void)
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
         *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 2, 100));
     CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
-               "nowhere to put");
+               "cache must not be NULL");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), LOCI_BAD_ARG, &e,
                "capacity 0");
     CHECK_SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
                "batch -1");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), LOCI_BAD_ARG,
-               &e, "start on 64 bytes");
+               &e, "aligned to 64 bytes");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), LOCI_BAD_ARG, &e,
                "so the plan must have a window");
     CHECK_SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory,
-                                 &e), LOCI_BAD_ARG, &e, "more memory than there can be");
+                                 &e), LOCI_BAD_ARG, &e, "more bytes than size_t can count");
     CHECK_THAT(loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0
                && loci_cache_size(NULL, 1, 1) == 0, "no size");
     CHECK_THAT(loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE,
@@ -578,10 +578,10 @@ static void misuse(void)
     CHECK_SAYS(loci_cache_truncate(cache, 1, 1, &e), LOCI_BAD_ARG, &e,
                "length 1 must be from 0 to 0");
     CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, cache, 0, 5, 5, &c), LOCI_BAD_ARG, &e,
-               "5 keys from 5 on");
+               "5 keys from key 5 on");
     c.batch = 1;
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
-               "batch 1 is not that of the cache, 2");
+               "batch 1 must be that of the cache, 2");
     c.batch = 2, c.k_len = 200;
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_len 200");
     c.k_len = 10, c.k.data = NULL;
@@ -600,14 +600,15 @@ static void misuse(void)
                "nothing was added");
     c.k_len = 1, c.k_pos = (const int64_t[]){ 7 };
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
-               "k_pos must be given from the first key on");
+               "k_pos must be NULL: entry");
     c.k_pos = NULL;
     const loci_pages pages = { .table = (const int32_t[]){ 0, -1 }, .length = 100, .entry = 1 };
     c.pages = &pages;
-    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "exclude each other");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "pages must be NULL with a cache");
     c.cache = NULL, c.k_len = 100;
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
-               "is -1, which is no page");
+               "is -1, but must not be negative");
     c.pages = &(const loci_pages){ .table = pages.table, .length = 0 };
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "length 0 must be");
     c.pages = &(const loci_pages){ .table = pages.table, .length = 10, .entry = 9 };
@@ -616,7 +617,7 @@ static void misuse(void)
     c.pages = &pages;
     loci_grad g = LOCI_GRAD();
     CHECK_SAYS(loci_backward(p.plan, p.tables, work, &c, &g), LOCI_BAD_ARG, &e,
-               "no pages and no cache");
+               "pages and cache must be NULL");
     c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "entry 1 has 101 keys, and k_len is 100");
@@ -625,12 +626,13 @@ static void misuse(void)
                "entry 1 has 5 keys, and k_len is 0");
     c.k_len = 100;
     c.k_lens = NULL, c.cache = (loci_cache *)memory;
-    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "cache is none");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "cache is damaged or was not made");
     struct problem q;
     if (open(&q, "rope:pairing=half", LOCI_F16, 0, 100, 16, 16, 2)) {
         c.cache = cache;
         CHECK_SAYS(loci_forward(q.plan, q.tables, work, &c), LOCI_BAD_ARG, &e,
-                   "that of another plan");
+                   "belongs to another plan");
         loci_plan_destroy(q.plan);
         q.desc.keys_rotated = 0;
         CHECK_THAT(!loci_plan_create(&q.plan, &q.desc, &e), "plan");
@@ -643,12 +645,12 @@ static void misuse(void)
         c.cache = cache;
         c.error = &e;
         CHECK_SAYS(loci_cache_remove(q.plan, q.tables, work, cache, 0, 0, 0, &c), LOCI_BAD_ARG, &e,
-                   "fope turns by sums of waves");
+                   "keys of fope cannot be rotated to other positions");
     }
     drop(&q);
     if (open(&q, "fox", LOCI_F32, 20, 100, 16, 16, 2))
         CHECK_SAYS(loci_cache_create(&other, q.plan, 2, 200, 1, memory, &e), LOCI_BAD_ARG, &e,
-                   "which a ring forgets");
+                   "cannot use a ring");
     drop(&q);
     drop(&p);
 }

@@ -381,7 +381,7 @@ static void refusals(void)
         loci_error e = { 0 };
         loci_plan *p;
         CHECK_THAT(loci_plan_create(&p, &d, &e) == LOCI_BAD_ARG && !p
-                   && !strncmp(e.text, "fast wants dtype BF16", 21), "refusal: %s", e.text);
+                   && !strncmp(e.text, "fast requires dtype BF16", 21), "refusal: %s", e.text);
     }
 }
 

@@ -270,13 +270,13 @@ static void refused(const struct kind *k)
     /* Whichever rank is wrong, all ranks return the error. */
     for (int wrong = 0; wrong < ranks; wrong++) {
         const int it = wrong == rank;
-        const char *others = "another rank of the communicator has failed";
+        const char *others = "another rank of the communicator failed";
         CHECK_SAYS(k->create(&t, MPI_COMM_WORLD, it ? -1 : 0, &e), LOCI_BAD_ARG, &e,
-                   it ? "seconds is -1, and must be more" : others, k->name);
+                   it ? "seconds -1 must be above 0" : others, k->name);
         CHECK_SAYS(k->create(&t, MPI_COMM_WORLD, it ? NAN : 7, &e), LOCI_BAD_ARG, &e,
-                   it ? "seconds is nan" : others, k->name);
+                   it ? "seconds nan must be" : others, k->name);
         CHECK_SAYS(k->create(it ? NULL : &t, MPI_COMM_WORLD, 0, &e), LOCI_BAD_ARG, &e,
-                   it ? "the transport is NULL" : others, k->name);
+                   it ? "the transport must not be NULL" : others, k->name);
         CHECK_THAT(!t.size && !t.user, "%s: zeroed", k->name);
         if (k->create != small_create) continue;
         left = it ? 0 : -1;
@@ -289,7 +289,8 @@ static void refused(const struct kind *k)
         MPI_Comm half, between;
         MPI_Comm_split(MPI_COMM_WORLD, rank == 0, 0, &half);
         MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == 0, 3, &between);
-        CHECK_SAYS(k->create(&t, between, 0, &e), LOCI_BAD_ARG, &e, "between two groups", k->name);
+        CHECK_SAYS(k->create(&t, between, 0, &e), LOCI_BAD_ARG, &e,
+                   "must be an intracommunicator", k->name);
         MPI_Comm_free(&between);
         MPI_Comm_free(&half);
     }
@@ -529,7 +530,8 @@ int main(int argc, char **argv)
     loci_error e;
     int level;
     until = left = -1;
-    CHECK_SAYS(loci_mpi_create(&t, MPI_COMM_WORLD, 0, &e), LOCI_BAD_ARG, &e, "MPI has not begun");
+    CHECK_SAYS(loci_mpi_create(&t, MPI_COMM_WORLD, 0, &e), LOCI_BAD_ARG, &e,
+               "MPI is not initialised");
     loci_mpi_destroy(&t);
     const int single = wanted(argc, argv, "single");
     MPI_Init_thread(&argc, &argv, single ? MPI_THREAD_SINGLE : MPI_THREAD_FUNNELED, &level);

@@ -378,10 +378,10 @@ int main(int argc, char **argv)
         caches("rope:pairing=half+alibi", 1, 70);
         failing("alibi");
         failing("fox");
-        refused("alibi", false, 4000, 2, "multiples of 4096");
+        refused("alibi", false, 4000, 2, "multiple of 4096");
         refused("alibi", false, PIECE, 0, "two shares");
-        refused("fox", true, PIECE, 2, "not from caches");
-        refused("fox", false, PIECE, 2, "count from 0");
+        refused("fox", true, PIECE, 2, "neither caches nor k_pos");
+        refused("fox", false, PIECE, 2, "neither caches nor k_pos");
     }
     return harness_end();
 }

@@ -66,9 +66,9 @@ check "a case made here" "$LOCI" run "$work/case"
 make '"loci.encoding":"nope","loci.stage":"linear_attention"'
 check "linear attention" "$LOCI" run "$work/case"
 make '"loci.encoding":"alibi","loci.stage":"linear_attention"'
-check "linear attention with scores" refused "$work/case" 'alibi does not work in stage linear_attention, which takes nope or a rotation'
+check "linear attention with scores" refused "$work/case" 'alibi does not support stage linear_attention, which accepts nope or a rotation'
 make '"loci.encoding":"nope","loci.stage":"linear_attention","loci.window_left":"3"'
-check "linear attention in a window" refused "$work/case" 'it has no windows'
+check "linear attention in a window" refused "$work/case" 'linear attention has no windows'
 make '"loci.encoding":"nope","loci.stage":"attentoin"'
 check "a stage that is not there" refused "$work/case" 'loci.stage must be attention, rotate, embed or linear_attention'
 make '"loci.encoding":"rope:pairing=half,scaling=cubic,factor=2"'
@@ -80,13 +80,13 @@ check "an encoding that is not there" refused "$work/case" "kerplunk"
 make '"loci.encoding":"nope","loci.mask":"none"'
 check "an unknown mask" refused "$work/case" 'loci.mask must be causal or full'
 make '"loci.encoding":"nope","loci.tol":"1e-5 1e-4 1e-3"'
-check "one tolerance too many" refused "$work/case" 'loci.tol must be two numbers'
+check "one tolerance too many" refused "$work/case" 'loci.tol must be two non-negative numbers'
 make '"loci.encoding":"nope","loci.sacle":"2"'
 check "a misspelt key" refused "$work/case" 'did you mean loci.scale'
 make '"loci.encoding":"rope:pairing=half"' 1
 check "one coordinate where positions do" "$LOCI" run "$work/case"
 make '"loci.encoding":"rope:pairing=half"' 2
-check "a coordinate too many" refused "$work/case" 'has 2 coordinates per position, but this encoding wants 1'
+check "a coordinate too many" refused "$work/case" 'has 2 coordinates per position, but this encoding needs 1'
 make '"loci.encoding":"nope"' 1
 check "coordinates for an encoding that turns nothing" refused "$work/case" 'must be I64'
 

@@ -116,11 +116,11 @@ static void rotations(void)
     rotation("scaling ignored", "rope:pairing=half,scaling=linear,factor=4", (struct engine){ 0 },
              half, "the scaling is ignored");
     rotation("yarn ignored, factor kept", yarn, (struct engine){ .factor = 1 + 0.1 * log(4) }, half,
-             "the scaling is ignored but for its attention factor");
+             "the scaling is ignored except for its attention factor");
     rotation("factor missing", "rope:pairing=half,attention_factor=1.25", (struct engine){ 0 },
              half, "the attention factor is missing");
     rotation("factor twice", "rope:pairing=half,attention_factor=1.25",
-             (struct engine){ .factor = 1.5625 }, half, "the attention factor is there twice");
+             (struct engine){ .factor = 1.5625 }, half, "the attention factor is applied twice");
     rotation("one late", half, (struct engine){ .shift = 1 }, half, "one too large");
     rotation("one early", half, (struct engine){ .shift = -1 }, half, "one too small");
     rotation("sign", half, (struct engine){ .sign = 1 }, half, "sin has the other sign");
@@ -128,9 +128,9 @@ static void rotations(void)
     rotation("partial with offset", "rope:pairing=interleaved,dim=16,offset=8",
              (struct engine){ .dim = 16, .offset = 8, .interleaved = true }, "offset=8", NULL);
     rotation("partial ignored", "rope:pairing=half,dim=16", (struct engine){ 0 }, "dim=32",
-             "32 channels turn, not 16");
+             "32 channels are rotated, not 16");
     rotation("partial for all", half, (struct engine){ .dim = 8 }, "dim=8",
-             "8 channels turn, not 32");
+             "8 channels are rotated, not 32");
     rotation("spread over the head", "rope:pairing=half,dim=16",
              (struct engine){ .dim = 16, .base = 100 }, "dim=16", "spread over the whole head");
     rotation("float32 angles", half, (struct engine){ .float_angles = true }, half, "float32");
@@ -233,9 +233,9 @@ static void all_slopes(void)
     slopes("8 heads", eight, 8, "alibi", "alibi", NULL);
     slopes("12 heads", official, 12, NULL, "alibi", NULL);
     slopes("12 geometric", geometric, 12, NULL, "geometric", NULL);
-    slopes("12 geometric for official", geometric, 12, "alibi", "geometric", "no power of two");
-    slopes("12 of 16", cut, 12, "alibi", "alibi", "power of two above");
-    slopes("12 with the ratio of 8", on, 12, "alibi", "alibi", "power of two below");
+    slopes("12 geometric for official", geometric, 12, "alibi", "geometric", "not a power of two");
+    slopes("12 of 16", cut, 12, "alibi", "alibi", "next power of two");
+    slopes("12 with the ratio of 8", on, 12, "alibi", "alibi", "previous power of two");
     slopes("from 0", zero, 8, "alibi", "alibi", "counted from 0");
     slopes("sign", minus, 8, "alibi", "alibi", "sign");
     slopes("random", random, 12, "alibi", NULL, NULL);

@@ -233,7 +233,7 @@ static void other_plans(void)
     loci_error e;
     loci_plan *plan = plan_of("alibi", 1, 1, D, LOCI_F32);
     const loci_rope_table t = LOCI_ROPE_TABLE(.dtype = LOCI_F32, .count = 1, .cos = cos);
-    CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "no rope",
+    CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "have the encoding rope",
                "a plan without rope");
     loci_plan_destroy(plan);
     plan = plan_of("rope:pairing=half,freq=given", 1, 1, D, LOCI_F32);

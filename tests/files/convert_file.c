@@ -239,7 +239,7 @@ static void weights(void)
                && right(output, usual, D, 6, 4, false, &moved) && moved == 24,
                "a part turns (said: %s)", said);
 
-    refused("BACK --to half --dim 16 -o OUT", "loci.pairing=half, so there is nothing");
+    refused("BACK --to half --dim 16 -o OUT", "loci.pairing=half, so it is already converted");
 
     put_config("{\"model_type\":\"smollm3\",\"hidden_size\":64,\"num_attention_heads\":4,"
                "\"num_hidden_layers\":4,\"rope_theta\":1e4}");
@@ -302,15 +302,16 @@ static void bad_weights(void)
     refused("IN --to half --dim 16", "-o FILE");
     refused("IN --to quarter --dim 16 -o OUT", "must be one of");
     refused("IN --to half -o OUT", "CONFIG, --dim or --heads");
-    refused("IN --to half --dim 24 -o OUT", "no whole number of heads of 24");
+    refused("IN --to half --dim 24 -o OUT", "a multiple of the head width 24");
     refused("IN --to half --heads 5 -o OUT", "--heads does not divide");
-    refused("IN --to half --dim 16 --heads 8 -o OUT", "4 heads of 16, and not 8 heads");
-    refused("IN --to half --dim 16 --kv-heads 4 -o OUT", "2 heads of 16, and not 4 heads");
-    refused("IN --to half --dim 16 --turned 5 -o OUT", "even number");
+    refused("IN --to half --dim 16 --heads 8 -o OUT", "4 heads of width 16, but must have 8 heads");
+    refused("IN --to half --dim 16 --kv-heads 4 -o OUT",
+            "2 heads of width 16, but must have 4 heads");
+    refused("IN --to half --dim 16 --turned 5 -o OUT", "must be even");
     refused("IN --to half --dim 16 --turned 14 --offset 4 -o OUT", "must not exceed");
     refused("IN --to half --dim 16 --q nothing -o OUT", "has weights of keys only");
     refused("IN --to half --dim 16 --q nothing --k nothing -o OUT", "no tensor is a weight");
-    refused("IN --to half --dim 16 --rows 5 -o OUT", "--rows is for --table");
+    refused("IN --to half --dim 16 --rows 5 -o OUT", "--rows applies to --table");
     refused("CONFIG --to half --dim 16 -o OUT", "cannot open");
     refused("IN CONFIG --to half -o OUT", "cannot open");
     refused("IN --to half --dim 16 -o IN", "would be overwritten");
@@ -319,18 +320,18 @@ static void bad_weights(void)
     refused("IN --to half --dim 16 -o /dev/full", "not a regular file");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,"
                "\"num_hidden_layers\":4}");
-    refused("IN CONFIG --to half -o OUT", "is half already");
-    refused("IN CONFIG --to interleaved --dim 16 -o OUT", "CONFIG says how wide");
+    refused("IN CONFIG --to half -o OUT", "is already half");
+    refused("IN CONFIG --to interleaved --dim 16 -o OUT", "exclude CONFIG, which states them");
     refused("IN CONFIG --to interleaved -o CONFIG", "would be overwritten");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,"
                "\"num_hidden_layers\":3}");
-    refused("IN CONFIG --to interleaved -o OUT", "of none of the layers 0 to 2");
+    refused("IN CONFIG --to interleaved -o OUT", "to none of the layers 0 to 2");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":32,\"num_attention_heads\":2,"
                "\"num_hidden_layers\":4}");
-    /* like rows of gates between the heads */
-    refused("IN CONFIG --to interleaved -o OUT", "4 heads of 16, and not 2 heads");
+    /* as rows of gates between the heads would be */
+    refused("IN CONFIG --to interleaved -o OUT", "4 heads of width 16, but must have 2 heads");
     put_config("GGUFxxxx");
-    refused("IN CONFIG --to interleaved -o OUT", "GGUF file is about its own weights");
+    refused("IN CONFIG --to interleaved -o OUT", "GGUF file describes its own weights only");
     put_config("{}");
     refused("IN CONFIG --to interleaved -o OUT", "model_type is missing");
     refused("CONFIG --to interleaved --dim 16 -o OUT", "too short for a safetensors file");
@@ -338,16 +339,16 @@ static void bad_weights(void)
     static const struct { const char *name; enum safetensors_type type; int rank; ptrdiff_t a, b;
                           const char *sentence; } strays[] = {
         { "model.layers.0.self_attn.q_proj.weight_scale_inv", ST_F32, 2, 1, 2,
-          "goes with a weight whose rows move" },
+          "belongs to a weight whose rows are moved" },
         { "model.layers.0.self_attn.k_proj.lora_B.weight", ST_F32, 2, KV * D, 2,
-          "goes with a weight whose rows move" },
+          "belongs to a weight whose rows are moved" },
         { "model.layers.0.self_attn.query_norm.weight", ST_F32, 1, D, 0, "looks like a norm" },
         { "model.layers.5.self_attn.q_proj.weight", ST_F32, 2, H * D, M,
           "has weights of queries only" },
         { "model.layers.5.self_attn.k_proj.bias", ST_F32, 1, KV * D, 0,
           "has weights of keys only" },
         { "model.layers.0.self_attn.q_layernorm.bias", ST_F32, 1, D + 1, 0,
-          "no whole number of heads" },
+          "must have a multiple of the head width" },
         { "layers.0.attention.wq.weight", ST_F32, 3, D, 1, "has 3 dimensions" },
         { "layers.0.attention.wk.weight", ST_F32, 2, 0, M, "has 2 dimensions and 0 numbers" },
     };
@@ -479,27 +480,27 @@ static void tables(void)
                "\"num_hidden_layers\":4,\"rope_theta\":1e4}");
     CHECK_THAT(!convert("--table half CONFIG --layer 2 --rows 1 -o OUT"), "one position (said: %s)",
                said);
-    refused("--table half CONFIG --layer 3 --rows 5 -o OUT", "layer 3 does not turn");
-    refused("--table half CONFIG --layer 9 --rows 5 -o OUT", "there is no layer 9");
-    refused("--table half CONFIG -o OUT", "--rows N does");
-    refused("--table half CONFIG --dim 16 -o OUT", "--dim is for --encoding");
-    refused("--table half CONFIG --rows 5", "where the table goes");
+    refused("--table half CONFIG --layer 3 --rows 5 -o OUT", "layer 3 does not rotate");
+    refused("--table half CONFIG --layer 9 --rows 5 -o OUT", "layer 9 must be from 0");
+    refused("--table half CONFIG -o OUT", "give --rows N");
+    refused("--table half CONFIG --dim 16 -o OUT", "--dim excludes CONFIG");
+    refused("--table half CONFIG --rows 5", "the output is missing: -o FILE");
     refused("--table half CONFIG --rows 0 -o OUT", "from 1 to");
     refused("--table half CONFIG --rows 5 --dtype f8 -o OUT", "must be one of");
     refused("--table full CONFIG --rows 5 -o OUT", "must be one of");
-    refused("--table half CONFIG --to half -o OUT", "--to is for weights");
-    refused("--table half -o OUT", "says what the table is of");
-    refused("--table half CONFIG -e rope:pairing=half -o OUT", "says what the table is of");
+    refused("--table half CONFIG --to half -o OUT", "--to applies to weights");
+    refused("--table half -o OUT", "--table needs one config.json");
+    refused("--table half CONFIG -e rope:pairing=half -o OUT", "--table needs one config.json");
     refused("--table half -e rope:pairing=half -o OUT", "needs --dim");
     refused("--table half -e rope:pairing=half --dim 16 --rows 5 --layer 1 -o OUT",
-            "are of a CONFIG");
+            "need a CONFIG");
     refused("--table half -e rope:pairing=half --dim 15 --rows 5 -o OUT", "dim");
     refused("--table half -e alibi --dim 16 --rows 5 -o OUT", "alibi");
-    refused("--table half -e mrope:sections=2/3/3 --dim 16 --rows 5 -o OUT", "no rope");
+    refused("--table half -e mrope:sections=2/3/3 --dim 16 --rows 5 -o OUT", "the encoding rope");
     refused("--table half -e rope:pairing=half,freq=given --dim 16 --rows 5 -o OUT",
-            "are in tensors");
+            "are learned tensors");
     refused("--table half -e rope --dim 16 --rows 5 -o OUT", "pairing");
-    refused("--table half IN --rows 5 -o OUT", "a config.json has at most");
+    refused("--table half IN --rows 5 -o OUT", "a config.json may have at most");
 }
 
 int main(void)

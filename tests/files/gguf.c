@@ -363,7 +363,7 @@ static void check_company(void)
 
 static void check_refusals(void)
 {
-    start("mpt"), number("attention.max_alibi_bias", 16), refused("slopes are known for 8");
+    start("mpt"), number("attention.max_alibi_bias", 16), refused("only 8 is supported");
     start_without("llama", "block_count"), refused("llama.block_count is missing");
     start_without("llama", "block_count"), number("block_count", 1.5f),
         refused("block_count is 1.5, but must be a whole number");
@@ -373,11 +373,11 @@ static void check_refusals(void)
         refused_at(2, "rope.freq_base must be a number, or one per layer");
     start("llama"), list("rope.freq_base", 5000, (uint32_t[5000]){ 7 }),
         refused("rope.freq_base must be a number, or one per layer");
-    start("qwen2vl"), whole("rope.dimension_sections", 8), refused("must be 3 or 4 numbers");
+    start("qwen2vl"), whole("rope.dimension_sections", 8), refused("must have 3 or 4 numbers");
     start("qwen2vl"), list("rope.dimension_sections", 2, (uint32_t[]){ 8, 24 }),
-        refused("must be 3 or 4 numbers");
+        refused("must have 3 or 4 numbers");
     start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_STRING), put64(3),
-        put_string("8"), put_string("12"), put_string("12"), refused("must be 3 or 4 numbers");
+        put_string("8"), put_string("12"), put_string("12"), refused("must have 3 or 4 numbers");
     start("qwen2vl"), list("rope.dimension_sections", 3, (uint32_t[]){ 600, 0, 0 }),
         refused("number 0 of rope.dimension_sections is 600");
     start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_F32), put64(3),
@@ -385,35 +385,36 @@ static void check_refusals(void)
         refused("number 1 of rope.dimension_sections is 11.5");
     start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_F32), put64(3),
         put((float[]){ 8, 12, -1 }, 12), refused("number 2 of rope.dimension_sections is -1");
-    start("llama"), whole("rope.scaling.type", 1), refused("rope.scaling.type must be a word");
+    start("llama"), whole("rope.scaling.type", 1), refused("rope.scaling.type must be a string");
     start_without("llama", "context_length"), words("rope.scaling.type", "yarn"),
-        number("rope.scaling.factor", 2), refused("original_context_length is missing");
+        number("rope.scaling.factor", 2), refused("original_context_length or context_length is "
+                                                  "missing");
     start("llama"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 2),
-        factors("rope_freqs.weight", 1, 32), refused("we cannot express");
-    start("llama"), factors("rope_freqs.weight", 1, 0), refused("has 0 numbers; 1 to 512 pairs");
+        factors("rope_freqs.weight", 1, 32), refused("type yarn is not supported");
+    start("llama"), factors("rope_freqs.weight", 1, 0), refused("0 numbers, but must have");
     start("llama"), factors("rope_freqs.weight", 1, 513), refused("has 513 numbers");
     start("llama"), factors("rope_freqs.weight", 2e30f, 32), refused("at most 1e30");
     start("llama"), factors("rope_freqs.weight", 1e30f, 32), still = 32,
-        refused("number 0 of rope_freqs.weight holds its pair still");
+        refused("number 0 of rope_freqs.weight stops its pair");
     start("llama"), factors("rope_freqs.weight", 1, 16), still = 8,
         refused("has 16 numbers, but the head has 32 pairs");
     /* ones before divisors that disable pairs, whose share of the pairs no double represents
      * exactly */
     start("llama"), whole("attention.key_length", 44), factors("rope_freqs.weight", 1, 22),
-        still = 15, refused("number 15 of rope_freqs.weight holds its pair still"), still = 0;
+        still = 15, refused("number 15 of rope_freqs.weight stops its pair"), still = 0;
     start("llama"), end = 24, keys = 0, words("general.architecture", "llama"),
         whole("block_count", 1), whole("embedding_length", 1 << 20),
-        whole("attention.head_count", 1), refused("a head of 1048576 channels");
+        whole("attention.head_count", 1), refused("the head has 1048576 channels");
 
     start("gemma4"), refused("attention.sliding_window_pattern is missing");
     start("gemma4"), list("attention.sliding_window_pattern", 8,
                           (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 }),
                           refused("rope.freq_base_swa is missing");
-    gemma4(), whole("rope.dimension_count_swa", 98), refused("is there twice");
+    gemma4(), whole("rope.dimension_count_swa", 98), refused("occurs twice");
     start("llama"), factors("rope_freqs.weight", 2, 32), still = 8,
-        refused("number 8 of rope_freqs.weight holds its pair still");
+        refused("number 8 of rope_freqs.weight stops its pair");
     start("llama"), whole("rope.dimension_count", 32), factors("rope_freqs.weight", 1, 16),
-        still = 8, refused("holds its pair still");
+        still = 8, refused("stops its pair");
     still = 0;
     start("qwen35"), list("attention.recurrent_layers", 2, (uint32_t[]){ 2, 1 }),
         refused("attention.recurrent_layers is 2");
@@ -423,16 +424,16 @@ static void check_refusals(void)
         refused("llama.block_count must be one number, not a list");
     start("qwen35"), whole("full_attention_interval", 0), refused("full_attention_interval is 0");
 
-    start("lama"), refused("'lama' is not known");
-    start("llama"), whole("block_count", 8), refused("'llama.block_count' is there twice");
+    start("lama"), refused("'lama' is not supported");
+    start("llama"), whole("block_count", 8), refused("'llama.block_count' occurs twice");
     start("llama"), number("rope.freq_base", -1), refused("rope.freq_base is -1");
     start("llama"), number("rope.freq_base", NAN), refused("rope.freq_base is");
     start("llama"), words("rope.freq_base", "1e4"), refused("must be a number");
     start("llama"), words("rope.scaling.type", "cubic"),
         refused("known: none linear yarn longrope");
     start("llama"), words("rope.scaling.type", "yarn"), refused("rope.scaling.factor is missing");
-    start("llama"), number("rope.scaling.alpha", 2), refused("rope.scaling.alpha is not known");
-    start("llama"), whole("rope.dimension_count", 128), refused("more than the head's 64");
+    start("llama"), number("rope.scaling.alpha", 2), refused("rope.scaling.alpha is not supported");
+    start("llama"), whole("rope.dimension_count", 128), refused("must not exceed the head's 64");
     start("llama"), whole("rope.dimension_count", 31), refused("must be even");
     start("llama"), whole("general.alignment", 24), refused("power of two");
     start("llama"), factors("rope_freqs.weight", 1, 31),
@@ -442,7 +443,7 @@ static void check_refusals(void)
     start("llama"), factors("rope_freqs.weight", 1, 32), tensor[0].type = 1,
         refused("must be stored as F32");
     start("llama"), factors("a", 1, 8), factors("a", 1, 8),
-        refused("the tensor 'a' is there twice");
+        refused("the tensor 'a' occurs twice");
     start("phi3"), factors("rope_factors_long.weight", 1, 32),
         refused("rope_factors_short.weight is missing");
     start("qwen2vl"), list("rope.dimension_sections", 4, (uint32_t[]){ 8, 12, 11, 1 }),
@@ -450,13 +451,13 @@ static void check_refusals(void)
     start("qwen2vl"), list("rope.dimension_sections", 3, (uint32_t[]){ 8, 12, 11 }),
         refused("add up to 31 pairs");
     start("llama"), key("x", T_ARRAY), put32(T_ARRAY), put64(1),
-        refused("arrays hold numbers or strings");
+        refused("must contain numbers or strings");
     start("llama"), key("x", T_ARRAY), put32(T_U32), put64(UINT64_MAX),
         refused("claims 18446744073709551615 values");
     start("llama"), key("x", T_STRING), put64(UINT64_MAX),
         refused("claims 18446744073709551615 bytes");
     start("llama"), key("x", 13), refused("unknown type 13");
-    start("llama"), key("x", T_BOOL), put("\2", 1), refused("neither 0 nor 1");
+    start("llama"), key("x", T_BOOL), put("\2", 1), refused("must be 0 or 1");
     start("llama"), key("", T_U32), put32(1), keys += 1000000, refused("keys, more than its");
 }
 
@@ -522,10 +523,10 @@ static void check_container(void)
     static char long_word[1200];
     memset(long_word, 'x', sizeof long_word - 1);
     start("llama"), put_string(""), put32(T_U32), put32(1), keys++, refused("a key is empty");
-    start("llama"), put_string(long_word), keys++, refused("a key has 1199 bytes, at most 1024");
-    start("llama"), put64(3), put("a\0b", 3), keys++, refused("a key holds a zero byte");
+    start("llama"), put_string(long_word), keys++, refused("has 1199 bytes; the limit is 1024");
+    start("llama"), put64(3), put("a\0b", 3), keys++, refused("a key contains a zero byte");
     start("llama"), key("x", T_STRING), put64(3), put("a\0b", 3),
-        refused("a string holds a zero byte");
+        refused("a string contains a zero byte");
     start("llama"), key("x", T_ARRAY), put32(13), put64(1), refused("an array of type 13");
     start("llama"), key("x", T_ARRAY), put32(T_STRING), put64(9), refused("claims 9 values");
     start("llama"), key("x", T_ARRAY), put32(T_STRING), put64(2), put_string("a"), put64(99),
@@ -538,23 +539,23 @@ static void check_container(void)
     start("llama"), number("general.alignment", 32), refused("stored as U32");
     start("llama"), list("general.alignment", 1, (uint32_t[]){ 32 }), refused("stored as U32");
 
-    start("llama"), put_string("t"), put32(9), raw++, refused("'t' has 9 dimensions, more than 8");
+    start("llama"), put_string("t"), put32(9), raw++, refused("'t' has 9 dimensions, but");
     start("llama"), put_string("t"), put32(2), put64(1u << 31), put64(UINT64_C(1) << 33), raw++,
         refused("the shape of tensor 't' is too large");
     start("llama"), put_string("t"), put32(1), put64(UINT64_C(1) << 63), raw++,
         refused("the shape of tensor 't' is too large");
     start("llama"), put_string("rope_freqs.weight"), put32(1), put64(400), put32(0), put64(0);
     raw++, refused("the file ends early");
-    start("llama"), factors("t", 1, 8), tensor[0].off = 8, refused("at 8, no multiple of 32");
+    start("llama"), factors("t", 1, 8), tensor[0].off = 8, refused("at 8, not a multiple of 32");
     start("llama"), factors("t", 1, 8), tensor[0].off = 1 << 20,
-        refused("start behind the end of the file");
+        refused("start after the end of the file");
     start("llama"), whole("general.alignment", 1 << 20), factors("t", 1, 8),
-        refused("start behind the end of the file");
+        refused("start after the end of the file");
     start("llama"), tensors = 0, raw = 1000000, refused("tensors, more than its");
 
     version = 2, start("llama"), expect(0, 0, "rope", 1, 1);
-    version = 1, start("llama"), refused("GGUF version 1 is not known");
-    version = 4, start("llama"), refused("GGUF version 4 is not known");
+    version = 1, start("llama"), refused("GGUF version 1 is not supported");
+    version = 4, start("llama"), refused("GGUF version 4 is not supported");
     version = 3;
 
     end = 24, keys = tensors = raw = 0, arch = "llama", whole("block_count", 1);
@@ -606,9 +607,9 @@ static void check_reading(void)
 static void check_large(void)
 {
     static const struct { uint32_t type, of; uint64_t keys; const char *says; } list[] = {
-        { T_U32, 0, (1 << 20) + 1, "the file has 1048577 keys, at most 1048576" },
-        { T_ARRAY, T_U8, 0, "has 1048577 values, at most 1048576" },
-        { T_STRING, 0, 0, "a string has 1048577 bytes, at most 1048576" },
+        { T_U32, 0, (1 << 20) + 1, "the file has 1048577 keys; the limit is 1048576" },
+        { T_ARRAY, T_U8, 0, "has 1048577 values; the limit is 1048576" },
+        { T_STRING, 0, 0, "a string has 1048577 bytes; the limit is 1048576" },
     };
     const size_t size = 1 << 24;
     unsigned char *large = calloc(size, 1);

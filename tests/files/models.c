@@ -165,27 +165,27 @@ static const struct { const char *json, *says; } broken[] = {
     "{\"model_type\":\"" type "\",\"hidden_size\":64," \
     "\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define LLAMA FAMILY("llama") ",\"max_position_embeddings\":128"
-    { "[]", "an object" }, { "{}", "model_type is missing" }, { "", "neither GGUF nor sound JSON" },
-    { "{\"model_type\":\"lama\"}", "'lama' is not known" },
+    { "[]", "an object" }, { "{}", "model_type is missing" }, { "", "neither GGUF nor valid JSON" },
+    { "{\"model_type\":\"lama\"}", "'lama' is not supported" },
     { "{\"model_type\":\"llama\"}", "num_hidden_layers is missing" },
     { "{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "head_dim is missing" },
     { LLAMA ",\"num_hidden_layers\":2}", "duplicate" },
     { LLAMA ",\"rope_theta\":0}", "rope_theta is 0" },
     { LLAMA ",\"rope_theta\":\"1e4\"}", "rope_theta must be a number" },
-    { LLAMA ",\"rope_theta\":1e999}", "sound JSON" },
+    { LLAMA ",\"rope_theta\":1e999}", "valid JSON" },
     { LLAMA ",\"rope_theta\":1e19}", "at most 1e18" }, { LLAMA ",\"rope_theta\":0.5}", "base" },
     { LLAMA ",\"head_dim\":0}", "from 1 to 1024" },
-    { LLAMA ",\"head_dim\":33}", "33 of 33 channels cannot turn" },
+    { LLAMA ",\"head_dim\":33}", "33 of 33 channels rotate, but" },
     { LLAMA ",\"head_dim\":1e3}", "whole number" }, { LLAMA ",\"partial_rotary_factor\":1.5}",
-                                                      "no more than 1" },
-    { FAMILY("phi") ",\"partial_rotary_factor\":1e-9}", "cannot turn" },
+                                                      "must be at most 1" },
+    { FAMILY("phi") ",\"partial_rotary_factor\":1e-9}", "the number must be even" },
     { LLAMA ",\"rope_scaling\":4}", "an object or null" },
     { LLAMA ",\"rope_scaling\":{\"factor\":4}}", "no rope_type" },
-    { LLAMA ",\"rope_scaling\":{\"type\":4}}", "must be a word" },
+    { LLAMA ",\"rope_scaling\":{\"type\":4}}", "must be a string" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"4\"}}",
       "factor must be a number" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4,\"betafast\":1}}",
-      "'betafast'; known here: rope_type" },
+      "'betafast'; known keys: rope_type" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4}}",
       "original_max_position_embeddings is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4,"
@@ -197,7 +197,7 @@ static const struct { const char *json, *says; } broken[] = {
     { LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"truncate\":1}}", "true or false" },
     { LLAMA ",\"rope_parameters\":{\"full_attention\":{},\"rope_theta\":1}}",
       "also the key 'rope_theta'" },
-    { LLAMA ",\"rope_parameters\":{\"sliding_attention\":{}}}", "has no 'full_attention'" },
+    { LLAMA ",\"rope_parameters\":{\"sliding_attention\":{}}}", "has no entry 'full_attention'" },
     { LLAMA ",\"layer_types\":[\"full_attention\"]}", "one per layer" },
     { LLAMA ",\"layer_types\":[\"full_attention\",\"half\"]}", "'half' for layer 1" },
     { LLAMA ",\"qk_rope_head_dim\":64}", "qk_nope_head_dim is missing" },
@@ -205,33 +205,33 @@ static const struct { const char *json, *says; } broken[] = {
     { LLAMA ",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}",
       "more than 32 deep" },
     { FAMILY("mpt") "}", "attn_config is missing" }, { FAMILY("mpt") ",\"attn_config\":{}}",
-                                                       "must say alibi true" },
-    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"rope\":true}}", "and rope not" },
+                                                       "must have alibi true" },
+    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"rope\":true}}", "and no rope" },
     { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"alibi_bias_max\":16}}",
       "alibi_bias_max is 16" },
     { FAMILY("chatglm") ",\"position_encoding_2d\":true}", "kv_channels is missing" },
     { FAMILY("chatglm") ",\"kv_channels\":16,\"rope_ratio\":50,\"padded_vocab_size\":65024}",
-      "which of two things" },
-    { FAMILY("lfm2") ",\"full_attn_idxs\":[2]}", "must be a layer, 0 to 1" },
-    { FAMILY("lfm2") ",\"full_attn_idxs\":7}", "a list of layers" },
+      "which is ambiguous" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[2]}", "must be a layer number, 0 to 1" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":7}", "a list of layer numbers" },
     { FAMILY("minimax") "}", "layer_types is missing" },
     { FAMILY("bert") ",\"position_embedding_type\":\"relative_key\"}", "'relative_key'" },
     { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"rope_scaling\":{\"type\":\"yarn\","
-      "\"factor\":2}}", "3 of 16 channels cannot turn" },
+      "\"factor\":2}}", "3 of 16 channels rotate, but" },
     { LLAMA ",\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
-      "turns whole heads" },
+      "rotates whole heads" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"2\":{}}}",
       "has the key '2', but layers are 0 to 1" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"\":{}}}", "has the key ''" },
     { FAMILY("gemma4") ",\"per_layer_config\":[]}", "must be an object" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":1}}", "'0' in per_layer_config" },
     { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
-    { LLAMA ",\"qk_rope_head_dim\":1,\"qk_nope_head_dim\":7}", "1 of 8 channels cannot turn" },
+    { LLAMA ",\"qk_rope_head_dim\":1,\"qk_nope_head_dim\":7}", "1 of 8 channels rotate, but" },
     { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,"
-      "\"rope_scaling\":{\"type\":\"proportional\"}}", "only 8 of 16" },
+      "\"rope_scaling\":{\"type\":\"proportional\"}}", "but 8 of 16" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[-1,2]}", "number 0 of" },
-    { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer, 0 to 1" },
+    { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer number, 0 to 1" },
     { FAMILY("falcon") ",\"alibi\":true,\"hidden_size\":null}", "dupl" },
     { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" },
     { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
@@ -242,33 +242,33 @@ static const struct { const char *json, *says; } broken[] = {
       "head_dim is missing" },
     { "{\"model_type\":\"a word of more than 63 letters cannot be the name of any model type\"}",
       "longer than 63 bytes" },
-    { FAMILY("recurrent_gemma") ",\"block_types\":[]}", "must be a list of 2 words" },
+    { FAMILY("recurrent_gemma") ",\"block_types\":[]}", "must be a list of 2 strings" },
     { LLAMA ",\"layer_types\":[\"full_attention\",7]}", "'?' for layer 1" },
     { LLAMA ",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":4}}",
       "also the key 'sliding_attention'" },
     { LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":0}}}", "rope_theta is 0" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"-1\":{}}}", "has the key '-1'" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"0x\":{}}}", "has the key '0x'" },
-    { FAMILY("lfm2") ",\"full_attn_idxs\":[\"x\"]}", "must be a layer, 0 to 1" },
-    { FAMILY("lfm2") ",\"full_attn_idxs\":[-1]}", "must be a layer, 0 to 1" },
-    { FAMILY("muse_spark") ",\"layer_rope_theta\":[1e19,1]}", "at most 1e18" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[\"x\"]}", "must be a layer number, 0 to 1" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[-1]}", "must be a layer number, 0 to 1" },
+    { FAMILY("muse_spark") ",\"layer_rope_theta\":[1e19,1]}", "from 0 to 1e18" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[\"x\",1]}", "number 0 of" },
     { FAMILY("smollm3") ",\"no_rope_layers\":3}", "a list of 2 numbers" },
-    { FAMILY("smollm3") ",\"no_rope_layers\":[2,1]}", "numbers 0 and 1" },
+    { FAMILY("smollm3") ",\"no_rope_layers\":[2,1]}", "0 and 1 only" },
     { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2}",
-      "num_attention_heads is missing" },
+      "num_attention_heads or hidden_size is missing" },
     { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2,"
-      "\"num_attention_heads\":8}", "num_attention_heads is missing, or hidden_size" },
+      "\"num_attention_heads\":8}", "num_attention_heads or hidden_size is missing" },
     { "{\"model_type\":\"bloom\",\"num_hidden_layers\":2,\"num_attention_heads\":1,"
-      "\"hidden_size\":4096}", "a head of 4096 channels" },
+      "\"hidden_size\":4096}", "the head has 4096 channels" },
     { FAMILY("ministral3") ",\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}",
-      "needs original_max_position_embeddings" },
+      "llama_4_scaling_beta requires it" },
 #define SCALED(family, type, more) \
     FAMILY(family) ",\"head_dim\":4,\"rope_scaling\":{\"type\":\"" type "\"" more "}"
     { SCALED("llama", "linear", ",\"factor\":2,\"short_factor\":4") "}",
       "short_factor must be a list" },
     { FAMILY("llama") ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2,\"type\":4}}",
-      "type must be a word" },
+      "type must be a string" },
     { SCALED("llama", "yarn", ",\"factor\":2,\"beta_fast\":-1") "}",
       "beta_fast is -1, but must be a number not below 0" },
     { SCALED("llama", "yarn", ",\"factor\":2") "}", "original_max_position_embeddings is missing" },
@@ -285,11 +285,13 @@ static const struct { const char *json, *says; } broken[] = {
              "\"long_factor\":[1,\"x\"]") "}",
       "number 1 of long_factor must be above 0" },
     { SCALED("llama", "mrope", ",\"mrope_section\":[-1,2,1]") "}", "number 0 of mrope_section" },
-    { SCALED("llama", "mrope", ",\"mrope_section\":[1.5,0.5,0]") "}", "1.5 is no such number" },
-    { SCALED("llama", "mrope", ",\"mrope_section\":[600,0,0]") "}", "600 is no such number" },
+    { SCALED("llama", "mrope", ",\"mrope_section\":[1.5,0.5,0]") "}",
+      "1.5 must be a whole number in range" },
+    { SCALED("llama", "mrope", ",\"mrope_section\":[600,0,0]") "}",
+      "600 must be a whole number in range" },
     { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"max_position_embeddings\":64,"
-      "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "3 of 16 channels cannot turn" },
-    /* a word in place of a key's value, wherever keys are read */
+      "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "3 of 16 channels rotate, but" },
+    /* a word in the place of what a key holds, where each of them is read */
 #define WORD(family, key) { FAMILY(family) ",\"" key "\":\"x\"}", key " must be" }
 #define WORD_IN(family, object, key) \
     { FAMILY(family) ",\"" object "\":{\"" key "\":\"x\"}}", key " must be" }
@@ -696,19 +698,19 @@ static void check_callers(void)
     loci_rope r;
     loci_error e = { 0 };
     CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e), "%s", e.text);
-    CHECK_SAYS(loci_model_open(NULL, "x", &e), LOCI_BAD_ARG, &e, "no place for the model");
-    CHECK_SAYS(loci_model_open(&other, NULL, &e), LOCI_BAD_ARG, &e, "the path is NULL");
-    CHECK_SAYS(loci_model_parse(NULL, "{}", 2, &e), LOCI_BAD_ARG, &e, "no place for the model");
-    CHECK_SAYS(loci_model_parse(&other, NULL, 2, &e), LOCI_BAD_ARG, &e, "the bytes are NULL");
+    CHECK_SAYS(loci_model_open(NULL, "x", &e), LOCI_BAD_ARG, &e, "model must not be NULL");
+    CHECK_SAYS(loci_model_open(&other, NULL, &e), LOCI_BAD_ARG, &e, "path must not be NULL");
+    CHECK_SAYS(loci_model_parse(NULL, "{}", 2, &e), LOCI_BAD_ARG, &e, "model must not be NULL");
+    CHECK_SAYS(loci_model_parse(&other, NULL, 2, &e), LOCI_BAD_ARG, &e, "bytes must not be NULL");
     CHECK_SAYS(loci_model_parse(&other, NULL, 0, &e), LOCI_BAD_ARG, &e,
-               "neither GGUF nor sound JSON");
-    CHECK_SAYS(loci_model_rope(NULL, 0, 0, &r, &e), LOCI_BAD_ARG, &e, "the model is NULL");
+               "neither GGUF nor valid JSON");
+    CHECK_SAYS(loci_model_rope(NULL, 0, 0, &r, &e), LOCI_BAD_ARG, &e, "model must not be NULL");
     CHECK_SAYS(loci_model_rope(m, 0, 0, NULL, &e), LOCI_BAD_ARG, &e, "no place for the result");
-    CHECK_SAYS(loci_model_rope(m, -1, 0, &r, &e), LOCI_BAD_ARG, &e, "no layer -1");
-    CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "a context of");
+    CHECK_SAYS(loci_model_rope(m, -1, 0, &r, &e), LOCI_BAD_ARG, &e, "layer -1 must be from 0");
+    CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "the context length");
     CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG
                && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
-    CHECK_SAYS(loci_model_rope(m, 0, 2e18, &r, &e), LOCI_BAD_ARG, &e, "a context of");
+    CHECK_SAYS(loci_model_rope(m, 0, 2e18, &r, &e), LOCI_BAD_ARG, &e, "the context length");
     CHECK_SAYS(loci_model_open(&other, "tests/none", &e), LOCI_BAD_ARG, &e,
                "tests/none: cannot open: No");
     CHECK_SAYS(loci_model_open(&other, "tests/cases", &e), LOCI_BAD_ARG, &e, "this is a folder");
@@ -744,7 +746,7 @@ static void check_wide_head(void)
         at += sprintf(at, "]");
     }
     sprintf(at, "}}");
-    check_broken(text, "a head of 4000 channels is none; 1 to 1024 can be");
+    check_broken(text, "the head has 4000 channels, but must have 1 to 1024");
     free(text);
 }
 

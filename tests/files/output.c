@@ -138,7 +138,7 @@ static void names(void)
     written("./sp ace\n\xe2\x80\xae\xff", 'b');
     CHECK_THAT(clear() == 2, "nothing else is left: names");
     refused("", "the name is empty");
-    refused("-", "./- is a file of that name");
+    refused("-", "use ./- for a file");
     written("./-", 'a');
     refused("folder/", "names a folder");
     if (mkdir("folder", 0755)) exit(2);

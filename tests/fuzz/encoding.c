@@ -23,7 +23,7 @@ static void check_ranges(const char *text)
                 || (at[-1] != ',' && at[-1] != ':'))
                 continue;
             const double x = strtod(at + strlen(key), NULL);
-            FUZZ_CHECK((x >= option->low && x <= option->high) || x == option->usual);
+            FUZZ_CHECK((x >= option->min && x <= option->max) || x == option->default_value);
         }
     }
 }

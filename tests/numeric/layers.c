@@ -461,7 +461,7 @@ static void temperature(void)
     CHECK_SAYS(loci_temperature(&l, 0.1, 0, 1, NULL, 0, at(in), at(out)), LOCI_BAD_ARG, &e,
                "length 0 must be");
     CHECK_SAYS(loci_temperature(&l, 0.1, 8192, 2, NULL, 0, at(in), at(out)), LOCI_BAD_ARG, &e,
-               "from 0 or 1, not 2");
+               "from 2 must be 0 or 1");
     CHECK_SAYS(loci_temperature(&l, 0.1, 8192, 1, (int64_t[LEN]){ 0, -1 }, 0, at(in), at(out)),
                LOCI_BAD_ARG, &e, "position -1 must be");
     CHECK_SAYS(loci_temperature(&l, 0.1, 8192, 1, NULL, 0, at(NULL), at(out)), LOCI_BAD_ARG, &e,
@@ -472,8 +472,8 @@ static void misuse(void)
 {
     static const struct { loci_layer layer; const char *says; } bad[] = {
         { { .size = 8, .dtype = LOCI_F32, .heads = 1, .width = 1 }, "loci_layer: size 8" },
-        { { .dtype = LOCI_BF16, .heads = 1, .width = 1 }, "dtype 2 is neither" },
-        { { .dtype = (loci_dtype)9, .heads = 1, .width = 1 }, "dtype 9 is neither" },
+        { { .dtype = LOCI_BF16, .heads = 1, .width = 1 }, "dtype 2 must be" },
+        { { .dtype = (loci_dtype)9, .heads = 1, .width = 1 }, "dtype 9 must be" },
         { { .heads = 0, .width = 1 }, "heads 0" }, { { .heads = 1, .width = 0 }, "width 0" },
         { { .heads = 1, .width = 1, .batch = -1 }, "batch -1" },
         { { .heads = 1, .width = 1, .rows = -1 }, "rows -1" },
@@ -495,24 +495,24 @@ static void misuse(void)
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, -1, at(fy)), LOCI_BAD_ARG, &e, "eps -1");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, NAN, at(fy)), LOCI_BAD_ARG, &e, "eps nan");
     CHECK_SAYS(loci_rmsnorm(&l, at((char *)fx + 1), NULL, 0, at(fy)), LOCI_BAD_ARG, &e,
-               "x must start on a multiple of 4 bytes");
+               "x must be aligned to 4 bytes");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, 0, (loci_view){ fy, 24, 12, 3 }), LOCI_BAD_ARG, &e,
-               "let its rows overlap");
+               "make rows of this output overlap");
     CHECK_SAYS(loci_rmsnorm(&l, (loci_view){ fx, 24, 12, -4 }, NULL, 0, at(fy)), LOCI_BAD_ARG, &e,
-               "are negative or reach too far");
+               "must not be negative or too large");
     CHECK_SAYS(loci_rmsnorm(&l, (loci_view){ fx, PTRDIFF_MAX, 12, 4 }, NULL, 0, at(fy)),
-               LOCI_BAD_ARG, &e, "reach too far");
+               LOCI_BAD_ARG, &e, "must not be negative or too large");
     CHECK_SAYS(loci_rmsnorm_backward(&l, at(fx), NULL, 0, at(fy), at(fy), NULL), LOCI_BAD_ARG, &e,
                "dx overlaps dy");
     CHECK_SAYS(loci_shift(&l, at(fy), at(fz), NULL, 0, NULL, NULL, at(fy)), LOCI_BAD_ARG, &e,
                "y overlaps x");
     CHECK_SAYS(loci_shift(&l, at(fx), at(fz), seg, 0, NULL, fdx, at(fy)), LOCI_BAD_ARG, &e,
-               "a state is of one sequence");
+               "which belong to one sequence");
     CHECK_SAYS(loci_shift_backward(&l, at(fy), at(fz), NULL, 0, at(fdy), at(fy), at(NULL)),
                LOCI_BAD_ARG, &e, "dx overlaps x");
     CHECK_SAYS(loci_log_gate(&l, at(NULL), at(fy)), LOCI_BAD_ARG, &e, "logits must not be NULL");
     CHECK_SAYS(loci_gate(&l, (loci_activation)2, at(fx), at(fz), at(fy)), LOCI_BAD_ARG, &e,
-               "activation 2 is neither LOCI_SIGMOID nor LOCI_SILU");
+               "activation 2 must be LOCI_SIGMOID or LOCI_SILU");
     CHECK_SAYS(loci_gate_backward(&l, LOCI_SILU, at(fx), at(fz), at(NULL), at(fdx), at(fdz)),
                LOCI_BAD_ARG, &e, "dy must not be NULL");
     CHECK_THAT(loci_rmsnorm(NULL, at(fx), NULL, 0, at(fy)) == LOCI_BAD_ARG

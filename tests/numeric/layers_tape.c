@@ -286,7 +286,7 @@ static void refusals(void)
     CHECK_SAYS(loci_tape_start(&l, 0, 0, NULL, 0, of(NULL)), LOCI_BAD_ARG, &e,
                "e must not be NULL");
     CHECK_SAYS(loci_tape_attention_update(&l, (loci_tape_mix)2, x, of(t->ae), t->w, y),
-               LOCI_BAD_ARG, &e, "mix 2 is neither");
+               LOCI_BAD_ARG, &e, "mix 2 must be");
     CHECK_SAYS(loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), NULL, y), LOCI_BAD_ARG,
                &e, "w must not be NULL");
     CHECK_SAYS(loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, y, t->w, y), LOCI_BAD_ARG, &e,

@@ -296,18 +296,19 @@ static void plans(void)
 {
     static const struct { loci_desc d; const char *says; } bad[] = {
         { LOCI_DESC(.encoding = "alibi"),
-          "alibi does not work in stage linear_attention, which takes "
+          "alibi does not support stage linear_attention, which accepts "
           "nope "
           "or a rotation" },
         { LOCI_DESC(.encoding = "sinusoidal"), "in stage embed" },
         { LOCI_DESC(.encoding = "xpos"), "a sum over keys cannot fade" },
         { LOCI_DESC(.encoding = "nope+rope:pairing=half"),
-          "stage linear_attention takes one encoding, not 2" },
-        { LOCI_DESC(.encoding = "nope", .window_left = 5), "it has no windows" },
-        { LOCI_DESC(.encoding = "nope", .window_right = LOCI_NONE), "it has no windows" },
+          "stage linear_attention accepts one encoding, not 2" },
+        { LOCI_DESC(.encoding = "nope", .window_left = 5), "linear attention has no windows" },
+        { LOCI_DESC(.encoding = "nope", .window_right = LOCI_NONE),
+          "linear attention has no windows" },
         { LOCI_DESC(.encoding = "nope", .scale = 0.5), "has no scale" },
         { LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1),
-          "keys_rotated has no meaning" },
+          "keys_rotated must be 0" },
     };
     for (int i = 0; i < COUNT(bad); i++) {
         loci_desc d = bad[i].d;
@@ -335,9 +336,9 @@ static void calls(void)
     c.error = &e;
     memset(&first, 0x5a, sizeof first);
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, state, NULL), LOCI_BAD_ARG, &e,
-               "before is no state");
+               "before must be a state");
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, (char *)state + 8), LOCI_BAD_ARG, &e,
-               "states must start on 64 bytes");
+               "states must be aligned to 64 bytes");
     CHECK_SAYS(loci_linear_forward(attention, of_attention, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
                "stage LINEAR_ATTENTION");
     CHECK_SAYS(loci_forward(p, tables, work, &c), LOCI_BAD_ARG, &e, "stage ATTENTION");
@@ -346,15 +347,15 @@ static void calls(void)
                "lse and rem must be NULL");
     c.lse = NULL, c.q_pos = pos, c.k_pos = good;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
-               "that of row 4 does");
+               "row 4 has a lower one");
     c.q_pos = good, c.k_pos = pos;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
-               "that of key 4 does");
+               "key 4 has a lower one");
     c.q_pos = c.k_pos = NULL, c.q_seg = c.k_seg = seg;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
-               "runs of neighbours");
+               "segment numbers that never fall");
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, state), LOCI_BAD_ARG, &e,
-               "a state is of one sequence");
+               "a state belongs to one sequence");
     c.q_seg = c.k_seg = NULL;
     CHECK_SAYS(loci_linear_backward(p, tables, work, &c, NULL), LOCI_BAD_ARG, &e,
                "grad must not be NULL");
@@ -399,7 +400,7 @@ static void cancelling(void)
                "cancelled: %s", e.text);
     c.host = NULL;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, state, NULL), LOCI_BAD_ARG, &e,
-               "before is no state");
+               "before must be a state");
     free(state), free(work), free(tables);
     loci_plan_destroy(p);
 }

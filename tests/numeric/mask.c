@@ -550,7 +550,7 @@ static void refused(void)
         CHECK_SAYS(loci_forward(plan_, tables, work, &c), status, &e, words); \
     } while (0)
     WRONG(plan, LOCI_BAD_ARG, "mask_kind 7 must be", c.mask_kind = (loci_mask)7);
-    WRONG(plan, LOCI_BAD_ARG, "mask_kind does not say", c.mask.data = seen);
+    WRONG(plan, LOCI_BAD_ARG, "so mask_kind must be", c.mask.data = seen);
     WRONG(plan, LOCI_BAD_ARG, "mask must not be NULL", c.mask_kind = LOCI_MASK_SEEN);
     WRONG(plan, LOCI_BAD_ARG, "k_first and k_last must be given together", c.k_first = first);
     WRONG(plan, LOCI_BAD_ARG, "k_last[2] is", c.k_first = first; c.k_last = last;
@@ -558,7 +558,7 @@ static void refused(void)
     last[2] = 0;
     WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
           c.mask = (loci_view){ seen, 1, 1, -1 });
-    WRONG(plan, LOCI_BAD_ARG, "mask must start on a multiple of 4",
+    WRONG(plan, LOCI_BAD_ARG, "mask must be aligned to 4",
           c.mask_kind = LOCI_MASK_ADDED;
           c.mask = (loci_view){ (char *)dmask + 1, L, L, LOCI_BROADCAST });
     WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED;
@@ -570,12 +570,13 @@ static void refused(void)
     loci_prepare(mixed, L, tensors, others);
     loci_call c = good;
     c.mask_kind = LOCI_MASK_SEEN, c.mask.data = seen;
-    CHECK_SAYS(loci_forward(mixed, others, work, &c), LOCI_UNSUPPORTED, &e, "heads that are mixed");
+    CHECK_SAYS(loci_forward(mixed, others, work, &c), LOCI_UNSUPPORTED, &e,
+               "the encoding mixes heads");
     CHECK_SAYS(loci_linear_forward(linear, tables, work, &c, NULL, NULL), LOCI_UNSUPPORTED, &e,
                "linear attention");
     CHECK_THAT(!loci_forward(plan, tables, work, &c), "%s", e.text);
     loci_grad g = LOCI_GRAD(.dmask = { dmask, 0, 0, 0 });
-    CHECK_SAYS(loci_backward(plan, tables, work, &c, &g), LOCI_BAD_ARG, &e, "dmask: there is no");
+    CHECK_SAYS(loci_backward(plan, tables, work, &c, &g), LOCI_BAD_ARG, &e, "dmask must be NULL");
     free(numbers), free(work), free(tables), free(others);
     loci_plan_destroy(plan), loci_plan_destroy(mixed), loci_plan_destroy(linear);
 }

@@ -95,7 +95,7 @@ int main(void)
     refused("segment 0 has", 1, &huge, 0, 0);
     refused("-1 tokens", 1, &long_ago, 0, -1);
     refused("within 2^40", 1, &text, 0x1p41, 4);
-    refused("must be a list", 1, NULL, 0, 4);
+    refused("must not be NULL", 1, NULL, 0, 4);
     CHECK_THAT(loci_segments_len(1, &huge) == -1 && loci_segments_len(1, NULL) == -1
                && loci_segments_len(0, NULL) == 0, "length: of what cannot be");
     const loci_segment many[2] = { { .tokens = PTRDIFF_MAX }, { .tokens = 1 } };

@@ -289,16 +289,16 @@ static void refusals(void)
     t->tensors[0] = NULL;
     CHECK_THAT(!turn(t, d, LOCI_KEY, t->k, t->r.o), "keys turn without the states of queries");
     refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t,
-            "each of the 4 heads turns the keys of its group its own way");
+            "each of the 4 heads rotates keys differently");
     t = fresh();
     t->call.ae = t->k;
     refused(run(t, d, false), t, "ae overlaps k");
     t = fresh();
     t->call.ae = (char *)t->r.ae + 1;
-    refused(run(t, d, false), t, "ae must start on a multiple of 4 bytes");
+    refused(run(t, d, false), t, "ae must be aligned to 4 bytes");
     t = fresh();
     t->call.ae = NULL;
-    refused(run(t, d, true), t, "ae must be the one that loci_forward wrote");
+    refused(run(t, d, true), t, "ae must not be NULL if dae is given");
 }
 
 int main(void)

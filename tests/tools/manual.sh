@@ -13,8 +13,8 @@ words_of_page() {
     sed -E '/^\.(\\"|TH|PP|nf|fi|TP)/d; s/^\.(SH|B|BR) //; s/\\f[BIR]//g; s/\\&//g; s/\\-/-/g; s/\\\(aq/'"'"'/g
         s/\\\(ha/^/g; s/\\\(ti/~/g; s/\\\(ga/`/g; s/\\e/\\/g' "$1" | sed '/^SEE ALSO$/,$d' | tr -s ' ' '\n'
 }
-same_words() {                           # COMMAND PAGE: except for the page's own words
-    "$LOCI" $1 --help | sed -E "2s/loci $1/loci-${1// /-}/; s/^EXIT CODES$/EXIT STATUS/; s/^(    -h, --help) .*/\1 the same as this page, in short/" |
+same_words() {                           # COMMAND PAGE: but for the page's own words
+    "$LOCI" $1 --help | sed -E "2s/loci $1/loci-${1// /-}/; s/^EXIT CODES$/EXIT STATUS/; s/^(    -h, --help) .*/\1 a short form of this page/" |
         tr -s ' ' '\n' | grep . >"$work/out"
     words_of_page "$2" | grep . | diff "$work/out" -
 }
@@ -37,8 +37,8 @@ check "a page has the day of the source" grep -Fqx '.TH LOCI\-BENCH 1 "2023-11-1
 SOURCE_DATE_EPOCH=never "$LOCI" man bench >"$work/one"
 check "or none" grep -Fq '.TH LOCI\-BENCH 1 "" ' "$work/one"
 check "the same page twice" cmp <("$LOCI" man check) <("$LOCI" man check)
-check "a command that is not there" refused "man: there is no command 'benhc'" man benhc
-check "a command below none" refused "man: there is no command 'bench run'" man bench run
+check "a command that is not there" refused "man: unknown command 'benhc'" man benhc
+check "a command below none" refused "man: unknown command 'bench run'" man bench run
 check "no folder" refused none man -o "$work/none"
 
 linted=0

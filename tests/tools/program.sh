@@ -24,7 +24,7 @@ check "info" prints 'isas' info
 check "info tells of fast" prints '^fast ' info
 check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
-check "list NAME" prints 'must be given' list rope
+check "list NAME" prints 'required  .*half' list rope
 check "list --json" prints '^\{"name":"nope",' list --json
 for command in '' race list show run bench rope check convert info man completion version; do
     check "help of '$command'" prints 'EXIT CODES' $command --help
@@ -62,7 +62,7 @@ check "the reference has one dtype" refused run case --engine reference --dtype 
 refused bench --lem 5
 check "a hint" grep -q 'did you mean --len' "$work/err"
 
-check "nothing to convert" refused convert --to half
+check "already converted" refused convert --to half
 check "a table" prints '^cos, sin  \[7,4\]' convert --table split -e rope:pairing=half --dim 8 --rows 7 -n
 
 printf '\x02\0\0\0\0\0\0\0{}' >"$work/empty"
@@ -153,7 +153,7 @@ check "gradients want shares of 1024 rows" bash -c '! "$0" bench alibi --pass ba
 check "embeddings are no matter of ranks" refused bench sinusoidal --parallel zigzag --ranks 2
 
 serves() { printf '%s\n' "$@" | "$LOCI" bench nope --len 40 --serve >"$work/out" 2>"$work/err"; }
-serves_not() { ! serves "$@" && grep -Fq 'loci: bench: --serve reads numbers of steps from 1 to 1000000' "$work/err"; }
+serves_not() { ! serves "$@" && grep -Fq 'loci: bench: --serve reads a number of steps from 1 to 1000000' "$work/err"; }
 check "bench --serve" serves 3 1
 check "it says when it is ready" grep -Eq '^\{"serve":1,"loci":"[0-9.]+","steps":[0-9]+,"workspace_bytes":[0-9]+\}$' "$work/out"
 check "and answers each line" test "$(grep -Ec '^\{"seconds":[0-9.e-]+,"before":[0-9.e+]+,"after":[0-9.e+]+,"flops":[0-9.e+]+,"taken":[0-9.e-]+\}$' "$work/out")" -eq 2
@@ -176,7 +176,7 @@ check "against one that says something else" wrong 'it does not answer' "$work/t
 program hangs 'echo no; exec sleep 1000'
 check "and one that does not end" wrong 'it does not answer' "$work/hangs"
 program before "echo \"loci: bench: unknown option '--serve'; did you mean --rows? ('loci bench --help' lists all)\" >&2; exit 2"
-check "against a loci before this" wrong "it is a loci without 'bench --serve'" "$work/before"
+check "against a loci before this" wrong "it is an older loci, without 'bench --serve'" "$work/before"
 program refuses 'echo "loci: unknown encoding" >&2; echo "and more" >&2; exit 2'
 check "against one that cannot do it" wrong 'unknown encoding' "$work/refuses"
 program fails 'echo "{\"serve\":1,\"loci\":\"9\",\"steps\":1,\"workspace_bytes\":0}"; read -r line; echo "loci: it broke" >&2; exit 2'

@@ -357,7 +357,7 @@ static void check_errors(void)
     CHECK_SAYS(show_open(&s, &(struct wish){ .heads = 99 }, &e), LOCI_BAD_ARG, &e, "heads must be");
     CHECK_SAYS(show_open(&s, &(struct wish){ .head = 8 }, &e), LOCI_BAD_ARG, &e, "head must be");
     struct text t = { 0 };
-    CHECK_SAYS(example_print(&t, "xl", &e), LOCI_BAD_ARG, &e, "there are some of");
+    CHECK_SAYS(example_print(&t, "xl", &e), LOCI_BAD_ARG, &e, "these have one:");
     CHECK_THAT(t.n == 0, "nothing is printed");
 }
 

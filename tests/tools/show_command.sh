@@ -65,8 +65,8 @@ check "a picture that it has not" refused 'has no spectrum; it has map, curve, a
 check "a head too many" refused 'head must be from 0 to 7, not 8' alibi --head 8
 check "positions too many" refused 'len' alibi --len 100000
 check "an example that nobody wrote" refused 'no worked example' xl --example
-check "all of what" refused 'goes with --what properties' --all
-check "one to compare" refused 'takes from 2' --compare alibi
+check "all of what" refused 'needs --what properties' --all
+check "one to compare" refused 'needs 2 to' --compare alibi
 check "a bad one among others" refused 'alibi2' --compare alibi,alibi2
 check "no folder" refused 'none' alibi --svg "$work/none/f.svg"
 # a safetensors file: the length of its header in eight bytes, the header, four numbers

@@ -49,7 +49,7 @@ int fail(const char *format, ...)
 void *alloc(size_t count, size_t each)
 {
     void *p = alloc_zeroed(count, each);
-    if (!p) exit(fail("out of memory: %zu values of %zu bytes were asked for", count, each));
+    if (!p) exit(fail("out of memory for %zu values of %zu bytes", count, each));
     return p;
 }
 
@@ -120,7 +120,7 @@ const char *runnable_text(const char *text)
 {
     const loci_encoding_info *info = find_encoding(text, strlen(text));
     for (int i = 0; info && i < info->option_count; i++)
-        if (info->options[i].must) return info->example;
+        if (info->options[i].required) return info->example;
     return text;
 }
 
@@ -239,7 +239,7 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
         k++;
     if (!c->flags[k].name) return unknown_flag(c, given, name);
     if (!c->flags[k].value) {
-        if (value) return refuse("%s: --%s takes no value", c->name, c->flags[k].name);
+        if (value) return refuse("%s: --%s has no value", c->name, c->flags[k].name);
         value = "";
     } else if (!value) {
         if (*i + 1 >= argc)
@@ -339,7 +339,7 @@ bool args_rest(const struct args *a, int most)
 {
     const char *name = a->command->name;
     return a->rest_count <= most
-        || refuse("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", name,
+        || refuse("%s: '%s' is one argument too many; 'loci %s --help' shows the arguments", name,
                   a->rest[most], name);
 }
 
@@ -347,7 +347,7 @@ bool start_threads(const struct args *a, int threads, loci_host *pool, const loc
 {
     if (threads < 2) return true;
     if (loci_pool_create(pool, threads))
-        return refuse("%s: %d threads cannot be started", a->command->name, threads);
+        return refuse("%s: cannot start %d threads", a->command->name, threads);
     *host = pool;
     return true;
 }

@@ -32,38 +32,38 @@ static const struct flag flags[] = {
     [PASS]     = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
                    "forward (default), backward, both, decode, prefill-chunk or rotate" },
     [LEN]      = { "len", NULL, "N[,N...]",
-                   "tokens, new ones of decode and prefill-chunk included (default 4096)" },
+                   "tokens, with the new ones of decode and prefill-chunk (default 4096)" },
     [ROWS]     = { "rows", NULL, "N",
                    "prefill-chunk: new tokens, the last ones of --len (default 512)" },
     [CACHE]    = { "cache", NULL, NULL,
-                   "decode, prefill-chunk: new tokens enter a loci_cache that holds all keys" },
+                   "decode, prefill-chunk: keys are in a loci_cache; append the new tokens" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
     [HEADS]    = { "heads", NULL, "H",
-                   "query heads (default 8, or fewer where calls would be long)" },
+                   "query heads (default 8, or fewer if calls would be long)" },
     [KV_HEADS] = { "kv-heads", NULL, "K",
-                   "key and value heads (default: as many; given: of 8 heads)" },
+                   "key and value heads (default: all; sets --heads to 8 unless given)" },
     [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
     [DTYPE]    = { "dtype", NULL, "TYPE:f32|bf16|f16",
-                   "of q, k, v and the result: f32 (default), bf16 or f16" },
+                   "stored type of q, k, v and o: f32 (default), bf16 or f16" },
     [FAST]     = { "fast", NULL, NULL,
-                   "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
+                   "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
     [ISA]      = { "isa", NULL, "NAME:@isa",
-                   "an instruction set that 'loci info' lists (default: the best)" },
+                   "an instruction set of 'loci info' (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
     [LASTING]  = { "lasting", NULL, NULL,
-                   "gates hardly forget and sticks last: no key is skipped for them" },
+                   "fox, sba: inputs for which no key can be skipped" },
     [REPEAT]   = { "repeat", NULL, "R",
-                   "rounds that count, at least 5 (default 7); at most 10 R are made" },
+                   "quiet rounds, at least 5 (default 7); at most 10 R rounds are run" },
     [AGAINST]  = { "against", NULL, "PROGRAM:@file",
-                   "another build of loci, by turns with this one, in the place of nope" },
+                   "compare with another build of loci instead of nope, interleaved" },
     [SERVE]    = { "serve", NULL, NULL,
-                   "make calls for --against of another build, which asks on stdin" },
+                   "run calls on request from stdin, for the --against of another build" },
     [PARALLEL] = { "parallel", NULL,
                    "SHARES:zigzag|contiguous|zigzag,gather|contiguous,gather",
-                   "one attention over ranks: zigzag or contiguous, and ,gather behind it" },
+                   "one attention over ranks: zigzag or contiguous, optionally with ,gather" },
     [RANKS]    = { "ranks", NULL, "N",
-                   "--parallel: threads as ranks (without: the processes of an MPI job)" },
+                   "--parallel: N threads as ranks (default: the processes of an MPI job)" },
     [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
 };
@@ -424,15 +424,15 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
     struct spread s = { .json = json, .repeat = repeat < 60 ? repeat : 60 };
     if ((p->pass != FORWARD && p->pass != BACKWARD) || p->fast || a->value[AGAINST]
         || a->value[SERVE] || p->cached)
-        return fail("bench: --parallel measures passes forward or backward, without --fast, "
+        return fail("bench: --parallel supports --pass forward and backward, without --fast, "
                     "--cache, --against and --serve");
     if (!spread_parse(&s, a->value[PARALLEL])
         || (a->value[RANKS] && !args_whole(a, RANKS, 1, MOST_RANKS, &s.ranks)))
         return EXIT_ERROR;
     if (!s.ranks && !ranks_in_job())
-        return fail("bench: --parallel runs under mpirun, where each process is a rank; or give "
-                    "--ranks N for threads");
-    if (!a->rest_count) return fail("bench: --parallel wants the names of encodings");
+        return fail("bench: --parallel needs --ranks N for threads as ranks, or mpirun, where each "
+                    "process is a rank");
+    if (!a->rest_count) return fail("bench: --parallel needs the names of encodings");
     for (int i = 0; i < lens; i++)
         for (int k = 0; k < a->rest_count; k++) {
             set_len(p, len[i], 0);
@@ -463,9 +463,9 @@ static int run(const struct args *a)
     /* Only forward passes have bf16 dot products, and only some CPUs. */
     p->dots = p->fast && (p->pass == FORWARD || p->pass == CHUNK) && runs_fast(p->isa);
     if (a->value[ROWS] && p->pass != CHUNK)
-        return fail("bench: --rows is for --pass prefill-chunk");
+        return fail("bench: --rows needs --pass prefill-chunk");
     if (p->cached && !inference(p))
-        return fail("bench: --cache is for --pass decode and prefill-chunk");
+        return fail("bench: --cache needs --pass decode or prefill-chunk");
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
     if (!lens)
         return fail("bench: --len must be up to %d whole numbers from 1 to %d, "
@@ -475,10 +475,10 @@ static int run(const struct args *a)
         if (rows > len[i])
             return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
     if (a->value[SERVE] && (a->rest_count != 1 || lens != 1 || b.against))
-        return fail("bench: --serve takes one encoding and one length, and no --against");
+        return fail("bench: --serve needs exactly one encoding and one length, and no --against");
     choose_heads(a, p, len, lens, rows);
     if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
-    if (a->value[RANKS]) return fail("bench: --ranks is for --parallel");
+    if (a->value[RANKS]) return fail("bench: --ranks needs --parallel");
 
     loci_host pool;                      /* serving processes have their own */
     if (!b.against && !start_threads(a, p->threads, &pool, &p->host)) return EXIT_ERROR;
@@ -490,7 +490,7 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_bench = {
-    .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
+    .name = "bench", .brief = "measure encodings against plain attention and the machine's limits",
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
@@ -498,40 +498,42 @@ const struct command cmd_bench = {
         "               [--isa NAME] [--full] [--lasting] [--repeat R] [--against PROGRAM]\n"
         "               [--serve] [--parallel SHARES] [--ranks N] [--json]",
     .about =
-        "    Without names: every encoding that the pass and the mask allow.  Each is\n"
-        "    measured in rounds, interleaved with nope at the same shape and with probes of\n"
-        "    this machine (multiply-adds, reading, copying); ratios are taken within a round,\n"
-        "    and the table shows medians.  Flops are those of visible pairs only: 4 D\n"
-        "    forward, 10 D backward, both 14 D.  The time holds all that the encoding does in\n"
-        "    a call; one that works on embeddings is measured as its embedding with plain\n"
-        "    attention.  With --fast forward passes are compared with the bf16 dot products\n"
-        "    of this CPU, if it has them. decode is one query against --len keys, turned\n"
-        "    where that can be, taken from memory: GB/s counts K and V once, and is compared\n"
-        "    with reading.  prefill-chunk is the last --rows queries against such keys.  With\n"
-        "    --cache, a step appends its new tokens to a cache and then attends. rotate turns\n"
-        "    [batch, heads, len, dim], compared with copying.\n"
+        "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"
+        "    encoding are interleaved with nope at the same shape and with probes of this\n"
+        "    machine (multiply-adds, reading, copying).  Ratios are computed within a round;\n"
+        "    the table shows medians.  Flops count visible pairs only: 4 D forward, 10 D\n"
+        "    backward, 14 D both.  The time includes everything that the encoding does in a\n"
+        "    call.  An encoding of embeddings is measured as its embedding plus plain\n"
+        "    attention.  With --fast, forward passes are compared with the bf16 dot products\n"
+        "    of this CPU, if it has them.\n"
         "\n"
-        "    Neighbours on a machine disturb what is measured, for seconds at a time, so calls\n"
-        "    are short, a probe of a millisecond stands before and after each, and a round\n"
+        "    decode is one query against --len keys from memory, rotated in advance if\n"
+        "    possible.  GB/s counts K and V once and is compared with reading.  prefill-chunk\n"
+        "    is the last --rows queries against such keys.  With --cache, a step appends its\n"
+        "    new tokens to a cache and then attends.  rotate rotates [batch, heads, len,\n"
+        "    dim] and is compared with copying.\n"
+        "\n"
+        "    Other programs on the machine disturb measurements for seconds at a time.  So\n"
+        "    calls are short, with a probe of a millisecond before and after each.  A round\n"
         "    counts only if all its probes are within 4 % of the best one of the run (25 % for\n"
-        "    reading and copying, which vary more) and no other process had the core for more\n"
-        "    than 2 % of a call.  'quiet 7 of 12' is how many of the rounds made counted; where\n"
-        "    none did the row says busy and has no figures.  JSON has null for them, and\n"
-        "    counted, made and best_probe (in units of 1e9 per second).\n"
+        "    reading and copying, which vary more) and other processes had the core for at\n"
+        "    most 2 % of a call.  'quiet 7 of 12' means that 7 of 12 rounds counted.  If none\n"
+        "    did, the row says busy and has no figures.  JSON then has null for them; it also\n"
+        "    has counted, made and best_probe (in units of 1e9 per second).\n"
         "\n"
-        "    --against measures another build by turns with this one, and shows the ratio of\n"
-        "    our time to its time, median and quartiles; nope is not measured then.  PROGRAM\n"
-        "    must have --serve: 'loci bench t5 --serve' prepares a call, says so in a line of\n"
-        "    JSON, and for each line on stdin, a number of steps, makes the call and says how\n"
-        "    long a step took.\n"
+        "    --against measures another build, interleaved with this one, instead of nope.  It\n"
+        "    shows the ratio of our time to its time, median and quartiles.  PROGRAM must\n"
+        "    support --serve: 'loci bench t5 --serve' prepares a call and prints a line of\n"
+        "    JSON.  For each line on stdin, a number of steps, it runs the call and prints\n"
+        "    the time of a step.\n"
         "\n"
-        "    --parallel shares the rows of each problem out among ranks, and compares them with\n"
-        "    one process that has as many threads as all of them: bits, time, what is sent and\n"
-        "    received and what is held, with what it should be.  zigzag gives each rank an\n"
-        "    early and a late piece, contiguous one; keys are streamed by chunk, or, with\n"
-        "    zigzag,gather or contiguous,gather, collected.  Figures are medians of\n"
-        "    --repeat rounds; 100 % is the time of one process.  Under mpirun each process is a\n"
-        "    rank, and libloci-mpi is loaded.\n",
+        "    --parallel divides the rows of each problem among ranks and compares them with\n"
+        "    one process that has the same number of threads in all: bits, time, traffic and\n"
+        "    memory, with the values of the model.  zigzag gives each rank an early and a\n"
+        "    late piece, contiguous gives it one.  Keys are streamed in chunks; with\n"
+        "    zigzag,gather or contiguous,gather they are collected.  Figures are medians of\n"
+        "    --repeat rounds; 100 % is the time of one process.  Under mpirun each process is\n"
+        "    a rank, and libloci-mpi is loaded.\n",
     .examples =
         "    loci bench\n"
         "    loci bench alibi t5 --len 1024,4096 --pass backward\n"

@@ -29,8 +29,8 @@ bool spread_parse(struct spread *s, const char *text)
     s->gather = comma != NULL;
     if ((strcmp(layout, "zigzag") && strcmp(layout, "contiguous"))
         || (comma && strcmp(comma, ",gather")))
-        return refuse("bench: --parallel must be zigzag or contiguous, and either with ,gather "
-                      "behind it, not '%s'",
+        return refuse("bench: --parallel must be zigzag, contiguous, zigzag,gather or "
+                      "contiguous,gather, not '%s'",
                       text);
     return true;
 }
@@ -431,7 +431,7 @@ static void body(const loci_transport *t, void *arg)
     struct cut *c = alloc(1, sizeof *c);
     if ((p.threads > 1 && loci_pool_create(&mine, p.threads))
         || (t->rank == 0 && all_threads > 1 && loci_pool_create(&big, all_threads)))
-        exit(fail("bench: the system starts no more threads"));
+        exit(fail("bench: cannot start more threads"));
     p.host = t->rank == 0 && big.run ? &big : mine.run ? &mine : NULL;
     bool ok = contender_open(&p, &whole, b->encoding);
     p.host = mine.run ? &mine : NULL;
@@ -482,7 +482,8 @@ bool bench_parallel(const struct spread *s, struct problem *p, const char *encod
 {
     struct bench_ranks b = { .spread = s, .problem = p, .encoding = encoding, .ok = true };
     if (text_places(encoding) == LOCI_PLACE_EMBED)
-        return refuse("bench: %s is added to embeddings, which every rank does with its own rows",
+        return refuse("bench: %s is added to embeddings, which needs no communication between "
+                      "ranks; leave it out",
                       encoding);
     if (s->ranks) return ranks_as_threads(s->ranks, body, &b) && b.ok;
     return ranks_of_job(body, &b) && b.ok;

@@ -65,7 +65,7 @@ static bool parse_tol(struct case_file *c)
     if (sscanf(meta(c, "loci.tol", "2e-5 2e-4"), "%63s %63s %c", f, g, &more) != 2
         || !parse_number(f, &c->tol[0]) || !parse_number(g, &c->tol[1]) || c->tol[0] < 0
         || c->tol[1] < 0)
-        return bad_meta(c, "loci.tol", "two numbers, none negative");
+        return bad_meta(c, "loci.tol", "two non-negative numbers");
     return true;
 }
 
@@ -77,8 +77,9 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     /* checked first: without it this is some other safetensors file */
     const char *version = meta(c, "loci.case", NULL);
     const char *stage = meta(c, "loci.stage", "attention"), *mask = meta(c, "loci.mask", "causal");
-    if (!version) return refuse("%s: this is no case file: its metadata lacks loci.case", c->path);
-    if (strcmp(version, "1")) return bad_meta(c, "loci.case", "1, the one version there is");
+    if (!version) return refuse("%s: this is not a case file: its metadata lacks loci.case",
+                                c->path);
+    if (strcmp(version, "1")) return bad_meta(c, "loci.case", "1, the only version");
     d->encoding = meta(c, "loci.encoding", NULL);
     if (!d->encoding)
         return refuse("%s: its metadata lacks loci.encoding, for example nope", c->path);
@@ -137,7 +138,7 @@ static bool check_shape(const struct case_file *c, const struct safetensor *t, i
     char have[200], want[200];
     if (t->rank == rank && (rank == 0 || !memcmp(t->shape, shape, (size_t)rank * sizeof *shape)))
         return true;
-    fail("%s: tensor '%.64s' has shape %s, wanted %s", c->path, t->name,
+    fail("%s: tensor '%.64s' has shape %s, but must have %s", c->path, t->name,
          shape_text(t->rank, t->shape, have, sizeof have),
          shape_text(rank, shape, want, sizeof want));
     return false;
@@ -151,7 +152,8 @@ static const struct safetensor *required(struct case_file *c, const char *name, 
     if (!t) return fail("%s: tensor '%s' is missing", c->path, name), NULL;
     if (!check_type(c, t, ST_F32)) return NULL;
     if (t->rank != rank || t->count == 0)
-        return fail("%s: tensor '%s' has shape %s, wanted %d dimensions, none empty", c->path, name,
+        return fail("%s: tensor '%s' has shape %s, but must have %d dimensions, none of them 0",
+                    c->path, name,
                     shape_text(t->rank, t->shape, have, sizeof have), rank), NULL;
     return t;
 }
@@ -200,7 +202,8 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
         if (!dot) continue;
         loci_tensor *p = &(*list)[(*count)++];
         if (t->rank > COUNT(p->shape))
-            return refuse("%s: tensor '%.64s' has %d dimensions, more than %d", c->path, t->name,
+            return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed",
+                          c->path, t->name,
                           t->rank, COUNT(p->shape));
         *p = (loci_tensor){ .encoding = text, .role = LOCI_LEARNED, .rank = t->rank };
         text += sprintf(text, "%.*s", (int)(dot - t->name) - 6, t->name + 6) + 1;
@@ -388,22 +391,23 @@ static const struct safetensor *find_places(struct case_file *c, const char *nam
         *ok = check_type(c, t, ST_I64);
     } else if (!(t->rank == rank || t->rank == rank + 1) || t->shape[t->rank - 1] != length
                || (t->rank > rank && t->shape[0] != c->task.batch)) {
-        fail("%s: tensor '%s' has shape %s, which fits neither the length %td nor a batch of %td",
+        fail("%s: tensor '%s' has shape %s, which matches neither the length %td nor the batch "
+             "size %td",
              c->path, name, shape_text(t->rank, t->shape, have, sizeof have), length,
              c->task.batch);
         *ok = false;
     } else if (rank == 2 && !(text_places(c->task.desc.encoding) & LOCI_PLACE_ROTATE)) {
-        fail("%s: tensor '%s' must be I64: F64 coordinates turn vectors, "
-             "and this encoding turns none",
+        fail("%s: tensor '%s' must be I64: F64 coordinates are for rotations, and this encoding "
+             "has none",
              c->path, name);
         *ok = false;
     } else if (rank == 2 && t->shape[t->rank - 2] != wanted) {
-        fail("%s: tensor '%s' has %td coordinates per position, but this encoding wants %d",
+        fail("%s: tensor '%s' has %td coordinates per position, but this encoding needs %d",
              c->path, name, t->shape[t->rank - 2], wanted);
         *ok = false;
     } else if (axes && rank == 1 && wanted > 1) {
-        fail("%s: tensor '%s' must be F64 [%d,%td], "
-             "as this encoding wants %d coordinates per position",
+        fail("%s: tensor '%s' must be F64 [%d,%td]: this encoding needs %d coordinates per "
+             "position",
              c->path, name, wanted, length, wanted);
         *ok = false;
     }
@@ -428,7 +432,7 @@ static bool both(const struct case_file *c, const struct safetensor *q, const st
                  const char *what)
 {
     if (!q == !k && (!q || q->type == k->type)) return true;
-    fail("%s: %s must both be there, with the same dtype, or neither", c->path, what);
+    fail("%s: %s must both be given, with the same dtype, or neither", c->path, what);
     return false;
 }
 
@@ -502,8 +506,9 @@ static bool load_expectation(struct case_file *c, const struct safetensor *t)
     while (k < c->outputs && strcmp(c->output[k].name, t->name + 7)) k++;
     const bool gradient = !strncmp(t->name + 7, "d.", 2) && !c->backward;
     if (k == c->outputs)
-        return refuse("%s: tensor '%.64s' expects what this case does not give%s", c->path, t->name,
-                      gradient ? ": gradients need a cotangent, for example dout" : "");
+        return refuse("%s: tensor '%.64s' expects a result that this case does not compute%s",
+                      c->path, t->name,
+                      gradient ? "; gradients need a cotangent, for example dout" : "");
     struct output *o = &c->output[k];
     if (t->type != ST_F32 && t->type != ST_F64) return check_type(c, t, ST_F64);
     if (!check_shape(c, t, o->rank, o->shape)) return false;
@@ -527,7 +532,7 @@ static bool open_expectations(struct case_file *c)
         const struct safetensor *t = &c->file.tensor[i];
         if (c->used[i]) continue;
         if (strncmp(t->name, "expect.", 7))
-            return refuse("%s: tensor '%.64s' has no meaning in this case", c->path, t->name);
+            return refuse("%s: tensor '%.64s' is not used in this case", c->path, t->name);
         if (!load_expectation(c, t)) return false;
     }
     return true;

@@ -105,7 +105,7 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
     n->name = given ? given : usual;
     for (int i = 0; i < c->file.count && !n->tensor; i++)
         if (!strcmp(c->file.tensor[i].name, n->name)) n->tensor = &c->file.tensor[i];
-    if (!n->tensor) return !given || refuse("%s: it has no tensor '%s'", c->path, given);
+    if (!n->tensor) return !given || refuse("%s: the file has no tensor '%s'", c->path, given);
     const struct safetensor *t = n->tensor;
     static const struct { enum safetensors_type type; double unit; } types[] = {
         { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 }, { ST_F16, 0x1p-11 },
@@ -114,11 +114,10 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
     int k = 0;
     while (k < COUNT(types) && types[k].type != t->type) k++;
     if (k == COUNT(types))
-        return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path,
+        return refuse("%s: tensor '%s' is %s, but must be F32, F64, BF16, F16, I32 or I64", c->path,
                       t->name, loci_safetensors_type_name(t->type));
     if (t->count < 1 || t->count > MOST)
-        return refuse("%s: tensor '%s' has %td numbers; "
-                      "from 1 to %d are looked at, so cut out a part",
+        return refuse("%s: tensor '%s' has %td numbers, but must have 1 to %d; store a part of it",
                       c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
     void *raw = alloc((size_t)t->count, loci_safetensors_type_size(t->type));
@@ -144,7 +143,7 @@ static void print_text(const struct check *c, const struct finding *f)
     if (follows(f))
         printf(": the %s follow%s %s\n", f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s",
                f->rule);
-    else if (f->explains) printf(": the %s would be right but for this: %s\n", f->what, f->mistake);
+    else if (f->explains) printf(": the %s are right except for this: %s\n", f->what, f->mistake);
     else printf(": no rule explains the %s\n", f->what);
     if (!follows(f))
         printf("  nearest    %s%s%s\n", f->rule, f->mistake[0] && !f->explains ? "; " : "",
@@ -200,23 +199,24 @@ enum {
 };
 static const struct flag flags[] = {
     [ENCODING] = { "encoding", "e", "TEXT:@encoding",
-                   "what it should be, as rope:pairing=half,base=500000" },
-    [LAYER]    = { "layer", NULL, "N", "of the model that CONFIG describes (default 0)" },
+                   "the expected encoding, such as rope:pairing=half,base=500000" },
+    [LAYER]    = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
     [LENGTH]   = { "length", NULL, "N",
-                   "of the context, where its scaling asks for it (default: the trained one)" },
+                   "context length, if the scaling needs one (default: the trained one)" },
     [BEFORE]   = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
-    [AFTER]    = { "after", NULL, "NAME", "and after it (default: after)" },
+    [AFTER]    = { "after", NULL, "NAME", "the same after the rotation (default: after)" },
     [COS]      = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
-    [SIN]      = { "sin", NULL, "NAME", "a table of sin, likewise (default: sin)" },
+    [SIN]      = { "sin", NULL, "NAME", "a table of sin, in the same form (default: sin)" },
     [SLOPES]   = { "slopes", NULL, "NAME", "ALiBi's slopes, one per head (default: slopes)" },
     [BIAS]     = { "bias", NULL, "NAME",
                    "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
     [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
-    [POS]      = { "pos", NULL, "NAME", "positions of the rows (default: pos, else 0, 1, ...)" },
+    [POS]      = { "pos", NULL, "NAME",
+                   "positions of the rows (default: pos if present, else 0, 1, ...)" },
     [LAYOUT]   = { "layout", NULL, "NAME:bhld|blhd",
-                   "of before and after: bhld (default), or blhd with heads behind rows" },
+                   "layout of before and after: bhld (default), or blhd: rows before heads" },
     [TOL]      = { "tol", NULL, "X",
-                   "allow X (|a| + |b|) m instead of 6u, see below; X m in a table" },
+                   "allow errors of X (|a| + |b|) m instead of 6u, and X m in a table" },
     [JSON]     = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
@@ -245,15 +245,15 @@ static bool read_all(struct check *c, const struct args *a)
     const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x)
                       + (c->slopes.x != NULL) + (c->bias.x != NULL);
     if (kinds == 0)
-        return refuse("%s: nothing to look at; name tensors with "
-                      "--before and --after, --cos and --sin, --slopes or --bias",
+        return refuse("%s: no tensors to check; name them with --before and --after, --cos and "
+                      "--sin, --slopes or --bias",
                       c->path);
     if (kinds > 1)
-        return refuse("%s: more than one thing to look at; "
-                      "before and after, cos and sin, slopes, or bias, one at a time",
+        return refuse("%s: check one of before and after, cos and sin, slopes, or bias at a time; "
+                      "name it by an option",
                       c->path);
     if (!c->before.x != !c->after.x)
-        return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
+        return refuse("%s: tensor '%s' is present but '%s' is missing; both are needed", c->path,
                       c->before.x ? c->before.name : c->after.name,
                       c->before.x ? c->after.name : c->before.name);
     return true;
@@ -299,16 +299,16 @@ static int run(const struct args *a)
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
     if (!args_rest(a, 2) || !args_word(a, LAYOUT, &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
-        return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
+        return fail("check: --tol must be a non-negative number such as 1e-5, not '%s'",
                     a->value[TOL]);
     c.path = a->rest[0], c.rows_first = layout == 1;
     if (a->rest_count < 2) {
         if (a->value[LAYER] || a->value[LENGTH])
-            return fail("check: --layer and --length are of a CONFIG, and none is given");
+            return fail("check: --layer and --length need a CONFIG");
         return check_file(&c, a);
     }
     if (c.encoding)
-        return fail("check: CONFIG and --encoding both say what it should be; give one");
+        return fail("check: CONFIG and --encoding exclude each other; give one of them");
     loci_rope rope;
     if (!read_config(a, a->rest[1], &rope)) return EXIT_ERROR;
     c.encoding = rope.encoding, c.head_dim = rope.rotates ? rope.head_dim : 0;
@@ -319,31 +319,31 @@ static int run(const struct args *a)
 
 const struct command cmd_check = {
     .name = "check",
-    .brief = "which rule do an engine's numbers follow, and where do they leave it",
+    .brief = "find the rule that an engine's numbers follow, and the first number that breaks it",
     .synopsis =
         "loci check FILE [CONFIG | --encoding TEXT] "
         "[--before NAME --after NAME | --cos NAME --sin NAME |\n"
         "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
     .about =
-        "    For engines whose output looks wrong.  Dump q or k before and after the\n"
-        "    rotation, or a table of cos and sin, ALiBi's slopes, or T5's bias into a\n"
-        "    safetensors file.  What comes out is the rule that they follow: pairing, base,\n"
-        "    width, scaling, slopes, buckets.  Usual mistakes are tried and named: the other\n"
-        "    pairing, permuted weights, another base or width, scaling ignored, the attention\n"
-        "    factor missing or twice, positions off by one, 0 or rounded, sin with the other\n"
-        "    sign, float32 angles; slopes of another number of heads; buckets of the other\n"
-        "    form or off by one.\n"
+        "    For engines whose output looks wrong.  Write q or k before and after the\n"
+        "    rotation, or a table of cos and sin, ALiBi's slopes, or T5's bias to a\n"
+        "    safetensors file.  The command prints the rule that they follow: pairing, base,\n"
+        "    width, scaling, slopes, buckets.  It tries common mistakes and names them: the\n"
+        "    other pairing, permuted weights, another base or width, the scaling ignored, the\n"
+        "    attention factor missing or applied twice, positions off by one, 0 or rounded,\n"
+        "    sin with the other sign, float32 angles; slopes of another number of heads;\n"
+        "    buckets of the other form or off by one.\n"
         "\n"
-        "    CONFIG is a model's config.json or GGUF file and says what the rule should be,\n"
-        "    as --encoding.\n"
+        "    CONFIG is a model's config.json or GGUF file.  It states the expected rule, as\n"
+        "    --encoding does.\n"
         "\n"
-        "    A number is explained when it is within the rounding of its own type of the\n"
-        "    exact value.  With u the unit roundoff (2^-24 in F32), a rotated number may be\n"
-        "    off by 6u (|a| + |b|) m for the pair (a, b) and attention factor m: 2u for cos\n"
-        "    and sin, one each for factor, product, sum and our own rounding.  A number of a\n"
-        "    table: 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more, and\n"
-        "    count as a mistake; --tol accepts them.  Exit code 1: the numbers follow no\n"
-        "    rule, or a mistake, or not the encoding that was given.\n",
+        "    A number is explained if it is within the rounding of its own type of the exact\n"
+        "    value.  With u the unit roundoff (2^-24 in F32), a rotated number may be off by\n"
+        "    6u (|a| + |b|) m for the pair (a, b) and attention factor m: 2u for cos and sin,\n"
+        "    1u each for factor, product, sum and our own rounding.  A number of a table may\n"
+        "    be off by 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more and\n"
+        "    count as a mistake; --tol accepts them.  The exit code is 1 if the numbers follow\n"
+        "    no rule, a mistake, or another rule than the given encoding.\n",
     .examples =
         "    loci check dump.safetensors --before q --after q_rot "
         "-e rope:pairing=half,base=500000\n"

@@ -92,7 +92,8 @@ bool check_slopes(const struct check *c, struct finding *f)
     const int H = (int)c->slopes.tensor->count;
     char *part = part_of(c->encoding ? c->encoding : "alibi", "alibi");
     if (!part)
-        return refuse("check: slopes are compared with alibi, which '%s' has not", c->encoding);
+        return refuse("check: slopes are compared with alibi, which '%s' does not have",
+                      c->encoding);
     const bool geometric = strstr(part, "slopes=geometric"), given = strstr(part, "slopes=given");
     if (given) return free(part), refuse("check: slopes=given has no rule to compare with");
     int low = 1;
@@ -103,18 +104,18 @@ bool check_slopes(const struct check *c, struct finding *f)
     const char *const right = rules[geometric], *const other = rules[!geometric];
     static const char *const kinds[] = {
         "",
-        "the other rule for a number of heads that is no power of two",
-        "slopes of the power of two above, cut off",
-        "the ratio of the power of two below, kept on for all heads",
+        "the other rule for a number of heads that is not a power of two",
+        "slopes of the next power of two, truncated",
+        "the ratio of the previous power of two, used for all heads",
         "heads are counted from 0, not from 1",
-        "the sign is the other one",
+        "the sign is reversed",
         "slopes are sorted",
         "heads are in reverse order",
     };
     bool done = slopes_of(part, H, base);
     free(part);
     if (!done)
-        return free(m), refuse("check: the encoding '%s' is not possible with %d heads",
+        return free(m), refuse("check: the encoding '%s' is invalid with %d heads",
                                c->encoding ? c->encoding : "alibi", H);
     for (int k = 0; k < COUNT(kinds) && !f->explains; k++) {
         struct score s = { 0 };
@@ -190,7 +191,7 @@ static const char *const slip_names[] = {
     [RIGHT] = "",
     [NEARER] = "distances are one too small",
     [FARTHER] = "distances are one too large",
-    [MIRRORED] = "distances have the other sign: key - query where it should be query - key",
+    [MIRRORED] = "distances have the other sign: key - query instead of query - key",
     [LOWER] = "buckets are one too low",
     [HIGHER] = "buckets are one too high",
 };
@@ -234,9 +235,9 @@ static bool shape_bias(struct bias_problem *p, const char *text)
     if (said) p->buckets = (ptrdiff_t)strtod(said + 8, NULL);
     else if (c->table.x && c->table.tensor->rank == 2) p->buckets = c->table.tensor->shape[0];
     if (p->buckets < 2 || p->buckets > 65536)
-        return refuse("check: %td buckets; 2 to 65536 are possible", p->buckets);
+        return refuse("check: the table has %td buckets, but must have 2 to 65536", p->buckets);
     if (!p->numbers && !c->table.x)
-        return refuse("%s: '%s' holds biases, so the learned table is needed: --table", c->path,
+        return refuse("%s: '%s' contains biases, so the learned table is needed: --table", c->path,
                       c->bias.name);
     if (!p->numbers
         && (c->table.tensor->rank != 2 || c->table.tensor->shape[0] != p->buckets
@@ -252,7 +253,8 @@ bool check_buckets(const struct check *c, struct finding *f)
 {
     struct bias_problem p = { .check = c, .scale = 1 };
     char *part = part_of(c->encoding ? c->encoding : "t5", "t5"), text[512], number[40];
-    if (!part) return refuse("check: a bias is compared with t5, which '%s' has not", c->encoding);
+    if (!part) return refuse("check: a bias is compared with t5, which '%s' does not have",
+                             c->encoding);
     const bool fits = snprintf(text, sizeof text, "%s", part) < 400;
     free(part);
     if (!fits) return refuse("check: the encoding's text is too long");
@@ -293,7 +295,7 @@ bool check_buckets(const struct check *c, struct finding *f)
     f->what = "buckets";
     if (c->encoding) snprintf(f->wanted, sizeof f->wanted, "%s", text);
     if (p.numbers && c->tolerance < 0)
-        snprintf(f->tolerance, sizeof f->tolerance, "none, bucket numbers are whole");
+        snprintf(f->tolerance, sizeof f->tolerance, "none, bucket numbers are integers");
     else
         snprintf(f->tolerance, sizeof f->tolerance, "%.3g |value|",
                  c->tolerance >= 0 ? c->tolerance : 2 * c->bias.unit);

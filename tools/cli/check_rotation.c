@@ -306,10 +306,11 @@ static void add_family(struct problem *p, const char *text, const char *said)
         const bool inter = strstr(text, "pairing=interleaved");
         if (inter)
             add(p, text, AS_GIVEN, TO_HALF, said,
-                "after is in the order of half pairing, as from weights permuted for it");
+                "channels of after are in the order of half pairing, as with permuted weights");
         else
             add(p, text, AS_GIVEN, TO_INTERLEAVED, said,
-                "after is in the order of interleaved pairing, as from weights permuted for it");
+                "channels of after are in the order of interleaved pairing, as with permuted "
+                "weights");
     }
     const bool scaled = strstr(text, "scaling=") && !strstr(text, "scaling=none");
     if (scaled) add(p, plain, AS_GIVEN, SAME, said, "the scaling is ignored");
@@ -320,23 +321,23 @@ static void add_family(struct problem *p, const char *text, const char *said)
     if (rotations_of(p, &one, NULL, 1, &t, &e) && t.m != 1) {
         add_with(p, text, "attention_factor", 1, said, "the attention factor is missing");
         add_with(p, text, "attention_factor", t.m * t.m, said,
-                 "the attention factor is there twice");
+                 "the attention factor is applied twice");
         if (scaled)
             add_with(p, plain, "attention_factor", t.m, said,
-                     "the scaling is ignored but for its attention factor");
+                     "the scaling is ignored except for its attention factor");
     }
     release(&t);
     const int dim = (int)option(text, "dim", p->dim), offset = (int)option(text, "offset", 0);
     for (int i = 0; i < COUNT(widths) && !p->table; i++) {
         const int width = (int)(widths[i] * p->dim) / 2 * 2;
         if (width < 2 || width == dim || offset + width > p->dim) continue;
-        snprintf(what, sizeof what, "%d channels turn, not %d", width, dim);
+        snprintf(what, sizeof what, "%d channels are rotated, not %d", width, dim);
         add_with(p, text, "dim", width, said, wanted ? what : "");
     }
     /* the right number of channels, with exponents divided by the head's width */
     if (dim < p->dim && !scaled)
         add_with(p, text, "base", pow(option(text, "base", 10000), (double)dim / p->dim), said,
-                 "frequencies are spread over the whole head, not over the channels that turn");
+                 "frequencies are spread over the whole head, not over the rotated channels");
     double guesses[COUNT(bases) + 4];
     memcpy(guesses, bases, sizeof bases);
     const double guess = guess_base(p, strstr(text, "pairing=interleaved"), offset, dim / 2);
@@ -447,13 +448,13 @@ static bool read_positions(struct problem *p)
 {
     const struct numbers *n = &p->check->pos;
     if (n->x && n->tensor->count != p->rows)
-        return refuse("%s: '%s' has %td positions, and there are %td rows", p->check->path, n->name,
+        return refuse("%s: '%s' has %td positions, but there are %td rows", p->check->path, n->name,
                       n->tensor->count, p->rows);
     p->pos = alloc((size_t)p->rows, sizeof(double));
     for (ptrdiff_t r = 0; r < p->rows; r++) {
         p->pos[r] = n->x ? n->x[r] : (double)r;
         if (!(fabs(p->pos[r]) <= 0x1p39) || p->pos[r] != rint(p->pos[r]))
-            return refuse("%s: '%s' [%td] is %g; positions are whole numbers up to 2^39",
+            return refuse("%s: '%s' [%td] is %g, but positions must be whole numbers up to 2^39",
                           p->check->path, n->name, r, p->pos[r]);
     }
     return true;
@@ -471,22 +472,23 @@ static bool shape_rotation(struct problem *p)
         return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->before.name,
                       c->after.name);
     if (x->rank < 2 || x->rank > 4 || (c->rows_first && x->rank < 3))
-        return refuse("%s: '%s' has %d dimensions; "
-                      "[rows][channels], with heads and batch in front at most, are read",
+        return refuse("%s: '%s' has %d dimensions, but must be [rows][channels], "
+                      "[heads][rows][channels] or [batch][heads][rows][channels]",
                       c->path, c->before.name, x->rank);
     const ptrdiff_t width = x->shape[x->rank - 1];
     if (width < 2 || width > 65536)
-        return refuse("%s: '%s' has %td channels; 2 to 65536 are looked at", c->path,
+        return refuse("%s: '%s' has %td channels, but must have 2 to 65536", c->path,
                       c->before.name, width);
     if (c->head_dim && c->head_dim != width)
-        return refuse("%s: '%s' has %td channels, and the model's heads have %d", c->path,
+        return refuse("%s: '%s' has %td channels, but the model's heads have %d", c->path,
                       c->before.name, width, c->head_dim);
     p->width = p->dim = (int)width;
     p->rows = x->shape[x->rank - (c->rows_first ? 3 : 2)];
     p->heads = x->count / (p->rows * width);
     p->unit = fmax(c->before.unit, c->after.unit);
     if (!c->before.unit || !c->after.unit)
-        return refuse("%s: '%s' and '%s' must hold floating-point numbers", c->path, c->before.name,
+        return refuse("%s: '%s' and '%s' must contain floating-point numbers",
+                      c->path, c->before.name,
                       c->after.name);
     return true;
 }
@@ -506,7 +508,7 @@ static bool shape_table(struct problem *p, char *text)
         return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->cos.name,
                       c->sin.name);
     if (!one->unit || (c->sin.x && !c->sin.unit))
-        return refuse("%s: '%s' must hold floating-point numbers", c->path, one->name);
+        return refuse("%s: '%s' must contain floating-point numbers", c->path, one->name);
     bool half = width % 2 == 0, neighbours = half;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const ptrdiff_t k = i % width;
@@ -517,13 +519,12 @@ static bool shape_table(struct problem *p, char *text)
     p->width = (int)width, p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
     p->rows = t->count / width, p->heads = 1, p->table = true;
     if (c->head_dim && !text_has(text, "dim") && c->head_dim != p->dim)
-        return refuse("%s: the table has %d pairs, "
-                      "and the model's heads have %d channels that turn",
+        return refuse("%s: the table has %d pairs, but the model's heads have %d rotated channels",
                       c->path, p->dim / 2, c->head_dim);
     p->unit = fmax(c->cos.unit, c->sin.unit);
     const double turned = option(text, "dim", p->dim);
     if (turned != p->dim)
-        return refuse("%s: the table has %d pairs, and the encoding turns %g channels, %g pairs",
+        return refuse("%s: the table has %d pairs, but the encoding rotates %g channels, %g pairs",
                       c->path, p->dim / 2, turned, turned / 2);
     return text_with(text, TEXT, "dim", NULL) && text_with(text, TEXT, "offset", NULL);
 }
@@ -564,7 +565,8 @@ bool check_rotation(const struct check *c, struct finding *f)
 {
     char *part = part_of(c->encoding ? c->encoding : "rope:pairing=half", "rope"), text[TEXT];
     if (!part)
-        return refuse("check: rotations and tables are compared with rope, which '%s' has not",
+        return refuse("check: rotations and tables are compared with rope, which '%s' does not "
+                      "have",
                       c->encoding);
     /* leaves space for one more option of a candidate */
     const bool fits = snprintf(text, sizeof text, "%s", part) < (int)sizeof text - 128;

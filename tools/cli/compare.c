@@ -148,7 +148,7 @@ int show_several(const struct args *a, const struct wish *w, int what)
     struct text none = { 0 };
     const int n = split(list, cut, MOST);
     bool ok = n >= 2 && n <= MOST;
-    if (!ok) fail("show: --compare takes from 2 to %d encodings", MOST);
+    if (!ok) fail("show: --compare needs 2 to %d encodings", MOST);
     for (int i = 0; i < n && ok; i++) texts[i] = runnable_text(cut[i]);
     for (int i = 0; i < n && ok && what != SHOW_PROPERTIES && what != SHOW_CURVE; i++)
         ok = add_first(&all, w, texts[i], what);
@@ -171,7 +171,7 @@ int show_list(const struct args *a, const struct wish *w, int what)
 {
     const loci_encoding_info *list;
     const int n = loci_encodings(&list);
-    if (what != SHOW_PROPERTIES) return fail("show: --all goes with --what properties");
+    if (what != SHOW_PROPERTIES) return fail("show: --all needs --what properties");
     const char **texts = alloc((size_t)n, sizeof *texts);
     struct album all = { .count = 1 };
     struct text none = { 0 };

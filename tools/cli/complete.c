@@ -310,7 +310,7 @@ static const char fish[] =
 
 enum { OUTPUT };
 static const struct flag flags[] = {
-    [OUTPUT] = { "output", "o", "FILE:@file", "write the script there" },
+    [OUTPUT] = { "output", "o", "FILE:@file", "write the script to FILE" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -320,7 +320,7 @@ static int run(const struct args *a)
         { "bash", bash }, { "zsh", zsh }, { "fish", fish }
     };
     if (!a->rest_count)
-        return fail("completion: of which shell? 'loci completion --help' shows how");
+        return fail("completion: a shell is missing: bash, zsh or fish");
     if (!strcmp(a->rest[0], "next")) {
         if (a->rest_count > 1) answer_next(a->rest + 1, a->rest_count - 1);
         return EXIT_DONE;
@@ -332,17 +332,18 @@ static int run(const struct args *a)
             text_put(&t, shells[i].script, strlen(shells[i].script));
             return a->value[OUTPUT] ? write_text(&t, a->value[OUTPUT]) : print_text(&t);
         }
-    return fail("completion: there is one for bash, zsh and fish, not for '%s'", a->rest[0]);
+    return fail("completion: the shell must be bash, zsh or fish, not '%s'", a->rest[0]);
 }
 
 const struct command cmd_completion = {
     .name = "completion",
-    .brief = "what a shell needs to complete command lines",
+    .brief = "print the script that completes command lines in a shell",
     .synopsis = "loci completion bash|zsh|fish [-o FILE]\n    loci completion next -- WORD...",
-    .about = "    Prints a script: commands, options, encodings with their options, and words are\n"
-             "    then completed by the tabulator key.  An installed loci has the scripts in\n"
-             "    place; else they are read where the shell starts.  They ask this program what\n"
-             "    may stand next, given the words so far; the last is the one at the cursor.\n",
+    .about =
+        "    Prints a script that completes commands, options, encodings with their options,\n"
+        "    and words by the tab key.  An installed loci has the scripts in place; otherwise\n"
+        "    load the script when the shell starts.  The script calls 'loci completion next'\n"
+        "    with the words so far, the last of them at the cursor.\n",
     .examples = "    eval \"$(loci completion bash)\"\n"
                 "    loci completion zsh > ~/.zsh/completions/_loci\n"
                 "    loci completion fish > ~/.config/fish/completions/loci.fish\n"

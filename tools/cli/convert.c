@@ -119,7 +119,7 @@ static bool read_layer(struct job *j, int number, struct layer *to)
     const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
     loci_rope_free(&r);
     if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
-        return refuse("%s: this model's pairing is %s already; the other one is --to %s",
+        return refuse("%s: the pairing of this model is already %s; use --to %s for the other one",
                       j->args->rest[1], pairings[is], pairings[!is]);
     return true;
 }
@@ -135,7 +135,8 @@ static bool layer_of(struct job *j, const char *name, const struct layer **to)
         if (n > 0 && n < 10 && (p[n] == '.' || !p[n])) number = strtoll(p, NULL, 10);
     }
     if (number < 0 || number >= loci_model_layers(j->model))
-        return refuse("%s: tensor '%.64s' is of none of the layers 0 to %d of %s", j->path, name,
+        return refuse("%s: tensor '%.64s' belongs to none of the layers 0 to %d of %s",
+                      j->path, name,
                       loci_model_layers(j->model) - 1, j->args->rest[1]);
     struct layer *l = &j->layer[number];
     *to = l;
@@ -152,8 +153,8 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     if (!l->rotates) return true;
     const bool norm = is_norm(t->name);
     if (t->rank < 1 || t->rank > 2 || t->count == 0)
-        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight "
-                      "[heads * dim][model], a bias [heads * dim] or a norm [dim] was expected",
+        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers, but must be a weight "
+                      "[heads * dim][model], a bias [heads * dim] or a norm [dim]",
                       j->path, t->name, t->rank, t->count);
     const ptrdiff_t rows = norm ? t->count : t->shape[0];
     loci_channels c = LOCI_CHANNELS(.element = loci_safetensors_type_size(t->type), .dim = l->dim,
@@ -166,13 +167,15 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
         heads = 1, c.dim = (int)(rows < 65536 ? rows : 65536), c.offset = c.dim - c.turned;
     }
     if (rows != heads * c.dim)
-        return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d",
+        return refuse("%s: tensor '%.64s' has %td rows, but must have a multiple of the head width "
+                      "%d",
                       j->path, t->name, rows, c.dim);
     /* The model gives the number of query heads; keys may have fewer. */
     int wanted = j->heads[m->role == KEY];
     if (!wanted && m->role == QUERY) wanted = l->heads;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
-        return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path,
+        return refuse("%s: tensor '%.64s' has %td rows, %td heads of width %d, but must have %d "
+                      "heads", j->path,
                       t->name, rows, heads, c.dim, wanted);
     /* one too many, so that the library reports it */
     c.heads = (int)(heads < 65537 ? heads : 65537);
@@ -234,15 +237,15 @@ static bool check_rest(const struct job *j, struct block *blocks)
         const struct safetensor *t = &j->file.tensor[i];
         if (j->move[i].role || t->count <= 1) continue;      /* one number has no rows */
         if (follows_weight(j->args, t->name))
-            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, "
-                          "and no pattern of --q or --k takes it",
+            return refuse("%s: tensor '%.64s' belongs to a weight whose rows are moved, but no "
+                          "pattern of --q or --k matches it",
                           j->path, t->name);
         const struct block b = { t->name, block_length(t->name), 0 };
         const char *last = t->name + b.length + (t->name[b.length] == '.');
         if (is_norm(t->name) && strchr("qk", *last) && strncmp(last, "q_a_", 4)
             && strncmp(last, "kv_a_", 5) && bsearch(&b, blocks, (size_t)kept, sizeof b, by_block))
-            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, "
-                          "and no pattern of --q or --k takes it",
+            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, but no pattern "
+                          "of --q or --k matches it",
                           j->path, t->name);
     }
     return true;
@@ -260,7 +263,7 @@ static bool plan_all(struct job *j)
                           pairing_key);
     }
     if (done && strcmp(done, pairings[!j->to]))
-        return refuse("%s: its metadata say %s=%.32s, so there is nothing to convert to %s",
+        return refuse("%s: its metadata has %s=%.32s, so it is already converted to %s",
                       j->path, pairing_key, done, pairings[j->to]);
     for (int i = 0; i < f->count; i++) j->move[i].role = role_of(j->args, f->tensor[i].name);
     if (!j->model && !j->all.dim) {      /* inferred from the first query weight */
@@ -270,15 +273,15 @@ static bool plan_all(struct job *j)
         if (rows % j->heads[0] || rows / j->heads[0] > 65536 || rows == 0)
             return refuse("%s: %s", j->path,
                           rows ? "--heads does not divide the rows of the first weight of queries"
-                               : "no weight of queries is there");
+                               : "there is no weight of queries");
         j->all.dim = (int)(rows / j->heads[0]);
     }
     for (int i = 0; i < f->count; i++)
         if (j->move[i].role && f->tensor[i].count != 1 && !plan_move(j, &f->tensor[i], &j->move[i]))
             return false;
     if (!j->moved && !j->args->value[CONVERT_PART])
-        return refuse("%s: no tensor is a weight of queries or keys that turn; "
-                      "--q and --k say how they are called",
+        return refuse("%s: no tensor is a weight of rotated queries or keys; name them by --q and "
+                      "--k",
                       j->path);
     struct block *blocks = alloc((size_t)f->count + 1, sizeof *blocks);
     const bool whole = check_rest(j, blocks);
@@ -290,13 +293,13 @@ static bool plan_all(struct job *j)
 
 /* Copies in pieces, so that an unchanged tensor need not fit into memory. */
 static loci_status copy(const struct safetensors *f, const struct safetensor *t,
-                        struct safetensors_writer *w, char *capacity, size_t size, loci_error *e)
+                        struct safetensors_writer *w, char *buffer, size_t size, loci_error *e)
 {
     loci_status s = LOCI_OK;
     struct safetensor part = *t;
     for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
         part.bytes = left < size ? left : size;
-        if (!(s = loci_safetensors_read(f, &part, capacity, e)))
+        if (!(s = loci_safetensors_read(f, &part, buffer, e)))
             s = loci_safetensors_put(w, buffer, part.bytes, e);
     }
     return s;
@@ -393,10 +396,9 @@ static bool read_wish(struct job *j)
     j->path = j->from.index ? j->from.index : a->rest[0];
     if (!args_rest(a, 2)) return false;
     if (!a->value[CONVERT_TO])
-        return refuse("convert: --to half or --to interleaved says which pairing is wanted");
+        return refuse("convert: the pairing is missing: --to half or --to interleaved");
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
-        return refuse("convert: -o FILE says where the result goes, "
-                      "and -n only shows what would be done");
+        return refuse("convert: the output is missing: -o FILE, or -n to show what would be done");
     if (!args_word(a, CONVERT_TO, &to)
         || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
         || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
@@ -408,13 +410,13 @@ static bool read_wish(struct job *j)
     j->to = (loci_pairing)to, j->all.rotates = true;
     if (a->rest_count == 1)
         return j->all.dim || j->heads[0]
-            || refuse("convert: how wide a head is must be given: CONFIG, --dim or --heads");
+            || refuse("convert: the head width is missing: give CONFIG, --dim or --heads");
     if (j->all.dim || j->all.turned || j->all.offset)
-        return refuse("convert: CONFIG says how wide a head is and what turns; --dim, --turned and "
-                      "--offset are for files without it");
+        return refuse("convert: --dim, --turned and --offset exclude CONFIG, which states them");
     loci_error e;
     if (is_gguf(a->rest[1]))
-        return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted",
+        return refuse("%s: CONFIG must be a config.json; a GGUF file describes its own weights "
+                      "only",
                       a->rest[1]);
     if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s", e.text);
     j->layer = alloc((size_t)loci_model_layers(j->model), sizeof *j->layer);
@@ -433,7 +435,7 @@ static int convert_file(struct job *j)
     const bool done = plan_all(j) && (!output || write_all(j, output));
     if (done && !output) print_moves(j);
     if (done)
-        printf("%d tensors %s to %s pairs, %d %s as they are\n", j->moved,
+        printf("%d tensors %s to %s pairs, %d %s unchanged\n", j->moved,
                output ? "moved" : "would move", pairings[j->to], j->file.count - j->moved,
                output ? "are" : "would stay");
     free(j->move);
@@ -452,32 +454,34 @@ int convert_weights(const struct args *a)
 }
 
 static const struct flag flags[] = {
-    [CONVERT_OUTPUT]   = { "output", "o", "FILE:@file", "write the result there" },
-    [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "write nothing, show what would be done" },
+    [CONVERT_OUTPUT]   = { "output", "o", "FILE:@file", "write the result to FILE" },
+    [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "show what would be done and write nothing" },
     [CONVERT_TO]       = { "to", NULL, "PAIRING:half|interleaved", "half or interleaved" },
-    [CONVERT_DIM]      = { "dim", NULL, "D", "width of a head, without CONFIG" },
+    [CONVERT_DIM]      = { "dim", NULL, "D", "head width, without CONFIG" },
     [CONVERT_HEADS]    = { "heads", NULL, "H",
-                           "query heads; without CONFIG and --dim they say the width" },
+                           "query heads; determines the head width without CONFIG and --dim" },
     [CONVERT_KV_HEADS] = { "kv-heads", NULL, "K", "key heads (default: any number)" },
     [CONVERT_TURNED]   = { "turned", NULL, "N",
-                           "channels of a head that turn (default: all from the offset on)" },
-    [CONVERT_OFFSET]   = { "offset", NULL, "N", "the first of them (default 0)" },
+                           "rotated channels of a head (default: all from the offset on)" },
+    [CONVERT_OFFSET]   = { "offset", NULL, "N", "first rotated channel (default 0)" },
     [CONVERT_Q]        = { "q", NULL, "NAMES",
-                           "patterns with * for the tensors of queries, with commas between" },
-    [CONVERT_K]        = { "k", NULL, "NAMES", "and of keys (default: the usual names)" },
+                           "names of the tensors of queries: patterns with *, separated by "
+                           "commas" },
+    [CONVERT_K]        = { "k", NULL, "NAMES",
+                           "the same for keys (default for both: the names below)" },
     [CONVERT_PART]     = { "part", NULL, NULL,
                            "FILE is one of several: q or k may be missing" },
     [CONVERT_TABLE]    = { "table", NULL, "LAYOUT:half|interleaved|split",
-                           "half, interleaved or split: a table of cos and sin instead" },
+                           "write a table of cos and sin: half, interleaved or split" },
     [CONVERT_ENCODING] = { "encoding", "e", "TEXT:@encoding",
-                           "of the table, with --dim, instead of CONFIG" },
+                           "the encoding of the table, with --dim, instead of CONFIG" },
     [CONVERT_ROWS]     = { "rows", NULL, "N",
-                           "positions 0 to N-1 (default: as many as the model was trained on)" },
+                           "positions 0 to N-1 (default: the trained context length)" },
     [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
-                           "of the table: f64, f32 (default), bf16 or f16" },
-    [CONVERT_LAYER]    = { "layer", NULL, "N", "of CONFIG, whose table it is (default 0)" },
+                           "stored type of the table: f64, f32 (default), bf16 or f16" },
+    [CONVERT_LAYER]    = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
     [CONVERT_LENGTH]   = { "length", NULL, "N",
-                           "of the context, where CONFIG's scaling asks for it" },
+                           "context length, if CONFIG's scaling needs one" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -494,13 +498,14 @@ static int run(const struct args *a)
     const bool table = a->value[CONVERT_TABLE] != NULL;
     for (int i = 0; i < COUNT(one_form); i++)
         if (a->value[one_form[i].flag] && one_form[i].table != table)
-            return fail("convert: --%s is for %s", flags[one_form[i].flag].name,
-                        table ? "weights, not for a table" : "--table");
+            return fail("convert: --%s applies to %s", flags[one_form[i].flag].name,
+                        table ? "weights, not to a table" : "--table");
     return table ? convert_table(a) : convert_weights(a);
 }
 
 const struct command cmd_convert = {
-    .name = "convert", .brief = "weights for the other pairing, tables of cos and sin",
+    .name = "convert", .brief =
+        "convert weights to the other pairing, or write tables of cos and sin",
     .synopsis =
         "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
         "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
@@ -514,16 +519,16 @@ const struct command cmd_convert = {
         "    with model.safetensors.index.json.  The result of an index is a folder OUT with\n"
         "    files of the same names and the index, which appears last.\n"
         "\n"
-        "    The rows of W_q and W_k, their biases and norms per channel are put into the order\n"
-        "    of the other pairing; attention stays what it was.  All else is copied byte for\n"
-        "    byte.  CONFIG, the model's config.json, says how wide heads are and which channels\n"
-        "    turn, layer by layer.  The result says loci.pairing in its metadata, and a file\n"
-        "    that has the wanted one already is refused.\n"
+        "    The rows of W_q and W_k, their biases and their norms per channel are put into the\n"
+        "    order of the other pairing, so attention does not change.  Everything else is copied\n"
+        "    byte for byte.  CONFIG, the model's config.json, states the head width and the\n"
+        "    rotated channels of each layer.  The metadata of the result has loci.pairing; a file\n"
+        "    that already has the requested pairing is refused.\n"
         "\n"
-        "    Usual names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm,\n"
+        "    The default names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm,\n"
         "    k_norm, attention.wq and wk, and q_b_proj with kv_a_proj_with_mqa.  Scales of\n"
-        "    quantised rows, norms of other names and a q without its k are errors, as half a\n"
-        "    conversion is worse than none.\n"
+        "    quantised rows, norms with other names and a q without its k are errors, because\n"
+        "    a partly converted model is wrong.\n"
         "\n"
         "    A table has the tensors cos and sin [rows][dim], or [rows][dim/2] for split,\n"
         "    multiplied by the attention factor: half c0 c1 .. c0 c1 .., interleaved c0 c0 c1\n"

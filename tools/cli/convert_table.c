@@ -24,7 +24,7 @@ static bool read_config(const struct args *a, int64_t length, loci_rope *r)
     if (!read_rope(path, layer, (double)length, r)) return false;
     if (r->rotates) return true;
     loci_rope_free(r);
-    return refuse("%s: layer %d does not turn, so it has no table", path, layer);
+    return refuse("%s: layer %d does not rotate, so it has no table", path, layer);
 }
 
 /* Columns of a table.  A split table has each pair once. */
@@ -97,7 +97,8 @@ static int plan_table(const struct args *a, struct table *t)
     int code = EXIT_ERROR;
     t->dim = 2 * loci_frequencies(plan, NULL, 0, NULL);
     if (loci_tensors(plan, NULL, 0) > 0)
-        fail("convert: the frequencies of '%.200s' are in tensors, and no file is read for them",
+        fail("convert: the frequencies of '%.200s' are learned tensors, which --table does not "
+             "read",
              t->encoding);
     else if (loci_export_rope(plan, NULL, &none, &e)) fail("%s", e.text);
     else if (a->value[CONVERT_DRY_RUN])
@@ -138,19 +139,18 @@ int convert_table(const struct args *a)
     t.form = forms[layout];
     t.form.dtype = dtypes[dtype];
     if (!t.path && !a->value[CONVERT_DRY_RUN])
-        return fail("convert: -o FILE says where the table goes");
+        return fail("convert: the output is missing: -o FILE");
     if (a->rest_count + (t.encoding != NULL) != 1)
-        return fail("convert: one config.json or GGUF file, "
-                    "or an encoding text with --encoding, says what the table is of");
+        return fail("convert: --table needs one config.json or GGUF file, or --encoding TEXT");
     if (!args_output(a, CONVERT_OUTPUT)) return EXIT_ERROR;
     if (t.encoding) {
         if (!t.head_dim || !t.rows)
             return fail("convert: --encoding needs --dim, the width of a head, and --rows");
         if (a->value[CONVERT_LAYER] || length)
-            return fail("convert: --layer and --length are of a CONFIG, and none is given");
+            return fail("convert: --layer and --length need a CONFIG");
         return plan_table(a, &t);
     }
-    if (t.head_dim) return fail("convert: CONFIG says how wide a head is; --dim is for --encoding");
+    if (t.head_dim) return fail("convert: --dim excludes CONFIG, which states the head width");
     loci_rope r;
     if (!read_config(a, length, &r)) return EXIT_ERROR;
     int code = EXIT_ERROR;
@@ -158,7 +158,7 @@ int convert_table(const struct args *a)
         t.rows = (int64_t)r.trained_length;
     t.encoding = r.encoding, t.head_dim = r.head_dim;
     if (!t.rows)
-        fail("%s: it does not say how many positions the model was trained on; --rows N does",
+        fail("%s: the file does not state the trained context length; give --rows N",
              a->rest[0]);
     else code = plan_table(a, &t);
     loci_rope_free(&r);

@@ -32,9 +32,9 @@ const struct command whole_program = {
 };
 
 const char *const exit_codes[3] = {
-    "done, and every expectation held",
-    "loci run: a result differs from what the case expects; loci check: numbers follow no rule",
-    "error: one sentence on stderr, and no file is changed",
+    "success; every expected result matched",
+    "loci run: a result differs from the expected one; loci check: numbers do not follow the rule",
+    "error: one sentence on stderr; no file is changed",
 };
 
 const char *word_of(const struct command *c)

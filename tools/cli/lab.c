@@ -41,7 +41,8 @@ static const char *set_keys[MOST_SETTINGS], *set_values[MOST_SETTINGS];
 
 static bool add_setting(struct lab_wish *w, const char *key, const char *value)
 {
-    if (w->settings == MOST_SETTINGS) return refuse("lab: more than %d settings", MOST_SETTINGS);
+    if (w->settings == MOST_SETTINGS) return refuse("lab: at most %d settings are allowed",
+                                                    MOST_SETTINGS);
     set_keys[w->settings] = key, set_values[w->settings++] = value;
     w->key = set_keys, w->value = set_values;
     return true;
@@ -52,7 +53,8 @@ static char *kept[1024];
 static const char *copy_text(const char *text)
 {
     static int count;
-    if (count == COUNT(kept)) exit(fail("lab: more than %d words are wished for", COUNT(kept)));
+    if (count == COUNT(kept)) exit(fail("lab: at most %d words of options are allowed",
+                                        COUNT(kept)));
     return kept[count++] = strcpy(alloc(strlen(text) + 1, 1), text);
 }
 
@@ -64,7 +66,7 @@ bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
         next = p + strcspn(p, ",");
         if (*next) *next++ = 0;
         if (!equals || equals >= next || equals == p)
-            return refuse("%s: --set wants KEY=VALUE, not '%s'", a->command->name, p);
+            return refuse("%s: --set needs KEY=VALUE, not '%s'", a->command->name, p);
         *equals = 0;
         if (!add_setting(w, p, equals + 1)) return false;
     }
@@ -160,7 +162,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
         json_object_foreach((json_t *)(uintptr_t)value, name, own)
         {
             const char *text = number_text(own);
-            if (!text) return refuse("%s: set.%s must be a number or a word", path, name);
+            if (!text) return refuse("%s: set.%s must be a number or a string", path, name);
             if (!add_setting(w, copy_text(name), text)) return false;
         }
         return true;
@@ -170,7 +172,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     if (counts && !(json_is_number(value) && x > 0 && x <= 1e9 && (at == 5 || x == floor(x))))
         return refuse("%s: %s must be a %s above 0", path, key,
                       at == 5 ? "number" : "whole number");
-    return counts || words || refuse("%s: %s must be a text, or a list of them", path, key);
+    return counts || words || refuse("%s: %s must be a string or a list of strings", path, key);
 }
 
 /* Rejects anything but a regular file: a device may never end, or block. */
@@ -199,7 +201,7 @@ bool read_wish_file(const char *path, struct lab_wish *w)
     json_t *value;
     if (!read_json(path, &root)) return false;
     if (!json_is_object(root))
-        return json_decref(root), refuse("%s: it must be one JSON object", path);
+        return json_decref(root), refuse("%s: the file must be one JSON object", path);
     json_object_foreach(root, key,
                         value) if (!read_key(path, key, value, w)) return json_decref(root),
         false;
@@ -314,10 +316,10 @@ static void list_json(struct text *t)
         text_json(t, task[i]->scored);
         text_add(t, ", \"extended\": %s, \"options\": [", task[i]->extended ? "true" : "false");
         for (const struct lab_option *o = task[i]->options; o->name; o++) {
-            text_add(
-                t,
-                "%s{\"name\": \"%s\", \"usual\": %.9g, \"low\": %.9g, \"high\": %.9g, \"help\": ",
-                o == task[i]->options ? "" : ", ", o->name, o->usual, o->low, o->high);
+            text_add(t,
+                     "%s{\"name\": \"%s\", \"default_value\": %.9g, \"min\": %.9g, "
+                     "\"max\": %.9g, \"help\": ",
+                     o == task[i]->options ? "" : ", ", o->name, o->default_value, o->min, o->max);
             text_json(t, o->help);
             text_add(t, "}");
         }
@@ -378,7 +380,7 @@ static int run_list(const struct args *a)
     for (int i = 0, n = lab_tasks(&task); i < n; i++) {
         printf("    %-10s%s\n", task[i]->name, task[i]->brief);
         for (const struct lab_option *o = task[i]->options; o->name; o++)
-            printf("              %s=%.9g  %s\n", o->name, o->usual, o->help);
+            printf("              %s=%.9g  %s\n", o->name, o->default_value, o->help);
     }
     printf("\n%sPRESETS%s (--preset)\n", PAINT("1"), PAINT("0"));
     for (int i = 0, n = lab_presets(&preset); i < n; i++)
@@ -407,8 +409,8 @@ const struct command cmd_lab_list = {
     .name = "lab list",
     .brief = "tasks, presets, arms and claims",
     .synopsis = "loci lab list [--json]",
-    .about = "    Arms are shown as they are at 64 tokens of training: tables end where training\n"
-             "    ends, unless a text says otherwise.\n",
+    .about = "    Arms are shown for 64 tokens of training: tables have the trained length unless\n"
+             "    the encoding text sets another.\n",
     .examples = "    loci lab list\n",
     .flags = list_flags,
     .run = run_list,
@@ -419,7 +421,7 @@ const struct command cmd_lab_list = {
 enum { PLAN_THREADS = WISHES, PLAN_JSON };
 static const struct flag plan_flags[] = {
     WISH_FLAGS,
-    [PLAN_THREADS] = { "threads", "t", "N", "of the run that is planned (default: all cores)" },
+    [PLAN_THREADS] = { "threads", "t", "N", "threads of the planned run (default: all cores)" },
     [PLAN_JSON] = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
@@ -485,9 +487,9 @@ static int run_plan(const struct args *a)
 
 const struct command cmd_lab_plan = {
     .name = "lab plan",
-    .brief = "what would run, and how long",
+    .brief = "list the runs and estimate their time",
     .synopsis = "loci lab plan --preset NAME | --arms LIST --tasks LIST | FILE.json [OPTION...]",
-    .about = "    Counts arms, tasks, seeds and steps, and times each arm for a moment.\n",
+    .about = "    Counts arms, tasks, seeds and steps, and times a few steps of each arm.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab plan --arms nope,rope,alibi+cape --tasks text,recall --seeds 3\n",
     .operand_text = "@file",
@@ -539,11 +541,11 @@ const struct command cmd_lab = {
     .name = "lab",
     .brief = "train small models: a fair comparison of all encodings",
     .synopsis = "loci lab [COMMAND [OPTION...]]",
-    .about = "    Small Transformers that differ in nothing but their positional encoding are\n"
-             "    trained in one harness and tested at 1 to 8 times the trained length; the "
-             "report\n"
-             "    says which published orderings hold. A run has the same bits on every machine.\n"
-             "    lab/README.md has results and how they were made.\n",
+    .about =
+        "    Trains small Transformers that differ only in their positional encoding, and\n"
+        "    tests them at 1 to 8 times the trained length.  The report states which published\n"
+        "    orderings hold.  A run has the same bits on every machine.  lab/README.md has\n"
+        "    results and methods.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab run --preset coffee -o lab-out\n"
                 "    loci lab report lab-out -o report.html\n",

@@ -31,18 +31,20 @@ enum {
     [WISH_PRESET] = { "preset", NULL, "NAME:@preset", \
                       "smoke, coffee, hour, overnight or cluster" }, \
     [WISH_ARMS]   = { "arms", NULL, "LIST:chief|@arm,", \
-                      "encoding texts, or chief: the main eight" }, \
-    [WISH_TASKS]  = { "tasks", NULL, "LIST:@task,", "of those of 'loci lab list'" }, \
+                      "encoding texts, or chief: the eight main ones" }, \
+    [WISH_TASKS]  = { "tasks", NULL, "LIST:@task,", "tasks of 'loci lab list'" }, \
     [WISH_SEEDS]  = { "seeds", NULL, "N", "seeds 0 .. N-1 of every arm" }, \
-    [WISH_STEPS]  = { "steps", NULL, "N", "steps of training" }, \
-    [WISH_SCALE]  = { "steps-scale", NULL, "X", "multiplies the steps" }, \
-    [WISH_LENGTH] = { "length", NULL, "L", "tokens of training" }, \
+    [WISH_STEPS]  = { "steps", NULL, "N", "training steps" }, \
+    [WISH_SCALE]  = { "steps-scale", NULL, "X", "factor of the training steps" }, \
+    [WISH_LENGTH] = { "length", NULL, "L", "training length in tokens" }, \
     [WISH_SIZE]   = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L" }, \
-    [WISH_LR]     = { "lr", NULL, "X", "largest learning rate" }, \
-    [WISH_GRID]   = { "lr-grid", NULL, "LIST", "several; tests as trained choose one per arm" }, \
-    [WISH_MATCH]  = { "match-params", NULL, NULL, "a narrower MLP pays for what an arm learns" }, \
+    [WISH_LR]     = { "lr", NULL, "X", "peak learning rate" }, \
+    [WISH_GRID]   = { "lr-grid", NULL, "LIST", \
+                      "several rates; the test at trained length chooses one per arm" }, \
+    [WISH_MATCH]  = { "match-params", NULL, NULL, \
+                      "narrow the MLP by the parameters that an arm learns" }, \
     [WISH_CORPUS] = { "corpus", NULL, "FILE:@file", \
-                      "text of your own (default: a generated one)" }, \
+                      "your own text (default: a generated one)" }, \
     [WISH_SET]    = { "set", NULL, "KEY=VALUE", "any field of the configuration" }
 /* clang-format on */
 

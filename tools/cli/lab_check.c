@@ -31,20 +31,21 @@ enum {
     DUMP_OUTPUT
 };
 static const struct flag dump_flags[] = {
-    [DUMP_ARM] = { "arm", NULL, "TEXT:@arm", "an encoding text (must be given)" },
-    [DUMP_TASK] = { "task", NULL, "NAME:@task", "of those of 'loci lab list' (must be given)" },
+    [DUMP_ARM] = { "arm", NULL, "TEXT:@arm", "an encoding text (required)" },
+    [DUMP_TASK] = { "task", NULL, "NAME:@task", "a task of 'loci lab list' (required)" },
     [DUMP_SEED] = { "seed", NULL, "N", "(default 0)" },
     [DUMP_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
-    [DUMP_LENGTH] = { "length", NULL, "L", "tokens of training" },
-    [DUMP_STEP] = { "step", NULL, "N", "which step, after training for those before (default 1)" },
+    [DUMP_LENGTH] = { "length", NULL, "L", "training length in tokens" },
+    [DUMP_STEP] = { "step", NULL, "N",
+                    "the step to dump, after training the ones before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
     [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file",
-                      "text of your own (default: a generated one)" },
+                      "your own text (default: a generated one)" },
     [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64",
-                     "f32, or f64 to compute in double (default f32)" },
+                     "f32 (default), or f64 to compute in double" },
     [DUMP_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [DUMP_THREADS] = { "threads", "t", "N", "(default 1); the bits are the same" },
-    [DUMP_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (must be given)" },
+    [DUMP_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (required)" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -197,7 +198,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
     loci_error e = { .text = "" };
     int seed = 0, length = 0, type = 0;
     if (!w.arms || !w.tasks || !a->value[DUMP_OUTPUT])
-        return refuse("lab dump: --arm, --task and --output must be given");
+        return refuse("lab dump: --arm, --task and --output are required");
     if (!args_whole(a, DUMP_SEED, 0, 1000000000, &seed)
         || !args_whole(a, DUMP_LENGTH, 8, 65536, &length)
         || !args_word(a, DUMP_DTYPE, &type) || !args_output(a, DUMP_OUTPUT))
@@ -207,7 +208,8 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
     if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
-    if (runs.count != 1) return refuse("lab dump: one arm and one task, not %d runs", runs.count);
+    if (runs.count != 1) return refuse("lab dump: give one arm and one task, not %d runs",
+                                       runs.count);
     *c = runs.list[0];
     c->seed = seed;
     lab_runs_free(&runs);
@@ -241,14 +243,14 @@ static int run_dump(const struct args *a)
 
 const struct command cmd_lab_dump = {
     .name = "lab dump",
-    .brief = "one training step, whole, for checking from outside",
+    .brief = "write all tensors of one training step, for other programs to check",
     .synopsis = "loci lab dump --arm TEXT --task NAME -o FILE [OPTION...]",
-    .about = "    tokens, targets and positions [B, T] (target -1: not scored), w.NAME all "
-             "weights\n"
-             "    before the step, logits [B, T, V], loss [1], d.NAME gradients before clipping,\n"
-             "    n.NAME weights after the step; from step 2 on m.NAME and s.NAME, AdamW's means\n"
-             "    of gradients and squares before it; metadata config: JSON. A model written by\n"
-             "    anyone from lab/README.md must agree, with --dtype f64 to 1e-9.\n",
+    .about =
+        "    tokens, targets and positions [B, T] (target -1: not scored), w.NAME all weights\n"
+        "    before the step, logits [B, T, V], loss [1], d.NAME gradients before clipping,\n"
+        "    n.NAME weights after the step; from step 2 on m.NAME and s.NAME, AdamW's means\n"
+        "    of gradients and squares before it; metadata config: JSON.  A model implemented\n"
+        "    from lab/README.md must agree, with --dtype f64 to 1e-9.\n",
     .examples =
         "    loci lab dump --arm t5 --task text --size XS --dtype f64 -o step.safetensors\n",
     .flags = dump_flags,
@@ -366,7 +368,8 @@ static int run_bench(const struct args *a)
     int threads = 1;
     const char *isa = a->value[BENCH_ISA];
     if (!args_rest(a, 0) || !args_whole(a, BENCH_THREADS, 1, 256, &threads)) return EXIT_ERROR;
-    if (isa && !lab_engine(isa, false)) return fail("lab bench: isa '%s' does not run here", isa);
+    if (isa && !lab_engine(isa, false)) return fail("lab bench: isa '%s' does not run on this CPU; "
+                                                    "'loci info' lists those that do", isa);
     if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
         return fail("lab bench: %s", e.text);
     w.corpus = &corpus;
@@ -430,10 +433,10 @@ static int run_bench(const struct args *a)
 
 const struct command cmd_lab_bench = {
     .name = "lab bench",
-    .brief = "tokens per second of a training step, and of its parts",
+    .brief = "measure the tokens per second of a training step and its parts",
     .synopsis = "loci lab bench [--size SIZE] [--arms LIST] [--json]",
-    .about = "    Medians over a second each. Layers are products with weights, norms and gelu;\n"
-             "    the peak is that of multiply-adds alone, probed in the same run.\n",
+    .about = "    Medians over a second each.  Layers are products with weights, norms and gelu.\n"
+             "    The peak is that of multiply-adds alone, measured in the same run.\n",
     .examples = "    loci lab bench --size M\n",
     .flags = bench_flags,
     .run = run_bench,

@@ -22,12 +22,14 @@
 enum { REPORT_OUTPUT, REPORT_SVG, REPORT_TEXT, REPORT_CSV, REPORT_JSON, REPORT_CORPUS };
 static const struct flag report_flags[] = {
     [REPORT_OUTPUT] = { "output", "o", "FILE:@file",
-                        "a page with tables and pictures, without scripts" },
+                        "write an HTML page with tables and pictures, without scripts" },
     [REPORT_SVG] = { "svg", NULL, "DIR:@folder",
-                     "a folder for the pictures of the page, a file for each" },
-    [REPORT_TEXT] = { "text", NULL, NULL, "tables and verdicts as text (default without -o)" },
-    [REPORT_CSV] = { "csv", NULL, NULL, "a line for each arm, variant, task, seed and column" },
-    [REPORT_JSON] = { "json", NULL, NULL, "every number of the page" },
+                     "write the pictures of the page to this folder, one file each" },
+    [REPORT_TEXT] = { "text", NULL, NULL,
+                      "print tables and verdicts as text (default without -o)" },
+    [REPORT_CSV] = { "csv", NULL, NULL,
+                     "print a line for each arm, variant, task, seed and column" },
+    [REPORT_JSON] = { "json", NULL, NULL, "print every number of the page" },
     [REPORT_CORPUS] = { "corpus", NULL, "FILE:@file",
                         "the text of the runs, for their pictures (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
@@ -95,12 +97,12 @@ static int run_report(const struct args *a)
     if (!!a->value[REPORT_TEXT] + !!a->value[REPORT_CSV] + !!a->value[REPORT_JSON] + !!path
             + !!a->value[REPORT_SVG]
         > 1)
-        return fail("lab report: one of --output, --svg, --text, --csv and --json");
+        return fail("lab report: give only one of --output, --svg, --text, --csv and --json");
     if (lab_results_read(&all, dir, &e)) return fail("lab report: %s", e.text);
     for (int i = 0; i < all.skips; i++) fail("%s", all.skipped[i]);
     if (all.count == 0)
         return lab_results_free(&all),
-               fail("lab report: %s has no run that is done; 'loci lab run' makes them", dir);
+               fail("lab report: %s has no completed run; 'loci lab run' makes them", dir);
     if (pictured) {
         int longest = 0;
         for (int i = 0; i < all.count; i++)
@@ -127,9 +129,10 @@ static int run_report(const struct args *a)
 
 const struct command cmd_lab_report = {
     .name = "lab report",
-    .brief = "tables, pictures, and which claims hold",
+    .brief = "tables, pictures, and the claims that hold",
     .synopsis = "loci lab report [DIR] [-o FILE | --svg DIR | --text | --csv | --json]",
-    .about = "    Of all runs in DIR that are done. The page loads nothing and needs no script.\n",
+    .about =
+        "    Reports all completed runs in DIR.  The page loads nothing and needs no script.\n",
     .examples =
         "    loci lab report lab-out -o report.html\n    loci lab report lab-out --csv > lab.csv\n",
     .operand_text = "@folder",
@@ -141,8 +144,8 @@ const struct command cmd_lab_report = {
 
 enum { SAMPLE_SEED, SAMPLE_COLUMN, SAMPLE_COUNT, SAMPLE_CORPUS };
 static const struct flag sample_flags[] = {
-    [SAMPLE_SEED] = { "seed", NULL, "N", "of the run (default 0)" },
-    [SAMPLE_COLUMN] = { "column", NULL, "NAME", "of the task's tests (default: as trained)" },
+    [SAMPLE_SEED] = { "seed", NULL, "N", "seed of the run (default 0)" },
+    [SAMPLE_COLUMN] = { "column", NULL, "NAME", "a test of the task (default: at trained length)" },
     [SAMPLE_COUNT] = { "count", NULL, "N", "sequences (default 4)" },
     [SAMPLE_CORPUS] = { "corpus", NULL, "FILE:@file",
                         "the text of the run (default: the generated one)" },
@@ -167,8 +170,8 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
     lab_results_free(&all);
     if (!found)
         return refuse(
-            "lab sample: %s has no run of arm '%s' on task %s with seed %d that is done; 'loci "
-            "lab watch %s' lists them",
+            "lab sample: %s has no completed run of arm '%s' on task %s with seed %d; 'loci lab "
+            "watch %s' lists the runs",
             dir, arm, task, seed, dir);
     return true;
 }
@@ -270,7 +273,7 @@ static int run_sample(const struct args *a)
     if (!args_rest(a, 3) || !args_whole(a, SAMPLE_SEED, 0, 1 << 30, &seed)
         || !args_whole(a, SAMPLE_COUNT, 1, 10000, &count))
         return EXIT_ERROR;
-    if (a->rest_count < 3) return fail("lab sample: it wants a folder, an arm and a task");
+    if (a->rest_count < 3) return fail("lab sample: give a folder, an arm and a task");
     if (!find_run(a->rest[0], a->rest[1], a->rest[2], seed, folder, &length)) return EXIT_ERROR;
     if (lab_corpus_open(&corpus, a->value[SAMPLE_CORPUS], lab_corpus_bytes(length), &e))
         return fail("%s", e.text);
@@ -282,11 +285,11 @@ static int run_sample(const struct args *a)
 
 const struct command cmd_lab_sample = {
     .name = "lab sample",
-    .brief = "what a trained model answers",
+    .brief = "print the answers of a trained model",
     .synopsis = "loci lab sample DIR ARM TASK [OPTION...]",
-    .about = "    Token by token from a cache of keys and values. Of a text the model writes the\n"
-             "    second half; elsewhere it answers where something is asked, and reads its own\n"
-             "    answers where they go on.\n",
+    .about = "    Generates token by token from a cache of keys and values.  For text, the model\n"
+             "    writes the second half.  For other tasks it answers where an answer is scored,\n"
+             "    and reads its own answers where they continue the sequence.\n",
     .examples =
         "    loci lab sample lab-out alibi copy --column 'n=40'\n    loci lab sample lab-out fox "
         "text\n",

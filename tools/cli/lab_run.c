@@ -58,11 +58,13 @@ static int print_rows(const struct row *rows, int n, double left, bool each, boo
 enum { RUN_OUTPUT = WISHES, RUN_SHARD, RUN_THREADS, RUN_CHECKPOINT, RUN_ISA, RUN_QUIET };
 static const struct flag run_flags[] = {
     WISH_FLAGS,
-    [RUN_OUTPUT] = { "output", "o", "DIR:@folder", "the folder of the runs (default lab-out)" },
-    [RUN_SHARD] = { "shard", NULL, "I/N", "every N-th run alone, from I on, I from 0" },
+    [RUN_OUTPUT] = { "output", "o", "DIR:@folder", "folder of the runs (default lab-out)" },
+    [RUN_SHARD] = { "shard", NULL, "I/N",
+                    "only every N-th run, starting at run I, counted from 0" },
     [RUN_THREADS] = { "threads", "t", "N",
-                      "runs at a time, or threads of the last ones (default: all cores)" },
-    [RUN_CHECKPOINT] = { "checkpoint", NULL, "SECONDS", "between checkpoints (default 60)" },
+                      "parallel runs, or threads of the last runs (default: all cores)" },
+    [RUN_CHECKPOINT] = { "checkpoint", NULL, "SECONDS",
+                         "seconds between checkpoints (default 60)" },
     [RUN_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [RUN_QUIET] = { "quiet", "q", NULL, "no progress" },
     { NULL, NULL, NULL, NULL }
@@ -147,8 +149,8 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
     free(rows);
     const int left = n - ready - others;
     printf("%d of %d runs are done", ready, n);
-    if (others) printf(", %d are in other hands", others);
-    if (left) printf(", %d are left; the same command goes on", left);
+    if (others) printf(", %d are running in other processes", others);
+    if (left) printf(", %d are left; repeat the command to continue", left);
     if (ready == n) printf(": loci lab report %s", dir);
     printf("\n");
     return EXIT_DONE;
@@ -172,7 +174,8 @@ static int run_run(const struct args *a)
         || !make_runs(a, a->rest_count ? a->rest[0] : NULL, &wish, &runs))
         return EXIT_ERROR;
     if (w.isa && !lab_engine(w.isa, false))
-        return fail("lab run: isa '%s' does not run here", w.isa);
+        return fail("lab run: isa '%s' does not run on this CPU; 'loci info' lists those that do",
+                    w.isa);
     char cpu[96];
     w.runs = &runs, w.checkpoint = checkpoint, w.cpu = cpu_name(cpu, sizeof cpu);
     command_line(a, &command);
@@ -201,14 +204,15 @@ static int run_run(const struct args *a)
 
 const struct command cmd_lab_run = {
     .name = "lab run",
-    .brief = "train and test what is not there yet",
+    .brief = "train and test the runs that are not done",
     .synopsis =
         "loci lab run --preset NAME | --arms LIST --tasks LIST | FILE.json [-o DIR] [OPTION...]",
-    .about = "    Runs are kept in DIR, each in a folder of its own, named by the hash of its\n"
-             "    configuration. What is done stays; a checkpoint is kept every minute and when\n"
-             "    the program is stopped, and the same command goes on. Several processes and\n"
-             "    machines may share DIR. Results have the same bits for any threads and "
-             "machines.\n",
+    .about =
+        "    Runs are stored in DIR, each in its own folder, named by the hash of its\n"
+        "    configuration.  Completed runs are skipped.  A checkpoint is written every minute\n"
+        "    and when the program is stopped; the same command then continues.  Several\n"
+        "    processes and machines may share DIR.  Results have the same bits for any number\n"
+        "    of threads and on all machines.\n",
     .examples =
         "    loci lab run --preset coffee -o lab-out\n"
         "    loci lab run --preset overnight -o lab-out --shard 3/16\n"
@@ -222,7 +226,8 @@ const struct command cmd_lab_run = {
 
 enum { WATCH_ONCE };
 static const struct flag watch_flags[] = {
-    [WATCH_ONCE] = { "once", NULL, NULL, "one look (so it is where the output is no terminal)" },
+    [WATCH_ONCE] = { "once", NULL, NULL,
+                     "print once and exit (default if the output is not a terminal)" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -235,7 +240,8 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
     json_t *root;
     if (lab_json_read(&root, dir, "lab.json", &e)) return refuse("%s: %s", path, e.text);
     const json_t *list = json_object_get(root, "runs");
-    if (!json_is_array(list)) return json_decref(root), refuse("%s: it has no list of runs", path);
+    if (!json_is_array(list)) return json_decref(root), refuse("%s: the folder has no list of runs",
+                                                               path);
     *n = 0;
     *rows = alloc(json_array_size(list) + 1, sizeof **rows);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -291,9 +297,10 @@ static int run_watch(const struct args *a)
 
 const struct command cmd_lab_watch = {
     .name = "lab watch",
-    .brief = "how far a run is",
+    .brief = "show the progress of runs",
     .synopsis = "loci lab watch [DIR] [--once]",
-    .about = "    From the files in DIR, so of all processes and machines that work there.\n",
+    .about =
+        "    Reads the files in DIR, so it includes all processes and machines that use DIR.\n",
     .examples = "    loci lab watch lab-out\n",
     .operand_text = "@folder",
     .flags = watch_flags,

@@ -34,16 +34,16 @@ static const char *place_names(int set, char *buffer, size_t capacity)
 }
 
 /* The default value of an option, as a text would have it. */
-static const char *usual(const loci_option *o, char *buffer, size_t capacity)
+static const char *default_text(const loci_option *o, char *buffer, size_t capacity)
 {
-    if (o->must) snprintf(buffer, capacity, "must be given");
+    if (o->required) snprintf(buffer, capacity, "required");
     else if (o->kind == LOCI_LIST) snprintf(buffer, capacity, "none");
-    else if (isnan(o->usual)) snprintf(buffer, capacity, "by rule");
+    else if (isnan(o->default_value)) snprintf(buffer, capacity, "by rule");
     else if (o->kind == LOCI_WORD) {
         const char *p = o->words;
-        for (int k = (int)o->usual; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
+        for (int k = (int)o->default_value; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
         snprintf(buffer, capacity, "%.*s", (int)strcspn(p, "|"), p);
-    } else snprintf(buffer, capacity, "%.10g", o->usual);
+    } else snprintf(buffer, capacity, "%.10g", o->default_value);
     return buffer;
 }
 
@@ -54,7 +54,7 @@ static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
     const char *kind = whole ? "whole" : list ? "list of" : "number";
     if (o->kind == LOCI_WORD) snprintf(buffer, capacity, "%s", o->words);
     else
-        snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->low, o->high);
+        snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->min, o->max);
     return buffer;
 }
 
@@ -112,7 +112,7 @@ static void print_details(const loci_encoding_info *e)
     loci_plan_destroy(plan);
     for (int i = 0; i < e->option_count; i++)
         printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ",
-               e->options[i].name, usual(&e->options[i], a, sizeof a),
+               e->options[i].name, default_text(&e->options[i], a, sizeof a),
                accepted(&e->options[i], b, sizeof b), e->options[i].help);
     printf("\n");
 }
@@ -125,15 +125,17 @@ static json_t *option_json(const loci_option *o)
     json_t *j = json_object();
     json_object_set_new(j, "name", json_string(o->name));
     json_object_set_new(j, "kind", json_string(kinds[o->kind]));
-    json_object_set_new(j, "must", json_boolean(o->must));
+    json_object_set_new(j, "required", json_boolean(o->required));
     if (o->kind == LOCI_WORD) {
-        const bool none = isnan(o->usual) || o->must;
-        json_object_set_new(j, "usual", none ? json_null() : json_string(usual(o, a, sizeof a)));
+        const bool none = isnan(o->default_value) || o->required;
+        json_object_set_new(j, "default_value",
+                            none ? json_null() : json_string(default_text(o, a, sizeof a)));
         json_object_set_new(j, "words", json_string(o->words));
     } else {
-        json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
-        json_object_set_new(j, "low", json_number_or_null(o->low));
-        json_object_set_new(j, "high", json_number_or_null(o->high));
+        json_object_set_new(j, "default_value",
+                            o->required ? json_null() : json_number_or_null(o->default_value));
+        json_object_set_new(j, "min", json_number_or_null(o->min));
+        json_object_set_new(j, "max", json_number_or_null(o->max));
     }
     json_object_set_new(j, "help", json_string(o->help));
     return j;
@@ -211,12 +213,13 @@ static int list_run(const struct args *a)
 
 const struct command cmd_list = {
     .name = "list",
-    .brief = "the encodings, and the options of each",
+    .brief = "list the encodings and their options",
     .synopsis = "loci list [ENCODING...] [--json]",
-    .about = "    Without names: where each encoding enters, what it does, its paper and its\n"
-             "    tensors.  With names: their tensors' shapes, options, defaults, ranges and\n"
-             "    sources too.  An encoding is written name:option=value,... and several are\n"
-             "    joined by '+'.\n",
+    .about =
+        "    Without names: the place where each encoding enters, what it does, its paper and\n"
+        "    its tensors.  With names: also shapes of tensors, options, defaults, ranges and\n"
+        "    sources.  An encoding text is name:option=value,... and several are joined by\n"
+        "    '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
     .operand_text = "@encoding...", .flags = list_flags,
     .run = list_run,
@@ -270,18 +273,21 @@ static int info_run(const struct args *a)
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
     printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
            runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
-                                 : "nothing: no bf16 dot products here, and --fast changes no bits",
+                                 :
+                                 "none: this CPU has no bf16 dot products, so --fast changes no "
+                                 "bits",
            COMPILER);
     return EXIT_DONE;
 }
 
 const struct command cmd_info = {
     .name = "info",
-    .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+    .brief =
+        "print version, processor, instruction sets and build", .synopsis = "loci info [--json]",
     .about =
-        "    What to put into a bug report.  The instruction sets are those that this\n"
-        "    processor and this build have in common, worst first; the last one is used\n"
-        "    unless --isa says otherwise.\n",
+        "    Put this into a bug report.  The instruction sets are those that this processor\n"
+        "    and this build support, in ascending order of preference.  The last one is used\n"
+        "    unless --isa selects another.\n",
     .examples = "    loci info\n    loci info --json\n",
     .flags = info_flags, .run = info_run,
 };

@@ -66,7 +66,7 @@ static bool reserve_streams(void)
 static void *alloc_for_json(size_t bytes)
 {
     void *p = malloc(bytes);
-    if (!p) exit(fail("out of memory: %zu bytes were asked for", bytes));
+    if (!p) exit(fail("out of memory for %zu bytes", bytes));
     return p;
 }
 

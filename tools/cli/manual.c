@@ -182,7 +182,7 @@ static void put_encodings(struct text *t)
 
 static void put_page(struct text *t, const struct command *c, const struct command *above)
 {
-    static const struct flag help = { "help", "h", NULL, "the same as this page, in short" };
+    static const struct flag help = { "help", "h", NULL, "a short form of this page" };
     const bool whole = c == &whole_program;
     char name[64];
     page_name(c, name);
@@ -254,7 +254,8 @@ static bool write_pages(const char *folder, const struct command *c, const struc
 
 enum { OUTPUT };
 static const struct flag flags[] = {
-    [OUTPUT] = { "output", "o", "DIR:@folder", "write all pages there, loci.1, loci-bench.1, ..." },
+    [OUTPUT] = { "output", "o", "DIR:@folder",
+                 "write all pages to DIR: loci.1, loci-bench.1, ..." },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -269,7 +270,7 @@ static int run(const struct args *a)
         above = c;
         c = find_command(c->under, a->rest[i]);
         if (!c)
-            return fail("man: there is no command '%s%s%s'; 'loci --help' lists all",
+            return fail("man: unknown command '%s%s%s'; 'loci --help' lists all",
                         above->name, *above->name ? " " : "", a->rest[i]);
     }
     struct text t = { 0 };
@@ -279,10 +280,10 @@ static int run(const struct args *a)
 
 const struct command cmd_man = {
     .name = "man",
-    .brief = "the pages of the manual",
+    .brief = "print pages of the manual",
     .synopsis = "loci man [COMMAND...]\n    loci man -o DIR",
-    .about = "    Prints the page of a command, or of the program, for man, groff or mandoc: the\n"
-             "    same as --help says.  SOURCE_DATE_EPOCH in the environment gives it a date.\n",
+    .about = "    Prints the page of a command, or of the program, for man, groff or mandoc.  It\n"
+             "    has the text of --help.  SOURCE_DATE_EPOCH in the environment sets its date.\n",
     .examples = "    loci man bench | man -l -\n    loci man -o share/man/man1\n",
     .operand_text = "@command @command",
     .flags = flags,

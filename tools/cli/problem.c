@@ -124,7 +124,7 @@ static bool open_caches(const struct problem *p, struct contender *c)
 {
     struct task all, *t = &c->main;
     const size_t bytes = loci_cache_size(t->plan, p->batch, p->len);
-    if (!bytes) return refuse("%s: a cache of %td keys is impossible", t->desc.encoding, p->len);
+    if (!bytes) return refuse("%s: a cache of %td keys is too large", t->desc.encoding, p->len);
     bool ok = task_open(&all, &t->desc, p->batch, 1, p->len, NULL);
     c->cache = task_alloc(t, (size_t)p->copies, sizeof(loci_cache *));
     for (int i = 0; i < p->copies && ok; i++)

@@ -18,14 +18,14 @@ static const struct flag flags[] = {
     [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
     [HEADS]   = { "heads", NULL, "H", "heads (default 2)" },
     [FAST]    = { "fast", NULL, NULL,
-                  "fused in bf16, by dot products where 'loci info' lists them" },
+                  "run the fused side in bf16, with dot products if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N",
-                  "threads of the fused runner (default 1; the naive one has one)" },
+                  "threads of the fused side (default 1; the naive side has one)" },
     [ISA]     = { "isa", NULL, "NAME:@isa",
-                  "an instruction set that 'loci info' lists (default: the best)" },
-    [SVG]     = { "svg", NULL, "FILE:@file", "write a picture of the times, too" },
+                  "an instruction set of 'loci info' (default: the best)" },
+    [SVG]     = { "svg", NULL, "FILE:@file", "also write a picture of the times" },
     [HTML]    = { "html", NULL, "FILE:@file",
-                  "write a page with the picture and the table, too" },
+                  "also write a page with the picture and the table" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -480,15 +480,15 @@ static int run(const struct args *a)
 
 const struct command cmd_race = {
     .name = "race",
-    .brief = "every encoding, fused, against naive attention: time, memory, error",
+    .brief = "compare every encoding, fused, with naive attention: time, memory, error",
     .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] "
                 "[--threads N] [--isa NAME]\n         [--svg FILE] [--html FILE]",
     .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
-             "    backward.  Time and memory are compared with textbook attention that has no\n"
-             "    encoding at all, all results and gradients with the float64 reference.  Takes\n"
-             "    well under a minute.  A try counts as in 'loci bench': only while nothing else\n"
-             "    disturbs the machine.  Where none does, the row has ? for x, and the last lines\n"
-             "    say busy.  For figures to rely on, use 'loci bench'.\n",
+             "    backward.  Time and memory are compared with textbook attention without any\n"
+             "    encoding; all results and gradients are compared with the float64 reference.\n"
+             "    It takes less than a minute.  As in 'loci bench', a try counts only if nothing\n"
+             "    else disturbs the machine.  If none counts, the row has ? for x, and the last\n"
+             "    lines say busy.  For reliable figures, use 'loci bench'.\n",
     .examples = "    loci race\n"
                 "    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
     .operand_text = "@encoding...",

@@ -135,8 +135,8 @@ bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), v
         members[n] = (struct member){ .office = &o, .rank = n };
         if (pthread_create(&members[n].thread, NULL, live, &members[n])) break;
     }
-    /* the other ranks would wait for the missing ones */
-    if (n < ranks) exit(fail("bench: the system starts no more than %d threads", n));
+    /* The others would wait for those that are not there. */
+    if (n < ranks) exit(fail("bench: cannot start more than %d threads", n));
     for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
     pthread_cond_destroy(&o.news);
     pthread_mutex_destroy(&o.lock);
@@ -161,15 +161,15 @@ bool ranks_of_job(void (*body)(const loci_transport *, void *), void *arg)
     void *library = NULL;
     for (int i = 0; i < COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW);
     if (!library)
-        return refuse("bench: libloci-mpi is not found (%s); build with -DLOCI_MPI=ON, and say "
-                      "where it is with LD_LIBRARY_PATH",
+        return refuse("bench: libloci-mpi is not found (%s); build with -DLOCI_MPI=ON and set "
+                      "LD_LIBRARY_PATH to its folder",
                       dlerror());
     loci_status (*begin)(loci_transport *, double, loci_error *);
     void (*end)(loci_transport *);
     /* C has no conversion from an object pointer to a function pointer.  POSIX permits this one. */
     *(void **)&begin = dlsym(library, "loci_mpi_world");
     *(void **)&end = dlsym(library, "loci_mpi_finish");
-    if (!begin || !end) return refuse("bench: libloci-mpi is of another version");
+    if (!begin || !end) return refuse("bench: libloci-mpi has another version than this program");
     if (begin(&t, 0, &e)) return refuse("bench: %s", e.text);
     body(&t, arg);
     end(&t);

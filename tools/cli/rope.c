@@ -159,25 +159,25 @@ static void print_differences(const loci_rope *r)
 {
     const struct { bool holds; const char *text; } notes[] = {
         { r->spread && leftovers(r),
-          "ggml leaves pairs beyond the interleaved sections still; "
-          "here and in transformers they turn by time" },
+          "ggml does not rotate pairs beyond the interleaved sections; loci and transformers "
+          "rotate them by time" },
         { has(r, "scaling=dynamic"),
-          "transformers follows the growing context, and cached keys were turned otherwise; "
-          "here --length decides" },
+          "transformers follows the growing context, so cached keys have other frequencies; loci "
+          "uses --length" },
         { has(r, "scaling=longrope"),
-          "transformers changes lists in mid-generation, vLLM goes by the longest context; "
-          "here --length decides" },
+          "transformers changes lists during generation, vLLM uses the longest context; loci uses "
+          "--length" },
         { has(r, "scaling=yarn") && has(r, "truncate=0"),
-          "llama.cpp rounds the ends of yarn's ramp "
-          "although this model was trained without (truncate=0)" },
+          "llama.cpp rounds the ends of yarn's ramp, but this model was trained without rounding "
+          "(truncate=0)" },
         { has(r, "scaling=yarn"),
           "yarn's ramp is linear in the pair, as in all code; "
           "the paper's text is linear in turns" },
         { r->interleaved && r->offset == 0,
           "files for engines with the other pairing have the channels of q and k permuted" },
         { has(r, "scaling=proportional"),
-          "partial rotary elsewhere means the first channels; "
-          "proportional keeps the pairs of the whole head" },
+          "with proportional, partial rotary rotates pairs of the whole head; elsewhere it rotates "
+          "the first channels" },
     };
     const char *label = "engines differ";
     for (int i = 0; i < COUNT(notes); i++) {
@@ -193,7 +193,7 @@ static void print_beside(const loci_rope *r)
     const bool factor = r->rotates && r->softmax_factor != 1;
     if (r->scale > 0)
         printf("    %-20s%.10g on q.k%s\n", "scale", r->scale,
-               factor ? ", the softmax factor included" : "");
+               factor ? ", including the softmax factor" : "");
     if (r->softcap > 0) printf("    %-20sscores stay below %g\n", "softcap", r->softcap);
     if (r->sink) printf("    %-20sa learned logit per head joins the softmax\n", "sink");
     if (r->window > 0)
@@ -223,7 +223,7 @@ static bool print_rotation(const loci_rope *r)
            r->interleaved ? "interleaved (2t, 2t + 1)" : "half (t, t + dim/2)");
     printf("channels %d-%d of 0-%d\n", r->offset, r->offset + r->dim - 1, r->head_dim - 1);
     printf("    %-20s%.17g\n    %-20s%s\n", "base", r->base, "scaling", r->scaling);
-    if (strcmp(r->scaling, "none")) print_pairs("moved by it", moved, stays - 1, pairs, "");
+    if (strcmp(r->scaling, "none")) print_pairs("changed by it", moved, stays - 1, pairs, "");
     if (has(r, "mrope:"))
         printf("    %-20s%d time, %d height, %d width, %s\n", "sections", r->sections[0],
                r->sections[1], r->sections[2], r->spread ? "interleaved" : "chunked");
@@ -251,7 +251,7 @@ static bool print_layer(const loci_rope *r)
 {
     if (r->rotates) return print_rotation(r);
     const bool nothing = !strncmp(r->encoding, "nope", 4);
-    printf("    %-20s%s\n", "no rotation", nothing ? "positions play no role here" : r->encoding);
+    printf("    %-20s%s\n", "no rotation", nothing ? "positions have no effect here" : r->encoding);
     print_beside(r);
     return true;
 }
@@ -276,7 +276,8 @@ static bool print_all(const loci_model *m, const char *path, double length)
         else if (kinds < MAX_KINDS) kind[kinds++] = r;
         else
             loci_rope_free(&r),
-                ok = refuse("%s: more than %d kinds of layers; --layer shows one", path, MAX_KINDS);
+                ok = refuse("%s: more than %d kinds of layers; use --layer to show one",
+                            path, MAX_KINDS);
     }
     if (ok) printf("%s%s%s  %d layers", PAINT("1"), loci_model_type(m), PAINT("0"), layers);
     if (ok && kind[0].trained_length > 0)
@@ -305,12 +306,12 @@ static bool print_all(const loci_model *m, const char *path, double length)
 
 enum { ROPE_LAYER, ROPE_LENGTH, ROPE_JSON, ROPE_ENCODING };
 static const struct flag rope_flags[] = {
-    [ROPE_LAYER]    = { "layer", NULL, "N", "of --json and --encoding; 0" },
+    [ROPE_LAYER]    = { "layer", NULL, "N", "layer for --json and --encoding (default 0)" },
     [ROPE_LENGTH]   = { "length", NULL, "L",
-                        "positions in the context, for dynamic and longrope; the trained" },
-    [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object about the layer" },
+                        "context length, for dynamic and longrope (default: the trained one)" },
+    [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object for the layer" },
     [ROPE_ENCODING] = { "encoding", NULL, NULL,
-                        "the text that makes loci attend as this layer does" },
+                        "the encoding text of the layer's attention" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -334,7 +335,7 @@ static int rope_run(const struct args *a)
     loci_model *m;
     loci_rope r;
     if (a->rest_count != 1)
-        return fail("rope: one config.json or GGUF file is wanted, not %d", a->rest_count);
+        return fail("rope: give one config.json or GGUF file, not %d", a->rest_count);
     if (!args_whole(a, ROPE_LAYER, 0, 1 << 20, &layer)) return EXIT_ERROR;
     const char *given = a->value[ROPE_LENGTH];
     if (given && (!parse_whole(given, &length) || length < 1 || length > INT64_C(1000000000000)))
@@ -363,15 +364,15 @@ static int rope_run(const struct args *a)
 }
 
 const struct command cmd_rope = {
-    .name = "rope", .brief = "how a model turns queries and keys, read from its files",
+    .name = "rope", .brief = "show how a model rotates queries and keys, from its files",
     .synopsis = "loci rope PATH [--layer N] [--length L] [--json | --encoding]",
     .about =
-        "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer:\n"
-        "    which channels form pairs, their wavelengths in positions, which never complete\n"
-        "    a turn within the trained length, what the scaling moved, what scores and\n"
-        "    weights have beside it, and where engines are known to differ.  Unknown scaling\n"
-        "    types, unknown keys beside them, and model types whose pairing would be a guess\n"
-        "    are errors.\n",
+        "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer it\n"
+        "    prints the pairing of channels, the wavelengths in positions, the pairs that\n"
+        "    never complete a turn within the trained length, the changes by the scaling,\n"
+        "    everything else that affects scores and weights, and known differences between\n"
+        "    engines.  Unknown scaling types, unknown keys of a scaling, and model types\n"
+        "    whose pairing would be a guess are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
     .operand_text = "@file",

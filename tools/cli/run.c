@@ -10,16 +10,16 @@
 enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
     [OUTPUT]  = { "output", "o", "FILE:@file",
-                  "write the results there, as safetensors (one case only)" },
+                  "write the results to FILE, as safetensors (one case only)" },
     [DTYPE]   = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
-                  "f32 (default), f64, or the storage bf16 or f16" },
+                  "f32 (default), f64, or bf16 or f16 for storage" },
     [FAST]    = { "fast", NULL, NULL,
-                  "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
+                  "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [ISA]     = { "isa", NULL, "NAME:@isa",
-                  "an instruction set that 'loci info' lists (default: the best)" },
-    [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
+                  "an instruction set of 'loci info' (default: the best)" },
+    [THREADS] = { "threads", NULL, "N", "threads (default 1; results do not depend on them)" },
     [ENGINE]  = { "engine", NULL, "NAME:fused|reference",
-                  "fused (default), or reference: the float64 definition" },
+                  "fused (default), or reference: the definition in float64" },
     [TOL]     = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
     { NULL, NULL, NULL, NULL }
 };
@@ -88,7 +88,7 @@ static loci_status compute(struct case_file *c, bool reference, const loci_host 
 {
     struct task *t = &c->task;
     t->call.host = host;
-    t->error = (loci_error){ .text = "this call is impossible" };
+    t->error = (loci_error){ .text = "this call is too large" };
     if (reference) return task_reference(t, c->backward);
     loci_status status = task_prepare(t, c->max_distance, c->backward);
     if (!status) status = task_forward(t);
@@ -151,7 +151,7 @@ static bool parse_tol(const char *text, double tol[2])
     if (sscanf(text, "%63[^,],%63[^,]%c", f, g, &more) == 2 && parse_number(f, &tol[0])
         && parse_number(g, &tol[1]) && tol[0] >= 0 && tol[1] >= 0)
         return true;
-    return refuse("run: --tol must be two numbers, none negative, as in 1e-5,1e-4, not '%s'", text);
+    return refuse("run: --tol must be two non-negative numbers such as 1e-5,1e-4, not '%s'", text);
 }
 
 /* A broken case does not stop later ones.  The program returns the worst of their codes. */
@@ -169,7 +169,7 @@ static int run(const struct args *a)
         return EXIT_ERROR;
     if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
     if (a->rest_count > 1 && a->value[OUTPUT])
-        return fail("run: -o takes the results of one case, and %d are given", a->rest_count);
+        return fail("run: -o needs exactly one case, not %d", a->rest_count);
     if (!args_output(a, OUTPUT)) return EXIT_ERROR;
     if (reference && a->value[DTYPE] && dtypes[dtype] != LOCI_F64)
         return fail("run: the reference computes in f64 only, not in %s", a->value[DTYPE]);
@@ -187,26 +187,26 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_run = {
-    .name = "run", .brief = "compute case files, and compare with what they expect",
+    .name = "run", .brief = "compute case files and compare with the expected results",
     .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--fast] [--isa NAME] [--threads N]\n"
                 "             [--engine NAME] [--tol F,G]",
     .about =
-        "    A case is a safetensors file that holds a whole problem: in its metadata\n"
-        "    loci.case = 1, loci.encoding and, if need be, loci.stage, loci.mask,\n"
-        "    loci.window_left, loci.window_right, loci.scale, loci.role and loci.tol; the\n"
-        "    tensors q, k, v (or x); those of the encoding as param.ENCODING.NAME; optionally\n"
-        "    positions (q_pos, k_pos; pos), segments (q_seg, k_seg) and cotangents (dout,\n"
-        "    dlse, drem, dae).  With a cotangent all gradients are computed too.\n"
+        "    A case is a safetensors file that contains a complete problem.  Its metadata has\n"
+        "    loci.case = 1, loci.encoding and, if needed, loci.stage, loci.mask,\n"
+        "    loci.window_left, loci.window_right, loci.scale, loci.role and loci.tol.  Its\n"
+        "    tensors are q, k, v (or x); those of the encoding as param.ENCODING.NAME; and\n"
+        "    optionally positions (q_pos, k_pos; pos), segments (q_seg, k_seg) and cotangents\n"
+        "    (dout, dlse, drem, dae).  With a cotangent, all gradients are computed too.\n"
         "\n"
-        "    Results are out, lse (or rem), ae (tape), and d.NAME for each input.  Where the\n"
-        "    case holds expect.NAME, a line says how far the result is from it: the largest\n"
-        "    difference, the same relative to the largest expected value, and the bound f (1\n"
-        "    + largest expected value), where f is the first number of loci.tol for results\n"
-        "    and the second one for gradients (usually 2e-5 and 2e-4).  With --dtype bf16 or\n"
-        "    f16 the inputs are rounded first, and f is larger by 2^-6 or 2^-9 for results,\n"
-        "    by 2^-3 or 2^-6 for gradients; --fast doubles that.  The file that -o writes has\n"
-        "    the results under their names, without expect., and the same bytes whatever the\n"
-        "    instruction set and the number of threads, but for --fast.\n",
+        "    Results are out, lse (or rem), ae (tape), and d.NAME for each input.  If the case\n"
+        "    has expect.NAME, a line shows the largest difference from it, the same relative\n"
+        "    to the largest expected value, and the bound f (1 + largest expected value).  f\n"
+        "    is the first number of loci.tol for results and the second one for gradients\n"
+        "    (default 2e-5 and 2e-4).  With --dtype bf16 or f16 the inputs are rounded first,\n"
+        "    and f is larger by 2^-6 or 2^-9 for results, by 2^-3 or 2^-6 for gradients;\n"
+        "    --fast doubles that.  The file of -o has the results under their names, without\n"
+        "    expect.  Its bytes do not depend on the instruction set or the number of\n"
+        "    threads, except with --fast.\n",
     .examples =
         "    loci run case.safetensors\n"
         "    loci run case.safetensors -o result.safetensors --threads 2\n"

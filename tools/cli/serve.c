@@ -47,8 +47,8 @@ static bool answer(struct problem *p, struct contender *c)
         int64_t steps;
         line[strcspn(line, "\n")] = 0;
         if (!parse_whole(line, &steps) || steps < 1 || steps > MOST_STEPS)
-            return refuse("bench: --serve reads numbers of steps from 1 to %d, one per line, "
-                          "not '%s'", MOST_STEPS, line);
+            return refuse("bench: --serve reads a number of steps from 1 to %d per line, not '%s'",
+                          MOST_STEPS, line);
         if (!contender_call(p, c, (int)steps, &probe, &call)) return false;
         print_call(&call);
     }
@@ -103,7 +103,7 @@ static int serve_forked(struct problem *p, const char *encoding)
     loci_host pool;
     if (p->threads > 1) {
         if (loci_pool_create(&pool, p->threads))
-            return fail("bench: %d threads cannot be started", p->threads);
+            return fail("bench: cannot start %d threads", p->threads);
         p->host = &pool;
     }
     const int code = serve(p, encoding);
@@ -142,10 +142,11 @@ static bool failed(struct server *s)
     if (!fgets(said, sizeof said, s->said)) said[0] = 0;
     said[strcspn(said, "\n")] = 0;
     const char *text = strncmp(said, "loci: ", 6) ? said : said + 6;
-    if (!s->program) return refuse("%s", *text ? text : "bench: a process ended too early");
+    if (!s->program) return refuse("%s", *text ? text :
+                                   "bench: a process ended before it answered");
     if (!*text) text = "it does not answer as 'loci bench --serve' does";
     if (strstr(text, "unknown option '--serve'"))
-        text = "it is a loci without 'bench --serve', which came after it was built";
+        text = "it is an older loci, without 'bench --serve'";
     return refuse("bench: --against %s: %s", s->program, text);
 }
 
@@ -179,7 +180,7 @@ bool server_open(struct server *s, struct problem *p, const char *encoding, cons
     int pair[2];
     *s = (struct server){ .program = program, .said = tmpfile() };
     if (!s->said || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-        return refuse("bench: no process can be started: %s", strerror(errno));
+        return refuse("bench: cannot start a process: %s", strerror(errno));
     fcntl(pair[0], F_SETFD, FD_CLOEXEC);
     fflush(stdout);
     s->pid = fork();
@@ -195,7 +196,7 @@ bool server_open(struct server *s, struct problem *p, const char *encoding, cons
     close(pair[1]);
     s->to = pair[0];
     s->from = fdopen(pair[0], "r");
-    if (s->pid < 0 || !s->from) return refuse("bench: no process can be started");
+    if (s->pid < 0 || !s->from) return refuse("bench: cannot start a process");
     return read_ready(s);
 }
 

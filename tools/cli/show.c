@@ -11,17 +11,17 @@
 #include "show/example.h"
 
 static const struct flag flags[] = {
-    [WHAT]     = { "what", NULL, "WORD:@figure", "one of the words above alone" },
-    [HEAD]     = { "head", NULL, "N", "the head of a map, from 0 (default 0)" },
+    [WHAT]     = { "what", NULL, "WORD:@figure", "show only this one of the words above" },
+    [HEAD]     = { "head", NULL, "N", "head of a map, from 0 (default 0)" },
     [HEADS]    = { "heads", NULL, "H", "heads (default 8)" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
     [LEN]      = { "len", NULL, "L", "positions (default 64)" },
-    [SEED]     = { "seed", NULL, "S", "of all that is random (default 1)" },
+    [SEED]     = { "seed", NULL, "S", "seed of random numbers (default 1)" },
     [TENSORS]  = { "tensors", NULL, "FILE:@file",
-                   "learned tensors, a safetensors file (t5.table, ...)" },
+                   "learned tensors from a safetensors file (t5.table, ...)" },
     [COMPARE]  = { "compare", NULL, "LIST:@encoding,",
-                   "several encodings side by side, with commas between" },
-    [ALL]      = { "all", NULL, NULL, "every encoding of 'loci list'; with --what properties" },
+                   "several encodings side by side, separated by commas" },
+    [ALL]      = { "all", NULL, NULL, "every encoding of 'loci list'; needs --what properties" },
     [EXAMPLE]  = { "example", NULL, NULL, "the textbook's example, step by step" },
     [SVG]      = { "svg", NULL, "FILE:@file", "write a picture" },
     [HTML]     = { "html", NULL, "FILE:@file", "write a page of all figures, without scripts" },
@@ -52,7 +52,8 @@ static bool read_tensors(const char *path, struct given_file *g)
             return refuse("%s: tensor '%.64s' must be F32, F64, BF16 or F16, not %s", path, t->name,
                           loci_safetensors_type_name(t->type));
         if (t->rank > COUNT(g->list->shape))
-            return refuse("%s: tensor '%.64s' has %d dimensions, more than %d", path, t->name,
+            return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed",
+                          path, t->name,
                           t->rank, COUNT(g->list->shape));
         void *raw = alloc((size_t)t->count, stored_size(types[k]));
         g->data[i] = alloc((size_t)t->count, sizeof(double));
@@ -286,13 +287,13 @@ static int run(const struct args *a)
     int what, code = EXIT_ERROR;
     const bool one = !a->value[ALL] && !a->value[COMPARE];
     if (a->rest_count != one)
-        return fail(one ? "show: one encoding or model is wanted, for example: loci show alibi"
-                        : "show: --all and --compare say which encodings; '%s' is one too many",
+        return fail(one ? "show: give one encoding or model, for example: loci show alibi"
+                        : "show: --all and --compare already select the encodings; leave out '%s'",
                     a->rest_count ? a->rest[0] : "");
-    if (a->value[ALL] && a->value[COMPARE]) return fail("show: either --all or --compare");
+    if (a->value[ALL] && a->value[COMPARE]) return fail("show: give either --all or --compare");
     if (!read_wish(a, &w) || !read_what(a, &what)) return EXIT_ERROR;
     if (!args_output(a, SVG) || !args_output(a, HTML) || !args_output(a, OUTPUT)) return EXIT_ERROR;
-    if (a->value[EXAMPLE]) return one ? example(a) : fail("show: --example goes with one encoding");
+    if (a->value[EXAMPLE]) return one ? example(a) : fail("show: --example needs one encoding");
     if (a->value[TENSORS] && !read_tensors(a->value[TENSORS], &g))
         return free_tensors(&g), EXIT_ERROR;
     w.given_count = g.count, w.given = g.list;
@@ -309,24 +310,25 @@ static int run(const struct args *a)
 
 const struct command cmd_show = {
     .name = "show",
-    .brief = "what an encoding looks like, and its properties, measured",
+    .brief = "show what an encoding looks like, and its measured properties",
     .synopsis = "loci show ENCODING|MODEL [--what WORD] [--head N] [--len L] [--svg|--html FILE] "
                 "[--json]",
     .about =
-        "    Draws an encoding from the engine itself: scores of all pairs, curves by distance,\n"
-        "    wavelengths, rows that are added, what attention then looks at; and measures what\n"
-        "    textbooks ask: is it invariant to translation, symmetric, falling, bounded?  A\n"
-        "    config.json or GGUF file stands for its first layer.  Terminals get blocks and\n"
-        "    colours, pipes plain letters.  There is, as far as the encoding has it:\n"
+        "    Draws an encoding as the engine computes it: scores of all pairs, curves by\n"
+        "    distance, wavelengths, rows that are added, weights of attention.  It also\n"
+        "    measures properties: is the encoding invariant to translation, symmetric,\n"
+        "    falling, bounded?  A config.json or GGUF file stands for its first layer.  A\n"
+        "    terminal shows blocks and colours, a pipe plain letters.  What is shown depends\n"
+        "    on the encoding:\n"
         "\n"
         "    map         what is added to the score of each query and key\n"
-        "    curve       the same by distance; of rotations what turning leaves of q.k\n"
+        "    curve       the same by distance; for rotations, q.k after rotation\n"
         "    spectrum    positions per turn, pair by pair\n"
-        "    angles      a vector, turned; of several axes the plane\n"
+        "    angles      a rotated vector; for several axes, the plane\n"
         "    embedding   the rows that are added to tokens\n"
-        "    similarity  how like each other those rows are\n"
-        "    attention   what rows then give to keys, with the encoding and without\n"
-        "    properties  what was measured, with the largest deviation and the cases\n",
+        "    similarity  the similarity of these rows\n"
+        "    attention   weights of rows and keys, with the encoding and without\n"
+        "    properties  measured properties, with the largest deviation and the cases\n",
     .examples = "    loci show alibi\n"
                 "    loci show rope:pairing=half --what spectrum --svg rope.svg\n"
                 "    loci show --compare alibi,kerple,t5,fire -o compare.html\n"

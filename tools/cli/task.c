@@ -220,8 +220,9 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
 {
     t->table_bytes = loci_tables_size(t->plan, max_distance);
     if (t->table_bytes == 0 || t->table_bytes > MAX_TABLE_BYTES)
-        return impossible(t, "positions are so far apart "
-                             "that the encoding's tables would not fit into 256 MiB");
+        return impossible(t,
+                          "positions are so far apart that the encoding's tables would need more "
+                          "than 256 MiB");
     t->tables = task_alloc(t, t->table_bytes, 1);
     loci_status status = loci_prepare_on(t->call.host, t->plan, max_distance,
                                          (const void *const *)t->data, t->tables, &t->error);
@@ -233,7 +234,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
         size_t bytes = loci_workspace(t->plan, &t->call, pass);
         if (bytes == 0)
             return t->error.text[0] ? LOCI_BAD_ARG
-                                    : impossible(t, "a call of these sizes is impossible");
+                                    : impossible(t, "a call of these sizes is too large");
         if (bytes > t->work_bytes) t->work_bytes = bytes;
     }
     if (t->work_bytes) t->work = task_alloc(t, t->work_bytes, 1);

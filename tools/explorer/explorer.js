@@ -65,11 +65,11 @@ const find = name => table.encodings.find(e => e.name === name);
 
 const usual = { text: "alibi", what: "map", len: 64, heads: 8, dim: 64, head: 0, seed: 1 };
 const problem = [
-    { name: "len", label: "Length", low: 2, high: table.most.len, help: "tokens" },
-    { name: "heads", label: "Heads", low: 1, high: table.most.heads },
-    { name: "dim", label: "Head width", low: 2, high: table.most.dim, help: "channels of a head" },
-    { name: "head", label: "Head", low: 0, high: table.most.heads - 1, help: "the one that is shown, from 0" },
-    { name: "seed", label: "Seed", low: 1, high: table.most.seed, help: "of random tensors and vectors" },
+    { name: "len", label: "Length", min: 2, max: table.most.len, help: "tokens" },
+    { name: "heads", label: "Heads", min: 1, max: table.most.heads },
+    { name: "dim", label: "Head width", min: 2, max: table.most.dim, help: "channels of a head" },
+    { name: "head", label: "Head", min: 0, max: table.most.heads - 1, help: "the one that is shown, from 0" },
+    { name: "seed", label: "Seed", min: 1, max: table.most.seed, help: "of random tensors and vectors" },
 ];
 let state = { ...usual }, shown = usual.what;   // shown: state.what, where this encoding has it
 
@@ -136,7 +136,7 @@ function setOption(part, name, value, done, source) {
 // A slider has 1000 steps.  What it covers is what one would try, by powers where that is much;
 // the field beside it takes all that is allowed.
 const STEPS = 1000;
-function scale({ low, high, usual: middle, kind }) {
+function scale({ min: low, max: high, default_value: middle, kind }) {
     if (low < 0 && low < -10 * Math.max(1, Math.abs(middle))) low = -10 * Math.max(1, Math.abs(middle));
     if (low > 0) low = Math.max(low, middle / 1000);
     high = Math.min(high, 1000 * Math.max(1, Math.abs(middle)), low < -1 ? -low : Infinity);
@@ -150,15 +150,15 @@ function scale({ low, high, usual: middle, kind }) {
         : { to: x => STEPS * (x - low) / (high - low), from: t => round(low + (high - low) * t / STEPS) };
 }
 // A control is { row, set(value, source) }; it calls give(value, done, source) with texts, "" for
-// the usual.
+// the default.
 function numberControl(id, o, give) {
-    const field = make("input", { id, type: "number", min: o.low, max: o.high,
-        step: o.kind === "whole" ? 1 : "any", placeholder: o.must ? "must be given" : o.usual ?? "by rule" });
+    const field = make("input", { id, type: "number", min: o.min, max: o.max,
+        step: o.kind === "whole" ? 1 : "any", placeholder: o.required ? "required" : o.default_value ?? "by rule" });
     const row = make("div", { className: "pair" }, field);
     let slider;
     field.addEventListener("input", () => give(field.value, false, field));
     field.addEventListener("change", () => give(field.value, true, field));
-    if (o.usual !== null) {
+    if (o.default_value !== null) {
         const by = scale(o);
         slider = make("input", { type: "range", min: 0, max: STEPS, step: 1,
             attributes: { "aria-label": `${o.label ?? o.name}, slider` } });
@@ -182,19 +182,19 @@ function numberControl(id, o, give) {
     }
     return { row, set(value, source) {
         if (field !== source) field.value = value;
-        slider?.follow(value === "" ? o.usual : Number(value), source);
+        slider?.follow(value === "" ? o.default_value : Number(value), source);
     } };
 }
 function wordControl(id, o, give) {
-    const words = o.words.split("|"), first = o.must || o.usual === null ? null : words[o.usual];
+    const words = o.words.split("|"), first = o.required || o.default_value === null ? null : words[o.default_value];
     const field = make("select", { id });
-    if (first === null) field.append(make("option", { value: "", textContent: o.must ? "—" : "by rule" }));
+    if (first === null) field.append(make("option", { value: "", textContent: o.required ? "—" : "by rule" }));
     for (const word of words) field.append(make("option", { value: word, textContent: word }));
     field.addEventListener("change", () => give(field.value === first ? "" : field.value, true, field));
     return { row: field, set(value) { field.value = value === "" ? first ?? "" : value; } };
 }
 function textControl(id, o, give) {
-    const field = make("input", { id, type: "text", placeholder: o.must ? "must be given" : "none" });
+    const field = make("input", { id, type: "text", placeholder: o.required ? "required" : "none" });
     field.addEventListener("input", () => give(field.value, false, field));
     field.addEventListener("change", () => give(field.value, true, field));
     return { row: field, set(value, source) { if (field !== source) field.value = value; } };
@@ -209,7 +209,7 @@ function control(id, o, give) {
     return { ...made, element: make("div", { className: "field" }, label, made.row, help) };
 }
 
-// Those of an encoding: what is usual by a rule waits under "more", unless the text has it.
+// Those of an encoding: one whose default is a rule waits under "more", unless the text has it.
 let built = "", controls = [];
 function buildPart(part, i, alone) {
     const e = find(part.name), box = make("fieldset", {}, make("legend", { textContent: part.name }));
@@ -220,7 +220,7 @@ function buildPart(part, i, alone) {
     for (const o of e.options) {
         const c = control(`option-${i}-${o.name}`, o, (...given) => setOption(i, o.name, ...given));
         controls.push({ part: i, option: o, ...c });
-        const later = e.options.length > 6 && !o.must && o.usual === null && !part.options.has(o.name);
+        const later = e.options.length > 6 && !o.required && o.default_value === null && !part.options.has(o.name);
         (later ? more : box).append(c.element);
     }
     if (more.children.length > 1) box.append(more);
@@ -308,7 +308,7 @@ $("text").addEventListener("change", () => changed());
 $("add").addEventListener("click", () => { state.text += "+" + find($("more").value).example; changed(); });
 $("controls").addEventListener("submit", event => event.preventDefault());
 for (const p of problem) {
-    const o = { ...p, kind: "whole", usual: usual[p.name] };
+    const o = { ...p, kind: "whole", default_value: usual[p.name] };
     p.control = control(p.name, o, (value, ...how) => {
         state[p.name] = value === "" ? usual[p.name] : Number(value);
         changed(...how);

@@ -26,7 +26,7 @@ static struct show *shown;
 EXPORT(room) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
-    loci_fail(&error, LOCI_BAD_ARG, "a text of %d bytes is too long for this page, which takes %d",
+    loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d",
               n, MOST_TEXT);
     return NULL;
 }
@@ -55,10 +55,10 @@ static void add_option(struct text *t, const loci_option *o)
     add_text(t, "name", o->name);
     add_text(t, "help", o->help);
     add_text(t, "words", o->words ? o->words : "");
-    text_add(t, ",\"must\":%s", o->must ? "true" : "false");
-    add_number(t, "usual", o->must ? NAN : o->usual);
-    add_number(t, "low", o->low);
-    add_number(t, "high", o->high);
+    text_add(t, ",\"required\":%s", o->required ? "true" : "false");
+    add_number(t, "default_value", o->required ? NAN : o->default_value);
+    add_number(t, "min", o->min);
+    add_number(t, "max", o->max);
     text_add(t, "}");
 }
 static void add_encoding(struct text *t, const loci_encoding_info *e)
@@ -114,7 +114,7 @@ static loci_status open(double len, double dim, double heads, double head, doubl
     TRY(check("head", head, 0, heads - 1));
     TRY(check("seed", seed, 1, MOST_SEED));
     CHECK(&error, len * dim * heads <= MOST_NUMBERS, LOCI_BAD_ARG,
-          "length x dim x heads is %.0f, and this page goes to %d", len * dim * heads,
+          "length x dim x heads is %.0f, but this page accepts at most %d", len * dim * heads,
           MOST_NUMBERS);
     const struct wish w = { .encoding = given, .heads = (int)heads, .dim = (int)dim,
                             .head = (int)head, .len = (ptrdiff_t)len, .seed = (uint64_t)seed };
@@ -154,7 +154,7 @@ EXPORT(figures) const char *page_figures(int what, int form)
     text_free(&t);
     error = (loci_error){ 0 };
     if (!shown || what < 0 || what >= SHOW_COUNT) {
-        loci_fail(&error, LOCI_BAD_ARG, "there is nothing to show");
+        loci_fail(&error, LOCI_BAD_ARG, "this encoding has nothing to show");
         return NULL;
     }
     const loci_status status = show_figures(shown, (enum show_what)what, list, &count, &error);

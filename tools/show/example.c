@@ -229,6 +229,6 @@ loci_status example_print(struct text *t, const char *name, loci_error *e)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
                  all[i].name);
     }
-    return loci_fail(e, LOCI_BAD_ARG, "'%.80s' has no worked example; there are some of %s", name,
+    return loci_fail(e, LOCI_BAD_ARG, "'%.80s' has no worked example; these have one: %s", name,
                      list);
 }

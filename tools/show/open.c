@@ -107,7 +107,7 @@ static loci_status check_count(const loci_tensor *t, loci_error *e)
     double n = 1;
     for (int k = 0; k < t->rank; k++) n *= (double)t->shape[k];
     CHECK(e, n <= MOST, LOCI_UNSUPPORTED,
-          "tensor %s.%s has %.0f numbers; what is shown has %d at most", t->encoding, t->name, n,
+          "tensor %s.%s has %.0f numbers, but at most %d are supported", t->encoding, t->name, n,
           MOST);
     return LOCI_OK;
 }
