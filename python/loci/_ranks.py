@@ -264,7 +264,7 @@ def alone(what: str) -> None:
 
 
 FAR = 1 << 62
-NOTHING = "call must not be NULL"
+NOTHING = "call must not be None"
 
 
 class Ranks:
