@@ -106,7 +106,9 @@ int main(int argc, char **argv)
     static const char *const usual[] = { "nope", "rope:pairing=half", "t5", "alibi" };
     static const ptrdiff_t lens[] = { 16, 128 };
     const int n = argc > 1 ? argc - 1 : (int)(sizeof usual / sizeof *usual);
-    fill(q, sizeof q / sizeof *q), fill(k, sizeof k / sizeof *k), fill(v, sizeof v / sizeof *v);
+    fill(q, sizeof q / sizeof *q);
+    fill(k, sizeof k / sizeof *k);
+    fill(v, sizeof v / sizeof *v);
     fill(learned, sizeof learned / sizeof *learned);
     printf("%-24s %5s %9s %18s %11s %14s\n", "us a call", "len", "forward", "append + forward",
            "workspace", "- with a cache");

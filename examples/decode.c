@@ -46,7 +46,9 @@ static struct layer make(int keys_rotated)
 
 static void attend(const struct layer *l, loci_call *call)
 {
-    call->error = &e, call->tables_bytes = l->tables_bytes, call->work_bytes = l->work_bytes;
+    call->error = &e;
+    call->tables_bytes = l->tables_bytes;
+    call->work_bytes = l->work_bytes;
     if (loci_forward(l->plan, l->tables, l->work, call)) stop("forward");
 }
 
@@ -84,8 +86,9 @@ static int differing(int from, int n)
 
 int main(void)
 {
-    fill(q[0][0], HEADS * ALL * DIM), fill(k[0][0], KV_HEADS * ALL * DIM),
-        fill(v[0][0], KV_HEADS * ALL * DIM);
+    fill(q[0][0], HEADS * ALL * DIM);
+    fill(k[0][0], KV_HEADS * ALL * DIM);
+    fill(v[0][0], KV_HEADS * ALL * DIM);
     struct layer whole = make(0), cached = make(1);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = ALL, .k_len = ALL, .q.data = q, .k.data = k,
                                .v.data = v, .o.data = o);
@@ -100,7 +103,11 @@ int main(void)
         printf("token %d: %d rows differ\n", t, w);
         wrong += w;
     }
-    free(whole.tables), free(cached.tables), free(whole.work), free(cached.work);
-    loci_plan_destroy(whole.plan), loci_plan_destroy(cached.plan);
+    free(whole.tables);
+    free(cached.tables);
+    free(whole.work);
+    free(cached.work);
+    loci_plan_destroy(whole.plan);
+    loci_plan_destroy(cached.plan);
     return wrong != 0;
 }

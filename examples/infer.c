@@ -122,7 +122,8 @@ static void make_input(const loci_tensor *t, const float *w, float *to, int rows
 
 static void new_layer(struct layer *l)
 {
-    l->wq = new_weights(MODEL * WIDE, 0.4f), l->wk = new_weights(MODEL * NARROW, 0.4f),
+    l->wq = new_weights(MODEL * WIDE, 0.4f);
+    l->wk = new_weights(MODEL * NARROW, 0.4f);
     l->wv = new_weights(MODEL * NARROW, 0.4f);
     l->wo = new_weights(WIDE * MODEL, 0.4f);
     for (int i = 0; i < tensors; i++) {
@@ -168,7 +169,9 @@ static void run(const int *token, int from, int rows)
     for (const struct layer *l = layers; l < layers + LAYERS; l++) {
         for (int r = 0; r < rows; r++) {
             normalise(n[r], x[r]);
-            project(q, r, l->wq, WIDE), project(k, r, l->wk, NARROW), project(v, r, l->wv, NARROW);
+            project(q, r, l->wq, WIDE);
+            project(k, r, l->wk, NARROW);
+            project(v, r, l->wv, NARROW);
         }
         for (int i = 0; i < tensors; i++)
             if (l->input[i]) make_input(&list[i], l->input[i], l->data[i], rows);
@@ -209,11 +212,14 @@ int main(int argc, char **argv)
                                   .max_len = ALL, .keys_rotated = 1);
     if (loci_plan_create(&plan, &d, &e)) stop(e.text);
     tensors = loci_tensors(plan, list, MAX_TENSORS);
-    embedding = new_weights(TOKENS * MODEL, 1), unembedding = new_weights(MODEL * TOKENS, 1);
+    embedding = new_weights(TOKENS * MODEL, 1);
+    unembedding = new_weights(MODEL * TOKENS, 1);
     for (int l = 0; l < LAYERS; l++) new_layer(&layers[l]);
     /* room for either storage */
-    q = take(ALL * WIDE * sizeof(float)), o = take(ALL * WIDE * sizeof(float));
-    k = take(ALL * NARROW * sizeof(float)), v = take(ALL * NARROW * sizeof(float));
+    q = take(ALL * WIDE * sizeof(float));
+    o = take(ALL * WIDE * sizeof(float));
+    k = take(ALL * NARROW * sizeof(float));
+    v = take(ALL * NARROW * sizeof(float));
     const loci_call most = call_of(&layers[0], 0, ALL);
     work_bytes = loci_workspace(plan, &most, 0);
     work = take(work_bytes);

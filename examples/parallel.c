@@ -81,7 +81,9 @@ int main(int argc, char **argv)
         for (int d = 0; d < list[i].rank; d++) numbers *= (size_t)list[i].shape[d];
         float *x = malloc(numbers * sizeof *x);
         loci_tensor_init(plan, i, 1, x);
-        tensors[i] = x, dtensors[i] = malloc(numbers * sizeof *x), counts[i] = numbers;
+        tensors[i] = x;
+        dtensors[i] = malloc(numbers * sizeof *x);
+        counts[i] = numbers;
     }
     const size_t tables_bytes = loci_tables_size(plan, ROWS);
     void *tables = aligned_alloc(64, tables_bytes);
@@ -110,7 +112,11 @@ int main(int argc, char **argv)
     }
     loci_call call = LOCI_CALL(.batch = 1, .q_len = (ptrdiff_t)mine, .k_len = (ptrdiff_t)mine,
                                .error = &e, .tables_bytes = tables_bytes);
-    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = lse;
+    call.q.data = q;
+    call.k.data = k;
+    call.v.data = v;
+    call.o.data = o;
+    call.lse = lse;
     call.work_bytes = loci_parallel_workspace(plan, &call, &all, 1);
     void *work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_parallel_forward(plan, tables, work, &call, &all)) stop(e.text);
@@ -118,7 +124,10 @@ int main(int argc, char **argv)
 
     /* Gradients: those of rows and keys stay with their owners, those of tables all ranks have. */
     loci_grad grad = LOCI_GRAD(.dtensors = dtensors);
-    grad.dout.data = dout, grad.dq.data = dq, grad.dk.data = dk, grad.dv.data = dv;
+    grad.dout.data = dout;
+    grad.dq.data = dq;
+    grad.dk.data = dk;
+    grad.dv.data = dv;
     if (loci_parallel_backward(plan, tables, work, &call, &grad, &all)) stop(e.text);
     print_sum("dq", &transport, hash(dq, HEADS * mine));
     print_sum("dk and dv", &transport, hash(dk, KV_HEADS * mine) + hash(dv, KV_HEADS * mine));
@@ -127,8 +136,16 @@ int main(int argc, char **argv)
         for (size_t c = 0; c < counts[i]; c++)
             norm += ((float *)dtensors[i])[c] * ((float *)dtensors[i])[c];
     if (transport.rank == 0) printf("%-10s %.17g\n", "tables", norm);
-    free(work), free(q), free(k), free(v), free(o), free(lse);
-    free(dq), free(dk), free(dv), free(dout);
+    free(work);
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+    free(lse);
+    free(dq);
+    free(dk);
+    free(dv);
+    free(dout);
 
     /* One more token: its key goes to the last owner, and its row is the same everywhere. */
     const int64_t keys = ROWS + 1, each = (keys / CHUNK / transport.ranks + 1) * CHUNK;
@@ -139,21 +156,36 @@ int main(int argc, char **argv)
     }
     all.count = transport.ranks;
     const loci_share *own = &shares[transport.rank];
-    q = take(HEADS, 1), k = take(KV_HEADS, own->count), v = take(KV_HEADS, own->count);
+    q = take(HEADS, 1);
+    k = take(KV_HEADS, own->count);
+    v = take(KV_HEADS, own->count);
     o = take(HEADS, 1);
     fill(q, 0, HEADS, ROWS, 1, 0, 1);
     fill(k, 1, KV_HEADS, own->first, own->count, 0, own->count);
     fill(v, 2, KV_HEADS, own->first, own->count, 0, own->count);
-    call.q_len = 1, call.k_len = (ptrdiff_t)own->count;
-    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = NULL;
+    call.q_len = 1;
+    call.k_len = (ptrdiff_t)own->count;
+    call.q.data = q;
+    call.k.data = k;
+    call.v.data = v;
+    call.o.data = o;
+    call.lse = NULL;
     call.work_bytes = loci_parallel_decode_workspace(plan, &call, &all);
     work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_parallel_decode(plan, tables, work, &call, &all)) stop(e.text);
     if (transport.rank == 0)
         printf("%-10s %016llx\n", "token", (unsigned long long)hash(o, HEADS));
 
-    free(work), free(q), free(k), free(v), free(o), free(tables);
-    for (int i = 0; i < n; i++) free((void *)tensors[i]), free(dtensors[i]);
+    free(work);
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+    free(tables);
+    for (int i = 0; i < n; i++) {
+        free((void *)tensors[i]);
+        free(dtensors[i]);
+    }
     loci_plan_destroy(plan);
     loci_mpi_destroy(&transport);
     MPI_Finalize();

@@ -120,17 +120,22 @@ static float train(const loci_plan *plan, void *tables, void *work, const loci_c
     new_texts();
     for (int r = 0; r < ROWS; r++)
         memcpy(x + r * MODEL, w[E].x + token[r / LENGTH][r % LENGTH] * MODEL, MODEL * sizeof *x);
-    memset(q, 0, sizeof q), memset(k, 0, sizeof k), memset(v, 0, sizeof v),
-        memset(logits, 0, sizeof logits);
-    product(q, x, w[WQ].x, MODEL, WIDE), product(k, x, w[WK].x, MODEL, WIDE),
-        product(v, x, w[WV].x, MODEL, WIDE);
+    memset(q, 0, sizeof q);
+    memset(k, 0, sizeof k);
+    memset(v, 0, sizeof v);
+    memset(logits, 0, sizeof logits);
+    product(q, x, w[WQ].x, MODEL, WIDE);
+    product(k, x, w[WK].x, MODEL, WIDE);
+    product(v, x, w[WV].x, MODEL, WIDE);
     if (loci_prepare(plan, LENGTH, call->tensors, tables) || loci_forward(plan, tables, work, call))
         stop(e.text);
     memcpy(h, x, sizeof h);
-    product(h, o, w[WO].x, WIDE, MODEL), product(logits, h, w[U].x, MODEL, TOKENS);
+    product(h, o, w[WO].x, WIDE, MODEL);
+    product(logits, h, w[U].x, MODEL, TOKENS);
     const float wrong = loss(logits);
 
-    memset(dx, 0, sizeof dx), memset(dout, 0, sizeof dout);
+    memset(dx, 0, sizeof dx);
+    memset(dout, 0, sizeof dout);
     /* the gradient of h, which x gets too */
     product_backward(logits, h, w[U].x, MODEL, TOKENS, dx, w[U].d);
     product_backward(dx, o, w[WO].x, WIDE, MODEL, dout, w[WO].d);
@@ -162,7 +167,8 @@ int main(int argc, char **argv)
         for (int a = 0; a < list[i].rank; a++) n *= list[i].shape[a];
         learned[i] = new_weight(n, 0);
         loci_tensor_init(plan, i, 1, learned[i].x);
-        tensors[i] = learned[i].x, dtensors[i] = list[i].role == LOCI_LEARNED ? learned[i].d : NULL;
+        tensors[i] = learned[i].x;
+        dtensors[i] = list[i].role == LOCI_LEARNED ? learned[i].d : NULL;
     }
     const int sizes[WEIGHTS][2] = { { TOKENS, MODEL }, { MODEL, WIDE }, { MODEL, WIDE },
                                     { MODEL, WIDE },   { WIDE, MODEL }, { MODEL, TOKENS } };
@@ -195,7 +201,8 @@ int main(int argc, char **argv)
         if (step % 25 == 0)
             printf("step %4d   loss %.4f\n", step, last / (1 - powf(0.9f, (float)step)));
     }
-    free(tables), free(work);
+    free(tables);
+    free(work);
     loci_plan_destroy(plan);
     return last < 0.5f * first ? 0 : 1;
 }

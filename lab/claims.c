@@ -228,7 +228,10 @@ static const struct table *table_for(const struct tables *all, const char *task)
         const struct table *t = &all->list[i];
         int runs = 0;
         for (int k = 0; k < t->rows; k++) runs += t->row[k].variant[0] ? 0 : t->row[k].seeds;
-        if (!strcmp(t->task, task) && runs > most) best = t, most = runs;
+        if (!strcmp(t->task, task) && runs > most) {
+            best = t;
+            most = runs;
+        }
     }
     return best;
 }
@@ -273,7 +276,10 @@ static double column_value(const struct judge *j, const struct table_row *r, int
     double sum = 0;
     int n = 0;
     for (int k = 0; k < t->columns; k++)
-        if (!t->head[k]->trained && t->head[k]->times > 1) sum += metric_of(j, r, seed, k), n++;
+        if (!t->head[k]->trained && t->head[k]->times > 1) {
+            sum += metric_of(j, r, seed, k);
+            n++;
+        }
     return n ? sum / n : NAN;
 }
 
@@ -320,10 +326,13 @@ static struct margins margins_of(const struct judge *j, const struct table_row *
             continue;
         }
         m.margin[m.n++] = x - y - p->need;
-        m.left += x, m.right += y;
-        m.least = fmin(m.least, x - y), m.most = fmax(m.most, x - y);
+        m.left += x;
+        m.right += y;
+        m.least = fmin(m.least, x - y);
+        m.most = fmax(m.most, x - y);
     }
-    m.left /= m.n ? m.n : 1, m.right /= m.n ? m.n : 1;
+    m.left /= m.n ? m.n : 1;
+    m.right /= m.n ? m.n : 1;
     return m;
 }
 
@@ -518,12 +527,18 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
          * no arm has learned it. */
         if (to->findings > first && r->learned == 0
             && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
-            to->finding[to->findings - 1].aside = true, aside++;
+            {
+                to->finding[to->findings - 1].aside = true;
+                aside++;
+            }
     }
     int saved = first;
     for (int i = first; i < to->findings && aside < to->findings - first; i++)
         if (!to->finding[i].aside) to->finding[saved++] = to->finding[i];
-    if (aside < to->findings - first) to->findings = saved, to->aside += aside;
+    if (aside < to->findings - first) {
+        to->findings = saved;
+        to->aside += aside;
+    }
     if (!count && !p->optional) not_run(to, p, p->says);
 }
 

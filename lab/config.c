@@ -45,10 +45,15 @@ loci_status lab_config_size(struct lab_config *c, const char *size, loci_error *
     for (int i = 0; i < COUNT(sizes); i++) {
         if (strcmp(sizes[i].size, size) != 0) continue;
         strcpy(c->size, size);
-        c->layers = sizes[i].layers, c->dim = sizes[i].dim, c->heads = sizes[i].heads;
+        c->layers = sizes[i].layers;
+        c->dim = sizes[i].dim;
+        c->heads = sizes[i].heads;
         c->kv_heads = c->ffn = 0;
-        c->std = start_of(c->dim), c->embed_std = 1;
-        c->length = sizes[i].length, c->tokens = sizes[i].tokens, c->rate = sizes[i].rate;
+        c->std = start_of(c->dim);
+        c->embed_std = 1;
+        c->length = sizes[i].length;
+        c->tokens = sizes[i].tokens;
+        c->rate = sizes[i].rate;
         return LOCI_OK;
     }
     const char *near = nearest(size, size_name, COUNT(sizes));
@@ -146,7 +151,10 @@ loci_status lab_config_set(struct lab_config *c, const char *key, const char *va
         if (!strcmp(keys[i].name, key)) return set_number(c, &keys[i], value, e);
     if (!strcmp(key, "learned")) {
         for (int i = 0; i < COUNT(learned_words); i++)
-            if (!strcmp(learned_words[i], value)) return c->learned = (enum lab_learned)i, LOCI_OK;
+            if (!strcmp(learned_words[i], value)) {
+                c->learned = (enum lab_learned)i;
+                return LOCI_OK;
+            }
         return loci_fail(e, LOCI_BAD_ARG, "learned '%s' must be refuse, clamp, wrap or random",
                          value);
     }
@@ -224,7 +232,8 @@ loci_status lab_config_match(struct lab_config *c, loci_error *e)
     const int64_t own = lab_model_params(m, false);
     const int wide = lab_model_shape(m)->ffn;
     lab_model_close(m);
-    s.arm = loci_pe_plain(), s.ffn = 0;
+    s.arm = loci_pe_plain();
+    s.ffn = 0;
     TRY(lab_model_open(&m, &s, NULL, e));
     const double more = (double)(own - lab_model_params(m, false)),
                  each = 2.0 * c->dim * c->layers * LAB_PAD;
@@ -499,7 +508,8 @@ static void add_run(struct lab_runs *r, const struct lab_config *c)
         struct lab_config *more = draw_alloc((size_t)(2 * r->capacity + 64), sizeof *more);
         if (r->count) memcpy(more, r->list, (size_t)r->count * sizeof *more);
         free(r->list);
-        r->list = more, r->capacity = 2 * r->capacity + 64;
+        r->list = more;
+        r->capacity = 2 * r->capacity + 64;
     }
     r->list[r->count++] = *c;
 }
@@ -561,15 +571,24 @@ static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, str
     struct chosen *list = draw_alloc((size_t)capacity + 1, sizeof *list);
     if (rest && !strcmp(rest, "chief")) {
         for (int i = 0; i < n; i++)
-            if (known[i].chief) strcpy(list[count].text, known[i].text), list[count++].chief = true;
+            if (known[i].chief) {
+                strcpy(list[count].text, known[i].text);
+                list[count++].chief = true;
+            }
     } else if (rest) {
         while (next_word(&rest, list[count].text, LAB_ARM, true)) list[count++].chief = true;
     } else if (p && p->arms == LAB_FOUR_ARMS) {
         for (; four[count]; count++)
-            strcpy(list[count].text, four[count]), list[count].chief = true;
+            {
+                strcpy(list[count].text, four[count]);
+                list[count].chief = true;
+            }
     } else
         for (; count < n; count++)
-            strcpy(list[count].text, known[count].text), list[count].chief = known[count].chief;
+            {
+                strcpy(list[count].text, known[count].text);
+                list[count].chief = known[count].chief;
+            }
     *to = list;
     return count;
 }

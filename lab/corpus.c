@@ -157,7 +157,8 @@ static void handles(struct story *s, int who)
         const int to = someone_else(s, t->holder);
         const char *name = subject(s, t->holder), *how = ANY(s, gives);
         say(s, "%s %s the %s %s to %s.", name, how, t->look, t->noun->one, s->person[to].name);
-        t->holder = to, s->person[to].place = s->person[s->subject].place;
+        t->holder = to;
+        s->person[to].place = s->person[s->subject].place;
     }
 }
 
@@ -219,7 +220,10 @@ static void dates(struct story *s, int who)
     const int days = 1 + pick(s, SIZE(numbers) - 1);
     s->day += days;
     if (s->day > month_days[s->month]) s->day -= month_days[s->month++];
-    if (s->month == 12) s->month = 0, s->year++;
+    if (s->month == 12) {
+        s->month = 0;
+        s->year++;
+    }
     struct person *p = &s->person[who];
     p->place = pick(s, PLACES);
     s->subject = who;
@@ -288,13 +292,18 @@ static void tells(struct story *s)
     else lists(s, who);
     if (kind >= 73) return;              /* quotations are not quoted again */
     const int i = s->sentences++ % SENTENCES;
-    s->sentence[i].at = from, s->sentence[i].length = s->used - from;
+    s->sentence[i].at = from;
+    s->sentence[i].length = s->used - from;
 }
 
 static void begin(struct story *s)
 {
-    s->subject = -1, s->sentences = 0, s->list.length = 0;
-    s->day = 1 + pick(s, 28), s->month = pick(s, 12), s->year = 1700 + pick(s, 200);
+    s->subject = -1;
+    s->sentences = 0;
+    s->list.length = 0;
+    s->day = 1 + pick(s, 28);
+    s->month = pick(s, 12);
+    s->year = 1700 + pick(s, 200);
     const int initial = pick(s, SIZE(heads));
     for (int i = 0; i < PEOPLE; i++) {
         struct person *p = &s->person[i];
@@ -302,15 +311,18 @@ static void begin(struct story *s)
         const char *head = heads[(initial + 3 * i) % SIZE(heads)], *middle = ANY(s, middles);
         const char *tail = tails[p->woman][pick(s, 8)];
         snprintf(p->name, sizeof p->name, "%s%s%s", head, pick(s, 2) ? middle : "", tail);
-        p->place = pick(s, PLACES), p->coins = 1 + pick(s, 20);
+        p->place = pick(s, PLACES);
+        p->coins = 1 + pick(s, 20);
     }
     /* walks through lists by odd steps, which never repeat an entry */
     const int first = pick(s, SIZE(places)), noun = pick(s, SIZE(nouns));
     for (int i = 0; i < PLACES; i++) s->place[i] = places[(first + 5 * i) % SIZE(places)];
     for (int i = 0; i < THINGS; i++) {
         struct thing *t = &s->thing[i];
-        t->noun = &nouns[(noun + 7 * i) % SIZE(nouns)], t->look = ANY(s, looks);
-        t->holder = -1, t->place = pick(s, PLACES);
+        t->noun = &nouns[(noun + 7 * i) % SIZE(nouns)];
+        t->look = ANY(s, looks);
+        t->holder = -1;
+        t->place = pick(s, PLACES);
     }
 }
 
@@ -400,7 +412,10 @@ static void find_symbols(struct lab_corpus *c, const unsigned char *bytes, int32
     bool there[256] = { false };
     for (ptrdiff_t i = 0; i < c->count; i++) there[bytes[i]] = true;
     for (int b = 0; b < 256; b++)
-        if (there[b]) c->byte[c->symbols++] = (unsigned char)b, token[b] = c->symbols;
+        if (there[b]) {
+            c->byte[c->symbols++] = (unsigned char)b;
+            token[b] = c->symbols;
+        }
 }
 
 static double entropy(const struct lab_corpus *c)

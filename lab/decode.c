@@ -44,7 +44,10 @@ void lab_decode_end(struct lab_model *m)
     struct lab_decoder *d = m->decoder;
     if (!d) return;
     for (int l = 0; l < m->shape.layers; l++) free(d->memory[l]);
-    free(d->memory), free(d->cache), free(d->last_k), free(d->last_v);
+    free(d->memory);
+    free(d->cache);
+    free(d->last_k);
+    free(d->last_v);
     lab_batch_free(&d->batch);
     free(d);
     m->decoder = NULL;
@@ -57,9 +60,15 @@ loci_status lab_decode(struct lab_model *m, int32_t token, int64_t pos, const vo
     struct lab_batch *b = &m->decoder->batch;
     double loss;
     ptrdiff_t stride;
-    b->sequences = 1, b->rows = 1, b->scored = 0;
-    b->starts[0] = 0, b->starts[1] = 1;
-    b->token[0] = token, b->target[0] = -1, b->pos[0] = pos, b->seg[0] = 0;
+    b->sequences = 1;
+    b->rows = 1;
+    b->scored = 0;
+    b->starts[0] = 0;
+    b->starts[1] = 1;
+    b->token[0] = token;
+    b->target[0] = -1;
+    b->pos[0] = pos;
+    b->seg[0] = 0;
     TRY(lab_model_forward(m, b, true, best ? &loss : NULL, best, e));
     if (logits) *logits = lab_model_logits(m, &stride);
     return LOCI_OK;
@@ -70,7 +79,8 @@ loci_status lab_decode_attend(struct lab_model *m, int layer, loci_call *call)
 {
     struct loci_cache *cache = m->decoder->cache[layer];
     const loci_plan *plan = m->view->attention;
-    call->q_starts = call->k_starts = NULL, call->sequences = 0;
+    call->q_starts = call->k_starts = NULL;
+    call->sequences = 0;
     call->cache = cache;
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(plan, call, 0));
     TRY(loci_cache_append(plan, m->view->tables[layer], m->work, cache, call));

@@ -37,24 +37,32 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
                                 struct lab_view as, loci_error *error)
 {
     const loci_tensor *x = &e->tensor[t];
-    if (x->role == LOCI_INPUT) return e->place[t] = -1, LOCI_OK;
+    if (x->role == LOCI_INPUT) {
+        e->place[t] = -1;
+        return LOCI_OK;
+    }
     for (int i = 0; i < m->pe_count; i++)
         if (!strcmp(m->pe_tensor[i].encoding, x->encoding)
             && !strcmp(m->pe_tensor[i].name, x->name))
-            return e->place[t] = i, LOCI_OK;
+            {
+                e->place[t] = i;
+                return LOCI_OK;
+            }
     if (e == &m->trained) {
         CHECK(error, m->pe_count < LAB_PE_TENSORS, LOCI_UNSUPPORTED,
               "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
         m->pe_tensor[m->pe_count] = *x;
         m->pe_low[m->pe_count] = loci_tensor_low(e->attention, t);
-        return e->place[t] = m->pe_count++, LOCI_OK;
+        e->place[t] = m->pe_count++;
+        return LOCI_OK;
     }
     CHECK(error, as.change == LAB_INTERPOLATE && !strcmp(x->name, "slopes"), LOCI_UNSUPPORTED,
           "arm '%s': variant %s wants tensor %s, which was not trained", m->arm.text,
           lab_change_name(as.change), x->name);
     e->extra[t] = lab_alloc((size_t)lab_count(x), m->real);
     interpolate(m, e, t, as.times);
-    return e->place[t] = -2, LOCI_OK;
+    e->place[t] = -2;
+    return LOCI_OK;
 }
 
 /* The lab's model can make all inputs but those that only their callers know. */
@@ -123,7 +131,9 @@ void lab_encoding_close(struct lab_model *m, struct lab_encoding *e)
     for (int t = 0; t < LAB_PE_TENSORS; t++) free(e->extra[t]);
     for (int l = 0; e->tables && l < m->shape.layers; l++)
         if (l == 0 || e->tables[l] != e->tables[0]) free(e->tables[l]);
-    free(e->tables), free(e->embed_tables), free(e->logn);
+    free(e->tables);
+    free(e->embed_tables);
+    free(e->logn);
     *e = (struct lab_encoding){ .attention = NULL };
 }
 
@@ -152,7 +162,8 @@ static loci_status make_room(struct lab_model *m, struct lab_encoding *e, ptrdif
         if (l == 0 || e->tables[l] != e->tables[0]) free(e->tables[l]);
     for (int l = 0; l < m->shape.layers; l++)
         e->tables[l] = l == 0 || own ? lab_alloc(bytes, 1) : e->tables[0];
-    e->reach = reach, e->ready = false;
+    e->reach = reach;
+    e->ready = false;
     return LOCI_OK;
 }
 

@@ -323,7 +323,8 @@ loci_status lab_model_attention(struct lab_model *m, const struct lab_batch *b, 
     CHECK(error, b->sequences == 1, LOCI_BAD_ARG, "attention is shown of one sequence, not of %d",
           b->sequences);
     open_mixing(m, b, layer, &x, error);
-    x.call.q_starts = x.call.k_starts = NULL, x.call.sequences = 0;
+    x.call.q_starts = x.call.k_starts = NULL;
+    x.call.sequences = 0;
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(m->view->attention, &x.call, 1));
     return loci_weights(m->view->attention, m->view->tables[layer], m->work, &x.call,
                         dense(weights));

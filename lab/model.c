@@ -53,7 +53,11 @@ double *lab_model_parts(struct lab_model *m) { return m->part; }
 
 void lab_batch_free(struct lab_batch *b)
 {
-    free(b->starts), free(b->token), free(b->target), free(b->pos), free(b->seg);
+    free(b->starts);
+    free(b->token);
+    free(b->target);
+    free(b->pos);
+    free(b->seg);
     *b = (struct lab_batch){ .sequences = 0 };
 }
 void lab_batch_reserve(struct lab_batch *b, int sequences, ptrdiff_t rows)
@@ -64,7 +68,10 @@ void lab_batch_reserve(struct lab_batch *b, int sequences, ptrdiff_t rows)
         b->capacity_sequences = sequences;
     }
     if (rows <= b->capacity_rows) return;
-    free(b->token), free(b->target), free(b->pos), free(b->seg);
+    free(b->token);
+    free(b->target);
+    free(b->pos);
+    free(b->seg);
     b->token = lab_alloc((size_t)rows, sizeof *b->token);
     b->target = lab_alloc((size_t)rows, sizeof *b->target);
     b->pos = lab_alloc((size_t)rows, sizeof *b->pos);
@@ -94,7 +101,9 @@ static int add_tensor(struct lab_model *m, const char *name, int layer, ptrdiff_
 }
 static void set_shape(struct lab_model *m, int t, ptrdiff_t rows, ptrdiff_t cols)
 {
-    m->tensor[t].rank = 2, m->tensor[t].shape[0] = rows, m->tensor[t].shape[1] = cols;
+    m->tensor[t].rank = 2;
+    m->tensor[t].shape[0] = rows;
+    m->tensor[t].shape[1] = cols;
 }
 static int add_matrix(struct lab_model *m, const char *name, int layer, ptrdiff_t rows,
                       ptrdiff_t cols)
@@ -108,7 +117,8 @@ static int add_list(struct lab_model *m, const char *name, int layer, ptrdiff_t 
 {
     return add_tensor(m, name, layer, 1, count, count);
 }
-static int of_encoding(struct lab_model *m, int t) { return m->tensor[t].encoding = true, t; }
+static int of_encoding(struct lab_model *m, int t) { m->tensor[t].encoding = true;
+return t; }
 
 static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list, int count,
                          int *index)
@@ -122,7 +132,8 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
                 snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
         index[i] = of_encoding(m, add_list(m, name, layer, lab_count(&list[i])));
         struct lab_tensor *t = &m->tensor[index[i]];
-        t->fixed = list[i].role == LOCI_FIXED, t->rank = list[i].rank;
+        t->fixed = list[i].role == LOCI_FIXED;
+        t->rank = list[i].rank;
         memcpy(t->shape, list[i].shape, sizeof t->shape);
     }
 }
@@ -224,7 +235,8 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->stride = lab_padded(m->shape.vocabulary);
     const struct lab_view usual = { m->shape.change, m->shape.times, false };
     TRY(lab_encoding_open(m, &m->trained, usual, e));
-    m->view = &m->trained, m->as = usual;
+    m->view = &m->trained;
+    m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
     m->map = lab_alloc(layers, sizeof *m->map);
     m->own = lab_alloc(layers, sizeof *m->own);
@@ -246,10 +258,14 @@ loci_status lab_model_open(struct lab_model **to, const struct lab_shape *s, con
                            loci_error *e)
 {
     struct lab_model *m = lab_alloc(1, sizeof *m);
-    m->shape = *s, m->host = host;
+    m->shape = *s;
+    m->host = host;
     const loci_status status = open_model(m, e);
     *to = m;
-    if (status) lab_model_close(m), *to = NULL;
+    if (status) {
+        lab_model_close(m);
+        *to = NULL;
+    }
     else m->shape.arm = m->arm.text;
     return status;
 }
@@ -259,17 +275,34 @@ static void free_rows(struct lab_model *m)
     for (int l = 0; m->saved && l < m->shape.layers; l++) {
         char **list = (char **)&m->saved[l];
         for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++)
-            free(list[i]), list[i] = NULL;
+            {
+                free(list[i]);
+                list[i] = NULL;
+            }
     }
     char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
                             &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,
                             &m->dgates, &m->d1,        &m->d2,     &m->d3,  &m->dv,     &m->de,
                             &m->de1,    &m->de2,       &m->dae,    &m->dm,  &m->dt };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) free(*rows[i]), *rows[i] = NULL;
-    for (int i = 0; i < MAPS; i++) free(m->dmap[i]), m->dmap[i] = NULL;
-    free(m->rows_asked), m->rows_asked = NULL;
-    free(m->where), free(m->asked), free(m->said), free(m->cost), free(m->coord), free(m->factor);
-    m->where = NULL, m->asked = m->said = NULL, m->cost = m->coord = m->factor = NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        free(*rows[i]);
+        *rows[i] = NULL;
+    }
+    for (int i = 0; i < MAPS; i++) {
+        free(m->dmap[i]);
+        m->dmap[i] = NULL;
+    }
+    free(m->rows_asked);
+    m->rows_asked = NULL;
+    free(m->where);
+    free(m->asked);
+    free(m->said);
+    free(m->cost);
+    free(m->coord);
+    free(m->factor);
+    m->where = NULL;
+    m->asked = m->said = NULL;
+    m->cost = m->coord = m->factor = NULL;
     m->capacity = 0;
 }
 
@@ -281,9 +314,16 @@ void lab_model_close(struct lab_model *m)
     lab_encoding_close(m, &m->changed);
     free_rows(m);
     for (int i = 0; i < 4; i++) free(m->list[i]);
-    free(m->transposed), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe),
-        free(m->saved);
-    free(m->position_rows), free(m->work), free(m);
+    free(m->transposed);
+    free(m->sums);
+    free(m->tensor);
+    free(m->map);
+    free(m->own);
+    free(m->pe);
+    free(m->saved);
+    free(m->position_rows);
+    free(m->work);
+    free(m);
 }
 
 /* ---- Initialisation -------------------------------------------------------------------------- */
@@ -391,8 +431,12 @@ loci_status lab_model_view(struct lab_model *m, struct lab_view as, loci_error *
     CHECK(e, as.change == LAB_AS_TRAINED || lab_change_fits(as.change, &m->arm), LOCI_BAD_ARG,
           "arm '%s' has no variant %s", m->arm.text, lab_change_name(as.change));
     const loci_status status = lab_encoding_open(m, &m->changed, as, e);
-    if (status) return lab_encoding_close(m, &m->changed), status;
-    m->view = &m->changed, m->as = as;
+    if (status) {
+        lab_encoding_close(m, &m->changed);
+        return status;
+    }
+    m->view = &m->changed;
+    m->as = as;
     return LOCI_OK;
 }
 
@@ -408,10 +452,15 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
 {
     struct lab_saved *k = &m->saved[l];
     const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn, H = m->shape.heads;
-    k->x = rows_of(m, n, d), k->a = rows_of(m, n, d), k->o = rows_of(m, n, d);
-    k->y = rows_of(m, n, d), k->b = rows_of(m, n, d);
-    k->h = rows_of(m, n, wide), k->u = rows_of(m, n, wide);
-    k->scale1 = rows_of(m, n, 1), k->scale2 = rows_of(m, n, 1);
+    k->x = rows_of(m, n, d);
+    k->a = rows_of(m, n, d);
+    k->o = rows_of(m, n, d);
+    k->y = rows_of(m, n, d);
+    k->b = rows_of(m, n, d);
+    k->h = rows_of(m, n, wide);
+    k->u = rows_of(m, n, wide);
+    k->scale1 = rows_of(m, n, 1);
+    k->scale2 = rows_of(m, n, 1);
     k->lse = rows_of(m, n, H);
     for (int i = 0; i < MAPS; i++)
         if (m->map[l][i] >= 0) k->map[i] = rows_of(m, n, m->tensor[m->map[l][i]].stride);
@@ -419,12 +468,19 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
     if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
     if (wants(m, LOCI_SOURCE_KEYS)) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
     if (m->arm.layer == LAB_FOX_PRO) {
-        k->q = rows_of(m, n, d), k->o1 = rows_of(m, n, d), k->o2 = rows_of(m, n, d);
-        k->k = rows_of(m, n, kv), k->kn = rows_of(m, n, kv), k->v = rows_of(m, n, kv);
+        k->q = rows_of(m, n, d);
+        k->o1 = rows_of(m, n, d);
+        k->o2 = rows_of(m, n, d);
+        k->k = rows_of(m, n, kv);
+        k->kn = rows_of(m, n, kv);
+        k->v = rows_of(m, n, kv);
     }
     if (m->arm.layer == LAB_TAPE) {
-        k->e = rows_of(m, n, d), k->ae = rows_of(m, n, d), k->e1 = rows_of(m, n, d);
-        k->m = rows_of(m, n, d), k->t = rows_of(m, n, LAB_TAPE_UNITS);
+        k->e = rows_of(m, n, d);
+        k->ae = rows_of(m, n, d);
+        k->e1 = rows_of(m, n, d);
+        k->m = rows_of(m, n, d);
+        k->t = rows_of(m, n, LAB_TAPE_UNITS);
     }
 }
 
@@ -432,20 +488,29 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
 {
     const ptrdiff_t d = m->shape.dim, kv = m->tensor[m->map[0][MAP_K]].stride,
                     pieces = (n + LAB_ROWS - 1) / LAB_ROWS;
-    m->dx = rows_of(m, n, d), m->dy = rows_of(m, n, d), m->db = rows_of(m, n, d);
-    m->dh = rows_of(m, n, m->shape.ffn), m->d_o = rows_of(m, n, d),
+    m->dx = rows_of(m, n, d);
+    m->dy = rows_of(m, n, d);
+    m->db = rows_of(m, n, d);
+    m->dh = rows_of(m, n, m->shape.ffn);
+    m->d_o = rows_of(m, n, d);
     m->parts = rows_of(m, pieces, d);
     for (int i = 0; i < MAPS; i++)
         if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
     if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
     if (wants(m, LOCI_SOURCE_KEYS)) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
     if (m->arm.layer == LAB_FOX_PRO) {
-        m->d1 = rows_of(m, n, d), m->d2 = rows_of(m, n, d);
-        m->d3 = rows_of(m, n, kv), m->dv = rows_of(m, n, kv);
+        m->d1 = rows_of(m, n, d);
+        m->d2 = rows_of(m, n, d);
+        m->d3 = rows_of(m, n, kv);
+        m->dv = rows_of(m, n, kv);
     }
     if (m->arm.layer == LAB_TAPE) {
-        m->de = rows_of(m, n, d), m->de1 = rows_of(m, n, d), m->de2 = rows_of(m, n, d);
-        m->dae = rows_of(m, n, d), m->dm = rows_of(m, n, d), m->dt = rows_of(m, n, LAB_TAPE_UNITS);
+        m->de = rows_of(m, n, d);
+        m->de1 = rows_of(m, n, d);
+        m->de2 = rows_of(m, n, d);
+        m->dae = rows_of(m, n, d);
+        m->dm = rows_of(m, n, d);
+        m->dt = rows_of(m, n, LAB_TAPE_UNITS);
     }
 }
 
@@ -456,18 +521,21 @@ void lab_make_rows(struct lab_model *m, ptrdiff_t rows, bool backward)
     backward |= m->saved_all;
     free_rows(m);
     for (int l = 0; l < m->shape.layers; l++) alloc_saved(m, l, n);
-    m->top = rows_of(m, n, m->shape.dim), m->top_scale = rows_of(m, n, 1);
-    m->picked = rows_of(m, n, m->shape.dim), m->ys = rows_of(m, n, m->shape.dim);
+    m->top = rows_of(m, n, m->shape.dim);
+    m->top_scale = rows_of(m, n, 1);
+    m->picked = rows_of(m, n, m->shape.dim);
+    m->ys = rows_of(m, n, m->shape.dim);
     m->logits = rows_of(m, n, m->stride);
     m->where = lab_alloc((size_t)n, sizeof *m->where);
-    m->asked = lab_alloc((size_t)n, sizeof *m->asked),
+    m->asked = lab_alloc((size_t)n, sizeof *m->asked);
     m->said = lab_alloc((size_t)n, sizeof *m->said);
     m->rows_asked = lab_alloc((size_t)n, sizeof *m->rows_asked);
-    m->cost = lab_alloc((size_t)n, sizeof *m->cost),
+    m->cost = lab_alloc((size_t)n, sizeof *m->cost);
     m->factor = lab_alloc((size_t)n, sizeof *m->factor);
     m->coord = lab_alloc((size_t)n * 3, sizeof *m->coord);
     if (backward) make_gradients(m, n);
-    m->saved_all = backward, m->capacity = n;
+    m->saved_all = backward;
+    m->capacity = n;
 }
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
@@ -499,8 +567,12 @@ double lab_model_step(struct lab_model *m, int step, double rate)
                           .eps = 1e-8 };
     /* By multiplying, since pow() of a libm differs.  Below 1e-20 the powers have no effect. */
     double power1 = 1, power2 = 1;
-    for (int i = 0; i < step && power2 > 1e-20; i++) power1 *= beta1, power2 *= beta2;
-    a.fix1 = 1 / (1 - power1), a.fix2 = 1 / (1 - power2);
+    for (int i = 0; i < step && power2 > 1e-20; i++) {
+        power1 *= beta1;
+        power2 *= beta2;
+    }
+    a.fix1 = 1 / (1 - power1);
+    a.fix2 = 1 / (1 - power2);
     for (int t = 0; t < m->tensors; t++) {
         const struct lab_tensor *x = &m->tensor[t];
         if (x->fixed) continue;

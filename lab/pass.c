@@ -118,7 +118,10 @@ static ptrdiff_t pick(struct lab_model *m, const struct lab_batch *b, bool all)
     const size_t bytes = (size_t)m->shape.dim * m->real;
     ptrdiff_t n = 0;
     for (ptrdiff_t r = 0; r < b->rows; r++)
-        if (all || b->target[r] >= 0) m->where[n] = r, m->asked[n++] = b->target[r];
+        if (all || b->target[r] >= 0) {
+            m->where[n] = r;
+            m->asked[n++] = b->target[r];
+        }
     for (ptrdiff_t i = 0; i < n; i++)
         memcpy(m->picked + (size_t)i * bytes, m->top + (size_t)m->where[i] * bytes, bytes);
     return n;
@@ -175,9 +178,13 @@ static bool portion(const struct lab_model *m, const struct lab_batch *b, int fr
     while (from + n < b->sequences && b->starts[from + n + 1] - first <= most) n++;
     lab_batch_reserve(to, n, 0);
     for (int s = 0; s <= n; s++) to->starts[s] = b->starts[from + s] - first;
-    to->sequences = n, to->rows = (ptrdiff_t)to->starts[n], to->scored = 0;
-    to->token = b->token + first, to->target = b->target + first;
-    to->pos = b->pos + first, to->seg = b->seg + first;
+    to->sequences = n;
+    to->rows = (ptrdiff_t)to->starts[n];
+    to->scored = 0;
+    to->token = b->token + first;
+    to->target = b->target + first;
+    to->pos = b->pos + first;
+    to->seg = b->seg + first;
     for (ptrdiff_t r = 0; r < to->rows; r++) to->scored += to->target[r] >= 0;
     return true;
 }
@@ -437,7 +444,8 @@ loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, d
     }
     free(part.starts);
     char *made = m->list[LAB_GRADIENTS];
-    m->list[LAB_GRADIENTS] = m->sums, m->sums = made;
+    m->list[LAB_GRADIENTS] = m->sums;
+    m->sums = made;
     *mean = sum / (double)b->scored;
     return status;
 }

@@ -112,7 +112,8 @@ static bool look(const struct lab_config *c, struct lab_model *m, int layer,
     lab_batch_free(&b);
     return fine;
 }
-static void free_looked(struct looked *l) { free(l->weights), free(l->gates); }
+static void free_looked(struct looked *l) { free(l->weights);
+free(l->gates); }
 
 /* By square roots, so that small weights of long rows are visible. */
 static void add_map(struct report_pictures *p, const struct lab_config *c,
@@ -173,11 +174,17 @@ static void measure(const struct looked *l, double *distance, double *keys)
         double sum = 0, d = 0, h = 0;
         for (ptrdiff_t j = 0; j <= i; j++) {
             const double w = l->weights[i * l->n + j];
-            sum += w, d += w * (double)(i - j), h -= w > 0 ? w * log(w) : 0;
+            sum += w;
+            d += w * (double)(i - j);
+            h -= w > 0 ? w * log(w) : 0;
         }
-        if (sum > 0) far += d / sum, spread += exp(h / sum + log(sum));
+        if (sum > 0) {
+            far += d / sum;
+            spread += exp(h / sum + log(sum));
+        }
     }
-    *distance = far / (double)(l->n - l->n / 2), *keys = spread / (double)(l->n - l->n / 2);
+    *distance = far / (double)(l->n - l->n / 2);
+    *keys = spread / (double)(l->n - l->n / 2);
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */

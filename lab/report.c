@@ -47,7 +47,8 @@ static void add_words(struct report_section *s, bool item, const char *format, .
     const int n = vsnprintf(NULL, 0, format, list);
     va_end(list);
     struct report_block *b = add_block(s);
-    b->words = draw_alloc((size_t)n + 1, 1), b->item = item;
+    b->words = draw_alloc((size_t)n + 1, 1);
+    b->item = item;
     vsnprintf(b->words, (size_t)n + 1, format, again);
     va_end(again);
 }
@@ -366,7 +367,10 @@ static void put_seeds(struct line *l, int at, const double *x, int n)
 {
     const struct summary s = summary_of(x, n);
     l->y[at] = s.mean;
-    if (l->low) l->low[at] = s.least, l->high[at] = s.most;
+    if (l->low) {
+        l->low[at] = s.least;
+        l->high[at] = s.most;
+    }
 }
 
 static void span_line(struct figure *f, int line, const struct table_row *r,
@@ -409,7 +413,10 @@ static void position_pictures(struct report_section *s, const struct table *t)
             const struct table_row *window = control_of(t, arm[i]);
             if (arm[i]->row[0]->spans == 0) continue;
             shown[lines++] = arm[i];
-            if (window) control[lines] = true, shown[lines++] = window;
+            if (window) {
+                control[lines] = true;
+                shown[lines++] = window;
+            }
         }
         if (!lines) continue;
         const struct lab_row *like = shown[0]->row[0];
@@ -420,7 +427,8 @@ static void position_pictures(struct report_section *s, const struct table *t)
             line_name(&f->line[l], t, shown[l], control[l] ? " in a window" : "");
             span_line(f, l, shown[l], like);
         }
-        f->x.log = true, f->marks = 1;
+        f->x.log = true;
+        f->marks = 1;
         f->mark[0] = (struct mark){ "L", false, t->length };
         snprintf(f->x.label, FIGURE_NAME, "position");
         snprintf(f->y.label, FIGURE_NAME, "loss, nats per token");
@@ -468,7 +476,8 @@ static int columns_of(const struct table *t, const char *series, int *column)
         while (at > 0 && t->head[column[at - 1]]->length >= t->head[k]->length) at--;
         if (at < n && t->head[column[at]]->length == t->head[k]->length) continue;
         memmove(column + at + 1, column + at, (size_t)(n - at) * sizeof *column);
-        column[at] = k, n++;
+        column[at] = k;
+        n++;
     }
     return n;
 }
@@ -482,7 +491,10 @@ static void cell_line(struct figure *f, int line, const struct table *t, const s
         const struct summary *s = &r->cell[column[k]].of;
         struct line *l = &f->line[line];
         l->y[k] = scale * s->mean;
-        if (l->low) l->low[k] = scale * s->least, l->high[k] = scale * s->most;
+        if (l->low) {
+            l->low[k] = scale * s->least;
+            l->high[k] = scale * s->most;
+        }
     }
 }
 
@@ -557,7 +569,8 @@ static int steps_of(const struct table_row *const *arm, int arms, double *step)
                 while (at > 0 && step[at - 1] >= l->step) at--;
                 if (at < n && step[at] == l->step) continue;
                 memmove(step + at + 1, step + at, (size_t)(n - at) * sizeof *step);
-                step[at] = l->step, n++;
+                step[at] = l->step;
+                n++;
             }
     return n;
 }

@@ -40,7 +40,10 @@ static void words_html(struct text *t, const char *s, size_t n)
         memcpy(part, s + i, k - i);
         part[k - i] = 0;
         text_xml(t, part);
-        if (k < n) text_add(t, "&#177;"), k += 2;
+        if (k < n) {
+            text_add(t, "&#177;");
+            k += 2;
+        }
         i = k;
     }
     free(part);
@@ -224,7 +227,10 @@ static void put_line(struct text *t, const struct grid *g, ptrdiff_t i, ptrdiff_
         const char *cell = cell_at(g, i, j), *s = cell;
         int n = first_width(cell);
         if (i == 0) n = head_line(cell, g->width[j], line, &s);
-        else if (line) s = cell[n] ? cell + n + 1 : "", n = (int)strlen(s);
+        else if (line) {
+            s = cell[n] ? cell + n + 1 : "";
+            n = (int)strlen(s);
+        }
         put_part(t, g, j, s, n, j == 0 && g->b->mark[i] & MARK_INDENT ? 2 : 0);
     }
     while (t->n > start && t->s[t->n - 1] == ' ') t->n--;

@@ -523,7 +523,10 @@ static loci_status read_log(struct lab_result *r, const char *folder, loci_error
         struct lab_logged *l = &r->log[r->logs];
         if (!end || !read_line(p, l) || (r->logs && l->step <= l[-1].step))
             s = loci_fail(e, LOCI_BAD_ARG, "line %d is damaged", at + 1);
-        else r->logs++, p = end + 1;
+        else {
+            r->logs++;
+            p = end + 1;
+        }
     }
     free(bytes);
     if (s) r->logs = 0;

@@ -78,7 +78,8 @@ static loci_status train(struct training *t, loci_error *e)
         fprintf(stderr, "loci: %s/state.safetensors is left aside: %s\n", t->claim.folder,
                 e ? e->text : "");
         status = LOCI_OK;
-        step = 0, t->result.logs = 0;
+        step = 0;
+        t->result.logs = 0;
     }
     if (step == 0) lab_model_init(t->model, (uint64_t)c->seed);
     double saved = lab_seconds();
@@ -95,7 +96,8 @@ static loci_status train(struct training *t, loci_error *e)
             break;
         }
         line.norm = lab_model_step(t->model, step + 1, line.rate);
-        t->seconds += lab_seconds() - began, t->made++;
+        t->seconds += lab_seconds() - began;
+        t->made++;
         if (due(step + 1, c->steps, CURVE)) {
             line.trained = glance(c, t->model, false, e);
             line.far = glance(c, t->model, true, e);
@@ -127,8 +129,10 @@ static void describe(struct training *t, const char *id)
     snprintf(r->task, sizeof r->task, "%s", c->task);
     snprintf(r->size, sizeof r->size, "%s", c->size);
     lab_config_settings(c, r->settings, sizeof r->settings);
-    r->seed = c->seed, r->length = lab_model_shape(t->model)->length, r->steps = c->steps;
-    r->params = lab_model_params(t->model, false),
+    r->seed = c->seed;
+    r->length = lab_model_shape(t->model)->length;
+    r->steps = c->steps;
+    r->params = lab_model_params(t->model, false);
     r->params_encoding = lab_model_params(t->model, true);
     r->seconds_per_step = t->made ? t->seconds / t->made : NAN;
     r->peak_bytes = (double)lab_model_bytes(t->model);
@@ -163,7 +167,8 @@ static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 static void block_signals(struct training *t)
 {
     pthread_mutex_lock(&holding);
-    t->next = t->work->held, t->work->held = t;
+    t->next = t->work->held;
+    t->work->held = t;
     pthread_mutex_unlock(&holding);
 }
 static void let_go(struct training *t)
@@ -237,7 +242,10 @@ static void *worker(void *arg)
     if (host) loci_pool_destroy(&pool);
     if (status) {
         pthread_mutex_lock(&failing);
-        if (!atomic_exchange(&w->failed, 1)) w->error = e, w->error.status = status;
+        if (!atomic_exchange(&w->failed, 1)) {
+            w->error = e;
+            w->error.status = status;
+        }
         pthread_mutex_unlock(&failing);
     }
     atomic_fetch_sub(&w->active, 1);
@@ -253,10 +261,14 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
         left += !lab_run_done(w->dir, id);
     }
     const int wanted = left < 1 ? 1 : left < w->threads ? left : w->threads;
-    w->each = w->threads / wanted, w->workers = 0;
+    w->each = w->threads / wanted;
+    w->workers = 0;
     w->worker = draw_alloc((size_t)wanted, sizeof *w->worker);
-    w->error = (loci_error){ .status = LOCI_OK }, w->held = NULL;
-    atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, wanted);
+    w->error = (loci_error){ .status = LOCI_OK };
+    w->held = NULL;
+    atomic_store(&w->next, 0);
+    atomic_store(&w->failed, 0);
+    atomic_store(&w->active, wanted);
     while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))
         w->workers++;
     atomic_fetch_sub(&w->active, wanted - w->workers);

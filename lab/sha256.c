@@ -37,7 +37,8 @@ static void stir(uint32_t h[8], const unsigned char *m)
         const uint32_t t2 = (rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22))
                           + ((a & b) ^ (a & c) ^ (b & c));
         memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1, v[0] = t1 + t2;
+        v[4] += t1;
+        v[0] = t1 + t2;
     }
     for (int i = 0; i < 8; i++) h[i] += v[i];
 }
@@ -58,7 +59,9 @@ void sha256_add(struct sha256 *s, const void *bytes, size_t count)
         const size_t there = s->count % 64, capacity = 64 - there,
                      part = count < capacity ? count : capacity;
         memcpy(s->block + there, from, part);
-        s->count += part, from += part, count -= part;
+        s->count += part;
+        from += part;
+        count -= part;
         if (part == capacity) stir(s->h, s->block);
     }
 }

@@ -36,7 +36,8 @@ struct summary summary_of(const double *x, int n)
     double *sorted = draw_alloc((size_t)n, sizeof *sorted);
     memcpy(sorted, x, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    s.least = sorted[0], s.most = sorted[n - 1];
+    s.least = sorted[0];
+    s.most = sorted[n - 1];
     s.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
     free(sorted);
     s.mean = mean_of(x, n);
@@ -59,7 +60,8 @@ static double beta_fraction(double x, double a, double b)
             const double k = a + 2 * m;
             const double up =
                 odd ? -(a + m) * (a + b + m) * x / (k * (k + 1)) : m * (b - m) * x / ((k - 1) * k);
-            d = 1 + up * d, c = 1 + up / c;
+            d = 1 + up * d;
+            c = 1 + up / c;
             d = 1 / (fabs(d) < tiny ? tiny : d);
             if (fabs(c) < tiny) c = tiny;
             f *= c * d;
@@ -94,7 +96,10 @@ double student_quantile(double p, double freedom)
     if (p == 0.5) return 0;
     if (p > 0.5) return -student_quantile(1 - p, freedom);
     double low = -1, high = 0;
-    while (student_below(low, freedom) > p && low > -1e300) high = low, low *= 2;
+    while (student_below(low, freedom) > p && low > -1e300) {
+        high = low;
+        low *= 2;
+    }
     for (int i = 0; i < 200; i++) {
         const double middle = (low + high) / 2;
         if (student_below(middle, freedom) > p) high = middle;
@@ -114,7 +119,8 @@ void pool_arm(struct pooled *p, const double *x, int n)
 {
     const double sum = n > 1 ? squares_around(x, n, mean_of(x, n)) : NAN;
     if (!isfinite(sum)) return;
-    p->sum += sum, p->freedom += n - 1;
+    p->sum += sum;
+    p->freedom += n - 1;
 }
 
 struct pooled pool_blocks(const double *y, int arms, int seeds)
@@ -149,7 +155,8 @@ struct interval interval_of(const double *x, int n, const struct pooled *family)
     const double error = sqrt((own ? s.variance : shared) / n);
     i.freedom = own ? n - 1 : family->freedom;
     const double reach = student_quantile(0.975, i.freedom) * error;
-    i.low = s.mean - reach, i.high = s.mean + reach;
+    i.low = s.mean - reach;
+    i.high = s.mean + reach;
     /* no spread at all: the same number each time */
     if (error > 0) i.p = 2 * student_below(-fabs(s.mean) / error, i.freedom);
     else i.p = s.mean == 0;
@@ -176,7 +183,8 @@ void holm(double *p, int n)
 
 void wilson(int hits, int n, double *low, double *high)
 {
-    *low = 0, *high = 1;
+    *low = 0;
+    *high = 1;
     if (n < 1) return;
     const double z = 1.959963984540054, p = (double)hits / n, zz = z * z / n;
     const double middle = (p + zz / 2) / (1 + zz);
@@ -219,6 +227,9 @@ double mean_reciprocal_rank(const double *rank, int n)
     double sum = 0;
     int count = 0;
     for (int i = 0; i < n; i++)
-        if (!isnan(rank[i])) sum += 1 / rank[i], count++;
+        if (!isnan(rank[i])) {
+            sum += 1 / rank[i];
+            count++;
+        }
     return count ? sum / count : NAN;
 }

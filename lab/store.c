@@ -503,7 +503,8 @@ loci_status lab_weights_write(const char *folder, const struct lab_config *confi
         loci_safetensors_write(path, n, list, (const void *const *)data, COUNT(meta), meta, e);
     lab_write_end();
     for (int i = 0; i < n; i++) free(data[i]);
-    free(list), free(data);
+    free(list);
+    free(data);
     return status;
 }
 

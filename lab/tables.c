@@ -29,9 +29,11 @@ struct arm_name arm_name(const char *arm)
             const int least = n < length[k - 1] ? n : length[k - 1];
             const int order = strncmp(part[k - 1], p, (size_t)least);
             if (order < 0 || (order == 0 && length[k - 1] <= n)) break;
-            part[k] = part[k - 1], length[k] = length[k - 1];
+            part[k] = part[k - 1];
+            length[k] = length[k - 1];
         }
-        part[k] = p, length[k] = n;
+        part[k] = p;
+        length[k] = n;
         p += strcspn(p, "+@");
         if (*p++ != '+') break;
     }
@@ -129,7 +131,8 @@ double loss_between(const struct lab_row *r, int from, int to)
     for (int i = 0; i < r->spans; i++) {
         const struct lab_span *s = &r->span[i];
         if (s->from < from || s->to > to || s->count == 0) continue;
-        sum += s->loss * (double)s->count, count += (double)s->count;
+        sum += s->loss * (double)s->count;
+        count += (double)s->count;
     }
     return count > 0 ? sum / count : NAN;
 }
@@ -323,7 +326,10 @@ static double within(const struct table *t, const struct table_row *r)
     double sum = 0;
     int n = 0;
     for (int k = 0; k < t->columns; k++)
-        if (t->head[k]->trained) sum += goodness(t->head[k], r->cell[k].of.mean), n++;
+        if (t->head[k]->trained) {
+            sum += goodness(t->head[k], r->cell[k].of.mean);
+            n++;
+        }
     return n && !isnan(sum) ? sum / n : -INFINITY;
 }
 
@@ -363,7 +369,8 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
     int n = 0;
     for (int k = 0; k < t->columns; k++) {
         if (t->head[k]->trained || t->head[k]->times <= 1) continue;
-        sum += goodness(t->head[k], r->cell[k].value[seed]), n++;
+        sum += goodness(t->head[k], r->cell[k].value[seed]);
+        n++;
     }
     return n && r->run[seed]->learned ? sum / n : NAN;
 }
@@ -389,7 +396,10 @@ static void fill_ranks(struct table *t)
         int n = 0;
         for (int s = 0; s < r->seeds; s++) {
             const double y = beyond(t, r, s);
-            if (!isnan(y)) sum += y, n++;
+            if (!isnan(y)) {
+                sum += y;
+                n++;
+            }
         }
         x[i] = r->beyond = n ? sum / n : NAN;
         r->rank_low = r->rank_high = NAN;

@@ -30,7 +30,8 @@ static void add_sequence(const struct lab_problem *p, const struct lab_model *m,
     const ptrdiff_t at = b->rows;
     const int n = p->task->draw(p, c, key, row, b->token + at, b->target + at);
     for (int i = 0; i < n; i++) {
-        b->pos[at + i] = i, b->seg[at + i] = b->sequences;
+        b->pos[at + i] = i;
+        b->seg[at + i] = b->sequences;
         b->scored += b->target[at + i] >= 0;
     }
     if (a->random) draw_positions(key, a->range, n, b->pos + at);
@@ -40,7 +41,8 @@ static void add_sequence(const struct lab_problem *p, const struct lab_model *m,
 static void empty(struct lab_batch *b, int sequences, int longest)
 {
     lab_batch_reserve(b, sequences, (ptrdiff_t)sequences * longest);
-    b->sequences = 0, b->rows = b->scored = 0;
+    b->sequences = 0;
+    b->rows = b->scored = 0;
     b->starts[0] = 0;
 }
 
@@ -134,7 +136,7 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
     int32_t *best = NULL;
     for (int first = 0; first < all && !status; first += at_once) {
         lab_test_batch(c, m, column, first, all - first < at_once ? all - first : at_once, &b);
-        loss = realloc(loss, (size_t)b.rows * sizeof *loss),
+        loss = realloc(loss, (size_t)b.rows * sizeof *loss);
         best = realloc(best, (size_t)b.rows * sizeof *best);
         if (!loss || !best) exit((fputs("loci: out of memory\n", stderr), 2));
         status = lab_model_forward(m, &b, false, loss, best, e);
@@ -142,18 +144,25 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
             struct tally t = { 0, 0, 0 };
             for (ptrdiff_t r = b.starts[s]; r < b.starts[s + 1]; r++) {
                 if (b.target[r] < 0) continue;
-                t.loss += loss[r], t.right += best[r] == b.target[r], t.asked++;
+                t.loss += loss[r];
+                t.right += best[r] == b.target[r];
+                t.asked++;
                 add_spans(spans, (int)(r - b.starts[s]), loss[r]);
             }
             to->each[first + s] = t.asked ? shown(column->metric, &t) : NAN;
             if (!t.asked) continue;
-            sum.loss += t.loss, sum.right += t.right, sum.asked += t.asked;
-            exact += t.right == t.asked, scored++;
+            sum.loss += t.loss;
+            sum.right += t.right;
+            sum.asked += t.asked;
+            exact += t.right == t.asked;
+            scored++;
         }
     }
-    free(loss), free(best);
+    free(loss);
+    free(best);
     lab_batch_free(&b);
-    to->loss = sum.loss / sum.asked, to->accuracy = (double)sum.right / sum.asked;
+    to->loss = sum.loss / sum.asked;
+    to->accuracy = (double)sum.right / sum.asked;
     to->exact = (double)exact / scored;
     for (int s = 0; spans && s < spans->spans; s++)
         spans->span[s].loss =
@@ -218,8 +227,8 @@ static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
         if (!c->trained) continue;
         sum += c->metric == LAB_LOSS    ? c->loss
                : c->metric == LAB_EXACT ? c->exact
-                                        : c->accuracy,
-            n++;
+                                        : c->accuracy;
+        n++;
     }
     if (n == 0) return false;
     const bool loss = p->task->corpus && row->column[0].metric == LAB_LOSS;
@@ -260,8 +269,11 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
     char name[LAB_NAME];
-    longer.length = 2 * c->length, longer.steps = (c->steps + 19) / 20, longer.rate = 0.1 * c->rate;
-    s.change = change, s.times = 2;
+    longer.length = 2 * c->length;
+    longer.steps = (c->steps + 19) / 20;
+    longer.rate = 0.1 * c->rate;
+    s.change = change;
+    s.times = 2;
     TRY(lab_model_open(&m, &s, lab_model_host(from), e));
     lab_model_init(m, 0);
     memcpy(lab_model_list(m, LAB_WEIGHTS), lab_model_list(from, LAB_WEIGHTS),

@@ -237,7 +237,9 @@ loci_status loci_config_open(struct loci_model *m, const struct source *from, lo
     if (!s) s = loci_json_parse(text, n, &c->root, e);
     if (!s) s = interpret(m, c, e);
     free(text);                          /* jansson has copied what it needs */
-    m->file = c, m->read = loci_config_layer, m->close = close_config;
+    m->file = c;
+    m->read = loci_config_layer;
+    m->close = close_config;
     if (s && c) close_config(m);
     return s;
 }

@@ -86,10 +86,14 @@ static loci_status find_type(struct dict *d, loci_error *e)
     IO_CHECK(e, name, "rope_type in %s must be a string", d->where);
     for (int i = 0; i < TYPES; i++)
         if (!strcmp(types[i].name, name)) {
-            d->type = types[i].type, d->scaling = types[i].scaling;
+            d->type = types[i].type;
+            d->scaling = types[i].scaling;
             /* early files of Phi-3 say yarn for lists of longrope */
             if (d->type == YARN && json_object_get(d->json, "short_factor"))
-                d->type = LONGROPE, d->scaling = "longrope";
+                {
+                    d->type = LONGROPE;
+                    d->scaling = "longrope";
+                }
             IO_CHECK(e, v || !json_object_get(d->json, "factor"),
                      "%s has a factor, but no rope_type, which is required with it", d->where);
             return LOCI_OK;

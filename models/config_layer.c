@@ -132,7 +132,10 @@ static loci_status find_listed(const struct config *c, struct layer *l, loci_err
         loci_status s = in_list(c, lists[i], l->index, &there, &in, e);
         if (s) return s;
         if (!there) continue;
-        if (!in) l->kind = WITHOUT, l->word = i ? "linear_attention" : "conv";
+        if (!in) {
+            l->kind = WITHOUT;
+            l->word = i ? "linear_attention" : "conv";
+        }
         return LOCI_OK;
     }
     return LOCI_OK;                      /* every layer attends */
@@ -332,11 +335,16 @@ static loci_status find_warmth(const struct config *c, const struct dict *d, boo
         if ((s = loci_json_number(c->text, "attn_scale", true, &warmth, e))
             || (s = loci_json_number(c->text, "floor_scale", false, &length, e)))
             return s;
-        if (on > 0) t->warmth = warmth, t->warm_length = length, t->warm_shift = 1;
+        if (on > 0) {
+            t->warmth = warmth;
+            t->warm_length = length;
+            t->warm_shift = 1;
+        }
     } else if (!isnan(d->value[K_BETA])) {
         IO_CHECK(e, !isnan(d->value[K_ORIGINAL]),
                  "original_max_position_embeddings is missing; llama_4_scaling_beta requires it");
-        t->warmth = d->value[K_BETA], t->warm_length = d->value[K_ORIGINAL];
+        t->warmth = d->value[K_BETA];
+        t->warm_length = d->value[K_ORIGINAL];
     }
     return LOCI_OK;
 }
@@ -484,7 +492,10 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     }
     if ((s = find_override(c, &l, e)) || (s = find_kind(c, &l, e))) return s;
     t->layer = l.word;
-    if (l.kind == WITHOUT) return t->instead = "nope", LOCI_OK;
+    if (l.kind == WITHOUT) {
+        t->instead = "nope";
+        return LOCI_OK;
+    }
     if ((s = find_rotations(c, &l, &rotates, &own_base, e)) || (s = loci_dict_find(c, &l, &d, e))
         || (s = unscale(c, &l, &d, e)) || (s = find_head(c, &l, t, &rope, e))
         || (s = find_company(c, &l, t, e)))
@@ -492,6 +503,9 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     /* rule of the family, switch of the file, dictionary of the layer: each can disable rotation */
     rotates = rotates && c->rotates && !stays_still(c, &d);
     if ((s = find_warmth(c, &d, rotates, t, e))) return s;
-    if (!rotates) return t->instead = "nope", LOCI_OK;
+    if (!rotates) {
+        t->instead = "nope";
+        return LOCI_OK;
+    }
     return loci_config_rotation(c, &l, &d, own_base, rope, length, t, e);
 }

@@ -72,7 +72,8 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
              "head_dim is missing, and cannot be computed without hidden_size and "
              "num_attention_heads");
     if (rope > 0) {
-        t->dim = rope, t->offset = t->head_dim - rope;
+        t->dim = rope;
+        t->offset = t->head_dim - rope;
         IO_CHECK(e, d->type != PROPORTIONAL,
                  "rope_type proportional requires that the whole head rotates, but %d of %d "
                  "channels do",
@@ -224,7 +225,10 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     IO_CHECK(e, d->type != LLAMA3 || !isnan(v[K_HIGH]), "high_freq_factor is missing in %s",
              d->where);
     if (!isnan(factor)) set_option(t, "factor", factor);
-    if (!isnan(original)) set_option(t, "original_length", original), t->trained_length = original;
+    if (!isnan(original)) {
+        set_option(t, "original_length", original);
+        t->trained_length = original;
+    }
     set_options(d, t);
     if (d->type == LONGROPE && (s = find_lists(d, length, original, t, e))) return s;
     /* DeepSeek's code multiplies the scale of the scores by it twice, besides attention_factor. */

@@ -58,12 +58,15 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
         }
         const uint64_t from = r->at - r->first, part = r->have - from < n ? r->have - from : n;
         memcpy(to, r->ahead + from, part);
-        to = (char *)to + part, r->at += part, n -= part;
+        to = (char *)to + part;
+        r->at += part;
+        n -= part;
     }
     return LOCI_OK;
 }
 /* The caller has compared n with the remaining bytes. */
-static loci_status skip(struct reader *r, uint64_t n) { return r->at += n, LOCI_OK; }
+static loci_status skip(struct reader *r, uint64_t n) { r->at += n;
+return LOCI_OK; }
 
 /* A string of at most `most` bytes; the caller frees *to; NULL skips it. */
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
@@ -83,7 +86,10 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     s = read_bytes(r, *to, n);
     if (!s && strlen(*to) != n)          /* names that differ behind it would be one */
         s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s contains a zero byte", what);
-    if (s) free(*to), *to = NULL;
+    if (s) {
+        free(*to);
+        *to = NULL;
+    }
     return s;
 }
 
@@ -176,7 +182,8 @@ static loci_status array(struct reader *r, struct entry *to)
     IO_CHECK(r->e, PLANTED_BUG(3, type < TYPES && type != ARRAY),
              "'%.64s' is an array of type %u, but must contain numbers or strings", to->name,
              (unsigned)type);
-    to->array = true, to->type = type;
+    to->array = true;
+    to->type = type;
     IO_CHECK(r->e, count <= left(r) / (type == STRING ? 8 : (uint64_t)sizes[type]),
              "'%.64s' claims %" PRIu64 " values, more than the %" PRIu64 " bytes left can hold",
              to->name, count, left(r));
@@ -316,7 +323,8 @@ loci_status loci_gguf_read(struct gguf *g, const struct source *from, loci_error
 {
     struct reader *r = calloc(1, sizeof *r);
     if (!r) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    r->from = from, r->e = e;
+    r->from = from;
+    r->e = e;
     const loci_status s = read_file(r, g);
     free(r);
     return s;
@@ -326,7 +334,8 @@ void loci_gguf_free_places(struct gguf *g)
 {
     for (int i = 0; i < g->places; i++) free(g->place[i].name);
     free(g->place);
-    g->place = NULL, g->places = 0;
+    g->place = NULL;
+    g->places = 0;
 }
 
 void loci_gguf_free(struct gguf *g)

@@ -374,7 +374,11 @@ static loci_status find_warmth(const struct gguf_model *g, int layer, bool rotat
         return s;
     if (warmth == 0 && !strcmp(g->arch->name, "llama4")) warmth = 0.1;
     if (warmth > 0 && !(some && rotates))
-        t->warmth = warmth, t->warm_length = length, t->warm_shift = some;
+        {
+            t->warmth = warmth;
+            t->warm_length = length;
+            t->warm_shift = some;
+        }
     return LOCI_OK;
 }
 

@@ -271,9 +271,14 @@ loci_status loci_gguf_open(struct loci_model *m, const struct source *from, loci
 {
     struct gguf_model *g = calloc(1, sizeof *g);
     if (!g) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    m->file = g, m->read = loci_gguf_layer, m->close = close_gguf;
+    m->file = g;
+    m->read = loci_gguf_layer;
+    m->close = close_gguf;
     const loci_status s = read_file(g, from, e);
-    if (s) return close_gguf(m), s;
+    if (s) {
+        close_gguf(m);
+        return s;
+    }
     m->layers = g->layers;
     strcpy(m->type, g->arch->name);
     return LOCI_OK;

@@ -60,7 +60,9 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         if (n < 0) return loci_io_fail(e, LOCI_BAD_ARG, "cannot read: %s", strerror(errno));
         if (n == 0)
             return loci_io_fail(e, LOCI_BAD_ARG, "the file shrank while it was read");
-        p += n, at += (uint64_t)n, bytes -= (uint64_t)n;
+        p += n;
+        at += (uint64_t)n;
+        bytes -= (uint64_t)n;
     }
     return LOCI_OK;
 }

@@ -211,21 +211,32 @@ static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_err
 /* All but the text and the frequencies, which rotation() has computed. */
 static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
 {
-    r->layer = s->layer, r->trained_length = s->trained_length;
-    r->warmth = s->warmth, r->warm_length = s->warm_length, r->warm_shift = s->warm_shift;
+    r->layer = s->layer;
+    r->trained_length = s->trained_length;
+    r->warmth = s->warmth;
+    r->warm_length = s->warm_length;
+    r->warm_shift = s->warm_shift;
     r->rotates = !s->instead;
     r->heads = s->heads;
-    r->scale = s->scale * s->softmax_factor, r->softcap = s->cap, r->sink = s->sink;
-    r->window = s->window, r->chunk = s->chunk;
-    r->values = s->values && r->rotates, r->note = s->note;
+    r->scale = s->scale * s->softmax_factor;
+    r->softcap = s->cap;
+    r->sink = s->sink;
+    r->window = s->window;
+    r->chunk = s->chunk;
+    r->values = s->values && r->rotates;
+    r->note = s->note;
     r->attention = malloc(strlen(r->encoding) + 64);     /* softcap with a number, and sink */
     if (!r->attention) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     write_attention(s, r->encoding, r->attention);
     if (s->slope_scale > 0) return write_slopes(s, r, e);
     if (!r->rotates) return LOCI_OK;
-    r->interleaved = s->interleaved, r->spread = s->spread;
-    r->head_dim = s->head_dim, r->dim = s->dim, r->offset = s->offset;
-    r->base = s->base, r->softmax_factor = s->softmax_factor;
+    r->interleaved = s->interleaved;
+    r->spread = s->spread;
+    r->head_dim = s->head_dim;
+    r->dim = s->dim;
+    r->offset = s->offset;
+    r->base = s->base;
+    r->softmax_factor = s->softmax_factor;
     r->scaling = s->scaling ? s->scaling : "none";
     memcpy(r->sections, s->sections, sizeof r->sections);
     return LOCI_OK;

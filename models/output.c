@@ -188,7 +188,10 @@ static int open_beside(const char *path, const struct stat *old, char **temp)
         char end[32];
         if (getentropy(&random, sizeof random)) return -1;
         snprintf(end, sizeof end, ".%016llx.loci-tmp", random);
-        if (!(*temp = join(path, folder, name, end))) return errno = ENOMEM, -1;
+        if (!(*temp = join(path, folder, name, end))) {
+            errno = ENOMEM;
+            return -1;
+        }
         fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                   old->st_mode ? 0600 : 0666);
         if (fd >= 0) break;
@@ -215,7 +218,10 @@ loci_status loci_output_begin(struct new_file *o, const char *path, loci_error *
         s = errno == ENOMEM ? loci_io_fail(e, LOCI_NO_MEMORY, "out of memory")
                             : system_error(e, "write into its folder");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (s) return free(o->path), s;
+    if (s) {
+        free(o->path);
+        return s;
+    }
     return old.st_mode && !inherit(o->fd, &old)
              ? loci_output_end(o, system_error(e, "give the new file the old one's mode"), e)
              : LOCI_OK;
@@ -227,7 +233,8 @@ loci_status loci_output_put(struct new_file *o, const void *data, size_t bytes, 
         const ssize_t n = write(o->fd, p, bytes < (1 << 30) ? bytes : 1 << 30);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return system_error(e, "write");
-        p += n, bytes -= (size_t)n;
+        p += n;
+        bytes -= (size_t)n;
     }
     return LOCI_OK;
 }

@@ -93,7 +93,8 @@ static inline precise power_of(precise base, precise exponent)
     static _Thread_local struct { precise base, exponent, power; } saved[SAVED];
     const int slot = (int)fabsl(fmodl((long double)exponent * 123457, SAVED));
     if (saved[slot].base != base || saved[slot].exponent != exponent) {
-        saved[slot].base = base, saved[slot].exponent = exponent;
+        saved[slot].base = base;
+        saved[slot].exponent = exponent;
         saved[slot].power = angle_pow(base, exponent);
     }
     return saved[slot].power;

@@ -434,7 +434,10 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
         write_outputs(p);
-        if (grad) read_cotangents(p, grad), backward_row(p, grad);
+        if (grad) {
+            read_cotangents(p, grad);
+            backward_row(p, grad);
+        }
         if (p->budget) loci_budget_row(p);
     }
     if (p->budget) loci_budget_entry(p);

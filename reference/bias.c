@@ -202,7 +202,9 @@ static void sandwich(struct problem *p, int e, int h)
 }
 static void sandwich_backward(struct problem *p, int e, int h)
 {
-    (void)p, (void)e, (void)h;                           /* nothing is learned */
+    (void)p;
+    (void)e;
+    (void)h;                           /* nothing is learned */
 }
 const struct definition loci_define_sandwich = {
     .name = "sandwich", .score = sandwich, .score_backward = sandwich_backward,

@@ -40,11 +40,16 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
     double **const heads[] = { &z->lse, &z->rem, &z->delta, &z->drem, &z->cotrow[0],
                                &z->cotrow[1] };
     for (int i = 0; i < COUNT(heads); i++) *heads[i] = carve(base, &used, p->H);
-    z->o = carve(base, &used, p->H * p->Dv), z->cot = carve(base, &used, p->H * p->Dv);
-    z->ae = carve(base, &used, p->H * p->D), z->cotae = carve(base, &used, p->H * p->D);
-    z->ones = carve(base, &used, p->D), z->column = carve(base, &used, p->D);
-    z->sum = carve(base, &used, p->D), z->widest = carve(base, &used, 2 * p->H);
-    z->group = (int *)carve(base, &used, p->D), z->alone = (bool *)carve(base, &used, p->Lk);
+    z->o = carve(base, &used, p->H * p->Dv);
+    z->cot = carve(base, &used, p->H * p->Dv);
+    z->ae = carve(base, &used, p->H * p->D);
+    z->cotae = carve(base, &used, p->H * p->D);
+    z->ones = carve(base, &used, p->D);
+    z->column = carve(base, &used, p->D);
+    z->sum = carve(base, &used, p->D);
+    z->widest = carve(base, &used, 2 * p->H);
+    z->group = (int *)carve(base, &used, p->D);
+    z->alone = (bool *)carve(base, &used, p->Lk);
     z->cope = carve(base, &used, 3 * p->Lk);
     return used;
 }
@@ -96,7 +101,8 @@ static void find_groups(struct problem *p, int e)
         const ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk, row = rows * (n % 4) / 4;
         if (rows == 0) continue;
         for (int c = 0; c < p->D; c++) {
-            zero(z->ones, p->D), z->ones[c] = 1;
+            zero(z->ones, p->D);
+            z->ones[c] = 1;
             p->def[e]->rotate(p, e, which, 0, row, z->ones, z->column);
             for (int r = 0; r < p->D; r++) {
                 const int from = z->group[r], into = z->group[c];
@@ -143,7 +149,10 @@ static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int 
         for (ptrdiff_t i = 0; i < rows; i++) stretch(p, e, which, h, i);      /* fope's widest */
     for (int h = 0; h < heads * copies; h++)
         for (ptrdiff_t i = 0; i < rows; i++, rotated += p->D, size += p->D, off += p->D) {
-            for (int c = 0; c < p->D; c++) size[c] = fabs(rotated[c]), off[c] = 0;
+            for (int c = 0; c < p->D; c++) {
+                size[c] = fabs(rotated[c]);
+                off[c] = 0;
+            }
             if (e < 0) continue;
             if (cached) {
                 if (p->def[e]->cached) memcpy(off, size, (size_t)p->D * sizeof *off);
@@ -180,15 +189,29 @@ static struct places save_places(const struct problem *p)
 }
 static void give_back(struct problem *p, const struct places *s)
 {
-    p->dq = s->dq, p->dk = s->dk, p->dv = s->dv, p->dadd = s->dadd, p->draw = s->draw;
-    p->dlog_mul = s->dlog_mul, p->da = s->da, p->ds = s->ds, p->dw = s->dw, p->dout = s->dout;
-    p->dae = s->dae, p->dlse = s->dlse, p->drem = s->drem, p->rem = s->rem, p->w = s->w;
+    p->dq = s->dq;
+    p->dk = s->dk;
+    p->dv = s->dv;
+    p->dadd = s->dadd;
+    p->draw = s->draw;
+    p->dlog_mul = s->dlog_mul;
+    p->da = s->da;
+    p->ds = s->ds;
+    p->dw = s->dw;
+    p->dout = s->dout;
+    p->dae = s->dae;
+    p->dlse = s->dlse;
+    p->drem = s->drem;
+    p->rem = s->rem;
+    p->w = s->w;
     memcpy(p->dtensor, s->dtensor, sizeof s->dtensor);
 }
 static void divert(struct problem *p)
 {
     struct sizes *z = p->budget;
-    p->dq = z->jq, p->dk = z->jk, p->dv = z->jv;
+    p->dq = z->jq;
+    p->dk = z->jk;
+    p->dv = z->jv;
     memcpy(p->dtensor, z->jt, sizeof p->dtensor);
 }
 
@@ -227,7 +250,8 @@ void loci_budget_row(struct problem *p)
         loci_output_sizes(p, h, &real);
         write_row(z->to->o, p, h, p->Dv, z->o + h * p->Dv);
         write_row(z->to->ae, p, h, p->D, z->ae + h * p->D);
-        write_row(z->to->lse, p, h, 1, z->lse + h), write_row(z->to->rem, p, h, 1, z->rem + h);
+        write_row(z->to->lse, p, h, 1, z->lse + h);
+        write_row(z->to->rem, p, h, 1, z->rem + h);
         if (p->backward && z->to->dq) loci_weight_sizes(p, h, &real);
     }
     if (z->to->dq) {
@@ -237,7 +261,10 @@ void loci_budget_row(struct problem *p)
             if (p->def[e]->mix) loci_mix_sizes(p, e, true);
         /* with factors, gradients below 2^-60 are 0 (of doubles, 2^-500) */
         const double low = (z->to->unit > 1e-10 ? 0x1p-60 : 0x1p-500) / z->to->unit;
-        for (ptrdiff_t hj = 0; hj < n && has_factors(p); hj++) z->da[hj] += low, z->dadd[hj] += low;
+        for (ptrdiff_t hj = 0; hj < n && has_factors(p); hj++) {
+            z->da[hj] += low;
+            z->dadd[hj] += low;
+        }
         for (int h = 0; h < p->H; h++) loci_score_back_sizes(p, h);
     }
     give_back(p, &real);
@@ -279,7 +306,8 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
                 zero(sum, p->D);
                 for (int c = 0; c < p->D; c++) sum[z->group[c]] += row[c];
                 for (int r = 0; r < p->D && learns(p, e); r++) {
-                    zero(z->ones, p->D), z->ones[r] = 1;
+                    zero(z->ones, p->D);
+                    z->ones[r] = 1;
                     p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
                                              z->ones, z->sum);
                     even_out(p, e);

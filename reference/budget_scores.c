@@ -40,12 +40,17 @@ static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kin
     const ptrdiff_t q = q_row(p, h), k = k_row(p, h, 0), v = v_row(p, h, 0);
     bool *const seen = p->seen;
     const bool alone = !p->def[e]->over_row;
-    p->draw = kind == RAW ? z->hot : z->none, p->dadd = kind == ADD ? z->hot : z->none;
+    p->draw = kind == RAW ? z->hot : z->none;
+    p->dadd = kind == ADD ? z->hot : z->none;
     p->dlog_mul = kind == LOG ? z->hot : z->none;
     of_head(p, z->hot, h)[j] = 1;
-    if (alone) p->seen = z->alone, z->alone[j] = true;
+    if (alone) {
+        p->seen = z->alone;
+        z->alone[j] = true;
+    }
     p->def[e]->score_backward(p, e, h);
-    p->seen = seen, z->alone[j] = false;
+    p->seen = seen;
+    z->alone[j] = false;
     of_head(p, z->hot, h)[j] = 0;
     /* The gradient of a sum is the row's gradient for all keys minus that for newer ones. */
     if (by > 0 && !alone)
@@ -62,14 +67,18 @@ static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kin
 static bool touched(double *j, ptrdiff_t n)
 {
     bool any = false;
-    for (ptrdiff_t c = 0; c < n; c++) any |= j[c] != 0, j[c] = 0;
+    for (ptrdiff_t c = 0; c < n; c++) {
+        any |= j[c] != 0;
+        j[c] = 0;
+    }
     return any;
 }
 static int depends(struct problem *p, int e, int h, enum kind kind)
 {
     struct sizes *z = p->budget;
     for (ptrdiff_t j = 0; j < p->Lk; j++) of_head(p, z->hot, h)[j] = 1 + (double)(j % 7) / 8;
-    p->draw = kind == RAW ? z->hot : z->none, p->dadd = kind == ADD ? z->hot : z->none;
+    p->draw = kind == RAW ? z->hot : z->none;
+    p->dadd = kind == ADD ? z->hot : z->none;
     p->dlog_mul = kind == LOG ? z->hot : z->none;
     p->def[e]->score_backward(p, e, h);
     zero(of_head(p, z->hot, h), p->Lk);
@@ -93,9 +102,13 @@ static void add_terms(struct problem *p, int e, int h)
     double *const raw = p->raw, *const logs = p->log_mul, *const add = p->add,
         *const size[KINDS] = { z->raw, z->add, z->logs };
     for (int n = 0; n < KINDS; n++) zero(of_head(p, z->term[n], h), p->Lk);
-    p->raw = z->term[RAW], p->add = z->term[ADD], p->log_mul = z->term[LOG];
+    p->raw = z->term[RAW];
+    p->add = z->term[ADD];
+    p->log_mul = z->term[LOG];
     p->def[e]->score(p, e, h);
-    p->raw = raw, p->add = add, p->log_mul = logs;
+    p->raw = raw;
+    p->add = add;
+    p->log_mul = logs;
     for (enum kind n = 0; n < KINDS; n++) {
         const int on = depends(p, e, h, n);
         for (ptrdiff_t j = 0; j < p->Lk; j++)
@@ -140,8 +153,13 @@ void loci_mix_sizes(struct problem *p, int e, bool back)
     struct sizes *z = p->budget;
     const ptrdiff_t n = p->H * p->Lk;
     bool *const sees = p->sees;
-    p->ds = z->j[0], p->da = z->j[1], p->dadd = z->j[2];
-    if (back) zero(z->da, n), zero(z->dadd, n);
+    p->ds = z->j[0];
+    p->da = z->j[1];
+    p->dadd = z->j[2];
+    if (back) {
+        zero(z->da, n);
+        zero(z->dadd, n);
+    }
     for (int h = 0; h < p->H; h++) {
         zero(p->ds, n);
         for (ptrdiff_t j = 0; j < p->Lk; j++) of_head(p, p->ds, h)[j] = 1;
@@ -169,7 +187,9 @@ void loci_mix_sizes(struct problem *p, int e, bool back)
     for (int h = 0; h < p->H; h++)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!sees[h * p->Lk + j] || !isfinite(p->s[h * p->Lk + j])) continue;
-            zero(p->ds, n), zero(p->da, n), zero(p->dadd, n);
+            zero(p->ds, n);
+            zero(p->da, n);
+            zero(p->dadd, n);
             of_head(p, p->ds, h)[j] = 1;
             one[j] = true;
             p->def[e]->mix_backward(p, e);
@@ -193,7 +213,8 @@ void loci_score_back_sizes(struct problem *p, int h)
         const double x = p->flat[hj] + p->before[hj], step = 1e-6 * (1 + fabs(x)),
             by = exp(p->log_mul[hj]) * p->plan->scale;
         loci_reference_bend(p, x, &slope);
-        loci_reference_bend(p, x + step, &up), loci_reference_bend(p, x - step, &down);
+        loci_reference_bend(p, x + step, &up);
+        loci_reference_bend(p, x - step, &down);
         /* the slope of a cap has an error from its own slope times the
          * size of x, and from rounding */
         const double bent = fabs(up - down) / (2 * step) * (z->flat[hj] + z->before[hj])
@@ -221,7 +242,8 @@ void loci_score_back_sizes(struct problem *p, int h)
             const double x = of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
                 step = 1e-6 * (1 + fabs(x));
             loci_reference_bend(p, x, &slope);
-            loci_reference_bend(p, x + step, &up), loci_reference_bend(p, x - step, &down);
+            loci_reference_bend(p, x + step, &up);
+            loci_reference_bend(p, x - step, &down);
             /* numbers added before the cap go through the slope of the cap, as in a */
             add[j] = of_head(p, z->da, h)[j]
                    * (fabs(slope) + 1 + fabs(up - down) / (2 * step)

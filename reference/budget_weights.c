@@ -20,7 +20,8 @@ static double output_size(struct problem *p, int h, double top)
 {
     struct sizes *z = p->budget;
     double sum = 0;
-    zero(p->dw, p->H * p->Lk), zero(p->ds, p->H * p->Lk);
+    zero(p->dw, p->H * p->Lk);
+    zero(p->ds, p->H * p->Lk);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (counts(p, h, j))
             of_head(p, p->dw, h)[j] = dot(p->dout + h * p->Dv, p->v + v_row(p, h, j), p->Dv);
@@ -49,10 +50,15 @@ void loci_output_sizes(struct problem *p, int h, const struct places *real)
     const bool stick = loci_reference_weights(p) >= 0;
     const double top = stick ? 0 : top_of(p, h), *w = of_head(p, p->w, h);
     p->seen = p->sees + h * p->Lk;
-    p->dout = z->cot, p->dae = z->cotae, p->dlse = z->cotrow[0], p->drem = z->cotrow[1];
-    p->dw = z->j[0], p->ds = z->j[1];
+    p->dout = z->cot;
+    p->dae = z->cotae;
+    p->dlse = z->cotrow[0];
+    p->drem = z->cotrow[1];
+    p->dw = z->j[0];
+    p->ds = z->j[1];
     zero(of_head(p, z->dw, h), p->Lk);
-    z->delta[h] = fabs(real->dlse[h]), z->drem[h] = fabs(real->drem[h]);
+    z->delta[h] = fabs(real->dlse[h]);
+    z->drem[h] = fabs(real->drem[h]);
 
     if (stick) {
         p->drem[h] = 1;
@@ -146,12 +152,16 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         for (int c = 0; c < p->Dv && counts(p, h, j); c++)
             z->dv[v_row(p, h, j) + c] += size[j] * fabs(real->dout[h * p->Dv + c]) + z->to->least;
-    p->w = z->j[0], p->dw = z->j[1], p->rem = z->cotrow[1], p->drem = z->cotrow[0];
+    p->w = z->j[0];
+    p->dw = z->j[1];
+    p->rem = z->cotrow[1];
+    p->drem = z->cotrow[0];
     const double saved = p->rem[h];
     p->rem[h] = rem;
     for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = fabs(real->dout[h * p->Dv + c]);
     for (int c = 0; c < p->D; c++) z->cotae[h * p->D + c] = fabs(real->dae[h * p->D + c]);
-    p->dout = z->cot, p->dae = z->cotae;
+    p->dout = z->cot;
+    p->dae = z->cotae;
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->value) {
             p->def[e]->value_backward(p, e, h);
@@ -166,7 +176,9 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
                                                          * fabs(mean) + z->delta[h]));
         loci_harvest_tensors(p, sink, 1);
     }
-    p->rem[h] = saved, p->w = real->w, p->rem = real->rem;
+    p->rem[h] = saved;
+    p->w = real->w;
+    p->rem = real->rem;
     z->cotrow[0][h] = z->cotrow[1][h] = 0;
     for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = 0;
     for (int c = 0; c < p->D; c++) z->cotae[h * p->D + c] = 0;

@@ -149,11 +149,15 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
         *const slopes = off + p->Lk, sum = 0, off_sum = 0, dgate = 0;
     const ptrdiff_t values = kv_head(p, h) * p->Lk * D, batch = p->b * p->Hkv * p->Lk * D;
     if (given >= 0) {
-        g = tensor(p, e, "gate_k") + batch + values, dg = z->dtensor[given] + batch + values;
+        g = tensor(p, e, "gate_k") + batch + values;
+        dg = z->dtensor[given] + batch + values;
     } else if (option(p, e, "gates", 0) == 0) {
-        g = p->k + k_row(p, h, 0), eg = z->ek + k_row(p, h, 0), dg = z->dk + k_row(p, h, 0);
+        g = p->k + k_row(p, h, 0);
+        eg = z->ek + k_row(p, h, 0);
+        dg = z->dk + k_row(p, h, 0);
     } else {
-        g = p->v + values, dg = z->dv + values;
+        g = p->v + values;
+        dg = z->dv + values;
     }
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
         if (!p->seen[j]) continue;
@@ -165,7 +169,8 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
         const double y = gate_scale * dot(p->q + q, g + j * D, D), gate = sigmoid(y);
         sum += gate;
         off_sum += gate * sigmoid(-y) * size + gate;
-        at[j] = sum, off[j] = off_sum;
+        at[j] = sum;
+        off[j] = off_sum;
         slopes[j] = gate * sigmoid(-y) * size;
     }
     for (ptrdiff_t j = 0; j < p->Lk; j++) {

@@ -138,7 +138,9 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
     CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
     loci_reference_dtensors(p, scratch_size);
     int width = plan->model_dim;
-    x = dense(x, 1, p->Lq, width), y = dense(y, 1, p->Lq, width), dy = dense(dy, 1, p->Lq, width);
+    x = dense(x, 1, p->Lq, width);
+    y = dense(y, 1, p->Lq, width);
+    dy = dense(dy, 1, p->Lq, width);
     for (p->b = 0; p->b < p->B; p->b++)
         for (ptrdiff_t i = 0; i < p->Lq; i++) {
             if (y.data)

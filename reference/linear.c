@@ -34,7 +34,8 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
                               ptrdiff_t rows, const double *f, const double *dturned,
                               const double *df, loci_view dx)
 {
-    x = dense(x, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
+    x = dense(x, heads, rows, p->D);
+    dx = dense(dx, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
         for (ptrdiff_t i = 0; i < rows; i++, f += p->D, dturned += p->D, df += p->D) {
             /* f reaches the loss twice, rotated and unrotated, and dx is the sum of

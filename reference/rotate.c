@@ -111,7 +111,10 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
 /* Pair t has frequency number t. */
 static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
 {
-    (void)p, (void)e, (void)kv, (void)axis;
+    (void)p;
+    (void)e;
+    (void)kv;
+    (void)axis;
     return t;
 }
 
@@ -453,7 +456,10 @@ static void fope_means(struct problem *p, int e, int kv, const double *x, const 
     struct sizes *z = p->budget;
     double gradient = 0, channels = 0;
     if (option(p, e, "norm", 0) == 0 || option(p, e, "learn", 0) == 0) return;
-    for (int c = 0; c < p->D; c++) gradient = fmax(gradient, by[c]), channels += fabs(x[c]);
+    for (int c = 0; c < p->D; c++) {
+        gradient = fmax(gradient, by[c]);
+        channels += fabs(x[c]);
+    }
     for (int n = p->plan->first_tensor[e]; n < p->plan->first_tensor[e + 1]; n++) {
         const loci_tensor *f = &p->plan->tensors.list[n];
         const ptrdiff_t sums = f->shape[f->rank - 1], waves = f->shape[f->rank - 2],
@@ -570,8 +576,10 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     double *x1 = scratch_size + loci_reference_dtensors(p, scratch_size), *dy1 = x1 + p->D,
            *unused = dy1 + p->D;
     p->scratch_size = unused + p->D;
-    x = dense(x, heads, rows, p->D), y = dense(y, heads, rows, p->D);
-    dy = dense(dy, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
+    x = dense(x, heads, rows, p->D);
+    y = dense(y, heads, rows, p->D);
+    dy = dense(dy, heads, rows, p->D);
+    dx = dense(dx, heads, rows, p->D);
     for (p->b = 0; p->b < p->B; p->b++)
         for (int h = 0; h < heads; h++)
             for (ptrdiff_t i = 0; i < rows; i++) {

@@ -50,7 +50,10 @@ static struct problem read_arguments(int argc, char **argv)
 {
     struct problem p = { .dtype = "f32" };
     if (argc < 3 || strcmp(argv[2], "nope"))
-        fputs("ggml-serve knows nope alone\n", stderr), exit(2);
+        {
+            fputs("ggml-serve knows nope alone\n", stderr);
+            exit(2);
+        }
     for (int i = 3; i < argc; i++) {
         const char *name = argv[i];
         if (!strcmp(name, "--serve")) continue;
@@ -61,10 +64,12 @@ static struct problem read_arguments(int argc, char **argv)
         else if (!strcmp(name, "--dtype")) p.dtype = value;
         else if ((!strcmp(name, "--pass") && strcmp(value, "forward"))
                  || ((!strcmp(name, "--batch") || !strcmp(name, "--threads")) && atoi(value) != 1))
-            fprintf(stderr,
+            {
+                fprintf(stderr,
                     "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
-                    name, value),
+                    name, value);
                 exit(2);
+            }
     }
     return p;
 }

@@ -43,7 +43,8 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     const int given = c ? (int)c->value[0] : 0;
     const int n = given ? given : lab_between(&d, 1, (int)p->option[MOST]);
     int32_t *string = token + 1, *copy = target + n + 1;
-    token[0] = LAB_BOS, token[n + 1] = SEP;
+    token[0] = LAB_BOS;
+    token[n + 1] = SEP;
     for (int i = 0; i < n; i++)
         string[i] = one(p) && i ? string[0] : FIRST + lab_pick(&d, symbols);
     for (int i = 0; i <= n; i++) target[i] = LAB_NOT_ASKED;

@@ -49,7 +49,9 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
 
 static int32_t *set(int32_t *at, int variable)
 {
-    *at++ = SET, *at++ = FIRST + variable, *at++ = ZERO;
+    *at++ = SET;
+    *at++ = FIRST + variable;
+    *at++ = ZERO;
     return at;
 }
 
@@ -69,16 +71,20 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
         const int what = lab_pick(&d, SET_WEIGHT + INC_WEIGHT + PASS_WEIGHT);
         const int v = lab_pick(&d, in_use);
         if (what < SET_WEIGHT && end - at >= 3) {
-            at = set(at, v), value[v] = 0;
+            at = set(at, v);
+            value[v] = 0;
         } else if (what < SET_WEIGHT + INC_WEIGHT && what >= SET_WEIGHT && end - at >= 2
                    && value[v] < MOST) {
-            *at++ = INC, *at++ = FIRST + v, value[v]++;
+            *at++ = INC;
+            *at++ = FIRST + v;
+            value[v]++;
         } else if (what >= SET_WEIGHT + INC_WEIGHT) {
             *at++ = PASS;
         }
     }
     const int v = lab_pick(&d, in_use);
-    *at++ = PRINT, *at++ = FIRST + v;
+    *at++ = PRINT;
+    *at++ = FIRST + v;
     for (int i = 0; i < n - 1; i++) target[i] = LAB_NOT_ASKED;
     target[n - 1] = ZERO + value[v];
     return n;

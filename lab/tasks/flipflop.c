@@ -49,7 +49,8 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     const double ignore = c ? c->value[0] : p->option[P_IGNORE], write = (1 - ignore) / 2;
     const int n = c && c->times > 1 ? c->length : lab_any_length(&d, p->length, 2);
     int memory = ZERO;
-    token[0] = LAB_BOS, target[0] = LAB_NOT_ASKED;
+    token[0] = LAB_BOS;
+    target[0] = LAB_NOT_ASKED;
     for (int i = 1; i < n; i += 2) {
         const double u = lab_next(&d);
         int what = u < ignore ? IGNORE : u < ignore + write ? WRITE : READ;
@@ -57,8 +58,12 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
         if (i == n - 1) what = READ;
         const int bit = what == READ ? memory : lab_pick(&d, 2) ? ONE : ZERO;
         if (what == WRITE) memory = bit;
-        token[i] = what, target[i] = what == READ ? bit : LAB_NOT_ASKED;
-        if (i + 1 < n) token[i + 1] = bit, target[i + 1] = LAB_NOT_ASKED;
+        token[i] = what;
+        target[i] = what == READ ? bit : LAB_NOT_ASKED;
+        if (i + 1 < n) {
+            token[i + 1] = bit;
+            target[i + 1] = LAB_NOT_ASKED;
+        }
     }
     return n;
 }

@@ -31,7 +31,8 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     const int given = c ? (int)c->value[0] : 0;
     const int n = given ? given : lab_between(&d, 1, (int)p->option[MOST]);
     int odd = 0;
-    token[0] = LAB_BOS, token[n + 1] = EQUALS;
+    token[0] = LAB_BOS;
+    token[n + 1] = EQUALS;
     for (int i = 1; i <= n; i++) {
         const int bit = lab_pick(&d, 2);
         token[i] = ZERO + bit;

@@ -65,11 +65,15 @@ static void begin(struct state *s, const struct lab_problem *p, struct lab_draws
 {
     const int pool = 2 * keys(p);
     s->use = use;
-    for (int i = 0; i < pool; i++) s->key[i] = i + 1, s->last[i + 1] = 0;
+    for (int i = 0; i < pool; i++) {
+        s->key[i] = i + 1;
+        s->last[i + 1] = 0;
+    }
     for (int i = 0; i < use; i++) {
         const int j = i + lab_pick(d, pool - i);
         const int32_t swap = s->key[i];
-        s->key[i] = s->key[j], s->key[j] = swap;
+        s->key[i] = s->key[j];
+        s->key[j] = swap;
     }
 }
 
@@ -77,9 +81,11 @@ static void begin(struct state *s, const struct lab_problem *p, struct lab_draws
 static void put(int32_t *token, int32_t *target, int n, int pair, int32_t key, int32_t ask,
                 int32_t follows)
 {
-    token[2 * pair + 1] = key, target[2 * pair + 1] = ask ? ask : LAB_NOT_ASKED;
+    token[2 * pair + 1] = key;
+    target[2 * pair + 1] = ask ? ask : LAB_NOT_ASKED;
     if (2 * pair + 2 == n) return;
-    token[2 * pair + 2] = follows, target[2 * pair + 2] = LAB_NOT_ASKED;
+    token[2 * pair + 2] = follows;
+    target[2 * pair + 2] = LAB_NOT_ASKED;
 }
 
 static void stream(const struct lab_problem *p, struct lab_draws *d, struct state *s, int n,
@@ -124,7 +130,8 @@ static void block(const struct lab_problem *p, struct lab_draws *d, struct state
     for (int i = written; i < pairs; i++) put(token, target, n, i, 0, 0, value(p, d));
     for (int i = 0; i < live; i++) {
         const int at = written + gap(d, token, written, pairs - written);
-        token[2 * at + 1] = s->key[i], target[2 * at + 1] = s->last[s->key[i]];
+        token[2 * at + 1] = s->key[i];
+        target[2 * at + 1] = s->last[s->key[i]];
         if (2 * at + 2 < n) token[2 * at + 2] = s->last[s->key[i]];
     }
     for (int i = written; i < pairs; i++)
@@ -139,7 +146,8 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     struct state s;
     const int n = c && c->times > 1 ? c->length : lab_any_length(&d, p->length, 2);
     begin(&s, p, &d, c ? (int)c->value[0] : keys(p));
-    token[0] = LAB_BOS, target[0] = LAB_NOT_ASKED;
+    token[0] = LAB_BOS;
+    target[0] = LAB_NOT_ASKED;
     if (p->option[FORM] != 0) block(p, &d, &s, n, token, target);
     else stream(p, &d, &s, n, token, target);
     return n;

@@ -33,7 +33,9 @@ static void fill_batch(struct lab_batch *b, const struct lab_arm *a, uint64_t se
     ptrdiff_t rows = 0;
     for (int s = 0; s < SEQUENCES; s++) rows += lengths[s];
     lab_batch_reserve(b, SEQUENCES, rows);
-    b->sequences = SEQUENCES, b->rows = rows, b->scored = 0;
+    b->sequences = SEQUENCES;
+    b->rows = rows;
+    b->scored = 0;
     ptrdiff_t r = 0;
     for (int s = 0; s < SEQUENCES; s++) {
         b->starts[s] = r;
@@ -41,7 +43,8 @@ static void fill_batch(struct lab_batch *b, const struct lab_arm *a, uint64_t se
             b->token[r] = (int32_t)(loci_uniform(seed, 2 * (uint64_t)r) * WORDS);
             b->target[r] = (int32_t)(loci_uniform(seed, 2 * (uint64_t)r + 1) * (WORDS + 3)) - 3;
             if (b->target[r] < 0) b->target[r] = -1;
-            b->pos[r] = a->random ? 3 * i + s : i, b->seg[r] = s;
+            b->pos[r] = a->random ? 3 * i + s : i;
+            b->seg[r] = s;
             b->scored += b->target[r] >= 0;
         }
     }
@@ -100,7 +103,8 @@ static void check_gradients(const char *arm, int kv_heads)
         memcpy(old, w + t[i].at, (size_t)count * sizeof *old);
         for (ptrdiff_t k = 0; k < count; k++) {
             way[k] = k % t[i].stride < t[i].cols ? loci_normal(99 + (uint64_t)i, (uint64_t)k) : 0;
-            slope += way[k] * g[t[i].at + k], size += fabs(g[t[i].at + k]);
+            slope += way[k] * g[t[i].at + k];
+            size += fabs(g[t[i].at + k]);
             nothing &= k % t[i].stride < t[i].cols || g[t[i].at + k] == 0;
         }
         /* Hidden layers with a kink at 0 have different slopes on each side.  If the kink lies
@@ -123,7 +127,8 @@ static void check_gradients(const char *arm, int kv_heads)
          * a row alone and the like. */
         CHECK_THAT(size > 0 || strstr(t[i].name, "layers.1.tape") || strstr(t[i].name, "pe."),
                    "%s: %s has no gradient", arm, t[i].name);
-        free(old), free(way);
+        free(old);
+        free(way);
     }
     lab_batch_free(&b);
     lab_model_close(m);
@@ -273,7 +278,8 @@ static void check_changed(const char *arm, enum lab_change change)
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };
     if (!CHECK_THAT(!lab_model_open(&m, &s, NULL, &e), "%s: %s", arm, e.text)) return;
-    s.change = change, s.times = 2;
+    s.change = change;
+    s.times = 2;
     if (!CHECK_THAT(!lab_model_open(&changed, &s, NULL, &e), "%s: %s", arm, e.text)) return;
     const ptrdiff_t n = lab_model_numbers(m);
     lab_model_init(m, 7);
@@ -288,7 +294,8 @@ static void check_changed(const char *arm, enum lab_change change)
                    arm, loss_of(m, &b), own);
     }
     lab_batch_free(&b);
-    lab_model_close(m), lab_model_close(changed);
+    lab_model_close(m);
+    lab_model_close(changed);
 }
 
 int main(void)
@@ -306,9 +313,17 @@ int main(void)
     const struct lab_known *list;
     const int n = lab_known_arms(&list);
     for (int i = 0; i < n; i++)
-        check_gradients(list[i].text, 0), check_bits(list[i].text), check_decode(list[i].text);
+        {
+            check_gradients(list[i].text, 0);
+            check_bits(list[i].text);
+            check_decode(list[i].text);
+        }
     for (int i = 0; i < 4; i++)
-        check_gradients(more[i], more_kv[i]), check_bits(more[i]), check_decode(more[i]);
+        {
+            check_gradients(more[i], more_kv[i]);
+            check_bits(more[i]);
+            check_decode(more[i]);
+        }
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) check_neutral(neutral[i]);
     static const char *const turning[] = { "rope", "learned+rope", "rope@random", "rope+fox",
                                            "rope+t5:buckets=8" };

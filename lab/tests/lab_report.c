@@ -65,7 +65,9 @@ static void check_variances(void)
 {
     const double a[] = { 1, 2, 4 }, b[] = { 10, 12 }, one[] = { 7 };
     struct pooled p = { 0, 0 };
-    pool_arm(&p, a, 3), pool_arm(&p, b, 2), pool_arm(&p, one, 1);
+    pool_arm(&p, a, 3);
+    pool_arm(&p, b, 2);
+    pool_arm(&p, one, 1);
     CHECK_CLOSE(p.freedom, 3, 0, "one seed has none");
     CHECK_CLOSE(pooled_variance(&p), (14 / 3.0 + 2) / 3, 1e-12, "pooled");
     CHECK_THAT(isnan(pooled_variance(&(struct pooled){ 0, 0 })), "nothing is known");
@@ -161,7 +163,9 @@ static struct lab_result *add_run(const char *arm, const char *task, int seed, b
     snprintf(r->task, sizeof r->task, "%s", task);
     strcpy(r->size, "S");
     snprintf(r->weights_sha256, sizeof r->weights_sha256, "%064x", (unsigned)runs.count * 977u);
-    strcpy(r->version, "0.3.0"), strcpy(r->compiler, "gcc 12"), strcpy(r->cpu, "a <fast> one");
+    strcpy(r->version, "0.3.0");
+    strcpy(r->compiler, "gcc 12");
+    strcpy(r->cpu, "a <fast> one");
     strcpy(r->isa, "avx2");
     r->row = draw_alloc(16, sizeof *r->row);
     r->rows = 1;
@@ -191,7 +195,10 @@ static void add_column(struct lab_result *r, const char *variant, const char *na
                                 .accuracy = 0.5,
                                 .exact = 0.25 };
     snprintf(c->name, sizeof c->name, "%s", name);
-    if (metric != LAB_LOSS) c->accuracy = c->exact = value, c->loss = 1;
+    if (metric != LAB_LOSS) {
+        c->accuracy = c->exact = value;
+        c->loss = 1;
+    }
     c->each = draw_alloc(SEQUENCES, sizeof *c->each);
     for (int i = 0; i < SEQUENCES; i++)
         c->each[i] = metric == LAB_LOSS ? value + 0.1 * (i % 2) : i % 2;
@@ -208,7 +215,8 @@ static double noise(const char *arm, int seed, double size)
 static void add_spans(struct lab_row *r, double within, double beyond)
 {
     static const int ends[] = { 15, 63, 127, 255, 511 };
-    r->span = draw_alloc(5, sizeof *r->span), r->spans = 5;
+    r->span = draw_alloc(5, sizeof *r->span);
+    r->spans = 5;
     for (int i = 0; i < 5; i++) {
         const int from = i ? ends[i - 1] + 1 : 0;
         r->span[i] =
@@ -230,7 +238,8 @@ static void add_text(const char *arm, int seeds, const double *loss)
         const double more = noise(arm, s, 0.004);
         text_columns(r, "", loss, more);
         add_spans(&r->row[0], loss[0] + more, loss[3] + more);
-        r->log = draw_alloc(3, sizeof *r->log), r->logs = 3;
+        r->log = draw_alloc(3, sizeof *r->log);
+        r->logs = 3;
         for (int i = 0; i < 3; i++)
             r->log[i] = (struct lab_logged){
                 100 * i, 3 - i, 1e-3, 0.5, i ? 2.5 - 0.3 * i : NAN, i ? 2.9 - 0.1 * i : NAN
@@ -1078,7 +1087,8 @@ static double mean_in_csv(const char *csv, const char *begins, const char *colum
         for (int i = 0; i < 3; i++) p += strcspn(p, ",") + 1;
         if (strncmp(p, column, strlen(column)) || p[strlen(column)] != ',') continue;
         for (int i = 0; i < 6; i++) p += strcspn(p, ",") + 1;
-        sum += strtod(p, NULL), ++*count;
+        sum += strtod(p, NULL);
+        ++*count;
     }
     return sum / (*count ? *count : 1);
 }
@@ -1158,8 +1168,11 @@ static void check_report(void)
     runs.skipped = draw_alloc(1, sizeof *runs.skipped);
     runs.skipped[0] = strcpy(draw_alloc(40, 1), "runs/x is left out: it is <odd>");
     report_make(&r, &runs, folder, &pictures);
-    report_html(&html, &r), report_text(&text, &r, 80), report_text(&wide, &r, 200);
-    report_csv(&csv, &r), report_json(&json, &r);
+    report_html(&html, &r);
+    report_text(&text, &r, 80);
+    report_text(&wide, &r, 200);
+    report_csv(&csv, &r);
+    report_json(&json, &r);
     check_page(html.s);
     check_text_form(text.s, 80);
     check_text_form(wide.s, 200);
@@ -1178,30 +1191,41 @@ static void check_report(void)
     CHECK_THAT(strstr(html.s, "12 runs") || strstr(html.s, "alibi on text"), "warnings name runs");
     json_decref(root);
     report_free(&r);
-    text_free(&html), text_free(&text), text_free(&wide), text_free(&csv), text_free(&json);
+    text_free(&html);
+    text_free(&text);
+    text_free(&wide);
+    text_free(&csv);
+    text_free(&json);
 
     /* one seed, and nothing at all */
     free_runs();
     make_text(1);
     report_make(&r, &runs, NULL, NULL);
-    report_html(&html, &r), report_text(&text, &r, 80);
+    report_html(&html, &r);
+    report_text(&text, &r, 80);
     check_tags(html.s);
     CHECK_THAT(strstr(html.s, "One seed: no intervals") && strstr(text.s, "One seed:")
                    && !strstr(html.s, "<td>1.600 &#177;"),
                "one seed has no intervals");
     CHECK_THAT(!strstr(html.s, "What the encodings learned"), "no pictures, no section");
     report_free(&r);
-    text_free(&html), text_free(&text);
+    text_free(&html);
+    text_free(&text);
     free_runs();
     report_make(&r, &runs, NULL, NULL);
-    report_html(&html, &r), report_text(&text, &r, 80);
-    report_csv(&csv, &r), report_json(&json, &r);
+    report_html(&html, &r);
+    report_text(&text, &r, 80);
+    report_csv(&csv, &r);
+    report_json(&json, &r);
     check_tags(html.s);
     CHECK_THAT(!loci_json_parse(json.s, json.n, &root, &e), "%s", e.text);
     CHECK_THAT(strstr(text.s, "nothing yet") && strstr(text.s, "E1  not run"), "nothing was run");
     json_decref(root);
     report_free(&r);
-    text_free(&html), text_free(&text), text_free(&csv), text_free(&json);
+    text_free(&html);
+    text_free(&text);
+    text_free(&csv);
+    text_free(&json);
     figure_free(&f);
 }
 

@@ -53,7 +53,10 @@ static struct sequence draw_row(const struct lab_problem *p, const struct lab_co
 
 static void drop(struct sequence *s)
 {
-    free(s->token), free(s->target), free(s->word), free(s->want);
+    free(s->token);
+    free(s->target);
+    free(s->word);
+    free(s->want);
 }
 
 static bool is(const struct sequence *s, int i, const char *word)
@@ -124,7 +127,10 @@ static void solve_recall(struct sequence *s)
         if (s->word[i][0] != 'k' || !question) continue;
         const char *value = value_before(s, i, s->word[i]);
         CHECK_THAT(value || !block, WHERE ": %s has no value", OF(s), s->word[i]);
-        if (value) want(s, i, value), asked++;
+        if (value) {
+            want(s, i, value);
+            asked++;
+        }
         if (block)
             CHECK_THAT(find(s, i + 1, s->word[i]) == s->n, WHERE ": %s twice", OF(s), s->word[i]);
     }
@@ -186,7 +192,8 @@ static void solve_count(struct sequence *s)
             i++;
         } else if (is(s, i, "set")) {
             CHECK_THAT(is(s, i + 2, "0"), WHERE ": token %d", OF(s), i);
-            value[v] = 0, i += 3;
+            value[v] = 0;
+            i += 3;
         } else {
             CHECK_THAT(is(s, i, "inc") && value[v] >= 0, WHERE ": token %d", OF(s), i);
             CHECK_THAT(++value[v] <= 10, WHERE ": %d", OF(s), value[v]);
@@ -286,7 +293,8 @@ static void check_again(const struct lab_problem *p, const struct lab_column *c,
     CHECK_THAT(a.n == b.n && !memcmp(a.token, b.token, size) && !memcmp(a.target, b.target, size),
                WHERE ": not the same again", OF(&a));
     check_sequence(&a);
-    drop(&a), drop(&b);
+    drop(&a);
+    drop(&b);
 }
 
 /* Words distinguish all tokens. */
@@ -429,7 +437,10 @@ static void check_flipflop(const struct lab_column *c, double ignore)
         if (any) length[s.n / 2 - 8]++;
         for (int i = 3; i < s.n - 1; i += 2, all++) {
             what[strchr("wir", s.word[i][0]) - "wir"]++;
-            if (!is(&s, i, "r")) bits++, ones += is(&s, i + 1, "1");
+            if (!is(&s, i, "r")) {
+                bits++;
+                ones += is(&s, i + 1, "1");
+            }
         }
         if (c && c->times > 1) CHECK_THAT(s.n == c->length, "%s: %d tokens", c->name, s.n);
         drop(&s);
@@ -453,10 +464,15 @@ static void check_recall(const struct lab_column *c, int in_use)
         if (!c || c->times == 1) length[s.n / 2 - 8]++;
         for (int i = 1; i < s.n; i += 2) {
             const int k = atoi(s.word[i] + 1) - 1;
-            if (i + 2 < s.n) key[k]++, value[atoi(s.word[i + 1] + 1) - 1]++;
-            live += !there[k], there[k] = true;
+            if (i + 2 < s.n) {
+                key[k]++;
+                value[atoi(s.word[i + 1] + 1) - 1]++;
+            }
+            live += !there[k];
+            there[k] = true;
         }
-        most = live > most ? live : most, longest = s.n > longest ? s.n : longest;
+        most = live > most ? live : most;
+        longest = s.n > longest ? s.n : longest;
         drop(&s);
     }
     if (!c || c->times == 1) check_even("recall: lengths", length, 25);
@@ -492,12 +508,17 @@ static void check_add(const struct lab_column *c, int most)
     for (int row = 0; row < MANY; row++) {
         struct sequence s = words(&p, c, row);
         const int plus = find(&s, 1, "+"), equals = find(&s, plus, "=");
-        a[plus - 2]++, b[equals - plus - 2]++, first += plus - 1 == most;
+        a[plus - 2]++;
+        b[equals - plus - 2]++;
+        first += plus - 1 == most;
         if (plus > 2) digit[s.word[1][0] - '0']++;
         drop(&s);
     }
     check_even("add: digits", digit, 10);
-    if (!c) check_even("add: lengths of a", a, most), check_even("add: lengths of b", b, most);
+    if (!c) {
+        check_even("add: lengths of a", a, most);
+        check_even("add: lengths of b", b, most);
+    }
     /* it is the first, or the second and the first by chance */
     else check_share("first", first, MANY, 0.5 + 0.5 / most);
 }
@@ -514,7 +535,9 @@ static void check_count(void)
         in_use[used - 1]++;
         while (i < s.n - 8) {            /* where every statement still fits */
             const int w = is(&s, i, "set") ? 0 : is(&s, i, "inc") ? 1 : 2;
-            what[w]++, all++, i += 3 - w;
+            what[w]++;
+            all++;
+            i += 3 - w;
         }
         drop(&s);
     }
@@ -544,7 +567,10 @@ static void check_selcopy(void)
     for (int row = 0; row < MANY; row++) {
         struct sequence s = words(&p, NULL, row);
         for (int i = 1; i <= 32; i++)
-            if (!is(&s, i, "_")) at[i - 1]++, kind[atoi(s.word[i] + 1) - 1]++;
+            if (!is(&s, i, "_")) {
+                at[i - 1]++;
+                kind[atoi(s.word[i] + 1) - 1]++;
+            }
         drop(&s);
     }
     check_even("selcopy: places", at, 32);
@@ -592,12 +618,17 @@ static void check_shares(void)
     check_recall(NULL, 16);
     CHECK_THAT(list_columns(&recall, c) == 5, "columns of recall");
     for (int i = 0; i < 5; i++) check_recall(&c[i], i < 4 ? 16 : 32);
-    check_strings("copy"), check_strings("copy1"), check_strings("reverse");
+    check_strings("copy");
+    check_strings("copy1");
+    check_strings("reverse");
     check_add(NULL, 8);
     CHECK_THAT(list_columns(&add, c) == 5, "columns of add");
     static const int digits[] = { 9, 10, 12, 16 };
     for (int i = 0; i < 4; i++) check_add(&c[i + 1], digits[i]);
-    check_count(), check_selcopy(), check_passkey(), check_parity();
+    check_count();
+    check_selcopy();
+    check_passkey();
+    check_parity();
 }
 
 /* ---- Text ------------------------------------------------------------------------------------ */
@@ -694,7 +725,10 @@ static void check_keys(void)
         struct lab_column c[LAB_COLUMNS];
         for (int j = list_columns(&p, c) - 1; j >= 0; j--)
             for (int row = 0; row < c[j].count; row++, tests++)
-                key[n++] = lab_test_key(&p, c[j].name, row), odd += key[n - 1] % 2;
+                {
+                    key[n++] = lab_test_key(&p, c[j].name, row);
+                    odd += key[n - 1] % 2;
+                }
         for (int seed = 0; seed < 2; seed++)
             for (int64_t step = 0; step < 100; step++)
                 for (int row = 0; row < 32; row++) key[n++] = lab_train_key(&p, seed, step, row);
@@ -820,7 +854,8 @@ static void check_stories(void)
         while (back <= 500 && back <= from - text && memcmp(from - back, from, (size_t)n)) back++;
         const bool said = back <= 500 && back <= from - text;
         CHECK_THAT(said || !strncmp(from, "It is so.", 9), "quoted: %.60s", from);
-        quotes++, far += said && back > 128;
+        quotes++;
+        far += said && back > 128;
         at += n + 4;
     }
     for (at = text; (at = strchr(at, '\n')); at++) {
@@ -857,10 +892,13 @@ static void check_corpus(void)
     char *a = text_of(&stories), *b = text_of(&less);
     struct sha256 s;
     char hex[65];
-    sha256_begin(&s), sha256_add(&s, b, 10007), sha256_end(&s, hex);
+    sha256_begin(&s);
+    sha256_add(&s, b, 10007);
+    sha256_end(&s, hex);
     CHECK_THAT(less.count == 10007 && less.train == 9506 && !memcmp(a, b, 10007), "10007 bytes");
     CHECK_THAT(!strcmp(hex, less.sha256), "%s", less.sha256);
-    free(a), free(b);
+    free(a);
+    free(b);
     lab_corpus_close(&less);
     lab_corpus_close(&less);             /* a second close is harmless */
     check_stories();
@@ -1014,6 +1052,7 @@ int main(void)
     check_bits();
     check_options();
     check_cost();
-    lab_corpus_close(&stories), lab_corpus_close(&bytes);
+    lab_corpus_close(&stories);
+    lab_corpus_close(&bytes);
     return harness_end();
 }

@@ -158,7 +158,8 @@ static void check_starts(void)
                 CHECK_THAT(token[0] == LAB_BOS, "%s, %s", list[i]->name,
                            k < 0 ? "training" : column[k].name);
             }
-            free(token), free(target);
+            free(token);
+            free(target);
         }
     }
     static const char *const gated[] = { "fox", "rope+fox", "fox-pro" };
@@ -282,22 +283,31 @@ static void check_identity(void)
         id_of(&other, id[n++]);
     }
     struct lab_config other = c;
-    strcpy(other.arm, "rope:pairing=half"), id_of(&other, id[n++]);
-    other = c, strcpy(other.size, "M"), id_of(&other, id[n++]);
-    other = config_of("rope", "copy", ""), id_of(&other, id[n++]);
+    strcpy(other.arm, "rope:pairing=half");
+    id_of(&other, id[n++]);
+    other = c;
+    strcpy(other.size, "M");
+    id_of(&other, id[n++]);
+    other = config_of("rope", "copy", "");
+    id_of(&other, id[n++]);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++) CHECK_THAT(strcmp(id[i], id[k]) != 0, "%d and %d", i, k);
 
     /* neither the bytes behind texts and options, nor the format of a number */
     memset(&other, 0x5a, sizeof other);
-    other.learned = LAB_RANDOM, other.variants = 1, other.finetune = other.seed = 0;
+    other.learned = LAB_RANDOM;
+    other.variants = 1;
+    other.finetune = other.seed = 0;
     other.steps = 100;
     strcpy(other.arm, "rope");
-    lab_config_size(&other, "S", NULL), lab_config_task(&other, "recall", NULL);
-    lab_config_set(&other, "rate", "3e-3", NULL), lab_config_set(&other, "keys", "1.6e1", NULL);
+    lab_config_size(&other, "S", NULL);
+    lab_config_task(&other, "recall", NULL);
+    lab_config_set(&other, "rate", "3e-3", NULL);
+    lab_config_set(&other, "keys", "1.6e1", NULL);
     id_of(&other, again);
     CHECK_THAT(!strcmp(again, id[0]), "the same run is %s", again);
-    other.option[LAB_OPTIONS - 1] = 9, other.corpus = &corpus;
+    other.option[LAB_OPTIONS - 1] = 9;
+    other.corpus = &corpus;
     id_of(&other, again);
     CHECK_THAT(!strcmp(again, id[0]), "recall has no corpus and three options");
 
@@ -305,7 +315,8 @@ static void check_identity(void)
     struct lab_corpus book = corpus;
     struct lab_config text = config_of("rope", "text", "");
     id_of(&text, id[0]);
-    strcpy(book.name, "book"), text.corpus = &book;
+    strcpy(book.name, "book");
+    text.corpus = &book;
     id_of(&text, again);
     CHECK_THAT(!strcmp(again, id[0]), "a corpus of another name");
     book.sha256[0] ^= 1;
@@ -354,9 +365,12 @@ static void check_file(void)
         FILE *f = fopen(path, "w");
         CHECK_THAT(f && fputs(t.s, f) >= 0 && !fclose(f), "%s", path);
         CHECK_THAT(!lab_config_read(&back, folder, &corpus, &e), "%s", e.text);
-        lab_config_text(&c, &first), lab_config_text(&back, &second);
+        lab_config_text(&c, &first);
+        lab_config_text(&back, &second);
         CHECK_THAT(!strcmp(first.s, second.s), "%s\nis read as\n%s", first.s, second.s);
-        text_free(&t), text_free(&first), text_free(&second);
+        text_free(&t);
+        text_free(&first);
+        text_free(&second);
 
         if (c.corpus) {
             struct lab_corpus book = corpus;
@@ -442,7 +456,8 @@ static void check_arms(void)
                    "%s", good[i].text);
     }
     char most[LAB_ARM + 1];
-    memset(most, 'a', LAB_ARM), most[LAB_ARM] = 0;
+    memset(most, 'a', LAB_ARM);
+    most[LAB_ARM] = 0;
     const char *const bad[][2] = {
         { "", "names no encoding" },
         { "@random", "names no encoding" },

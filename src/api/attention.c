@@ -35,7 +35,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
     CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG,
           "pages: table must be aligned to %zu bytes", sizeof *p->table);
-    *entries = 0, *length = p->length;
+    *entries = 0;
+    *length = p->length;
     for (ptrdiff_t b = 0; b < c->B; b++) {
         const ptrdiff_t n = tiles(keys_in(c, b), p->length);
         CHECK(e, n == 0 || c->B == 1 || p->entry >= n, LOCI_BAD_ARG,
@@ -149,18 +150,30 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
 static loci_status check_owned(const struct call *c, const void *tables, const struct opening *o)
 {
     struct call own = *c;
-    own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
-    own.g.dk = o->owned->dk, own.g.dv = o->owned->dv;
-    own.Lk = own.in->k_len, own.mem.work_bytes = o->owned->work_bytes;
+    own.in = o->owned->in;
+    own.k = o->owned->k;
+    own.v = o->owned->v;
+    own.g.dk = o->owned->dk;
+    own.g.dv = o->owned->dv;
+    own.Lk = own.in->k_len;
+    own.mem.work_bytes = o->owned->work_bytes;
     return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
 }
 static void place(struct call *c, const struct opening *o)
 {
-    c->where.from = o->from, c->stream.runs = o->runs, c->stream.run_count = o->run_count;
-    c->stream.apart = o->apart, c->stream.chain = o->chain;
-    if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
+    c->where.from = o->from;
+    c->stream.runs = o->runs;
+    c->stream.run_count = o->run_count;
+    c->stream.apart = o->apart;
+    c->stream.chain = o->chain;
+    if (o->tiles) {
+        c->decode = false;
+        c->fast = c->plan->fast && !o->grad;
+    }
     if (!o->keys) return;
-    c->stream.keys = o->keys, c->stream.first = o->first, c->stream.part = o->part,
+    c->stream.keys = o->keys;
+    c->stream.first = o->first;
+    c->stream.part = o->part;
     c->stream.here = o->here;
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
 }
@@ -312,11 +325,17 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
      * after each addition would lose small ones.  dk is also summed if only the rotation learns
      * from it. */
     const bool apart = p->stored != p->real;
-    if (apart || p->key_heads != p->kv_heads) c.g.dk_out = c.g.dk, c.g.dk.data = NULL;
+    if (apart || p->key_heads != p->kv_heads) {
+        c.g.dk_out = c.g.dk;
+        c.g.dk.data = NULL;
+    }
     if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
         c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
     if (apart && c.g.dv.data)
-        c.g.dv_out = c.g.dv, c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+        {
+            c.g.dv_out = c.g.dv;
+            c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+        }
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");

@@ -271,7 +271,8 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
     lengths(c)[b] = length;
     if (length > *most) *most = length;
     const int64_t base = cache_oldest(c, b) / CHUNK * CHUNK;
-    cache_list(c, c->base)[b] = base, cache_list(c, c->present)[b] = length - base;
+    cache_list(c, c->base)[b] = base;
+    cache_list(c, c->present)[b] = length - base;
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
@@ -285,7 +286,10 @@ static size_t lay_out_update(struct call *c, char *base, bool backward)
 static loci_call append_call(const loci_call *in)
 {
     loci_call rows = *in;
-    rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
+    rows.cache = NULL;
+    rows.k_lens = NULL;
+    rows.q_len = 0;
+    rows.q_pos = rows.k_pos;
     return rows;
 }
 /* A removal rotates a tile of keys at position -count, by the same angle for every key that
@@ -520,7 +524,11 @@ static void rotate_again(const loci_plan *p, const struct call *c, struct cache_
     const struct loci_pe *pe = p->enc[enc].pe;
     int channel, channels;
     const double factor = pe->multiplies ? pe->multiplies(c->table[enc], &channel, &channels) : 1;
-    if (factor != 1) a->undo = 1 / factor, a->channel = channel, a->channels = channels;
+    if (factor != 1) {
+        a->undo = 1 / factor;
+        a->channel = channel;
+        a->channels = channels;
+    }
 }
 
 /* Removes `count` keys of one entry from `first` on.  Later keys move up, as if they had been

@@ -60,7 +60,9 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
     if (s->run && nq && keys.count)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
                           + (uint64_t)(keys.first - k0));
-    c->seqs.rows += nq, c->seqs.tiles += tiles(nq, ROWS), c->seqs.chunks += tiles(nq, ROW_CHUNK);
+    c->seqs.rows += nq;
+    c->seqs.tiles += tiles(nq, ROWS);
+    c->seqs.chunks += tiles(nq, ROW_CHUNK);
     /* A cache numbers its tiles by capacity, so what is stored by tile does not move. */
     if (!again) c->seqs.ktiles += tiles(c->cache ? c->Lk : nk, KT);
     if (nk > c->seqs.longest) c->seqs.longest = nk;
@@ -90,7 +92,8 @@ static void add_runs(struct call *c, ptrdiff_t b)
         const int64_t q = nq ? seg_q(c, b, i) : INT64_MAX, k = nk ? seg_k(c, b, j) : INT64_MAX;
         if (q == k) {
             add_sequence(c, b, i, nq, j, nk, false, false);
-            i += nq, j += nk;
+            i += nq;
+            j += nk;
         } else if (q < k) {                                          /* padding, or no keys */
             add_sequence(c, b, i, nq, 0, 0, false, false);
             i += nq;
@@ -182,7 +185,8 @@ void loci_count_positions(struct call *c)
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     if (!counts(c)) return;
     int64_t *q_pos = c->mem.counted, *k_pos = q_pos + c->Lq;
-    c->where.q_pos = q_pos, c->where.q_pos_entry = 0;
+    c->where.q_pos = q_pos;
+    c->where.q_pos_entry = 0;
     for (ptrdiff_t r = 0; r < c->stream.run_count; r++) {
         const struct run *run = &c->stream.runs[r];
         for (ptrdiff_t i = 0; i < run->count; i++) q_pos[run->first + i] = run->at + i;

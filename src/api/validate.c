@@ -431,8 +431,10 @@ void loci_want(struct call *c, void *const *out)
         for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
             if (!out || !out[i]) c->g.dtensor[i] = NULL;
             else
-                any = true,
-                memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
+                {
+                    any = true;
+                    memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
+                }
         }
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].enc != e || !c->g.total[x]) continue;

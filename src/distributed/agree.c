@@ -48,7 +48,8 @@ loci_status loci_agree(struct rank_ctx *a, loci_status own, struct fact *facts, 
     for (int i = 0; i < n; i++) {
         /* facts of a failed rank do not matter */
         const int64_t value = own ? 0 : facts[i].value;
-        list[1 + 2 * i] = value, list[2 + 2 * i] = value == ANY ? ANY : -value;
+        list[1 + 2 * i] = value;
+        list[2 + 2 * i] = value == ANY ? ANY : -value;
     }
     if (!loci_highest(a, list, 1 + 2 * n)) return loci_break(a);
     if (list[0]) return pass_on(a, (int)list[0] - 1, own);

@@ -165,7 +165,8 @@ static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_c
                                              / KT);
     loci_copy_sums(w, UNPACK, at, keys, h->data);
     clear_inputs(a, c);
-    c->stream.chain.own = at, c->stream.chain.count = keys;
+    c->stream.chain.own = at;
+    c->stream.chain.count = keys;
     p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
@@ -245,8 +246,11 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     for (int s = 0; w->spans && s < a->all.count; s++)
         w->spans[s] = loci_share_required_range(a, s);
     if (!a->all.gather)
-        a->transfer.by_share = true, a->transfer.required = a->transfer.mine = w->spans,
-        a->transfer.required_count = a->all.count;
+        {
+            a->transfer.by_share = true;
+            a->transfer.required = a->transfer.mine = w->spans;
+            a->transfer.required_count = a->all.count;
+        }
     w->shifts = carve_bytes(&m, 2 * B, sizeof *w->shifts);
     w->last = carve_bytes(&m, B, sizeof *w->last);
     w->apart = carve_bytes(&m, B, sizeof *w->apart);
@@ -255,14 +259,18 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     struct measured measured;
     const size_t inner = loci_measure_attention(p, &w->w.call, &w->w.opening, &measured);
     if (!inner) return SIZE_MAX;
-    if (!base) loci_find_sums(w, &measured.call, true), w->scans = measured.chain.scans;
+    if (!base) {
+        loci_find_sums(w, &measured.call, true);
+        w->scans = measured.chain.scans;
+    }
     w->tiles = measured.chain.tile > 0;
     a->inner = carve_bytes(&m, inner, 1);
     if (w->scans && !a->all.gather) loci_carve_again(a, &w->sweep, &a->transfer, TAG_SWEEP, &m);
 
     const struct counts n = count(a, measured.chain.groups);
     struct chain *chain = &w->w.chain;
-    chain->item = measured.chain.item, chain->part = measured.chain.part;
+    chain->item = measured.chain.item;
+    chain->part = measured.chain.part;
     chain->items = carve_bytes(&m, n.items, chain->item);
     chain->parts = carve_bytes(&m, n.all, chain->part);
     chain->tiles = carve_bytes(&m, (size_t)n.tiles * B, measured.chain.tile);
@@ -302,7 +310,10 @@ static void agree_on_runs(struct rank_ctx *a, struct backward *w)
 {
     const loci_call *in = &a->call;
     const ptrdiff_t B = in->batch, entries = in->per_batch ? B : B > 0;
-    for (ptrdiff_t b = 0; b < B; b++) w->last[b] = a->keys - 1, w->apart[b] = false;
+    for (ptrdiff_t b = 0; b < B; b++) {
+        w->last[b] = a->keys - 1;
+        w->apart[b] = false;
+    }
     if (!in->q_pos || !entries) return;
     int64_t *const high = w->shifts, *const low = high + entries;
     for (ptrdiff_t b = 0; b < entries; b++) {
@@ -318,7 +329,8 @@ static void agree_on_runs(struct rank_ctx *a, struct backward *w)
     if (!loci_highest(a, high, (int)(2 * entries))) return;
     for (ptrdiff_t b = 0; b < B; b++) {
         const int64_t most = *entry(a, high, b), least = -*entry(a, low, b);
-        w->last[b] = a->rows ? most + a->rows - 1 : 0, w->apart[b] = a->rows && most != least;
+        w->last[b] = a->rows ? most + a->rows - 1 : 0;
+        w->apart[b] = a->rows && most != least;
     }
 }
 
@@ -340,7 +352,8 @@ static loci_status agree_on_wishes(struct rank_ctx *a, struct backward *w)
                                       speaks ? given : ANY, true };
     }
     TRY(loci_agree(a, LOCI_OK, facts, 2 + t->n));
-    w->want_dk = facts[0].value == 1, w->want_dv = facts[1].value == 1;
+    w->want_dk = facts[0].value == 1;
+    w->want_dv = facts[1].value == 1;
     for (int i = 0; i < t->n; i++) w->want[i] = facts[2 + i].value == 1 ? w : NULL;
     return LOCI_OK;
 }
@@ -375,7 +388,8 @@ static void begin(struct rank_ctx *a, struct backward *w)
     struct call *c = &w->w.open;
     loci_want(c, w->want);
     loci_sum_apart(c, w->want_dk, w->want_dv);
-    c->g.dk_out = w->dk, c->g.dv_out = w->dv;
+    c->g.dk_out = w->dk;
+    c->g.dv_out = w->dv;
     loci_find_sums(w, c, false);
     if (!c->B) w->own_chunk_count = 0;
     else loci_open_own_chunks(a, w);
@@ -429,13 +443,15 @@ static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loc
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
           "dmask must be NULL: calls over several processes support no mask");
-    w->dk = w->grad.dk, w->dv = w->grad.dv;
+    w->dk = w->grad.dk;
+    w->dv = w->grad.dv;
     TRY(loci_spell_out(&w->dk, "dk", in->batch, p->kv_heads, in->k_len, p->dim, e));
     TRY(loci_spell_out(&w->dv, "dv", in->batch, p->kv_heads, in->k_len, p->value_dim, e));
     w->inner = w->grad;
     w->inner.dk = w->inner.dv = (loci_view){ .data = NULL };
     w->w.grad = &w->inner;
-    a->owned.dk = w->dk, a->owned.dv = w->dv;
+    a->owned.dk = w->dk;
+    a->owned.dv = w->dv;
     return LOCI_OK;
 }
 /* Items and tiles must be the same as in one process. */
@@ -489,7 +505,8 @@ size_t loci_backward_over_ranks(const loci_plan *p, const loci_call *given,
     if (loci_open_transport(&a, p, all)
         || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
-    a.call.error = NULL, a.plan = p;
+    a.call.error = NULL;
+    a.plan = p;
     if (loci_open_whole(&a, &w.w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w.w);
     return bytes == SIZE_MAX ? 0 : bytes;

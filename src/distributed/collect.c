@@ -24,8 +24,10 @@ static bool wanted(const struct rank_ctx *a, const struct backward *w, int enc)
 static void make_full(const struct rank_ctx *a, struct collected *f)
 {
     f->in = a->call;
-    f->in.q_len = (ptrdiff_t)a->rows, f->in.k_len = (ptrdiff_t)a->keys;
-    f->in.q_coord = f->q_coord, f->in.k_coord = f->k_coord;
+    f->in.q_len = (ptrdiff_t)a->rows;
+    f->in.k_len = (ptrdiff_t)a->keys;
+    f->in.q_coord = f->q_coord;
+    f->in.k_coord = f->k_coord;
     f->call = (struct call){ .plan = a->plan, .in = &f->in, .B = a->call.batch,
                              .Lq = f->in.q_len, .Lk = f->in.k_len, .backward = true,
                              .where.k_coord = f->k_coord };
@@ -161,17 +163,20 @@ void loci_collect(struct rank_ctx *a, struct backward *w, bool works)
     struct collected *f = &w->collected;
     for (int e = 0; e < p->encs && !a->broken; e++) {
         if (!wanted(a, w, e) || !a->call.batch) continue;
-        collect_coordinates(a, w, true), collect_coordinates(a, w, false);
+        collect_coordinates(a, w, true);
+        collect_coordinates(a, w, false);
         if (!a->via.rank) {
             make_full(a, f);
-            f->in.host = w->w.open.in->host, f->call.threads = w->w.open.threads;
+            f->in.host = w->w.open.in->host;
+            f->call.threads = w->w.open.threads;
             f->call.k = w->w.open.k;
             memcpy(f->call.table, w->w.open.table, sizeof f->call.table);
             memcpy(f->call.g.dtensor, w->w.open.g.dtensor, sizeof f->call.g.dtensor);
             f->call.mem.scratch[e] = f->scratch;
             p->enc[e].pe->begin(&f->call, e);
         }
-        collect_rows(a, w, e, true), collect_rows(a, w, e, false);
+        collect_rows(a, w, e, true);
+        collect_rows(a, w, e, false);
         if (!a->via.rank && works && !a->broken) p->enc[e].pe->end(&f->call, e);
         spread(a, w, e);
     }

@@ -55,7 +55,10 @@ static loci_status find_chain(struct rank_ctx *a, struct decode *d)
         CHECK(e, s->first % CHUNK == 0, LOCI_UNSUPPORTED,
               "key_shares: share %d begins at key %lld; in decode it must be a multiple of %d",
               i, (long long)s->first, CHUNK);
-        if (s->rank == rank) d->own = *s, d->older = before;
+        if (s->rank == rank) {
+            d->own = *s;
+            d->older = before;
+        }
         if (before == rank) d->newer = s->rank;
         if (d->oldest < 0) d->oldest = s->rank;
         d->newest = before = s->rank;
@@ -113,7 +116,8 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
                                      / (p->dim + p->value_dim + 1),
           LOCI_BAD_ARG, "batch %td or q_len %td is too large or negative", in->batch, in->q_len);
     a->rows = in->q_len;
-    a->all.shares = a->key_shares, a->all.count = a->key_count; /* all ranks must agree on these */
+    a->all.shares = a->key_shares;
+    a->all.count = a->key_count; /* all ranks must agree on these */
     if (in->cache) return check_cache(a, d);
     CHECK(e, in->k_len == d->own.count, LOCI_BAD_ARG,
           "k_len %td must be %lld, the keys of its share", in->k_len, (long long)d->own.count);
@@ -133,7 +137,10 @@ static loci_status agree_on_runs(struct rank_ctx *a, struct decode *d)
     }
     list[2] = -list[1];
     /* This rank has no keys and accepts any result. */
-    if (!d->own.count) list[0] = 0, list[1] = list[2] = INT64_MIN;
+    if (!d->own.count) {
+        list[0] = 0;
+        list[1] = list[2] = INT64_MIN;
+    }
     if (a->via.highest(a->via.user, list, 3)) return loci_break(a);
     for (ptrdiff_t s = 0; s < c->seqs.n && (list[0] || list[1] != -list[2]); s++)
         c->seqs.list[s].run = false;
@@ -149,7 +156,8 @@ static size_t rows_of(const struct rank_ctx *a)
 /* The call of this rank on its own keys. */
 static void make_call(struct rank_ctx *a, struct decode *d)
 {
-    d->call = a->call, d->call.work_bytes = 0;
+    d->call = a->call;
+    d->call.work_bytes = 0;
     d->run = (struct run){ .count = a->call.q_len, .at = a->keys - a->call.q_len };
     d->opening = (struct opening){ .stage = LOCI_ATTENTION, .runs = &d->run, .run_count = 1,
                                    .keys = (ptrdiff_t)a->keys, .first = (ptrdiff_t)d->own.first,
@@ -173,7 +181,10 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
                                     + (a->call.ae ? (size_t)p->dim : 0)));
     d->sums.bytes = 0;
     for (int e = 0; e < p->encs; e++)
-        d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
+        {
+            d->sums_at[e] = d->sums.bytes;
+            d->sums.bytes += measured.state[e];
+        }
     struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
         blocks[i]->head = carve_bytes(&m, 1, sizeof(struct message_header) + blocks[i]->bytes);
@@ -341,8 +352,10 @@ loci_status loci_parallel_decode(const loci_plan *p, const void *tables, void *w
     if (a.broken) return loci_break(&a);
     loci_parallel_report *report = a.all.report;
     if (report && !status) {
-        report->attention = d.attention, report->waited = a.waited;
-        report->sent = a.sent, report->received = a.received;
+        report->attention = d.attention;
+        report->waited = a.waited;
+        report->sent = a.sent;
+        report->received = a.received;
     }
     return status;
 }
@@ -355,7 +368,8 @@ size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given
     if (!given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, p, all)
         || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
-    a.call.error = NULL, a.plan = p;
+    a.call.error = NULL;
+    a.plan = p;
     if (open_shapes(&a, &d)) return 0;
     /* Fewer rows are processed in another way, which may need more. */
     const ptrdiff_t rows = a.call.q_len;

@@ -17,7 +17,8 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *w)
     a->slot = measured.slot;
     a->inner = carve_bytes(&m, inner, 1);
     a->state = a->all.gather ? NULL : carve_bytes(&m, (size_t)slots + 1, a->slot);
-    w->opening.part.state = a->state, w->opening.part.slot = a->slot;
+    w->opening.part.state = a->state;
+    w->opening.part.slot = a->slot;
     return m.full || !inner ? SIZE_MAX : m.used;
 }
 
@@ -54,7 +55,8 @@ static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
             loci_recv_message(a, &in, chunk * CHUNK);
         if (!rows || status || a->broken) continue;
         const double begun = loci_seconds();
-        c->stream.part.opens = chunk == newest, c->stream.part.closes = chunk == oldest;
+        c->stream.part.opens = chunk == newest;
+        c->stream.part.closes = chunk == oldest;
         loci_begin_part(c, (ptrdiff_t)(chunk * CHUNK));
         status = pass(a, c);
         w->attention += loci_seconds() - begun;
@@ -111,7 +113,8 @@ size_t loci_forward_over_ranks(const loci_plan *p, const loci_call *given, const
     if (loci_open_transport(&a, p, all)
         || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
-    a.call.error = NULL, a.plan = p;
+    a.call.error = NULL;
+    a.plan = p;
     if (loci_open_whole(&a, &w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w);
     return bytes == SIZE_MAX ? 0 : bytes;

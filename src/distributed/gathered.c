@@ -51,14 +51,18 @@ static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
     /* Positions, and inputs that are summed from the first key on, arrive before keys are
      * streamed. */
     struct transfer *early = a->all.gather ? &a->transfer : &a->before;
-    a->before.everything = true, a->before.tag = TAG_BEFORE, a->transfer.tag = TAG_TRANSFER;
-    *k = in->k, *v = in->v;
+    a->before.everything = true;
+    a->before.tag = TAG_BEFORE;
+    a->transfer.tag = TAG_TRANSFER;
+    *k = in->k;
+    *v = in->v;
     TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, p->dim, e));
     TRY(loci_spell_out(v, "v", B, p->kv_heads, in->k_len, p->value_dim, e));
     const bool keys = B && in->k_len;
     CHECK(e, k->data || !keys, LOCI_BAD_ARG, "k must not be NULL");
     CHECK(e, v->data || !keys, LOCI_BAD_ARG, "v must not be NULL");
-    w->k = add_view(a, k, p->dim), w->v = add_view(a, v, p->value_dim);
+    w->k = add_view(a, k, p->dim);
+    w->v = add_view(a, v, p->value_dim);
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     TRY(loci_check_near_axes(in->k_coord, each * p->axes * in->k_len, "k_coord", e));
     if (in->k_pos) w->k_pos = add_list(a, early, in->k_pos, each, sizeof *in->k_pos);
@@ -100,7 +104,10 @@ static void make_host(struct rank_ctx *a, struct whole *w)
     w->caller = &here;
     w->host = (loci_host){ .cancelled = ask_host, .user = w, .threads = 1 };
     if (a->call.host && a->call.host->run)
-        w->host.run = run_on_host, w->host.threads = a->call.host->threads;
+        {
+            w->host.run = run_on_host;
+            w->host.threads = a->call.host->threads;
+        }
 }
 
 /* The call over all keys of the rank, at once or chunk by chunk. */
@@ -110,7 +117,8 @@ static void make_whole(struct rank_ctx *a, struct whole *w)
     const bool gather = a->all.gather;
     const ptrdiff_t keys = (ptrdiff_t)a->transfer.measured, Hkv = p->kv_heads;
     w->call = a->call;
-    w->call.k_len = keys, w->call.work_bytes = 0;
+    w->call.k_len = keys;
+    w->call.work_bytes = 0;
     w->call.k = (loci_view){ w->k->gathered, Hkv * keys * p->dim, keys * p->dim, p->dim };
     w->call.v = (loci_view){ w->v->gathered, Hkv * keys * p->value_dim, keys * p->value_dim,
                              p->value_dim };
@@ -143,7 +151,9 @@ static ptrdiff_t find_runs(struct rank_ctx *a)
         if (a->runs)
             a->runs[n] = (struct run){ .first = own, .count = (ptrdiff_t)s->count,
                                        .at = s->first + a->keys - a->rows };
-        n++, own += (ptrdiff_t)s->count, all += tiles((ptrdiff_t)s->count, ROWS);
+        n++;
+        own += (ptrdiff_t)s->count;
+        all += tiles((ptrdiff_t)s->count, ROWS);
     }
     a->run_count = n ? n : 1;
     return all;
@@ -164,8 +174,11 @@ ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *
     struct transfer *const cargos[] = { &a->before, &a->transfer };
     for (int i = 0; i < COUNT(cargos); i++) {
         if (!cargos[i]->by_share)
-            cargos[i]->required = a->required, cargos[i]->required_count = a->via.ranks,
-            cargos[i]->mine = a->required ? a->required + a->via.rank : NULL;
+            {
+                cargos[i]->required = a->required;
+                cargos[i]->required_count = a->via.ranks;
+                cargos[i]->mine = a->required ? a->required + a->via.rank : NULL;
+            }
         loci_carve_transfer(a, cargos[i], m);
     }
     make_whole(a, w);
@@ -174,7 +187,9 @@ ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *
 void loci_measure_whole(struct whole *w, bool streamed)
 {
     static struct run none;
-    w->opening.runs = &none, w->call.k_pos = w->call.q_pos, w->call.k_coord = w->call.q_coord;
+    w->opening.runs = &none;
+    w->call.k_pos = w->call.q_pos;
+    w->call.k_coord = w->call.q_coord;
     if (streamed) w->opening.part.state = (char *)&none;
 }
 
@@ -205,7 +220,9 @@ loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, s
     const size_t bytes = lay_out(a, NULL, w);
     TRY(loci_check_work(a, work, bytes, "loci_parallel_workspace"));
     TRY(loci_check_tables(a->plan, tables, a->call.tables_bytes, e));
-    a->owned.in = &a->call, a->owned.work = work, a->owned.work_bytes = bytes;
+    a->owned.in = &a->call;
+    a->owned.work = work;
+    a->owned.work_bytes = bytes;
     lay_out(a, work, w);
     /* Positions and coordinates of keys that do not arrive are still read, so they are set to 0. */
     if (w->k_pos)
@@ -224,6 +241,8 @@ void loci_report(const struct rank_ctx *a, const struct whole *w)
 {
     loci_parallel_report *report = a->all.report;
     if (!report) return;
-    report->attention = w->attention, report->waited = a->waited;
-    report->sent = a->sent, report->received = a->received;
+    report->attention = w->attention;
+    report->waited = a->waited;
+    report->sent = a->sent;
+    report->received = a->received;
 }

@@ -82,9 +82,12 @@ loci_status loci_open_shares(struct rank_ctx *a)
           "ahead %d must be 0 .. %d messages", a->all.ahead, MOST_AHEAD);
     if (!a->all.ahead) a->all.ahead = USUAL_AHEAD;
     TRY(loci_check_shares(a->all.shares, a->all.count, ranks, "shares", &a->rows, e));
-    a->key_shares = a->all.shares, a->key_count = a->all.count, a->keys = a->rows;
+    a->key_shares = a->all.shares;
+    a->key_count = a->all.count;
+    a->keys = a->rows;
     if (a->all.key_shares) {
-        a->key_shares = a->all.key_shares, a->key_count = a->all.key_count;
+        a->key_shares = a->all.key_shares;
+        a->key_count = a->all.key_count;
         TRY(loci_check_shares(a->key_shares, a->key_count, ranks, "key_shares", &a->keys, e));
     }
     const int64_t rows = loci_owned(a->all.shares, a->all.count, rank),

@@ -68,7 +68,8 @@ void loci_find_sums(struct backward *w, const struct call *c, bool all)
 {
     static char some;
     const struct loci_plan *p = c->plan;
-    w->n = 0, w->bytes = w->total_bytes = 0;
+    w->n = 0;
+    w->bytes = w->total_bytes = 0;
     add_list(w, all ? &some : c->g.dk.data, c->B * p->key_heads, (size_t)p->dim * p->real);
     add_list(w, all ? &some : c->g.dv.data, c->B * p->kv_heads, (size_t)p->value_dim * p->real);
     for (int x = 0; x < p->uses; x++) {
@@ -131,7 +132,10 @@ static int waits_for(const struct rank_ctx *a, const struct backward *w, int sha
 {
     int next = earlier(w, share, chunk);
     while (next >= 0 && !same_rank(a, share, next))
-        share = next, next = earlier(w, share, chunk);
+        {
+            share = next;
+            next = earlier(w, share, chunk);
+        }
     return next;
 }
 static bool waits(const struct rank_ctx *a, const struct backward *w, int64_t chunk, int *share)
@@ -153,7 +157,8 @@ int64_t loci_buffered_keys(const struct rank_ctx *a, const struct backward *w)
 static void expect(struct rank_ctx *a, const struct backward *w, struct own_chunk *h, int share)
 {
     loci_end_request(a, &h->back);
-    h->waits_for = share, h->gone = false;
+    h->waits_for = share;
+    h->gone = false;
     if (!mine(a, share))
         loci_receive_from(a, &h->buffered, rank_of(a, share), loci_tag_of(a, TAG_BUFFER, &h->p),
                           h->forward_buf, (size_t)h->p.count * w->bytes);
@@ -162,7 +167,8 @@ void loci_open_own_chunks(struct rank_ctx *a, struct backward *w)
 {
     struct message p;
     char *forward_buf = w->forwarded;
-    w->own_chunk_count = 0, w->served = a->all.count;
+    w->own_chunk_count = 0;
+    w->served = a->all.count;
     for (bool more = loci_first_message(a, &p); more; more = loci_next_message(a, &p)) {
         if (loci_owner(a, &p) != a->via.rank) continue;
         const size_t bytes = (size_t)p.count * w->bytes;
@@ -170,7 +176,10 @@ void loci_open_own_chunks(struct rank_ctx *a, struct backward *w)
         *h = (struct own_chunk){ .p = p, .waits_for = -1, .forward_buf = forward_buf,
                             .data = w->own_sums + (size_t)loci_keys_before(a, &p) * w->bytes };
         int share, last = latest(a, w, p.chunk);
-        if (waits(a, w, p.chunk, &share)) forward_buf += bytes, expect(a, w, h, share);
+        if (waits(a, w, p.chunk, &share)) {
+            forward_buf += bytes;
+            expect(a, w, h, share);
+        }
         for (int s = last; s >= 0; s = earlier(w, s, p.chunk)) last = s;
         if (last < 0) memset(h->data, 0, bytes);     /* keys that no row sees */
         else if (!mine(a, last))
@@ -211,7 +220,8 @@ void loci_end_own_chunks(struct rank_ctx *a, struct backward *w)
 {
     for (int64_t i = 0; i < w->own_chunk_count; i++) {
         struct own_chunk *h = &w->own_chunks[i];
-        loci_end_request(a, &h->buffered), loci_end_request(a, &h->back);
+        loci_end_request(a, &h->buffered);
+        loci_end_request(a, &h->back);
         loci_end_request(a, &h->final);
     }
 }

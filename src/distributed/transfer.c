@@ -180,7 +180,8 @@ static int64_t most_sends(const struct rank_ctx *a, const struct transfer *g)
 static void carve_messages(struct rank_ctx *a, struct transfer *g, struct arena *m)
 {
     const int64_t most = a->keys < CHUNK ? a->keys : CHUNK;
-    g->sends = NULL, g->slots = NULL;
+    g->sends = NULL;
+    g->slots = NULL;
     if (!g->n) return;
     g->sends = carve_bytes(m, (size_t)most_sends(a, g), sizeof *g->sends);
     g->slots = carve_bytes(m, (size_t)a->all.ahead, sizeof *g->slots);
@@ -261,7 +262,8 @@ void loci_begin_recv(struct rank_ctx *a, struct recv_queue *in, struct transfer 
         share = order == NEWEST_FIRST ? share - 1 : (share + 1) % a->key_count;
     }
     in->more = in->more && needed(a, in, &in->next);
-    in->begun = in->next, in->more_begun = in->more;
+    in->begun = in->next;
+    in->more_begun = in->more;
     ask(a, in);
 }
 void loci_recv_message(struct rank_ctx *a, struct recv_queue *in, int64_t first)

@@ -21,7 +21,9 @@ static ptrdiff_t positions(const struct config *c)
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
-    (void)c, (void)table, (void)f64;
+    (void)c;
+    (void)table;
+    (void)f64;
     for (int i = 0; i < n; i++) row[i] = from + i < MAX_BITS ? (double)(pos >> (from + i) & 1) : 0;
 }
 

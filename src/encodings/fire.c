@@ -107,11 +107,14 @@ static void walk_second(const struct network *f, struct line_piece *p, double fr
     double roots[MAX_HIDDEN];
     for (int i = 0; i < n; i++) p->open1[i] = positive(f->w1[i], f->b1[i], from, to);
     for (int i = 0; i < n; i++) {
-        p->slope[i] = f->w2 ? 0 : f->w1[i], p->offset[i] = f->w2 ? f->b2[i] : f->b1[i];
+        p->slope[i] = f->w2 ? 0 : f->w1[i];
+        p->offset[i] = f->w2 ? f->b2[i] : f->b1[i];
         for (int m = 0; m < n && f->w2; m++)
             if (p->open1[m])
-                p->slope[i] += f->w2[i * n + m] * f->w1[m],
+                {
+                    p->slope[i] += f->w2[i * n + m] * f->w1[m];
                     p->offset[i] += f->w2[i * n + m] * f->b1[m];
+                }
     }
     const int count = find_roots(n, p->slope, p->offset, from, to, roots);
     for (int k = 0; k <= count; k++) {
@@ -189,8 +192,10 @@ static void write_piece(void *arg, const struct network *f, const struct line_pi
         double a = 0, b = f->b3[h];
         for (int i = 0; i < f->hidden; i++)
             if (x->open2[i])
-                a += f->w3[h * f->hidden + i] * x->slope[i],
+                {
+                    a += f->w3[h * f->hidden + i] * x->slope[i];
                     b += f->w3[h * f->hidden + i] * x->offset[i];
+                }
         store_real(pieces_lines(w->t, h, false, real), f64, x->i, a);
         store_real(pieces_lines(w->t, h, true, real), f64, x->i, b);
     }
@@ -203,7 +208,8 @@ static void prepare(const struct prep *p)
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
     struct writing w = { p, p->table };
     *w.t = pieces_layout(c, p->range, real);
-    w.t->c = param(p, C, 0), w.t->far = param(p, L, 0) * c->opt[PIECES_THRESHOLD];
+    w.t->c = param(p, C, 0);
+    w.t->far = param(p, L, 0) * c->opt[PIECES_THRESHOLD];
     /* The copy of the tensors from W1 on, in the order of network_of(). */
     double *to = pieces_at(w.t, w.t->bytes);
     for (int i = W1; i <= (c->opt[PIECES_LAYERS] == 2 ? B3 : ONE_B3); i++)
@@ -247,7 +253,8 @@ static void fold_piece(void *arg, const struct network *f, const struct line_pie
         for (int i = 0; i < n; i++) {
             if (!x->open2[i]) continue;
             if (dw3) dw3[h * n + i] += s0 * x->offset[i] + s1 * x->slope[i];
-            d0[i] += f->w3[h * n + i] * s0, d1[i] += f->w3[h * n + i] * s1;
+            d0[i] += f->w3[h * n + i] * s0;
+            d1[i] += f->w3[h * n + i] * s1;
         }
     }
     if (!any) return;
@@ -258,7 +265,8 @@ static void fold_piece(void *arg, const struct network *f, const struct line_pie
         for (int m = 0; m < n; m++) {
             if (!x->open1[m]) continue;
             if (to[W2]) to[W2][i * n + m] += d0[i] * f->b1[m] + d1[i] * f->w1[m];
-            e0[m] += f->w2[i * n + m] * d0[i], e1[m] += f->w2[i * n + m] * d1[i];
+            e0[m] += f->w2[i * n + m] * d0[i];
+            e1[m] += f->w2[i * n + m] * d1[i];
         }
     }
     for (int m = 0; m < n; m++) {

@@ -171,7 +171,8 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 }
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
-    (void)axis, (void)group;
+    (void)axis;
+    (void)group;
     wave(p->cfg, t, hi, lo);
 }
 /* The term multiplies rows of waves by these matrices, so they are padded to whole

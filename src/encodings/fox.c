@@ -128,7 +128,8 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
             if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is NaN */
             /* inf - inf is NaN: only finite sums are added directly. */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
-            g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
+            g->sum[slot + J + i] = C;
+            g->marks[slot + J + i] = marks;
             store_real(g->top, f64, slot + J + i, top[i]);
             if (!g->stops) continue;
             while (J + i + 1 > (ptrdiff_t)1 << (doublings - 6)) doublings++;
@@ -196,7 +197,8 @@ static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *
     if (!J) return 0;
     const struct gate_state *state = restored_state(c, enc);
     state += q->b * c->plan->heads + h;
-    g->sum[slot + J - 1] = state->sum, g->marks[slot + J - 1] = state->marks;
+    g->sum[slot + J - 1] = state->sum;
+    g->marks[slot + J - 1] = state->marks;
     return J;
 }
 /* Heads are divided among the host's threads where that is worth it: job i has

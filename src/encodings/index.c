@@ -20,7 +20,10 @@ static ptrdiff_t positions(const struct config *c)
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
-    (void)c, (void)table, (void)f64, (void)from;
+    (void)c;
+    (void)table;
+    (void)f64;
+    (void)from;
     for (int i = 0; i < n; i++) row[i] = (double)pos;
 }
 

@@ -59,13 +59,17 @@ static void terms(const struct config *c, struct termlist *t)
 static void power(double a, double r1, double r2, double *y)
 {
     const double x = a == 0 ? 0 : pow(a, r2);
-    y[0] = -r1 * x, y[1] = -x, y[2] = a == 0 ? 0 : -r1 * x * log(a);
+    y[0] = -r1 * x;
+    y[1] = -x;
+    y[2] = a == 0 ? 0 : -r1 * x * log(a);
 }
 /* y[0] = -r1 log(1 + r2 x), then its derivatives by r1 and r2; log1p is precise for small r2 x.
  * With x = a^r3 the derivative by r3 follows. */
 static void logarithm(double x, double r1, double r2, double *y)
 {
-    y[1] = -log1p(r2 * x), y[2] = -r1 / (1 + r2 * x) * x, y[0] = r1 * y[1];
+    y[1] = -log1p(r2 * x);
+    y[2] = -r1 / (1 + r2 * x) * x;
+    y[0] = r1 * y[1];
 }
 static void logarithm3(double a, double r1, double r2, double r3, double *y)
 {
@@ -89,7 +93,8 @@ static void weight(const struct prep *p, int h, double a, double *y)
     const int n = numbers(p->cfg);
     power(a, param(p, n, h), param(p, n + 1, h), y);
     y[0] = y[0] < log(p->f64 ? 0x1p-500 : 0x1p-40) ? 0 : exp(y[0]);
-    y[1] *= y[0], y[2] *= y[0];
+    y[1] *= y[0];
+    y[2] *= y[0];
 }
 
 /* ---- Tables: the bias, then the weight ------------------------------------------------------- */

@@ -90,7 +90,9 @@ static double generator(const struct prep *p, int group, int j, int row, int col
 }
 static double weight(const struct prep *p, int axis, int j)
 {
-    (void)p, (void)axis, (void)j;
+    (void)p;
+    (void)axis;
+    (void)j;
     return 1;
 }
 /* A[0][1] rotates the pair backwards. */
@@ -128,7 +130,8 @@ static void prepare_matrices(const struct prep *p)
             a[first + r * b.block + r] = 0;
             for (int c = r + 1; c < b.block; c++) {
                 const double x = param(p, 0, first + r * b.block + c);
-                a[first + r * b.block + c] = x, a[first + c * b.block + r] = -x;
+                a[first + r * b.block + c] = x;
+                a[first + c * b.block + r] = -x;
             }
         }
         double *most = &largest[first / (generators(&b) / b.axes)];
@@ -220,7 +223,7 @@ static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
         for (int k = 0; k < 2; k++) {
             const size_t count = (size_t)c->B
                                * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
-            to->x[k] = carve_bytes(a, count, (size_t)c->plan->dim * real),
+            to->x[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
             to->g[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
         }
         to->each += (size_t)b.axes * all;
@@ -290,7 +293,10 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
     int64_t at = (int64_t)(key % (uint64_t)w->hashes);
     while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row))
         at = (at + 1) % w->hashes;
-    if (w->hash[at] < 0) w->hash[at] = w->slots++, w->first[w->hash[at]] = -1;
+    if (w->hash[at] < 0) {
+        w->hash[at] = w->slots++;
+        w->first[w->hash[at]] = -1;
+    }
     const int64_t slot = w->hash[at];
     w->next[row] = w->first[slot];
     w->first[slot] = row;

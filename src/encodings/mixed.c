@@ -64,7 +64,8 @@ static void terms(const struct config *c, struct termlist *t)
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    (void)range, (void)real;
+    (void)range;
+    (void)real;
     return loci_pairs_size(c->dim / 2, axes(c), c->kv_heads);
 }
 /* Learned frequencies are exact: there is no low part. */

@@ -65,7 +65,8 @@ static void terms(const struct config *c, struct termlist *t)
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    (void)range, (void)real;
+    (void)range;
+    (void)real;
     return loci_pairs_size((int)c->opt[ROPE_DIM] / 2, AXES, 1);
 }
 /* On all other axes the pair has frequency 0. */

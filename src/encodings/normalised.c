@@ -36,7 +36,9 @@ static ptrdiff_t positions(const struct config *c) { return (ptrdiff_t)c->opt[LE
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
-    (void)table, (void)f64, (void)from;
+    (void)table;
+    (void)f64;
+    (void)from;
     for (int i = 0; i < n; i++) row[i] = (double)pos / (c->opt[LENGTH] - 1);
 }
 

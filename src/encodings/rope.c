@@ -31,12 +31,14 @@ static void terms(const struct config *c, struct termlist *t)
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    (void)range, (void)real;
+    (void)range;
+    (void)real;
     return loci_pairs_size((int)c->opt[ROPE_DIM] / 2, 1, 1);
 }
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
-    (void)axis, (void)group;
+    (void)axis;
+    (void)group;
     loci_rope_frequency(p, t, hi, lo);
 }
 /* One axis and one group: all heads rotate alike. */

@@ -166,8 +166,12 @@ static double yarn_share(const double *o, int t)
     const double dim = o[ROPE_DIM], per_turn = dim / (2 * log(o[ROPE_BASE]));
     double low = per_turn * log(o[ROPE_ORIGINAL_LENGTH] / (o[ROPE_BETA_FAST] * two_pi));
     double high = per_turn * log(o[ROPE_ORIGINAL_LENGTH] / (o[ROPE_BETA_SLOW] * two_pi));
-    if (o[ROPE_TRUNCATE] == 1) low = floor(low), high = ceil(high);
-    low = fmax(low, 0), high = fmin(high, dim - 1);
+    if (o[ROPE_TRUNCATE] == 1) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, dim - 1);
     if (low == high) high += 0.001;
     return o[ROPE_EXTRAPOLATION_FACTOR] * (1 - fmin(fmax((t - low) / (high - low), 0), 1));
 }
@@ -217,7 +221,8 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
     if (p->cfg->opt[ROPE_FREQ] == ROPE_GIVEN) w.hi = param(p, 0, t);
     else w = scaled(p->cfg, t);
     if (p->cfg->opt[ROPE_ANGLES] == ROPE_F32) w = (struct dd){ (float)w.hi, 0 };
-    *hi = w.hi, *lo = w.lo;
+    *hi = w.hi;
+    *lo = w.lo;
 }
 
 int loci_rope_frequencies(const struct config *c, double *list, int room, double *factor)

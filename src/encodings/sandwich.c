@@ -66,7 +66,8 @@ static void add_wave(const struct wave *w, int64_t d, double *sum)
     for (int i = 0; i < STEPS; i++) {
         const double rotated = c * w->c - s * w->s;
         sum[i] += c;
-        s = s * w->c + c * w->s, c = rotated;
+        s = s * w->c + c * w->s;
+        c = rotated;
     }
 }
 

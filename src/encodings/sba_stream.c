@@ -18,7 +18,8 @@ static loci_status accept(const struct call *c, int enc)
 }
 
 /* end_keys() finds own keys by their positions. */
-static void begin(struct call *c, int enc) { (void)c, (void)enc; }
+static void begin(struct call *c, int enc) { (void)c;
+(void)enc; }
 
 /* -1: the key is not among the present ones that the rank owns. */
 static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)

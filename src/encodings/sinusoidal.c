@@ -86,7 +86,8 @@ static void rotate(const double *table, int n, int64_t pos, int from, int count,
     const int64_t low = pos & (((int64_t)1 << 6 * all) - 1);
     for (int t = 0; t < count; t++) {
         const double *w = table + 1 + 2 * (from + t);
-        cos_x[t] = 1, sin_x[t] = 0;
+        cos_x[t] = 1;
+        sin_x[t] = 0;
         if (pos != low) loci_sincos((double)(pos - low), w[0], w[1], &cos_x[t], &sin_x[t]);
     }
     for (int digit = all - 1; digit >= 0; digit--) {

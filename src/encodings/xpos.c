@@ -53,19 +53,22 @@ static void terms(const struct config *c, struct termlist *t)
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    (void)range, (void)real;
+    (void)range;
+    (void)real;
     return loci_fading_pairs_size((int)c->opt[DIM] / 2);
 }
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
-    (void)axis, (void)group;
+    (void)axis;
+    (void)group;
     loci_pow_dd(p->cfg->opt[BASE], 2.0 * t, p->cfg->opt[DIM], hi, lo);
 }
 /* z[t]^(1/scale_base), so that its powers by whole distances are those of the formula. */
 static void fading(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const double *o = p->cfg->opt;
-    (void)axis, (void)group;
+    (void)axis;
+    (void)group;
     loci_pow_dd((2 * t / o[DIM] + o[GAMMA]) / (1 + o[GAMMA]), -1, o[SCALE_BASE], hi, lo);
 }
 static void prepare(const struct prep *p)

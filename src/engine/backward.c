@@ -85,7 +85,10 @@ static void weights_gradient(struct tile *t)
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     if (p->weight < 0) weights_again(t->keys, t->s, t->lse, t->p);
-    else weights_of(c)->tile_weights(t, p->weight), weights_of(c)->whole(t, p->weight);
+    else {
+        weights_of(c)->tile_weights(t, p->weight);
+        weights_of(c)->whole(t, p->weight);
+    }
     t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
     t->next.first = NULL;                /* keys are prefetched once */
@@ -116,7 +119,8 @@ static void score_gradient(struct tile *t)
         /* mix_bwd() has stored the gradient of the ADD terms in ds and that of the scores in da. */
         if (g == GROUP_ADD && p->mix >= 0) {
             real *ds = t->ds;
-            t->ds = t->da, t->da = ds;
+            t->ds = t->da;
+            t->da = ds;
         }
     }
     /* Contributions of terms to q.k belong to no stage, so their
@@ -258,7 +262,10 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         /* Tiles that change no carry need no scores, but their carries are stored too. */
         if (!seen || all_exhausted(t, n) || all_fixed(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
-        for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
+        for (int i = 0; i < n; i++) {
+            find_keys(&t[i]);
+            score_tile(&t[i]);
+        }
         finish_scores(t, n);
         for (int i = 0; i < n && p->weight >= 0; i++)
             weights_of(c)->tile_weights(&t[i], p->weight);
@@ -291,7 +298,9 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     /* The sweep has stored the scores, or they are recomputed. */
     if (w->scores) t->s = w->scores + at * KT * QT;
     for (int i = 0; i < n; i++) {
-        find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
+        find_keys(&t[i]);
+        find_values(&t[i]);
+        fade_queries(&t[i]);
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }

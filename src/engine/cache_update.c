@@ -125,7 +125,8 @@ loci_status N(update_cache)(struct call *c, const struct cache_update *a)
 {
     /* New keys may begin and end inside a tile, hence two more tiles. */
     struct update k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
-    atomic_init(&k.next, 0), atomic_init(&k.stop, false);
+    atomic_init(&k.next, 0);
+    atomic_init(&k.stop, false);
     N(run)(c, c->threads, update_job, &k);
     return k.stop ? LOCI_CANCELLED : LOCI_OK;
 }

@@ -63,7 +63,8 @@ static loci_status run_step(struct step *a)
     if (!c->B) return LOCI_OK;
     const ptrdiff_t items = c->B * items_each(c, a->run);
     const int jobs = items < c->threads ? (int)items : c->threads;
-    atomic_init(&a->next, 0), atomic_init(&a->stop, false);
+    atomic_init(&a->next, 0);
+    atomic_init(&a->stop, false);
     if (jobs) N(run)(c, jobs, step_job, a);
     return atomic_load(&a->stop) ? LOCI_CANCELLED : LOCI_OK;
 }

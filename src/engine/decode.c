@@ -59,7 +59,8 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
         const ptrdiff_t low = high - size > start ? high - size : start;
         for (ptrdiff_t j = low; j < high; j++) {
             const struct sight a = place_rows(w, j, last);
-            see[j - base] = a.some, partial[j - base] = a.partial;
+            see[j - base] = a.some;
+            partial[j - base] = a.partial;
             if (!a.some) continue;
             score_tiles(w, j, last);
             if (!needs.order) add_to_tiles(w, j);
@@ -130,7 +131,10 @@ static void save_chunk(struct tile *t, real *to, bool back)
 {
     real *block[3 + MAX_USES] = { t->chunk.m, t->chunk.l, t->chunk.o };
     int size[3 + MAX_USES] = { 1, 1, t->c->plan->value_dim }, n = 3;
-    for (int x = 0; x < t->c->plan->uses; x++) block[n] = t->own[x].out, size[n++] = t->own[x].outn;
+    for (int x = 0; x < t->c->plan->uses; x++) {
+        block[n] = t->own[x].out;
+        size[n++] = t->own[x].outn;
+    }
     for (int i = 0; i < n; to += size[i++]) {
         if (back) memcpy(block[i], to, sizeof(real) * (size_t)size[i]);
         else memcpy(to, block[i], sizeof(real) * (size_t)size[i]);
@@ -165,7 +169,8 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     for (int i = 0; i < n; i++) {
         struct tile *t = &w.t[i];
         open_rows(t, q, first + i % heads, i / heads, 1);
-        t->all = &w.t[i / heads * heads], t->tiles = locked(p);
+        t->all = &w.t[i / heads * heads];
+        t->tiles = locked(p);
         open_total(t);
         if (part && !part->opens && part->step != PART_SUM)
             N(save_part)(t, part->state + slot_of(c, t) * part->slot, true);
@@ -188,7 +193,10 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     for (int i = 0; i < n; i++) {
         struct tile *t = &w.t[i];
         if (!part || part->closes) close_rows(t);
-        else find_lost(t), N(save_part)(t, part->state + slot_of(c, t) * part->slot, false);
+        else {
+            find_lost(t);
+            N(save_part)(t, part->state + slot_of(c, t) * part->slot, false);
+        }
     }
 }
 

@@ -28,7 +28,8 @@ static bool place_row(const struct row_set *w, int i, ptrdiff_t j, ptrdiff_t las
 {
     struct tile *t = &w->t[i];
     const ptrdiff_t at = j % TILES * KT;
-    t->s = row_of(w, w->s, i) + at, t->p = row_of(w, w->p, i) + at;
+    t->s = row_of(w, w->s, i) + at;
+    t->p = row_of(w, w->p, i) + at;
     return set_keys(t, j * KT, last);
 }
 /* Does this row read the same keys and values as the one before? */
@@ -75,8 +76,15 @@ static void find_for_terms(const struct row_set *w, int x)
         struct tile *t = &w->t[i];
         if (!shares(w, i)) found = NULL;
         if (term->extra_query && term->extra_query(t, x, &own, &to)) continue;
-        if (found) t->k.at = found->k.at, t->k.row = found->k.row, t->k.step = found->k.step;
-        else find_keys(t), found = t;
+        if (found) {
+            t->k.at = found->k.at;
+            t->k.row = found->k.row;
+            t->k.step = found->k.step;
+        }
+        else {
+            find_keys(t);
+            found = t;
+        }
     }
 }
 /* Puts all rows on tile j: does any row see a key of it, and does any not see all?
@@ -88,10 +96,15 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t l
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         if (i && !t->listed && t->i0 == t[-1].i0) {
-            t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
-            t->s = t[-1].s + w->tiles * KT, t->p = t[-1].p + w->tiles * KT;
+            t->j0 = t[-1].j0;
+            t->keys = t[-1].keys;
+            t->d = t[-1].d;
+            t->partial = t[-1].partial;
+            t->s = t[-1].s + w->tiles * KT;
+            t->p = t[-1].p + w->tiles * KT;
         } else {
-            a.some |= place_row(w, i, j, last), a.partial |= t->partial;
+            a.some |= place_row(w, i, j, last);
+            a.partial |= t->partial;
         }
     }
     for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
@@ -117,14 +130,22 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         if (!shares(w, i))
-            keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
+            {
+                keys = source_of(t, KEYS);
+                keys.rest = rows_from(t, j, last);
+                first = true;
+            }
         list[n++] = (struct dot){ t->q.across, t->s };
         /* One round more than there are terms: what has been collected goes when the list is full,
          * and after the last row that shares these keys. */
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
-                N(dots)(list, n, &keys, D, t->keys, first), n = 0, first = false;
+                {
+                    N(dots)(list, n, &keys, D, t->keys, first);
+                    n = 0;
+                    first = false;
+                }
             if (end || !term_of(c, x)->extra_query) continue;
             struct source own = { 0 };
             list[n].with = term_of(c, x)->extra_query(t, x, &own, &list[n].to);
@@ -147,7 +168,8 @@ static void add_to_tiles(const struct row_set *w, ptrdiff_t j)
         real *s = row_of(w, w->s, i) + j % TILES * KT;
         if (p->mix >= 0) {               /* the two changed places */
             memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
-            t->a = t->s, t->s = s;
+            t->a = t->s;
+            t->s = s;
         }
         for (int k = t->keys; k < KT; k++) s[k] = -INFINITY;
     }

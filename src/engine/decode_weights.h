@@ -78,7 +78,8 @@ static void softmax(const struct row_set *w, int i, int first, int end, ptrdiff_
     }
     for (int j = end - 1; j >= first; j--)
         if (seen[j]) l = fma_(l, alpha[j], sum[j]);
-    *t->chunk.m = m, *t->chunk.l = l;
+    *t->chunk.m = m;
+    *t->chunk.l = l;
 }
 /* Weights that a term makes, tile by tile; or, after softmax(), what terms make of weights. */
 static void tiles_weights(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
@@ -88,7 +89,10 @@ static void tiles_weights(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
         struct tile *t = &w->t[i];
         real *alpha = &w->alpha[i * w->tiles + j % TILES];
         place_row(w, i, j, last);
-        if (x >= 0) weights_of(t->c)->tile_weights(t, x), *alpha = *t->alpha;
+        if (x >= 0) {
+            weights_of(t->c)->tile_weights(t, x);
+            *alpha = *t->alpha;
+        }
         else *t->alpha = *alpha;
         value_tile(t);
     }
@@ -119,7 +123,8 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last, bool
         if (partial && !finite_rows(t->v.at, t->v.row, t->keys, Dv)) {
             for (int s = 0; s < n; s++) {
                 place_row(w, i + s, j, last);
-                t[s].v.at = t->v.at, t[s].v.row = t->v.row;
+                t[s].v.at = t->v.at;
+                t[s].v.row = t->v.row;
                 sum_visible(&t[s], Dv, sums + s * apart);
             }
         } else {

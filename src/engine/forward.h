@@ -77,7 +77,10 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
     }
     for (int i = 0; i < n; i++) {
         if (!part || part->closes) by->close(&t[i]);
-        else find_lost(&t[i]), N(save_part)(&t[i], state + (size_t)i * part->slot, false);
+        else {
+            find_lost(&t[i]);
+            N(save_part)(&t[i], state + (size_t)i * part->slot, false);
+        }
     }
 }
 

@@ -302,7 +302,10 @@ INLINE void softmax_pairs(struct tile *t, const bool whole)
     for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
         UNROLL for (int i = 0; i < 2; i++)
-            b[i] = vf_load(base + r + i * VL), sum[i] = vf_set1(0);
+            {
+                b[i] = vf_load(base + r + i * VL);
+                sum[i] = vf_set1(0);
+            }
         for (int k = 0; k < t->keys; k += 2) {
             vf x[4];                                 /* of both keys and both vectors of rows */
             UNROLL for (int i = 0; i < 4; i++)

@@ -127,7 +127,10 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
     for (int b = 0; b < BLOCK; b += subs * VL) {
         const real *q[MOST];
         real *c[MOST];
-        UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
+        UNROLL for (int s = 0; s < n; s++) {
+            q[s] = list[s].with;
+            c[s] = list[s].to + k + b;
+        }
         dot_block(n, subs, form, light, near, number_at(form, key->at, (k + b) * key->stride),
                   key->stride, D, q, c, rest - k - b);
     }
@@ -233,7 +236,10 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
 {
     fetch(number_at(form, a->row, a->d), size_of(form) * (size_t)n);
     a->d += n;
-    if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
+    if (a->d + VL > width) {
+        a->d = 0;
+        a->row = number_at(form, a->row, stride);
+    }
 }
 
 /* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with
@@ -274,7 +280,10 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL for (int s = 0; s < n; s++)
-        p[s] = a->p + (row + s) * a->weights + k, c[s] = a->sums + (row + s) * a->apart;
+        {
+            p[s] = a->p + (row + s) * a->weights + k;
+            c[s] = a->sums + (row + s) * a->apart;
+        }
     for (; d + 4 * VL <= D; d += 4 * VL)
         sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d + VL <= D; d += VL)

@@ -71,16 +71,18 @@ static struct running lay_out_running(const struct loci_plan *p, struct arena *a
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct running s;
-    s.recent = carve_reals(a, (ptrdiff_t)p->dim * Dvp),
+    s.recent = carve_reals(a, (ptrdiff_t)p->dim * Dvp);
     s.older = carve_reals(a, (ptrdiff_t)p->dim * Dvp);
-    s.zrecent = carve_reals(a, Dp), s.zolder = carve_reals(a, Dp);
+    s.zrecent = carve_reals(a, Dp);
+    s.zolder = carve_reals(a, Dp);
     return s;
 }
 static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct memory m = { .sum = lay_out_running(p, a) };
-    m.f = carve_reals(a, (ptrdiff_t)KT * Dp), m.rotated = carve_reals(a, (ptrdiff_t)KT * Dp),
+    m.f = carve_reals(a, (ptrdiff_t)KT * Dp);
+    m.rotated = carve_reals(a, (ptrdiff_t)KT * Dp);
     m.v = carve_reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
@@ -105,19 +107,27 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, struc
         d->angles = carve_bytes(&a, 1, sizeof *d->angles);
         d->buffer = carve_reals(&a, rotation->buffer ? rotation->buffer(c, p->rotate) : 0);
     }
-    d->S = carve_reals(&a, (ptrdiff_t)D * Dvp), d->z = carve_reals(&a, Dp),
+    d->S = carve_reals(&a, (ptrdiff_t)D * Dvp);
+    d->z = carve_reals(&a, Dp);
     d->zk = carve_reals(&a, (ptrdiff_t)KT * Dp);
     d->keys_t = carve_reals(&a, (ptrdiff_t)D * KT);
-    d->q = carve_reals(&a, (ptrdiff_t)QT * Dp), d->rotated = carve_reals(&a, (ptrdiff_t)QT * Dp);
-    d->p = carve_reals(&a, QT * KT), d->o = carve_reals(&a, (ptrdiff_t)QT * Dvp);
+    d->q = carve_reals(&a, (ptrdiff_t)QT * Dp);
+    d->rotated = carve_reals(&a, (ptrdiff_t)QT * Dp);
+    d->p = carve_reals(&a, QT * KT);
+    d->o = carve_reals(&a, (ptrdiff_t)QT * Dvp);
     if (backward) {
-        d->S_t = carve_reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = carve_reals(&a, (ptrdiff_t)Dv * KT);
-        d->g = carve_reals(&a, (ptrdiff_t)QT * Dvp), d->h = carve_reals(&a, QT);
-        d->dp = carve_reals(&a, QT * KT), d->dq = carve_reals(&a, (ptrdiff_t)QT * Dp);
+        d->S_t = carve_reals(&a, (ptrdiff_t)Dv * Dp);
+        d->v_t = carve_reals(&a, (ptrdiff_t)Dv * KT);
+        d->g = carve_reals(&a, (ptrdiff_t)QT * Dvp);
+        d->h = carve_reals(&a, QT);
+        d->dp = carve_reals(&a, QT * KT);
+        d->dq = carve_reals(&a, (ptrdiff_t)QT * Dp);
         d->behind = lay_out_running(p, &a);
-        d->G = carve_reals(&a, (ptrdiff_t)D * Dvp), d->G_t = carve_reals(&a, (ptrdiff_t)Dv * Dp),
+        d->G = carve_reals(&a, (ptrdiff_t)D * Dvp);
+        d->G_t = carve_reals(&a, (ptrdiff_t)Dv * Dp);
         d->y = carve_reals(&a, Dp);
-        d->dk = carve_reals(&a, (ptrdiff_t)KT * Dp), d->df = carve_reals(&a, (ptrdiff_t)KT * Dp),
+        d->dk = carve_reals(&a, (ptrdiff_t)KT * Dp);
+        d->df = carve_reals(&a, (ptrdiff_t)KT * Dp);
         d->dv = carve_reals(&a, (ptrdiff_t)KT * Dvp);
         d->part = carve_reals(&a, rotation ? rotation_part(c) : 0);
     }
@@ -214,15 +224,20 @@ static void add_to(real *x, const real *y, ptrdiff_t n)
 static void clear_sums(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
-    zero(s->recent, n), zero(s->older, n), zero(s->zrecent, m), zero(s->zolder, m);
+    zero(s->recent, n);
+    zero(s->older, n);
+    zero(s->zrecent, m);
+    zero(s->zolder, m);
 }
 /* Adds the recent part to the older one.  Each sum then has few addends of one size, and the sum
  * over a long text does not absorb a single key. */
 static void age(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
-    add_to(s->older, s->recent, n), add_to(s->zolder, s->zrecent, m);
-    zero(s->recent, n), zero(s->zrecent, m);
+    add_to(s->older, s->recent, n);
+    add_to(s->zolder, s->zrecent, m);
+    zero(s->recent, n);
+    zero(s->zrecent, m);
 }
 static void both(const struct loci_plan *p, const struct running *s, real *S, real *z)
 {
@@ -255,7 +270,8 @@ static int add_keys(const struct call *c, struct linear *d, const struct sequenc
     load_features(c, d, false, q->b, kvh, q->k0 + j, n, d->mem.f + d->keys * Dp,
                   d->mem.rotated + d->keys * Dp);
     load(c, &c->v, q->b, kvh, q->k0 + j, n, p->value_dim, d->mem.v + d->keys * Dvp);
-    d->keys += n, d->count += n;
+    d->keys += n;
+    d->count += n;
     return n;
 }
 /* Computes what rows need of the tile and of all before it: S and z, z for every number of keys
@@ -571,7 +587,8 @@ static void line_job(void *arg, int index)
 }
 static loci_status run_line(struct line *a, ptrdiff_t first, ptrdiff_t end)
 {
-    a->first = first, a->end = end;
+    a->first = first;
+    a->end = end;
     atomic_init(&a->next, first);
     N(run)(a->c, end - first < a->c->threads ? (int)(end - first) : a->c->threads, line_job, a);
     return a->stop ? LOCI_CANCELLED : LOCI_OK;

@@ -33,7 +33,11 @@ bool N(overflows)(struct tile *t, int r)
         for (int k = 0; k < t->keys; k++) {
             double sum = 0;
             if (!visible(t, k, r)) continue;
-            if (!found) find_keys(t), fade_queries(t), found = true;
+            if (!found) {
+                find_keys(t);
+                fade_queries(t);
+                found = true;
+            }
             for (int d = 0; d < c->plan->dim; d++)
                 sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
             if (!(sum <= most)) return true;

@@ -143,7 +143,8 @@ static struct rotated_rows all_rows(struct call *c, loci_which which, const loci
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;
     a.items = items(&a, 1);
-    atomic_init(&a.next, 0), atomic_init(&a.stop, false);
+    atomic_init(&a.next, 0);
+    atomic_init(&a.stop, false);
     return a;
 }
 size_t N(rotate_workspace)(const struct call *c)

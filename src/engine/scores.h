@@ -16,9 +16,18 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim);
-    t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
-    t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
-    t->qg = NULL, t->kg = NULL, t->q.block = -1, t->next = (struct next){ 0 };
+    t->seq = q;
+    t->h = h;
+    t->kvh = h / p->group;
+    t->kh = key_head(p, h);
+    t->i0 = q->q0 + row;
+    t->rows = rows;
+    t->live = QT;
+    t->run = q->run;
+    t->qg = NULL;
+    t->kg = NULL;
+    t->q.block = -1;
+    t->next = (struct next){ 0 };
     t->listed = !sees_intervals(c, q);
     /* On a run t->d gives all distances.  With segments set_keys() still reads positions. */
     if (!q->run || q->segments) {
@@ -28,11 +37,15 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     if (q->segments) {
         int64_t *qg = (int64_t *)t->qp + QT;
         for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
-        t->qg = qg, t->kg = t->kp + KT;
+        t->qg = qg;
+        t->kg = t->kp + KT;
     }
     int64_t *first = (int64_t *)t->first, *last = (int64_t *)t->last;
     for (int r = 0; first && r < rows; r++)
-        first[r] = first_key(c, q, row + r), last[r] = last_key(c, q, row + r);
+        {
+            first[r] = first_key(c, q, row + r);
+            last[r] = last_key(c, q, row + r);
+        }
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
@@ -77,7 +90,8 @@ INLINE void add_terms(struct tile *t)
         if (g == GROUP_ADD && p->mix >= 0) {
             /* From here on terms add to a separate tile. */
             real *a = t->a;
-            t->a = t->s, t->s = a;
+            t->a = t->s;
+            t->s = a;
             memset(t->s, 0, sizeof(real) * KT * QT);
         }
         EACH_USE(c, x, term) {

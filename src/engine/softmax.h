@@ -33,7 +33,8 @@ INLINE void column_weights(const int n, struct tile *t, int r, const real *large
     vf m[2], sum[2];
     UNROLL for (int i = 0; i < n; i++) {
         const vf top = vf_load(largest + r + i * VL);
-        m[i] = vf_zero_below(top, LOWEST, top), sum[i] = vf_set1(0);
+        m[i] = vf_zero_below(top, LOWEST, top);
+        sum[i] = vf_set1(0);
         vf_store(t->alpha + r + i * VL, vf_exp(vf_sub(vf_load(t->chunk.m + r + i * VL), m[i])));
         vf_store(t->chunk.m + r + i * VL, top);
     }
@@ -87,7 +88,8 @@ INLINE void softmax_join(struct tile *t)
     real a[QT], b[QT];
     for (int r = 0; r < QT; r++) {
         const real m = max_(t->total.m[r], t->chunk.m[r]), base = m == -INFINITY ? 0 : m;
-        a[r] = exp_(t->total.m[r] - base), b[r] = exp_(t->chunk.m[r] - base);
+        a[r] = exp_(t->total.m[r] - base);
+        b[r] = exp_(t->chunk.m[r] - base);
         t->total.m[r] = m;
     }
     join_rows(t->total.l, t->chunk.l, 1, a, b);
@@ -110,7 +112,9 @@ INLINE void open_columns(struct tile *t)
  * row, weights with the chunk. */
 INLINE void open_total(struct tile *t)
 {
-    fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0), fill(t->lost, QT, 0);
+    fill(t->total.m, QT, -INFINITY);
+    fill(t->total.l, QT, 0);
+    fill(t->lost, QT, 0);
     fill(t->total.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
@@ -119,7 +123,9 @@ INLINE void open_total(struct tile *t)
 }
 INLINE void open_chunk(struct tile *t)
 {
-    fill(t->chunk.m, QT, -INFINITY), fill(t->chunk.l, QT, 0), fill(t->alpha, QT, 1);
+    fill(t->chunk.m, QT, -INFINITY);
+    fill(t->chunk.l, QT, 0);
+    fill(t->alpha, QT, 1);
     fill(t->chunk.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);

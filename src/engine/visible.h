@@ -163,7 +163,10 @@ INLINE bool list_tile(struct tile *t, struct band w)
     const uint64_t rows = rows_bits(0, t->rows);
     uint64_t some = 0, all = rows;
     list_hidden(t, w);
-    for (int k = 0; k < t->keys; k++) some |= t->hidden[k], all &= t->hidden[k];
+    for (int k = 0; k < t->keys; k++) {
+        some |= t->hidden[k];
+        all &= t->hidden[k];
+    }
     t->partial = t->rows < t->live || some;
     return all != rows;
 }

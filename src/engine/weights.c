@@ -28,7 +28,8 @@ static void store(struct tile *t, bool more)
     real *to = (real *)v->data + t->seq->b * v->batch + t->h * v->head + t->i0 * v->row + t->j0;
     (void)more;
     if (weight >= 0) {
-        weights_of(c)->tile_weights(t, weight), weights_of(c)->whole(t, weight);
+        weights_of(c)->tile_weights(t, weight);
+        weights_of(c)->whole(t, weight);
     } else {
         for (int k = 0; k < t->keys; k++)
             for (int r = 0; r < QT; r += VL)

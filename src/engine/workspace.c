@@ -21,41 +21,54 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     /* The terms' own memory comes last, and only that of terms in use is set. */
     memset(t, 0, offsetof(struct tile, own));
     t->c = c;
-    t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp), t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
+    t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp);
+    t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
     t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
-        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D),
-        t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
+        {
+            t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
+            t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
+        }
     if (c->fast) {
-        t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
+        t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q);
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
-        t->fast.v = carve_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
+        t->fast.v = carve_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v);
         t->fast.k = carve_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
     }
     /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
-    t->s = carve_reals(a, KT * QT), t->p = carve_reals(a, KT * QT);
+    t->s = carve_reals(a, KT * QT);
+    t->p = carve_reals(a, KT * QT);
     if (p->mix >= 0) t->a = carve_reals(a, KT * QT);
-    t->chunk.m = carve_reals(a, QT), t->chunk.l = carve_reals(a, QT),
-    t->total.m = carve_reals(a, QT), t->total.l = carve_reals(a, QT);
-    t->alpha = carve_reals(a, QT), t->q.norm = carve_reals(a, QT), t->lost = carve_reals(a, QT);
-    t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT),
+    t->chunk.m = carve_reals(a, QT);
+    t->chunk.l = carve_reals(a, QT);
+    t->total.m = carve_reals(a, QT);
+    t->total.l = carve_reals(a, QT);
+    t->alpha = carve_reals(a, QT);
+    t->q.norm = carve_reals(a, QT);
+    t->lost = carve_reals(a, QT);
+    t->chunk.o = carve_reals(a, (ptrdiff_t)Dv * QT);
     t->total.o = carve_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, followed by segments */
-    t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t)),
+    t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t));
     t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
     t->hidden = carve_bytes(a, KT, sizeof *t->hidden);
     if (c->in->k_first)
-        t->first = carve_bytes(a, QT, sizeof(int64_t)),
-        t->last = carve_bytes(a, QT, sizeof(int64_t));
+        {
+            t->first = carve_bytes(a, QT, sizeof(int64_t));
+            t->last = carve_bytes(a, QT, sizeof(int64_t));
+        }
     if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = carve_reals(a, KT * QT);
     if (backward) {
-        t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT),
+        t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT);
         t->dout.rows = carve_reals(a, (ptrdiff_t)QT * Dvp);
-        t->dp = carve_reals(a, KT * QT), t->ds = carve_reals(a, KT * QT);
+        t->dp = carve_reals(a, KT * QT);
+        t->ds = carve_reals(a, KT * QT);
         if (p->mix >= 0) t->da = carve_reals(a, KT * QT);
         if (mul) t->pre = carve_reals(a, KT * QT);
-        t->lse = carve_reals(a, QT), t->delta = carve_reals(a, QT);
-        t->dq = carve_reals(a, (ptrdiff_t)D * QT), t->dqs = carve_reals(a, (ptrdiff_t)D * QT);
+        t->lse = carve_reals(a, QT);
+        t->delta = carve_reals(a, QT);
+        t->dq = carve_reals(a, (ptrdiff_t)D * QT);
+        t->dqs = carve_reals(a, (ptrdiff_t)D * QT);
         t->scratch = carve_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {
@@ -64,13 +77,13 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
                            .scratch = c->mem.scratch[p->use[x].enc] };
         w->mem = carve_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
-        w->out = carve_reals(a, (ptrdiff_t)w->outn * QT),
+        w->out = carve_reals(a, (ptrdiff_t)w->outn * QT);
         w->outs = carve_reals(a, (ptrdiff_t)w->outn * QT);
         w->carryn = term->carry ? term->carry(c, x) : 0;
         w->carry = carve_reals(a, (ptrdiff_t)w->carryn * QT);
         if (!backward) continue;
         w->gradn = (int)ask(term->grad, c, x);
-        w->grad = carve_reals(a, (ptrdiff_t)w->gradn * QT),
+        w->grad = carve_reals(a, (ptrdiff_t)w->gradn * QT);
         w->grads = carve_reals(a, (ptrdiff_t)w->gradn * QT);
     }
 }
@@ -160,13 +173,16 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     for (int i = 0; i < n; i++) {
         struct tile *one = base ? &t[i] : &spare;
         lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
-        one->all = t, one->tiles = n, one->angles = angles;
+        one->all = t;
+        one->tiles = n;
+        one->angles = angles;
     }
     *d = (struct workspace){ .tile = t };
     /* Decode streams a chunk as a whole, for all rows that share its keys. */
     if (QT == 1) {
         const ptrdiff_t tiles = n * decode_tiles(c);
-        d->chunk.s = carve_reals(&a, tiles * KT), d->chunk.p = carve_reals(&a, tiles * KT);
+        d->chunk.s = carve_reals(&a, tiles * KT);
+        d->chunk.p = carve_reals(&a, tiles * KT);
         d->chunk.alpha = carve_reals(&a, tiles);
         d->chunk.sums = carve_reals(&a, tiles * p->value_dim);
     }
@@ -200,7 +216,9 @@ size_t N(sums_bytes)(const struct call *c)
 static struct item_bytes lay_out_item(const struct call *c, char *item, char *part, struct sums *w)
 {
     struct arena a = { .base = item }, b = { .base = part };
-    lay_out_sums(c, &a, w), lay_out_saved(c, &a, w), lay_out_all(c, &b, w->all);
+    lay_out_sums(c, &a, w);
+    lay_out_saved(c, &a, w);
+    lay_out_all(c, &b, w->all);
     EACH_USE(c, x, term) w->so_far[x] = w->all[x];
     return (struct item_bytes){ a.full ? SIZE_MAX : round_up(a.used),
                                 b.full ? SIZE_MAX : round_up(b.used) };
@@ -226,14 +244,16 @@ static void copy_state(real *rows, ptrdiff_t n, real **at, bool back)
 void N(save_part)(struct tile *t, char *slot, bool back)
 {
     real *at = (real *)slot;
-    copy_state(t->total.m, 1, &at, back), copy_state(t->total.l, 1, &at, back),
-        copy_state(t->lost, 1, &at, back);
+    copy_state(t->total.m, 1, &at, back);
+    copy_state(t->total.l, 1, &at, back);
+    copy_state(t->lost, 1, &at, back);
     copy_state(t->total.o, t->c->plan->value_dim, &at, back);
     EACH_USE(t->c, x, term) {
         struct own *own = &t->own[x];
         ptrdiff_t first = 0;
         const ptrdiff_t n = term->part_state ? term->part_state(t->c, x, &first) : 0;
-        copy_state(own->outs, own->outn, &at, back), copy_state(own->carry, own->carryn, &at, back);
+        copy_state(own->outs, own->outn, &at, back);
+        copy_state(own->carry, own->carryn, &at, back);
         copy_state(own->mem + first * QT, n, &at, back);
         if (back && n && term->resume) term->resume(t, x);
     }

@@ -75,7 +75,9 @@ static void swap(char *a, char *b, size_t bytes)
     char piece[256];
     for (size_t n; bytes; a += n, b += n, bytes -= n) {
         n = bytes < sizeof piece ? bytes : sizeof piece;
-        memcpy(piece, a, n), memcpy(a, b, n), memcpy(b, piece, n);
+        memcpy(piece, a, n);
+        memcpy(a, b, n);
+        memcpy(b, piece, n);
     }
 }
 
@@ -181,7 +183,8 @@ static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs
     if (!to) return;
     const ptrdiff_t at = r * t->row;
     if (t->layout == LOCI_TABLE_INTERLEAVED) {
-        store(t->dtype, to, at + 2 * i, x), store(t->dtype, to, at + 2 * i + 1, x);
+        store(t->dtype, to, at + 2 * i, x);
+        store(t->dtype, to, at + 2 * i + 1, x);
     } else {
         store(t->dtype, to, at + i, x);
         if (t->layout == LOCI_TABLE_HALF) store(t->dtype, to, at + pairs + i, x);

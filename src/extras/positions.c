@@ -96,7 +96,8 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
         if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);
-        at += extent(&s[i]), done += tokens_of(&s[i]);
+        at += extent(&s[i]);
+        done += tokens_of(&s[i]);
     }
     if (next) *next = end;
     return LOCI_OK;

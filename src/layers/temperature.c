@@ -14,7 +14,10 @@ static double log_of(double x)
 {
     int e;
     double m = frexp(x, &e);
-    if (m < 0.70710678118654752) m *= 2, e--;
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
     const double f = (m - 1) / (m + 1), g = f * f;
     /* Odd powers of f up to 23, smallest first. */
     double sum = 0;

@@ -74,7 +74,10 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
             for (int r = 0; r < n; r++) {
                 s[r * n + r] = 0;
                 for (int c = r + 1; c < n; c++)
-                    s[r * n + c] = generator(p, g, j, r, c), s[c * n + r] = -s[r * n + c];
+                    {
+                        s[r * n + c] = generator(p, g, j, r, c);
+                        s[c * n + r] = -s[r * n + c];
+                    }
             }
             /* In an odd block the pair of the last channel is fixed. */
             lambda[half - 1] = rest[half - 1] = 0;
@@ -109,7 +112,9 @@ static void gradient_pair(const struct prep *p, const struct blocks *b, const do
         double turn = 0;
         for (int a = 0; a < b->axes; a++)
             turn += blocks_weight(b, p->table)[a * b->count + j] * part[a * blocks_half(b) + k];
-        m[0][0] = m[1][1] = 0, m[0][1] = -turn, m[1][0] = turn;
+        m[0][0] = m[1][1] = 0;
+        m[0][1] = -turn;
+        m[1][0] = turn;
         return;
     }
     const double *x = part + (k < l ? blocks_two(b, k, l) : blocks_two(b, l, k));

@@ -40,7 +40,10 @@ static inline struct distances distances_layout(int heads, int64_t lo, int64_t h
     t.row = t.largest + distances_line((uint64_t)heads * each);
     t.slope = t.row + (uint64_t)heads * row;
     t.bytes = t.slope + (uint64_t)slopes * (uint64_t)heads * row;
-    if (classes) t.classes = t.bytes, t.bytes += distances_row(&t, sizeof(int32_t));
+    if (classes) {
+        t.classes = t.bytes;
+        t.bytes += distances_row(&t, sizeof(int32_t));
+    }
     return t;
 }
 /* The return value of size() for that many bytes.  SIZE_MAX: too large for memory. */

@@ -36,7 +36,8 @@ void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency
                 for (int t = 0; t < W; t++) {
                     double cos, sin;
                     loci_sincos(n, hi[t], lo[t], &cos, &sin);
-                    step[2 * n * W + t] = m * cos, step[(2 * n + 1) * W + t] = m * sin;
+                    step[2 * n * W + t] = m * cos;
+                    step[(2 * n + 1) * W + t] = m * sin;
                 }
         }
 }
@@ -45,7 +46,8 @@ void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency
 double loci_pairs_factor(const void *table, int *channel, int *channels)
 {
     const struct pairs *p = table;
-    *channel = p->offset, *channels = 2 * p->count;
+    *channel = p->offset;
+    *channels = 2 * p->count;
     return p->factor;
 }
 

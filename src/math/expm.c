@@ -35,13 +35,18 @@ static void split(int n, const double *x, double *a, double *b)
     for (int r = 4 - n; r < 4; r++)
         for (int c = 4 - n; c < 4; c++) m[r][c] = x[(r - (4 - n)) * n + c - (4 - n)];
     const double p[3] = { m[1][0], m[2][0], m[3][0] }, q[3] = { m[3][2], -m[3][1], m[2][1] };
-    for (int i = 0; i < 3; i++) a[i] = (p[i] + q[i]) / 2, b[i] = (p[i] - q[i]) / 2;
+    for (int i = 0; i < 3; i++) {
+        a[i] = (p[i] + q[i]) / 2;
+        b[i] = (p[i] - q[i]) / 2;
+    }
 }
 static void join(int n, const double *a, const double *b, double *x)
 {
     double m[4][4] = { { 0 } };
     for (int i = 0; i < 3; i++) m[i + 1][0] = a[i] + b[i];
-    m[3][2] = a[0] - b[0], m[3][1] = b[1] - a[1], m[2][1] = a[2] - b[2];
+    m[3][2] = a[0] - b[0];
+    m[3][1] = b[1] - a[1];
+    m[2][1] = a[2] - b[2];
     for (int r = 0; r < 4; r++)
         for (int c = 0; c < r; c++) m[c][r] = -m[r][c];
     for (int r = 4 - n; r < 4; r++)
@@ -72,8 +77,10 @@ static void closed_form(int n, const double *x, double *r)
 {
     double a[3], b[3], p[4], q[4], left[4][4], right[4][4];
     split(n, x, a, b);
-    exp_quaternion(a, p), exp_quaternion(b, q);
-    multiply_by(p, true, left), multiply_by(q, false, right);
+    exp_quaternion(a, p);
+    exp_quaternion(b, q);
+    multiply_by(p, true, left);
+    multiply_by(q, false, right);
     for (int i = 4 - n; i < 4; i++)
         for (int j = 4 - n; j < 4; j++) {
             double sum = 0;
@@ -113,7 +120,8 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
         }
     split(n, x, a, b);
     split(n, skew, da, db);
-    mean_rotation(a, -1, da), mean_rotation(b, 1, db);
+    mean_rotation(a, -1, da);
+    mean_rotation(b, 1, db);
     join(n, da, db, d);
 }
 
@@ -135,7 +143,10 @@ static void multiply(int n, bool dual, add_product *add, const double *x,
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
     add(n, n, n, x, y, to);
-    if (dual) add(n, n, n, x, y + all, to + all), add(n, n, n, x + all, y, to + all);
+    if (dual) {
+        add(n, n, n, x, y + all, to + all);
+        add(n, n, n, x + all, y, to + all);
+    }
 }
 
 /* exp of the first matrix in `work`, which is overwritten, as the sum over k of x^k / k!  in steps
@@ -170,12 +181,14 @@ static const double *series(int n, bool dual, add_product *add, double *work)
         if (k == 0) break;
         multiply(n, dual, add, highest, y, t);
         double *swap = y;
-        y = t, t = swap;
+        y = t;
+        t = swap;
     }
     for (int k = 0; k < halvings; k++) {
         multiply(n, dual, add, y, y, t);
         double *swap = y;
-        y = t, t = swap;
+        y = t;
+        t = swap;
     }
     return y;
 }
@@ -199,7 +212,10 @@ void loci_exponential_adjoint(int n, const double *x, const double *g, double *d
     }
     /* The adjoint of exp at X is its derivative at X^T, and X^T = -X.  Only the skew part is
      * needed. */
-    for (int i = 0; i < n * n; i++) work[i] = -x[i], work[n * n + i] = g[i];
+    for (int i = 0; i < n * n; i++) {
+        work[i] = -x[i];
+        work[n * n + i] = g[i];
+    }
     const double *dx = series(n, true, add, work) + n * n;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) d[i * n + j] = dx[i * n + j] - dx[j * n + i];

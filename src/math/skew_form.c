@@ -100,7 +100,10 @@ static bool part_pairs(int n, double *s, double *u, const int *at, double small)
 void loci_skew_form(int n, double *s, double *u, double *lambda)
 {
     double sum = 0;
-    for (int i = 0; i < n * n; i++) sum += s[i] * s[i], u[i] = i % (n + 1) == 0;
+    for (int i = 0; i < n * n; i++) {
+        sum += s[i] * s[i];
+        u[i] = i % (n + 1) == 0;
+    }
     /* The tolerance for rounding errors outside the pairs, relative to the norm of the whole. */
     const double small = DBL_EPSILON * sqrt(sum);
     bool done = false;

@@ -136,7 +136,8 @@ static inline __attribute__((always_inline)) void trig_sincos(double x, double w
 {
     double r, t, turns;
     trig_reduce(x, w_hi, w_lo, &r, &t, &turns);
-    *c = trig_cos(r, t), *s = trig_sin(r, t);
+    *c = trig_cos(r, t);
+    *s = trig_sin(r, t);
     trig_quarter(x * w_hi, turns, c, s);
 }
 

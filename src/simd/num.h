@@ -170,7 +170,10 @@ INLINE double log_(double x)
 {
     int e;
     double m = frexp(x, &e);
-    if (m < 0.70710678118654752) m *= 2, e--;
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
     /* A series in odd powers of f, smallest first: |f| < 0.172, so f^25 is below 2^-63. */
     double f = (m - 1) / (m + 1), g = f * f, s = 0;
     for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
@@ -200,7 +203,8 @@ INLINE void vf_transpose(vf *x)
             x[i] = vf_pick(bit, a, vf_swap(bit, b));
             x[i + (1 << bit)] = vf_pick(bit, vf_swap(bit, a), b);
 #else
-            x[i] = a, x[i + (1 << bit)] = b;
+            x[i] = a;
+            x[i + (1 << bit)] = b;
 #endif
         }
     }

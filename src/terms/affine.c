@@ -87,7 +87,9 @@ static ptrdiff_t part(const struct call *c, int x)
 }
 static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
-    (void)c, (void)x, (void)b;
+    (void)c;
+    (void)x;
+    (void)b;
     return affine_at(h, 0);
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
@@ -102,7 +104,8 @@ static void score_bwd(struct tile *t, int x)
         for (int k = 0; k < t->keys; k++)
             for (int r = 0; r < t->rows; r++) {
                 const real d = (real)distance(t, k, r), ds = t->ds[k * QT + r];
-                left[r] = fma_(ds, max_(d, 0), left[r]), right[r] = fma_(ds, max_(-d, 0), right[r]);
+                left[r] = fma_(ds, max_(d, 0), left[r]);
+                right[r] = fma_(ds, max_(-d, 0), right[r]);
             }
         return;
     }

@@ -37,7 +37,10 @@ static inline void direct(const struct slice *k, int axis, double x, double *res
     double rest[SLICE], more[SLICE], turns[SLICE];
     for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
     for (int t = 0; t < k->n; t++)
-        cos[t] = trig_cos(rest[t], more[t]), sin[t] = trig_sin(rest[t], more[t]);
+        {
+            cos[t] = trig_cos(rest[t], more[t]);
+            sin[t] = trig_sin(rest[t], more[t]);
+        }
     for (int t = 0; t < k->n; t++) trig_quarter(x * hi[t], turns[t], &cos[t], &sin[t]);
 }
 
@@ -71,7 +74,10 @@ static inline void angles_on_axis(struct slice *k, int axis, double x, double *r
     if (split.step < 0) {
         const double m = axis == 0 ? k->p->factor : 1;
         direct(k, axis, x, cos, sin);
-        for (int t = 0; t < k->n; t++) cos[t] *= m, sin[t] *= m;
+        for (int t = 0; t < k->n; t++) {
+            cos[t] *= m;
+            sin[t] *= m;
+        }
         return;
     }
     set_anchor(k, axis, split.anchor);
@@ -97,7 +103,10 @@ static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos
             sin[t] = b * c[t] + a * s[t];
         }
     }
-    for (int t = 0; t < k->n; t++) to_cos[t] = (real)cos[t], to_sin[t] = (real)sin[t];
+    for (int t = 0; t < k->n; t++) {
+        to_cos[t] = (real)cos[t];
+        to_sin[t] = (real)sin[t];
+    }
 }
 
 /* Angles as float code computes them: coordinate and frequency, their product, cos and sin, and
@@ -114,7 +123,8 @@ static inline void angles_in_float(const struct slice *k, const double *x, real 
     for (int t = 0; t < k->n; t++) {
         double cos, sin;
         trig_sincos(phi[t], 1, 0, &cos, &sin);
-        to_cos[t] = (real)cos * m, to_sin[t] = (real)sin * m;
+        to_cos[t] = (real)cos * m;
+        to_sin[t] = (real)sin * m;
     }
 }
 
@@ -180,7 +190,10 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
                            .b = b, .i0 = i0, .buffer = at->buffer };
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
         struct slice k;                 /* no braces: they would clear the anchors too */
-        k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
+        k.p = p;
+        k.group = group;
+        k.t0 = t0;
+        k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
         for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
         if (p->axes == 1 && !p->angles_f32) {
             double x[KT];

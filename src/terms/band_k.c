@@ -47,11 +47,13 @@ static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     struct key_reach b = { .of = vectors_of(t->c, x) };
-    b.columns = (ptrdiff_t)key_columns(&b.of), b.width = (ptrdiff_t)vectors_width(D);
+    b.columns = (ptrdiff_t)key_columns(&b.of);
+    b.width = (ptrdiff_t)vectors_width(D);
     const real *table = (const real *)((const char *)t->own[x].table + b.of.at)
                       + (size_t)t->h * key_table(&b.of, D);
     const ptrdiff_t zero = KEY_MARGIN - b.of.lo;
-    b.across = table + zero, b.rows = table + D * b.columns + zero * b.width;
+    b.across = table + zero;
+    b.rows = table + D * b.columns + zero * b.width;
     memcpy(t->own[x].mem, &b, sizeof b);
 }
 

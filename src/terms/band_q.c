@@ -95,22 +95,26 @@ static struct query_reach find_reach(const struct tile *t, int x)
     const struct band w = band(p);
     /* of the first row and the first key */
     const int64_t d = q->d0 + (t->i0 - q->q0);
-    b.lo = b.from = e.lo, b.hi = b.to = e.hi;
+    b.lo = b.from = e.lo;
+    b.hi = b.to = e.hi;
     if (q->run) {
         const int64_t low = d - (q->nk - 1) > w.lo ? d - (q->nk - 1) : w.lo,
                       high = d + t->rows - 1 < w.hi ? d + t->rows - 1 : w.hi;
-        b.from = clip(low, e.lo, e.hi), b.to = clip(high, e.lo, e.hi);
+        b.from = clip(low, e.lo, e.hi);
+        b.to = clip(high, e.lo, e.hi);
         if (high < low) b.to = b.from - 1;
     }
     if (!q->nk) b.to = b.from - 1;
-    b.m = b.from - (QT - 1), b.lines = b.to - b.from + QT;
+    b.m = b.from - (QT - 1);
+    b.lines = b.to - b.from + QT;
 
     const char *table = t->own[x].table;
     b.index = (const int32_t *)table + (b.from - b.of.lo);
     /* The index rises or falls, so its ends bound the rows. */
     if (b.to >= b.from) {
         const int one = b.index[0], other = b.index[b.to - b.from];
-        b.first = one < other ? one : other, b.rows = (one < other ? other : one) - b.first + 1;
+        b.first = one < other ? one : other;
+        b.rows = (one < other ? other : one) - b.first + 1;
     }
     const int number = b.of.tables > 1 ? t->h : 0;
     b.k = (const real *)(table + vectors_index(&b.of))
@@ -256,7 +260,10 @@ static void add_ends(const struct tile *t, const struct query_reach *b, const re
             for (int r = (int)(lo - t->d) + k; r >= 0; r--) sum[0][r] += x[k * QT + r];
         sum_keys(x, rest, keys, sum[0]);
     }
-    for (int r = 0; r < QT; r++) ends[r] += sum[0][r], ends[QT + r] += sum[1][r];
+    for (int r = 0; r < QT; r++) {
+        ends[r] += sum[0][r];
+        ends[QT + r] += sum[1][r];
+    }
 }
 
 /* The score of one key with the weight of two: log(e^a + e^b), computed from the larger. */

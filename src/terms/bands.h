@@ -58,7 +58,8 @@ INLINE vf push(struct cascade *c, const int i, vf x)
         x = vf_pick(bit, x, before);
 #endif
     }
-    (void)c, (void)i;
+    (void)c;
+    (void)i;
     return x;
 }
 

@@ -194,7 +194,12 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     /* rows are the output of rotate(), so both sides of dL = <K, dX> are read in the same basis */
     if (part) {
         struct rotated a;                 /* no braces: they would clear all coordinates */
-        a.p = p, a.at = at, a.y = y, a.g = g, a.stride = basis_stride(&b), a.n = n;
+        a.p = p;
+        a.at = at;
+        a.y = y;
+        a.g = g;
+        a.stride = basis_stride(&b);
+        a.n = n;
         for (int r = 0; r < n; r++) coordinates(c, p, batch, query, i0 + r, a.coordinate[r]);
         enter(&b, p, group, n, rows, stride, y);
         for (int j = 0; j < b.count; j++) gather(&a, &b, group, j, part + j * blocks_part(&b));

@@ -108,7 +108,8 @@ static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, in
         const int64_t more = gate_mark((double)f[k]);
         if (more) mark += more;
         else sum += (double)f[k];
-        C[k] = start.C + sum, marks[k] = mark;
+        C[k] = start.C + sum;
+        marks[k] = mark;
     }
 }
 /* D over marks that differ: a gate in between is shut or NaN.  A negative number of
@@ -138,7 +139,8 @@ static void open_whole(struct tile *t, int x)
         if (J != counted)
             count(t, x, J, QT == 1 ? (int)(g->newest[r] % KT) + 1 : n < KT ? (int)n : KT, C, marks);
         counted = J;
-        g->C[r] = C[g->newest[r] % KT], g->mark[r] = marks[g->newest[r] % KT];
+        g->C[r] = C[g->newest[r] % KT];
+        g->mark[r] = marks[g->newest[r] % KT];
     }
 }
 /* The same for rows that do not see intervals, key by key, with the sums up to every tile's end.
@@ -159,11 +161,13 @@ static void open_scattered(struct tile *t, int x)
                 const int64_t more = gate_mark((double)f[k]);
                 if (more) g->mark[r] += more;
                 else up += (double)f[k];
-                g->newest[r] = J * KT + k, g->C[r] = start + up;
+                g->newest[r] = J * KT + k;
+                g->C[r] = start + up;
             }
             for (int k = t->keys - 1; seen && k >= 0; k--)
                 if (visible(t, k, r) && !gate_mark((double)f[k])) down += (double)f[k];
-            sums[r] = start + down, marks[r] = g->mark[r];
+            sums[r] = start + down;
+            marks[r] = g->mark[r];
         }
     }
 }
@@ -204,7 +208,8 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
 /* The largest C, and the smallest and the largest mark. */
 static void bound_rows(struct gate *g, int rows)
 {
-    g->most_C = g->C[0], g->first_mark = g->last_mark = g->mark[0];
+    g->most_C = g->C[0];
+    g->first_mark = g->last_mark = g->mark[0];
     for (int r = 1; r < rows && r < QT; r++) {           /* gcc 14 sees no end without QT */
         if (g->C[r] > g->most_C) g->most_C = g->C[r];
         if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
@@ -370,7 +375,8 @@ static real ceiling(const struct tile *t, int x)
  * gradient is the sum of its dS. */
 static int keyed(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 1;
 }
 static ptrdiff_t keys_at(const struct call *c, int x, ptrdiff_t b, int h)
@@ -385,7 +391,8 @@ static ptrdiff_t total(const struct call *c, int x)
 }
 static ptrdiff_t grad(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 1;
 }
 

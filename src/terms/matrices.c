@@ -61,12 +61,16 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
 /* end() computes the gradient; the part only tells rotate_bwd() that it is wanted. */
 static ptrdiff_t part(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 1;
 }
 static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
-    (void)c, (void)x, (void)b, (void)h;
+    (void)c;
+    (void)x;
+    (void)b;
+    (void)h;
     return 0;
 }
 

@@ -35,8 +35,12 @@ static struct net net_of(const struct call *c, int x)
     struct net n = { .H = m.H, .in = m.in, .G = m.G, .Gp = m.Gp, .own = m.in - m.H,
                      .leak = (real)m.leak, .add = (real)m.add };
     if (table)                           /* without a table only sizes are needed */
-        n.b1 = table, n.b2 = table + mix_b2(&m), n.w1 = table + mix_w1(&m, 0),
-        n.w2 = table + mix_w2(&m, 0);
+        {
+            n.b1 = table;
+            n.b2 = table + mix_b2(&m);
+            n.w1 = table + mix_w1(&m, 0);
+            n.w2 = table + mix_w2(&m, 0);
+        }
     return n;
 }
 
@@ -62,16 +66,21 @@ static size_t lay_out(const struct net *n, char *base, struct net_scratch *w)
 {
     struct arena a = { .base = base };
     const size_t H = (size_t)n->H, G = (size_t)n->Gp, in = (size_t)n->in, one = sizeof(real);
-    w->in = carve_bytes(&a, in, sizeof *w->in), w->unit = carve_bytes(&a, G, sizeof *w->unit);
+    w->in = carve_bytes(&a, in, sizeof *w->in);
+    w->unit = carve_bytes(&a, G, sizeof *w->unit);
     w->out = carve_bytes(&a, H, sizeof *w->out);
     w->units = carve_bytes(&a, G * LINE, one);
 #if QT > 1
-    w->near = carve_bytes(&a, H, sizeof *w->near), w->span = carve_bytes(&a, G, sizeof *w->span);
+    w->near = carve_bytes(&a, H, sizeof *w->near);
+    w->span = carve_bytes(&a, G, sizeof *w->span);
     w->dy = carve_bytes(&a, H, sizeof *w->dy);
-    w->b = carve_bytes(&a, H * SPAN, one), w->db = carve_bytes(&a, H * SPAN, one);
+    w->b = carve_bytes(&a, H * SPAN, one);
+    w->db = carve_bytes(&a, H * SPAN, one);
     w->flat = carve_bytes(&a, G * SPAN, one);
-    w->flat_rows = carve_bytes(&a, G * SPAN, one), w->dflat_rows = carve_bytes(&a, G * SPAN, one);
-    w->g = carve_bytes(&a, G * LINE, one), w->dt = carve_bytes(&a, G * LINE, one);
+    w->flat_rows = carve_bytes(&a, G * SPAN, one);
+    w->dflat_rows = carve_bytes(&a, G * SPAN, one);
+    w->g = carve_bytes(&a, G * LINE, one);
+    w->dt = carve_bytes(&a, G * LINE, one);
     w->dw = carve_bytes(&a, (H + in) * G, one);
     w->sum = carve_bytes(&a, H * LINE, one);
 #endif
@@ -218,7 +227,8 @@ static void mix_scores(struct tile *t, int x)
         /* the backward pass needs b: it is stored where its gradient will be */
         if (t[h].da) {
             real *b = t[h].s;
-            t[h].s = t[h].da, t[h].da = b;
+            t[h].s = t[h].da;
+            t[h].da = b;
         }
         mask(&t[h], t[h].s, -INFINITY);
     }
@@ -318,8 +328,14 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
         const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h
                                                                                       : NULL;
         if (h + FEW <= n->H)
-            inputs_block(FEW, n, w1, unit, at, add, start, to + h, to_at), h += FEW;
-        else inputs_block(1, n, w1, unit, at, add, start, to + h, to_at), h++;
+            {
+                inputs_block(FEW, n, w1, unit, at, add, start, to + h, to_at);
+                h += FEW;
+            }
+        else {
+            inputs_block(1, n, w1, unit, at, add, start, to + h, to_at);
+            h++;
+        }
     }
 }
 
@@ -384,7 +400,8 @@ static void mix_gradient(struct tile *t, int x)
     for (int h = 0; h < n.H; h++) {
         if (n.own) w.in[h] = t[h].da;
         w.in[n.own + h] = t[h].a;
-        w.out[h] = t[h].da, w.dy[h] = t[h].ds;
+        w.out[h] = t[h].da;
+        w.dy[h] = t[h].ds;
     }
     if (flat) {
         gather(t, &n, &w);

@@ -57,13 +57,20 @@ INLINE void move_half(const int n, const bool past, const struct alike a, const 
     /* the sign is exact, so rotating back has the same roundings */
     vf c[NR], s[NR], x[NR], y[NR];
     UNROLL for (int i = 0; i < n; i++)
-        c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+        {
+            c[i] = vf_load(cos + t + i * VL);
+            s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+        }
     const real *from = a.from + t;
     real *to = a.to + t;
     for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
-        ask_for(past, n, from + a.ahead), ask_for(past, n, from + a.ahead + count);
+        ask_for(past, n, from + a.ahead);
+        ask_for(past, n, from + a.ahead + count);
         UNROLL for (int i = 0; i < n; i++)
-            x[i] = vf_load(from + i * VL), y[i] = vf_load(from + count + i * VL);
+            {
+                x[i] = vf_load(from + i * VL);
+                y[i] = vf_load(from + count + i * VL);
+            }
         UNROLL for (int i = 0; i < n; i++)
             put_down(past, to + i * VL, vf_fma(x[i], c[i], -vf_mul(y[i], s[i])));
         UNROLL for (int i = 0; i < n; i++)
@@ -147,7 +154,8 @@ INLINE void move_all(const bool interleaved, const bool past, const struct pairs
         copy(past, first, from, to);
         copy(past, D - end, from + end, to + end);
     }
-    a.from += first, a.to += first;
+    a.from += first;
+    a.to += first;
     move_pairs(interleaved, past, p->count, a, cos, cos + p->width, sign);
 }
 

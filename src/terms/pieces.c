@@ -20,7 +20,8 @@ enum { U, W, GRAD };
 
 static ptrdiff_t mem(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return MEM;
 }
 
@@ -83,7 +84,8 @@ static bool x_range(const struct tile *t, int x, struct piece_block b, real *low
     if (lo > hi) return false;
     const real near = lo <= 0 && hi >= 0 ? 0 : min_(psi[lo], psi[hi]), far = max_(psi[lo], psi[hi]);
     const real one = inverse[b.r0], other = inverse[b.r0 + b.rn - 1];
-    *low = near * min_(one, other), *high = far * max_(one, other);
+    *low = near * min_(one, other);
+    *high = far * max_(one, other);
     return true;
 }
 
@@ -94,7 +96,8 @@ static bool few_pieces(const struct tile *t, int x, struct piece_block b, struct
     real low, high;
     if (!x_range(t, x, b, &low, &high)) return false;
     const int first = find_piece(g, low);
-    g->last = find_piece(g, high), g->first = first;
+    g->last = find_piece(g, high);
+    g->first = first;
     return true;
 }
 
@@ -118,12 +121,16 @@ INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
 {
     vf a[PAIR], b[PAIR];
     UNROLL for (int i = 0; i < n; i++)
-        a[i] = vf_set1(g->a[g->first]), b[i] = vf_set1(g->b[g->first]);
+        {
+            a[i] = vf_set1(g->a[g->first]);
+            b[i] = vf_set1(g->b[g->first]);
+        }
     for (int p = g->first + 1; p <= g->last; p++) {
         const vf end = vf_set1(g->ends[p]), ap = vf_set1(g->a[p]), bp = vf_set1(g->b[p]);
         UNROLL for (int i = 0; i < n; i++) {
             const vf over = vf_sub(x[i], end);
-            a[i] = vf_negative(over, a[i], ap), b[i] = vf_negative(over, b[i], bp);
+            a[i] = vf_negative(over, a[i], ap);
+            b[i] = vf_negative(over, b[i], bp);
         }
     }
     UNROLL for (int i = 0; i < n; i++)
@@ -241,7 +248,8 @@ static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * pa
 #if QT > 1
 static ptrdiff_t grad(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return GRAD;
 }
 
@@ -316,13 +324,19 @@ static void give_apart(struct tile *t, int x)
             int64_t at;
             const real y = x_at(t, x, k, r, &at), ds = t->ds[k * QT + r];
             const int now = find_piece(&g, y);
-            if (now != p) part[p] += s, part[table->capacity + p] += sx, s = sx = 0, p = now;
+            if (now != p) {
+                part[p] += s;
+                part[table->capacity + p] += sx;
+                s = sx = 0;
+                p = now;
+            }
             s += ds;
             sx = fma_(ds, y, sx);
             u[r] = fma_(ds * g.a[p], y, u[r]);
             w[r] = fma_(ds * g.a[p], psi_of(t, x, true)[at], w[r]);
         }
-        part[p] += s, part[table->capacity + p] += sx;
+        part[p] += s;
+        part[table->capacity + p] += sx;
     }
 }
 

@@ -73,8 +73,12 @@ static void open(struct tile *t, int x)
     b.rows = v + (ptrdiff_t)(1 + b.of.hi) * b.of.width;
     b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
     real *at = t->own[x].mem + (KEPT + REACH_ROWS) * QT;
-    b.q = at, at += D * QT;
-    for (int i = 0; i < 2 && QT > 1; i++) b.sums[i] = at, at += BLOCK * QT;
+    b.q = at;
+    at += D * QT;
+    for (int i = 0; i < 2 && QT > 1; i++) {
+        b.sums[i] = at;
+        at += BLOCK * QT;
+    }
     if (QT > 1) b.qrows = at;
     /* the queries are scaled already */
     for (int d = 0; d < D; d++)
@@ -107,7 +111,8 @@ static int block_of(const struct tile *t, struct roll_reach *b, int64_t first, i
     const int i = b->full[0] && b->sum_of[0] == other;
     const struct own_rows o = own_rows(b, first);
     real *x = b->sums[i];
-    b->full[i] = true, b->sum_of[i] = first;
+    b->full[i] = true;
+    b->sum_of[i] = first;
     product(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT,
             x + o.i * QT, QT, NULL);
     for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
@@ -217,7 +222,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 
 static ptrdiff_t chunk_state(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return KEPT;
 }
 static struct grads *grads_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
@@ -281,7 +287,8 @@ static int fold_block(const struct tile *t, int x, const struct roll_reach *b, i
     const int i = all->filled[0] && all->first[0] == other;
     give(t, x, b, i, t->own[x].grad);
     memset(grads_at(t, x, i), 0, sizeof(real) * BLOCK * QT);
-    all->filled[i] = true, all->first[i] = first;
+    all->filled[i] = true;
+    all->first[i] = first;
     return i;
 }
 
@@ -332,7 +339,10 @@ static void close_bwd(struct tile *t, int x)
     /* (q + v) has one gradient: q gets it by row, v the sum over the rows */
     for (int d = 0; d < D; d++) {
         real sum = 0;
-        for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += dq[d * QT + r], sum += dq[d * QT + r];
+        for (int r = 0; r < QT; r++) {
+            t->dqs[d * QT + r] += dq[d * QT + r];
+            sum += dq[d * QT + r];
+        }
         if (t->own[x].part) t->own[x].part[D * b->of.waves_width + d] += scale * sum;
     }
 }

@@ -45,7 +45,8 @@ static ptrdiff_t mem(const struct call *c, int x)
 }
 static int carry(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 2;                            /* whole, fraction */
 }
 
@@ -136,7 +137,9 @@ static void add(struct tile *t, int x)
     int at[QT], up[QT];                  /* floor(p) QT; whether it moved */
     for (int r = 0; r < QT; r++) {
         at[r] = (int)whole[r] * QT;
-        f[r] = fraction[r], low[r] = z[at[r] + r], high[r] = z[at[r] + QT + r];
+        f[r] = fraction[r];
+        low[r] = z[at[r] + r];
+        high[r] = z[at[r] + QT + r];
     }
 #if QT > 1
     real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE);
@@ -164,12 +167,16 @@ static void add(struct tile *t, int x)
             const real slope = high[r] - low[r];
             s[k * QT + r] += fma_(f[r], slope, low[r]);
 #if QT > 1
-            fractions[k * QT + r] = f[r], wholes[k * QT + r] = (real)at[r],
-                               slopes[k * QT + r] = f[r] > 0 ? slope : 0;
+            fractions[k * QT + r] = f[r];
+            wholes[k * QT + r] = (real)at[r];
+            slopes[k * QT + r] = f[r] > 0 ? slope : 0;
 #endif
         }
     }
-    for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
+    for (int r = 0; r < QT; r++) {
+        whole[r] = (real)(at[r] / QT);
+        fraction[r] = f[r];
+    }
 }
 
 /* Padding rows among segments may contain NaN, and pairs that they do not see must stay masked.
@@ -187,7 +194,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 static ptrdiff_t chunk_state(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return KEPT;
 }
 static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
@@ -247,7 +255,9 @@ static void add_bwd(struct tile *t, int x)
                 const int now = (int)wholes[k * QT + r];
                 if (now == at[r]) continue;
                 dz[at[r] + QT + r] += high[r];
-                high[r] = low[r], low[r] = 0, at[r] = now;
+                high[r] = low[r];
+                low[r] = 0;
+                at[r] = now;
             }
         }
         for (int r = 0; r < QT; r++) {
@@ -258,7 +268,10 @@ static void add_bwd(struct tile *t, int x)
             gate[k * QT + r] = g == 0 ? 0 : before[r] * factor * (g * (1 - g));
         }
     }
-    for (int r = 0; r < QT; r++) dz[at[r] + QT + r] += high[r], dz[at[r] + r] += low[r];
+    for (int r = 0; r < QT; r++) {
+        dz[at[r] + QT + r] += high[r];
+        dz[at[r] + r] += low[r];
+    }
 }
 
 /* Gates of q.k add to ds.  Other gates are separate dot products, with gradients of queries,

@@ -17,23 +17,30 @@ static real logit_of(const struct tile *t, int x)
 static void open(struct tile *t, int x)
 {
     const real logit = logit_of(t, x);
-    for (int r = 0; r < QT; r++) t->total.m[r] = logit, t->total.l[r] = logit == -INFINITY ? 0 : 1;
+    for (int r = 0; r < QT; r++) {
+        t->total.m[r] = logit;
+        t->total.l[r] = logit == -INFINITY ? 0 : 1;
+    }
 }
 
 static real ceiling(const struct tile *t, int x)
 {
-    (void)t, (void)x;
+    (void)t;
+    (void)x;
     return 0;
 }
 
 static ptrdiff_t part(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 1;
 }
 static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
-    (void)c, (void)x, (void)b;
+    (void)c;
+    (void)x;
+    (void)b;
     return sink_at(h);
 }
 static ptrdiff_t total(const struct call *c, int x)

@@ -78,7 +78,8 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     const real *e = states(c, x, query, b, h, i0);
     double *de =
         c->g.dtensor[c->plan->first_tensor[c->plan->use[x].enc] + (query ? STATES_Q : STATES_K)];
-    (void)at, (void)part;
+    (void)at;
+    (void)part;
     for (int r = 0; r < n; r++) {
         real *row = d + r * stride;
         if (de) gather(rows + r * stride, row, half, de + place_of(c, query, b, h, i0 + r));

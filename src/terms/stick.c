@@ -31,7 +31,8 @@ enum { BLOCK = QT > 1 ? 4 : 1 };
 
 static int carry(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return 2 * DOUBLE;
 }
 static double *whole_stick(const struct tile *t, int x) { return (double *)t->own[x].carry; }
@@ -44,12 +45,14 @@ static double *stick_of_chunk(const struct tile *t, int x)
  * start of the tile: 0 for rows that ended. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return DOUBLE + 1;
 }
 static ptrdiff_t chunk_state(const struct call *c, int x)
 {
-    (void)c, (void)x;
+    (void)c;
+    (void)x;
     return DOUBLE;
 }
 static real *begun(const struct tile *t, int x) { return t->own[x].mem + DOUBLE * QT; }
@@ -79,7 +82,10 @@ static void open(struct tile *t, int x)
 static void chunk(struct tile *t, int x)
 {
     double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
-    for (int i = 0; i < QT; i++) R[i] *= r[i], r[i] = 1;
+    for (int i = 0; i < QT; i++) {
+        R[i] *= r[i];
+        r[i] = 1;
+    }
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */
@@ -112,7 +118,10 @@ static void break_sticks(struct tile *t, real *f, real *used)
 INLINE void break_block(struct tile *t, int r, const bool backward, real *f, real *used)
 {
     vf left[BLOCK], sum[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) left[i] = vf_load(f + r + i * VL), sum[i] = vf_set1(0);
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        left[i] = vf_load(f + r + i * VL);
+        sum[i] = vf_set1(0);
+    }
     for (int k = t->keys - 1; k >= 0; k--)
         UNROLL for (int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;
@@ -129,7 +138,10 @@ INLINE void break_block(struct tile *t, int r, const bool backward, real *f, rea
             }
         }
     UNROLL for (int i = 0; i < BLOCK; i++)
-        vf_store(f + r + i * VL, left[i]), vf_store(used + r + i * VL, sum[i]);
+        {
+            vf_store(f + r + i * VL, left[i]);
+            vf_store(used + r + i * VL, sum[i]);
+        }
 }
 static void break_sticks(struct tile *t, real *f, real *used)
 {
@@ -148,7 +160,8 @@ static void tile_weights(struct tile *t, int x)
     real *first = begun(t, x), f[QT], used[QT];
     for (int i = 0; i < QT; i++) {
         first[i] = R[i] * r[i] < least ? 0 : (real)r[i];
-        f[i] = first[i], used[i] = 0;
+        f[i] = first[i];
+        used[i] = 0;
     }
     break_sticks(t, f, used);
     for (int i = 0; i < QT; i++)
@@ -182,7 +195,8 @@ static ptrdiff_t part(const struct call *c, int x)
 }
 static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 {
-    (void)x, (void)b;
+    (void)x;
+    (void)b;
     return (ptrdiff_t)h * c->plan->value_dim;
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
@@ -263,7 +277,11 @@ static void whole(struct tile *t, int x)
     real left[QT], least[QT];
     bool one = true;
     for (int i = 0; i < QT; i++)
-        left[i] = rest(R[i]), least[i] = LEAST / left[i], one &= left[i] == 1;
+        {
+            left[i] = rest(R[i]);
+            least[i] = LEAST / left[i];
+            one &= left[i] == 1;
+        }
     for (int k = 0; k < t->keys && !one; k++)
         for (int i = 0; i < QT; i += VL) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + i;
@@ -279,7 +297,10 @@ static void whole(struct tile *t, int x)
 INLINE void tile_weights_bwd_block(struct tile *t, int r, const real *before, real *gained)
 {
     vf H[BLOCK], sum[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) H[i] = vf_load(before + r + i * VL), sum[i] = vf_set1(0);
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        H[i] = vf_load(before + r + i * VL);
+        sum[i] = vf_set1(0);
+    }
     for (int k = 0; k < t->keys; k++)
         UNROLL for (int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;

@@ -14,7 +14,8 @@ void N(sum_later)(const void *x, void *later, double *sum, double *top)
     for (int k = KT - 1; k >= 0; k--) {
         /* prefetches a line of the tiles of the next call */
         const size_t next = (size_t)(2 * KT - 1 - k) * LATER_TILES * sizeof(real);
-        __builtin_prefetch((const char *)x + next), __builtin_prefetch((char *)later + next, 1);
+        __builtin_prefetch((const char *)x + next);
+        __builtin_prefetch((char *)later + next, 1);
         for (int i = 0; i < LATER_TILES; i++) {
             out[k * LATER_TILES + i] = (real)s[i];
             most[i] = s[i] > most[i] ? s[i] : most[i];

@@ -36,7 +36,10 @@ static inline const char *nearest(const char *word, const char *(*name)(int), in
     int least = letters / 2 + 1;
     for (int i = 0; i < count; i++) {
         int d = edits(word, letters, name(i), (int)strlen(name(i)));
-        if (d < least) least = d, best = name(i);
+        if (d < least) {
+            least = d;
+            best = name(i);
+        }
     }
     return best;
 }

@@ -4,7 +4,8 @@
 
 void loci_ordered_sum_open(struct ordered_sum *t, int jobs)
 {
-    t->next = 0, t->stop = false;
+    t->next = 0;
+    t->stop = false;
     for (int i = 0; i < t->blocks; i++)
         t->block[i] = (struct ordered_block){ .stage = i < jobs ? IDLE : FREE, .owned = i < jobs };
     lock_open(&t->lock);

@@ -19,11 +19,14 @@ static void repeat(struct region *r, size_t step, size_t count)
     if (count < 2) return;
     if (step < inner) r->itself = true;
     if (step < inner || (step == inner && n == 0)) {
-        r->spans = 0, r->reach[0] = all;
+        r->spans = 0;
+        r->reach[0] = all;
     } else if (n > 0 && step == r->span[n - 1].step * r->span[n - 1].count) {
-        r->span[n - 1].count *= count, r->reach[n] = all;          /* extends the last span */
+        r->span[n - 1].count *= count;
+        r->reach[n] = all;          /* extends the last span */
     } else {
-        r->span[n].step = step, r->span[n].count = count;
+        r->span[n].step = step;
+        r->span[n].count = count;
         r->reach[++r->spans] = all;
     }
 }
@@ -33,8 +36,14 @@ static struct region *add(struct regions *to, const char *name, const void *p, s
 {
     assert(to->n < MAX_REGIONS);
     struct region *r = &to->list[to->n++];
-    r->name = name, r->at = (uintptr_t)p, r->each = each, r->use = use;
-    r->spans = 0, r->reach[0] = run, r->itself = false, r->view = (loci_view){ 0 };
+    r->name = name;
+    r->at = (uintptr_t)p;
+    r->each = each;
+    r->use = use;
+    r->spans = 0;
+    r->reach[0] = run;
+    r->itself = false;
+    r->view = (loci_view){ 0 };
     return r;
 }
 void loci_add_list(struct regions *to, const char *name, const void *p, size_t count, size_t each,

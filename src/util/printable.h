@@ -55,7 +55,10 @@ static inline void make_plain(char *text)
         uint32_t code;
         const int n = read_utf8(from, &code);
         if (n < 0) break;
-        if (n > 0 && is_plain(code)) memmove(to, from, (size_t)n), to += n;
+        if (n > 0 && is_plain(code)) {
+            memmove(to, from, (size_t)n);
+            to += n;
+        }
         else *to++ = '?';
         from += n ? n : 1;
     }

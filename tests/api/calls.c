@@ -135,18 +135,22 @@ static void look(struct process *p)
     p->arithmetic = arithmetic();
     const fenv_t *const usual = FE_DFL_ENV;
     fenv_t now;
-    fegetenv(&now), fesetenv(usual);         /* later code must not see it */
+    fegetenv(&now);
+    fesetenv(usual);         /* later code must not see it */
     for (int i = 1; i < SIGNALS; i++) sigaction(i, NULL, &p->action[i]);
     pthread_sigmask(SIG_BLOCK, NULL, &p->mask);
-    p->umask = umask(0), umask(p->umask);
-    p->threads = entries("/proc/self/task"), p->files = entries("/proc/self/fd");
+    p->umask = umask(0);
+    umask(p->umask);
+    p->threads = entries("/proc/self/task");
+    p->files = entries("/proc/self/fd");
     p->nice = getpriority(PRIO_PROCESS, 0);
     snprintf(p->locale, sizeof p->locale, "%s", setlocale(LC_ALL, NULL));
     if (!getcwd(p->folder, sizeof p->folder)) exit(2);
     for (int i = 0; i < RLIM_NLIMITS; i++) getrlimit(i, &p->limit[i]);
     getitimer(ITIMER_REAL, &p->timer);
     sigaltstack(NULL, &p->signal_stack);
-    p->environment = environ, p->environment_sum = 0;
+    p->environment = environ;
+    p->environment_sum = 0;
     for (char **e = environ; *e; e++)
         for (const char *c = *e; *c; c++)
             p->environment_sum = p->environment_sum * 31 + (unsigned char)*c;
@@ -219,7 +223,10 @@ static bool same(const struct play *p, const struct picture *of, enum play_pass 
 }
 
 static long asked, patience, cancels;
-static int cancelled(void *user) { return (void)user, asked++ >= patience; }
+static int cancelled(void *user) { return (void){
+    user;
+    asked++ >= patience;
+} }
 static void run(void *user, int n, void (*job)(void *, int), void *arg)
 {
     (void)user;
@@ -232,13 +239,16 @@ static void cancel(struct play *p, enum play_pass pass, const char *name)
 {
     struct picture before, calm;
     copy_picture(p, &before);
-    asked = 0, patience = LONG_MAX;
+    asked = 0;
+    patience = LONG_MAX;
     const loci_status status = play_pass(p, pass);
     const long questions = asked;
     CHECK_THAT(!status, "%s: %s", name, p->error.text);
     copy_picture(p, &calm);
     for (long n = 0; n < questions; n += whole ? 1 : 1 + questions / 4) {
-        asked = 0, patience = n, cancels++;
+        asked = 0;
+        patience = n;
+        cancels++;
         const loci_status told = play_pass(p, pass);
         CHECK_THAT(told == LOCI_CANCELLED && p->error.text[0],
                    "%s, cancelled at question %ld of %ld: status %d", name, n, questions, told);
@@ -250,7 +260,8 @@ static void cancel(struct play *p, enum play_pass pass, const char *name)
                    "%s, cancelled at question %ld of %ld, and made again: %s", name, n, questions,
                    "other bits");
     }
-    drop_picture(p, &before), drop_picture(p, &calm);
+    drop_picture(p, &before);
+    drop_picture(p, &calm);
 }
 
 static void check(struct walk *w)
@@ -355,12 +366,14 @@ static void complete(void)
             char name[80];
             snprintf(name, sizeof name, "%.*s(", (int)(open - from), from);
             CHECK_THAT(strstr(here, name) || strstr(play, name), "%s): nobody calls it here", name);
-            functions++, p = open;
+            functions++;
+            p = open;
         }
         __real_free(text);
     }
     CHECK_THAT(functions > 50, "only %d functions were found", functions);
-    __real_free(here), __real_free(play);
+    __real_free(here);
+    __real_free(play);
 }
 
 int main(int argc, char **argv)

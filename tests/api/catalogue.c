@@ -71,7 +71,10 @@ static void tensors(const char *text, loci_stage stage)
             double *x = calloc(n + 1, sizeof *x), sum = 0, square = 0;
             if (!x) exit(2);
             loci_tensor_init(p, i, 1, x);
-            for (size_t k = 0; k < n; k++) sum += x[k], square += x[k] * x[k];
+            for (size_t k = 0; k < n; k++) {
+                sum += x[k];
+                square += x[k] * x[k];
+            }
             snprintf(said + at, sizeof said - (size_t)at, " starts with mean %.6g, size %.6g, "
                      "%.6g first", sum / (double)n, sqrt(square / (double)n), x[0]);
             free(x);

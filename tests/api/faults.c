@@ -138,7 +138,9 @@ static char *get(const char *name, size_t *n)
 }
 static int drop_one(const char *name, const struct stat *st, int kind, struct FTW *ftw)
 {
-    (void)st, (void)kind, (void)ftw;
+    (void)st;
+    (void)kind;
+    (void)ftw;
     return remove(name);
 }
 static void drop(const char *name) { nftw(path(name), drop_one, 8, FTW_DEPTH | FTW_PHYS); }
@@ -147,7 +149,8 @@ static void drop(const char *name) { nftw(path(name), drop_one, 8, FTW_DEPTH | F
 static int names, halves;
 static int count_one(const char *name, const struct stat *st, int kind, struct FTW *ftw)
 {
-    (void)st, (void)kind;
+    (void)st;
+    (void)kind;
     names += ftw->level == 1;
     halves += strstr(name, ".loci-tmp") != NULL;
     return 0;
@@ -221,7 +224,8 @@ static void run_child(const char *words, int kinds, enum inject_how how, int err
     const int out = __real_open(path("said"), O_WRONLY | O_CREAT | O_TRUNC, 0600),
               err = __real_open(path("errors"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (dup2(out, 1) < 0 || dup2(err, 2) < 0) _exit(99);
-    __real_close(out), __real_close(err);
+    __real_close(out);
+    __real_close(err);
     alarm(PATIENCE);
 #ifdef LOCI_SANITIZED
     on_exit(leave, NULL);                /* the process exit frees memory that a command has not */
@@ -254,7 +258,8 @@ static struct ending run_words(const char *words, int kinds, enum inject_how how
     __real_free(said);
     return e;
 }
-static void forget(struct ending *e) { __real_free(e->out), __real_free(e->file); }
+static void forget(struct ending *e) { __real_free(e->out);
+__real_free(e->file); }
 
 /* Weights of two heads of queries and keys, and another tensor. */
 static void make_weights(void)
@@ -344,7 +349,8 @@ static void judge(const struct fault *f, long at, struct ending *e)
         && !strncmp(e->said, "loci: ", 6) && is_old(e);
     const bool without = line->says && !e->code && (strstr(e->said, "left out")
         || (e->out && strstr(e->out, "left out")) || (e->file && strstr(e->file, "left out")));
-    tries += fired, harmless += fired && good;
+    tries += fired;
+    harmless += fired && good;
     if (!line->fresh) {
         const bool heard = refused || !f->must || at > 0 || !fired;
         CHECK_THAT((good && heard) || ((refused || without) && fired && !f->harmless),
@@ -434,7 +440,10 @@ static void make_inputs(void)
     line = &none;
     for (int i = 0; i < COUNT(makes); i++) {
         struct ending e = run_words(makes[i], 0, INJECT_ONCE, 0, 0);
-        if (e.code) printf("loci %s: %s", makes[i], e.said), exit(2);
+        if (e.code) {
+            printf("loci %s: %s", makes[i], e.said);
+            exit(2);
+        }
         forget(&e);
     }
 }
@@ -456,8 +465,12 @@ int main(int argc, char **argv)
         line = &lines[i];
         if (strncmp(line->words, only, strlen(only)) || (line->slow && !SLOW_TOO && !all)) continue;
         fail_command(strcmp(what, "files") != 0, strcmp(what, "memory") != 0);
-        drop("out"), drop("new");
-        if (all) printf("%6ld calls failed so far: loci %s\n", tries, line->words), fflush(stdout);
+        drop("out");
+        drop("new");
+        if (all) {
+            printf("%6ld calls failed so far: loci %s\n", tries, line->words);
+            fflush(stdout);
+        }
     }
     printf("%ld calls failed, of which %ld were done without\n", tries, harmless);
     drop("");

@@ -42,10 +42,19 @@ static void make(struct problem *p, loci_desc d)
     *p = (struct problem){ 0 };
     if (!d.heads) d.heads = H;
     if (!d.dim) d.dim = D;
-    if (loci_plan_create(&p->plan, &d, &p->e)) printf("%s: %s\n", d.encoding, p->e.text), exit(2);
-    p->q = numbers(p, N), p->k = numbers(p, N), p->v = numbers(p, N), p->o = numbers(p, N),
-        p->lse = numbers(p, B * H * L), p->dout = numbers(p, N);
-    p->dq = numbers(p, N), p->dk = numbers(p, N), p->dv = numbers(p, N);
+    if (loci_plan_create(&p->plan, &d, &p->e)) {
+        printf("%s: %s\n", d.encoding, p->e.text);
+        exit(2);
+    }
+    p->q = numbers(p, N);
+    p->k = numbers(p, N);
+    p->v = numbers(p, N);
+    p->o = numbers(p, N);
+    p->lse = numbers(p, B * H * L);
+    p->dout = numbers(p, N);
+    p->dq = numbers(p, N);
+    p->dk = numbers(p, N);
+    p->dv = numbers(p, N);
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(p->plan, list, WALK_TENSORS);
     for (int i = 0; i < n; i++) p->tensors[i] = numbers(p, 4096);
@@ -57,7 +66,11 @@ static void make(struct problem *p, loci_desc d)
                                    .error = &p->e);
     p->grad = (loci_grad)LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
                                    .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 });
-    if (d.stage == LOCI_EMBED) p->call.k_len = 0, p->call.batch = 1, p->call.q_len = 4;
+    if (d.stage == LOCI_EMBED) {
+        p->call.k_len = 0;
+        p->call.batch = 1;
+        p->call.q_len = 4;
+    }
     p->bytes = loci_workspace(p->plan, &p->call, 1);
     p->work = mem_alloc(&p->mem, p->bytes);
 }
@@ -172,7 +185,8 @@ static void far_keys(void)
         if (loci_cache_create(&c, p.plan, B, 100, 0, memory, &p.e)) exit(2);
         for (int i = 0; i < L; i++) pos[i] = i;
         pos[L - 1] = beyond[n];
-        p.call.q_pos = p.call.k_pos = pos, p.call.cache = c;
+        p.call.q_pos = p.call.k_pos = pos;
+        p.call.cache = c;
         CHECK_SAYS(loci_cache_append(p.plan, p.tables, p.work, c, &p.call), LOCI_BAD_ARG, &p.e,
                    within, "append");
         CHECK_THAT(loci_cache_length(c, 0) == 0, "append: keys came in all the same");
@@ -197,7 +211,8 @@ static void everywhere(void)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "fox"));
     void *dlse = numbers(&p, B * H * L), *dgate = numbers(&p, B * H * L);
     void *dtensors[] = { dgate };
-    p.grad.dlse = dlse, p.grad.dtensors = dtensors;
+    p.grad.dlse = dlse;
+    p.grad.dtensors = dtensors;
     CHECK_THAT(!forward(&p) && !backward(&p), "fox: %s", p.e.text);
     struct { const char *name; void **data; bool rows; } inputs[] = {
         { "q", &p.call.q.data, true }, { "k", &p.call.k.data, true }, { "v", &p.call.v.data, true },
@@ -324,8 +339,10 @@ static void packed_gradients(void)
     loci_view *const views[] = { &p.call.q, &p.call.k, &p.call.v },
         *const dviews[] = { &p.grad.dq, &p.grad.dk, &p.grad.dv };
     for (int x = 0; x < 3; x++)
-        *views[x] = (loci_view){ one + x * H * D, L * W, D, W },
+        {
+            *views[x] = (loci_view){ one + x * H * D, L * W, D, W };
             *dviews[x] = (loci_view){ d + x * H * D, L * W, D, W };
+        }
     CHECK_THAT(!forward(&p) && !backward(&p), "packed: %s", p.e.text);
     for (int x = 0; x < 3; x++) {
         bool same = true;
@@ -358,9 +375,11 @@ static void broadcast(void)
         for (int i = 0; i < N; i++)
             copy[i] = p.k[i / D / L / H * step[0] + i / D / L % H * step[1] + i / D % L * step[2]
                           + i % D];
-        p.call.k = dense(copy), p.call.o = dense(o);
+        p.call.k = dense(copy);
+        p.call.o = dense(o);
         CHECK_THAT(!forward(&p), "%s: %s", ways[n].name, p.e.text);
-        p.call.k = v, p.call.o = dense(p.o);
+        p.call.k = v;
+        p.call.o = dense(p.o);
         CHECK_THAT(!forward(&p) && !memcmp(o, p.o, N * sizeof *o), "%s: is not what copies give",
                    ways[n].name);
     }
@@ -390,7 +409,10 @@ static void windows(void)
     for (int n = 0; n < COUNT(keys); n++) {
         make(&p, (loci_desc)LOCI_DESC(.encoding = "nope", .window_left = loci_window(keys[n])));
         /* each row gives the mean of the rows it sees */
-        for (int i = 0; i < N; i++) p.q[i] = 0, p.v[i] = (float)(i / D % L);
+        for (int i = 0; i < N; i++) {
+            p.q[i] = 0;
+            p.v[i] = (float)(i / D % L);
+        }
         CHECK_THAT(!forward(&p), "a window: %s", p.e.text);
         bool right = true;
         for (int i = 0; i < N; i++) {
@@ -508,7 +530,8 @@ static void sizes(void)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5"));
     const size_t tables = loci_tables_size(p.plan, 100),
         forward_bytes = loci_workspace(p.plan, &p.call, 0);
-    p.call.work_bytes = forward_bytes, p.call.tables_bytes = tables;
+    p.call.work_bytes = forward_bytes;
+    p.call.tables_bytes = tables;
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = p.bytes - 1;
     CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() returns", "a byte less");
@@ -523,7 +546,8 @@ static void sizes(void)
         p.call.tables_bytes = n ? tables - 1 : 8;
         CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, n ? "and have" : "have at least", "tables");
     }
-    p.call.size = 0, p.plan->sized = false;          /* 0.1 had neither */
+    p.call.size = 0;
+    p.plan->sized = false;          /* 0.1 had neither */
     CHECK_THAT(!forward(&p), "sizes that are not read: %s", p.e.text);
     drop(&p);
     const loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 9, D } };
@@ -553,7 +577,8 @@ static void damaged_caches(void)
     loci_cache *c;
     for (int i = 0; i < L; i++) pos[i] = i;
     if (loci_cache_create(&c, p.plan, B, 70, 0, saved, &p.e)) exit(2);
-    p.call.cache = c, p.call.q_pos = p.call.k_pos = pos;
+    p.call.cache = c;
+    p.call.q_pos = p.call.k_pos = pos;
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 0));
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call)
                && !loci_forward(p.plan, p.tables, work, &p.call), "a cache: %s", p.e.text);
@@ -576,7 +601,8 @@ static void damaged_caches(void)
             memcpy(memory, saved, bytes);
             memory[at] = (char)(memory[at] ^ values[n]);
             c = (void *)memory;
-            (void)loci_cache_length(c, 0), (void)loci_cache_truncate(c, 1, 5, &p.e);
+            (void)loci_cache_length(c, 0);
+            (void)loci_cache_truncate(c, 1, 5, &p.e);
             memcpy(memory, saved, bytes);
             memory[at] = (char)(memory[at] ^ values[n]);
             if (loci_cache_open(&c, p.plan, memory, bytes, &p.e)) {
@@ -630,7 +656,8 @@ static void empty_cache(void)
     void *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 0, 64));
     CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0)
                == LOCI_NONE, "a cache of no sequences: %s", p.e.text);
-    p.call.batch = 0, p.call.cache = c;
+    p.call.batch = 0;
+    p.call.cache = c;
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call) && !forward(&p),
                "a cache of no sequences: %s", p.e.text);
     drop(&p);
@@ -667,7 +694,8 @@ static void cancelling(void)
         const size_t bytes = loci_cache_size(p.plan, B, 2 * LONG);
         loci_cache *c, *d;
         void *memory = mem_alloc(&p.mem, bytes), *twin = mem_alloc(&p.mem, bytes);
-        memset(memory, 0, bytes), memset(twin, 0, bytes);
+        memset(memory, 0, bytes);
+        memset(twin, 0, bytes);
         if (loci_cache_create(&c, p.plan, B, 2 * LONG, ring, memory, &p.e)
             || loci_cache_create(&d, p.plan, B, 2 * LONG, ring, twin, &p.e)) exit(2);
         for (int n = 0; n < 3; n++) {
@@ -696,7 +724,8 @@ static void cancelling(void)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = D,
                                   .tensors = &table, .tensor_count = 1));
     void *dtensors[] = { p.o };
-    p.call.host = &host, patience = 0;
+    p.call.host = &host;
+    patience = 0;
     CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), LOCI_CANCELLED, &p.e,
                "cancelled", "embed");
     CHECK_SAYS(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors),
@@ -728,11 +757,25 @@ static void nowhere(void)
 int main(void)
 {
     walk_restart(7);
-    far_positions("rope:pairing=half"), far_positions("xpos"), far_positions("nope");
-    far_rows(), far_elsewhere(), far_keys();
-    everywhere(), crooked(), in_place(), packed_gradients();
-    broadcast(), windows();
-    versions(false), versions(true), sizes();
-    damaged_caches(), damaged_counts(), empty_cache(), cancelling(), nowhere();
+    far_positions("rope:pairing=half");
+    far_positions("xpos");
+    far_positions("nope");
+    far_rows();
+    far_elsewhere();
+    far_keys();
+    everywhere();
+    crooked();
+    in_place();
+    packed_gradients();
+    broadcast();
+    windows();
+    versions(false);
+    versions(true);
+    sizes();
+    damaged_caches();
+    damaged_counts();
+    empty_cache();
+    cancelling();
+    nowhere();
     return harness_end();
 }

@@ -77,7 +77,8 @@ static void bad_starts(struct task *t, int i)
     static int64_t good[] = { 0, 4, L };
     static int64_t bad[][3] = { { 1, 4, L }, { 0, L + 1, L }, { 0, -1, L }, { 0, 4, L - 1 },
                                 { INT64_MIN, 0, L }, { 0, 4, INT64_MAX } };
-    t->call.q_starts = t->call.k_starts = good, t->call.sequences = 2;
+    t->call.q_starts = t->call.k_starts = good;
+    t->call.sequences = 2;
     switch (i) {
     case 0: t->call.q_starts = NULL; break;
     case 1: t->call.k_starts = NULL; break;
@@ -98,7 +99,10 @@ static void too_far(struct task *t, int i)
 }
 static void nobody(void *user, int n, void (*job)(void *, int), void *arg)
 {
-    (void)user, (void)n, (void)job, (void)arg;
+    (void)user;
+    (void)n;
+    (void)job;
+    (void)arg;
 }
 static loci_host host = { .run = nobody };
 static void threads(struct task *t, int i)
@@ -143,8 +147,8 @@ static loci_plan *plan;
 static struct task fresh(void)
 {
     struct task t = { .plan = plan };
-    t.work = (void *)(((uintptr_t)raw_work + 63) / 64 * 64),
-        t.tables = (void *)(((uintptr_t)raw_tables + 63) / 64 * 64);
+    t.work = (void *)(((uintptr_t)raw_work + 63) / 64 * 64);
+    t.tables = (void *)(((uintptr_t)raw_tables + 63) / 64 * 64);
     if (loci_prepare(plan, 100, NULL, t.tables)) exit(2);
     t.call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
                                   .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
@@ -169,8 +173,11 @@ static void try_one(const char *name, struct task *t, bool backward)
 {
     t->call.error = &t->error;
     t->callp = t->callp ? &t->call : NULL;
-    memset(o, 0x5a, sizeof o), memset(lse, 0x5a, sizeof lse);
-    memset(dq, 0x5a, sizeof dq), memset(dk, 0x5a, sizeof dk), memset(dv, 0x5a, sizeof dv);
+    memset(o, 0x5a, sizeof o);
+    memset(lse, 0x5a, sizeof lse);
+    memset(dq, 0x5a, sizeof dq);
+    memset(dk, 0x5a, sizeof dk);
+    memset(dv, 0x5a, sizeof dv);
     (void)loci_workspace(t->plan, t->callp, backward);
     const loci_status status = backward ? loci_backward(t->plan, t->tables, t->work, t->callp,
                                                         t->gradp)
@@ -190,13 +197,15 @@ static void calls(void)
         for (int i = 0; i < table[a].ways; i++)
             for (int b = a; b < n; b++) {
                 struct task t = fresh();
-                t.callp = &t.call, t.gradp = &t.grad;
+                t.callp = &t.call;
+                t.gradp = &t.grad;
                 table[a].spoil(&t, i);
                 if (b != a) table[b].spoil(&t, table[b].ways - 1);
                 const bool backward_only = table[a].backward_only && table[b].backward_only;
                 const char *name = table[a].name;
                 struct task twin = t;
-                twin.callp = t.callp ? &twin.call : NULL, twin.gradp = t.gradp ? &twin.grad : NULL;
+                twin.callp = t.callp ? &twin.call : NULL;
+                twin.gradp = t.gradp ? &twin.grad : NULL;
                 if (table[a].spoil == overlap || table[b].spoil == overlap || table[a].spoil == flat
                     || table[b].spoil == flat) {
                     /* the backward pass reads o and writes elsewhere */
@@ -262,8 +271,10 @@ static void others(void)
     CHECK_THAT(!loci_plan_text(NULL) || *loci_plan_text(NULL) == 0, "loci_plan_text: NULL");
     CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tensors(plan, NULL, 0) == 0,
                "loci_tensors: NULL");
-    loci_tensor_init(NULL, 0, 0, q), loci_tensor_init(plan, 5, 0, q),
-        loci_tensor_init(plan, -1, 0, q), loci_tensor_init(plan, 0, 0, NULL);
+    loci_tensor_init(NULL, 0, 0, q);
+    loci_tensor_init(plan, 5, 0, q);
+    loci_tensor_init(plan, -1, 0, q);
+    loci_tensor_init(plan, 0, 0, NULL);
     for (int i = -1; i <= 5; i += 6)
         CHECK_THAT(!loci_tensor_source(plan, i) && !loci_tensor_source(NULL, i)
                    && loci_tensor_low(plan, i) == -INFINITY

@@ -688,7 +688,10 @@ static void starts(void)
     loci_tensor_init(p, 0, 2, b);
     CHECK_THAT(memcmp(a, b, sizeof a) != 0, "start: depends on the seed");
     double sum = 0, square = 0;
-    for (int i = 0; i < N; i++) sum += a[i], square += (double)a[i] * a[i];
+    for (int i = 0; i < N; i++) {
+        sum += a[i];
+        square += (double)a[i] * a[i];
+    }
     CHECK_THAT(fabs(sum / N) < 4e-4 && fabs(sqrt(square / N) - 0.02) < 4e-4, "start: normal, 0.02");
     loci_tensor_init(p, 1, 1, b);
     loci_tensor_init(p, -1, 1, b);
@@ -699,7 +702,10 @@ static void starts(void)
     p = plan_of(&d, &e);
     loci_tensor_init(p, 0, 1, a);
     double low = 1, high = -1;
-    for (int i = 0; i < 64 * 4; i++) low = fmin(low, a[i]), high = fmax(high, a[i]);
+    for (int i = 0; i < 64 * 4; i++) {
+        low = fmin(low, a[i]);
+        high = fmax(high, a[i]);
+    }
     CHECK_THAT(low >= -0.5 && low < -0.45 && high <= 0.5 && high > 0.45, "start: uniform");
     loci_plan_destroy(p);
 

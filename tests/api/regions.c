@@ -60,8 +60,12 @@ static void by_chance(void)
     for (int n = 0; n < 8000; n++) {
         struct shape a = any_shape(space), b = any_shape(space);
         if (below(2))
-            b.view.batch = a.view.batch, b.view.head = a.view.head, b.view.row = a.view.row,
+            {
+                b.view.batch = a.view.batch;
+                b.view.head = a.view.head;
+                b.view.row = a.view.row;
                 b.each = a.each;
+            }
         b.view.data = space + (size_t)below(60) * b.each;
         struct regions r = { .n = 0 };
         memset(map, 0, sizeof map);
@@ -69,7 +73,8 @@ static void by_chance(void)
         mark(&b, space, map, 2);
         bool shared = false;
         for (int i = 0; i < SPACE; i++) shared |= map[i] == 3;
-        add(&r, "a", &a, WRITTEN), add(&r, "b", &b, READ);
+        add(&r, "a", &a, WRITTEN);
+        add(&r, "b", &b, READ);
         const bool right = alone && !shared, taken = loci_check_regions(&r, NULL) == LOCI_OK;
         refused += right;
         needlessly += right && !taken;
@@ -92,33 +97,40 @@ static void layouts(void)
     const loci_view q = { buffer, L * W, D, W }, k = { buffer + H * D, L * W, D, W },
         v = { buffer + (H + G) * D, L * W, D, W };
     struct regions r = { .n = 0 };
-    loci_add_view(&r, "q", &q, B, H, L, D, 4, WRITTEN),
-        loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN);
+    loci_add_view(&r, "q", &q, B, H, L, D, 4, WRITTEN);
+    loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN);
     loci_add_view(&r, "v", &v, B, G, L, D, 4, WRITTEN);
     CHECK_THAT(!loci_check_regions(&r, NULL), "q, k and v in one buffer by tokens");
     const loci_view late = { buffer + H * D + 1, L * W, D, W };
-    r.n = 1, loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN),
-        loci_add_view(&r, "late", &late, B, G, L, D, 4, READ);
+    r.n = 1;
+    loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN);
+    loci_add_view(&r, "late", &late, B, G, L, D, 4, READ);
     CHECK_THAT(loci_check_regions(&r, NULL), "one number too late");
     /* By heads: rows of q followed by those of k. */
     const loci_view qh = { buffer, 2 * H * L * D, 2 * L * D, D },
         kh = { buffer + L * D, 2 * H * L * D, 2 * L * D, D };
-    r.n = 0, loci_add_view(&r, "q", &qh, 1, H, L, D, 4, WRITTEN),
-        loci_add_view(&r, "k", &kh, 1, H, L, D, 4, WRITTEN);
+    r.n = 0;
+    loci_add_view(&r, "q", &qh, 1, H, L, D, 4, WRITTEN);
+    loci_add_view(&r, "k", &kh, 1, H, L, D, 4, WRITTEN);
     CHECK_THAT(!loci_check_regions(&r, NULL), "heads by turns");
-    r.n = 1, loci_add_view(&r, "k", &kh, 1, H, L + 1, D, 4, WRITTEN);
+    r.n = 1;
+    loci_add_view(&r, "k", &kh, 1, H, L + 1, D, 4, WRITTEN);
     CHECK_THAT(loci_check_regions(&r, NULL), "heads by turns, and one row more");
     /* A list that begins in a gap of a view, and extends past it. */
-    r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D, 4, READ);
+    r.n = 1;
+    loci_add_list(&r, "list", buffer + L * D, L * D, 4, READ);
     CHECK_THAT(!loci_check_regions(&r, NULL), "a list in the gap");
-    r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D + 1, 4, READ);
+    r.n = 1;
+    loci_add_list(&r, "list", buffer + L * D, L * D + 1, 4, READ);
     CHECK_THAT(loci_check_regions(&r, NULL), "a list longer than the gap");
     /* In place, and in place in another order. */
     const loci_view x = { buffer, H * L * D, L * D, D }, turned = { buffer, H * L * D, D, H * D };
-    r.n = 0, loci_add_view(&r, "x", &x, B, H, L, D, 4, REPLACED),
-        loci_add_view(&r, "y", &x, B, H, L, D, 4, WRITTEN);
+    r.n = 0;
+    loci_add_view(&r, "x", &x, B, H, L, D, 4, REPLACED);
+    loci_add_view(&r, "y", &x, B, H, L, D, 4, WRITTEN);
     CHECK_THAT(!loci_check_regions(&r, NULL), "in place");
-    r.n = 1, loci_add_view(&r, "y", &turned, B, H, L, D, 4, WRITTEN);
+    r.n = 1;
+    loci_add_view(&r, "y", &turned, B, H, L, D, 4, WRITTEN);
     CHECK_THAT(loci_check_regions(&r, NULL), "in place, transposed");
 }
 
@@ -127,8 +139,8 @@ static void many_rows(void)
 {
     const loci_view a = { (void *)4096, 0, 0, 7 }, b = { (void *)4112, 0, 0, 1001 };
     struct regions r = { .n = 0 };
-    loci_add_view(&r, "a", &a, 1, 1, 1 << 30, 4, 4, WRITTEN),
-        loci_add_view(&r, "b", &b, 1, 1, 1 << 24, 3, 4, READ);
+    loci_add_view(&r, "a", &a, 1, 1, 1 << 30, 4, 4, WRITTEN);
+    loci_add_view(&r, "b", &b, 1, 1, 1 << 24, 3, 4, READ);
     CHECK_THAT(loci_check_regions(&r, NULL), "endless rows");
 }
 

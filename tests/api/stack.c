@@ -160,15 +160,29 @@ static void others(void *arg) { refused += play_others(arg); }
 /* A single rank, which sends nothing, executes the same code as many. */
 static int nobody(void *user, int rank, int tag, void *data, size_t bytes, void **request)
 {
-    (void)user, (void)rank, (void)tag, (void)data, (void)bytes, (void)request;
+    (void)user;
+    (void)rank;
+    (void)tag;
+    (void)data;
+    (void)bytes;
+    (void)request;
     return 1;
 }
 static int to_nobody(void *user, int rank, int tag, const void *data, size_t bytes, void **request)
 {
     return nobody(user, rank, tag, (void *)data, bytes, request);
 }
-static int ended(void *user, void **request) { return (void)user, (void)request, 0; }
-static int alone(void *user, int64_t *list, int n) { return (void)user, (void)list, (void)n, 0; }
+static int ended(void *user, void **request) { return (void){
+    user;
+    (void)request;
+    0;
+} }
+static int alone(void *user, int64_t *list, int n) { return (void){
+    user;
+    (void)list;
+    (void)n;
+    0;
+} }
 
 static void rank_calls(void *arg)
 {

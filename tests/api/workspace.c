@@ -76,7 +76,11 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
     if (way == 0 && !cache) most.q_seg = most.k_seg = list;
     if (way == 1) most.k_first = most.k_last = list;
     if (way == 2 && !cache)
-        most.batch = 1, most.q_starts = most.k_starts = list, most.sequences = draw(50);
+        {
+            most.batch = 1;
+            most.q_starts = most.k_starts = list;
+            most.sequences = draw(50);
+        }
     if (way > 1 && draw(1)) most.q_pos = most.k_pos = list;
     if (way == 3) most.mask_kind = LOCI_MASK_ADDED;
     if (loci_axes(p) > 1) most.q_coord = most.k_coord = coord;
@@ -88,9 +92,13 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
         loci_call fewer = most;
         loci_host alone = { .run = run_here, .threads = 1 + (int)draw(host.threads - 1) };
         fewer.host = &alone;
-        fewer.q_len = few_or_many(most.q_len), fewer.k_len = few_or_many(most.k_len);
+        fewer.q_len = few_or_many(most.q_len);
+        fewer.k_len = few_or_many(most.k_len);
         if (!cache) fewer.batch = draw(most.batch);
-        if (fewer.q_starts) fewer.batch = 1, fewer.sequences = draw(most.sequences);
+        if (fewer.q_starts) {
+            fewer.batch = 1;
+            fewer.sequences = draw(most.sequences);
+        }
         /* the size from loci_workspace(), or the one that the pass itself uses */
         const bool back = backward && draw(1);
         const struct opening pass = { .stage = LOCI_ATTENTION, .grad = back ? &none : NULL,
@@ -142,7 +150,8 @@ static void check_cache(const loci_plan *p, const loci_desc *d, const char *text
         if (loci_axes(p) > 1) add.k_coord = rows;
         for (int i = 0; i < 3; i++) {
             /* the second time the cache has positions, or none */
-            add.work_bytes = 0, e.text[0] = 0;
+            add.work_bytes = 0;
+            e.text[0] = 0;
             const size_t enough = add.work_bytes = loci_workspace(p, &add, 0);
             if (!enough) add.work_bytes = 1;         /* must fail and write nothing */
             void *work = allocate(enough);
@@ -180,8 +189,11 @@ int main(int argc, char **argv)
             loci_plan *caches = make_plan(&t, round + kind, true, &d);
             if (!caches) caches = make_plan(&t, round + kind, false, &d);
             if (caches) check_cache(caches, &d, t.text, kind);
-            loci_plan_destroy(caches), loci_plan_destroy(p);
-            d.stage = LOCI_LINEAR_ATTENTION, d.keys_rotated = 0, d.fast = 0;
+            loci_plan_destroy(caches);
+            loci_plan_destroy(p);
+            d.stage = LOCI_LINEAR_ATTENTION;
+            d.keys_rotated = 0;
+            d.fast = 0;
             if (loci_plan_create(&p, &d, NULL)) continue;    /* most texts have no such stage */
             for (int i = 0; i < 12; i++) check_fewer(p, t.text, NULL);
             loci_plan_destroy(p);

@@ -63,7 +63,8 @@ static void give_coordinates(struct task *t)
     double *q = mem_alloc(&t->mem, (size_t)(axes * t->q_len) * sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++)
         memcpy(q + a * t->q_len, t->coord + a * t->k_len + first, (size_t)t->q_len * sizeof *q);
-    t->call.q_coord = q, t->call.k_coord = t->coord;
+    t->call.q_coord = q;
+    t->call.k_coord = t->coord;
 }
 /* Those of the keys from .. from + k_len - 1 of another task. */
 static void copy_coordinates(struct task *t, const struct task *whole, ptrdiff_t from)
@@ -91,10 +92,10 @@ static bool make(struct task *t)
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
         k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
     const bool last = t->lasting;
-    t->q = around(t, q_rows * (size_t)t->dim, last ? 1 : 0, last ? 0.3 : 1.5),
-        t->k = around(t, k_rows * (size_t)t->dim, last ? -3 : 0, last ? 0.5 : 1.5);
-    t->v = numbers(t, k_rows * (size_t)t->value_dim, 1),
-        t->dout = numbers(t, q_rows * (size_t)t->value_dim, 1);
+    t->q = around(t, q_rows * (size_t)t->dim, last ? 1 : 0, last ? 0.3 : 1.5);
+    t->k = around(t, k_rows * (size_t)t->dim, last ? -3 : 0, last ? 0.5 : 1.5);
+    t->v = numbers(t, k_rows * (size_t)t->value_dim, 1);
+    t->dout = numbers(t, q_rows * (size_t)t->value_dim, 1);
     t->dae = t->plan->states ? numbers(t, q_rows * (size_t)t->dim, 1) : NULL;
     t->tensors = loci_tensors(t->plan, t->tensor, WALK_TENSORS);
     for (int i = 0; i < t->tensors; i++) {
@@ -121,23 +122,33 @@ static void outputs(struct task *t)
 {
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
         k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
-    t->o = mem_alloc(&t->mem, q_rows * (size_t)t->value_dim * sizeof(float)),
-        t->rows = mem_alloc(&t->mem, q_rows * sizeof(float));
-    t->dq = mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float)),
-        t->dk = mem_alloc(&t->mem, k_rows * (size_t)t->dim * sizeof(float));
+    t->o = mem_alloc(&t->mem, q_rows * (size_t)t->value_dim * sizeof(float));
+    t->rows = mem_alloc(&t->mem, q_rows * sizeof(float));
+    t->dq = mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float));
+    t->dk = mem_alloc(&t->mem, k_rows * (size_t)t->dim * sizeof(float));
     t->dv = mem_alloc(&t->mem, k_rows * (size_t)t->value_dim * sizeof(float));
     t->ae = t->plan->states ? mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float)) : NULL;
     for (int i = 0; i < t->tensors; i++)
         t->ddata[i] = mem_alloc(&t->mem, t->size[i] * sizeof(float));
-    t->call.size = sizeof t->call, t->grad.size = sizeof t->grad;
-    t->call.batch = t->batch, t->call.q_len = t->q_len, t->call.k_len = t->k_len;
-    t->call.q.data = t->q, t->call.k.data = t->k, t->call.v.data = t->v, t->call.o.data = t->o;
-    t->call.lse = t->plan->weight < 0 ? t->rows : NULL, t->call.rem = t->plan->weight < 0 ? NULL
+    t->call.size = sizeof t->call;
+    t->grad.size = sizeof t->grad;
+    t->call.batch = t->batch;
+    t->call.q_len = t->q_len;
+    t->call.k_len = t->k_len;
+    t->call.q.data = t->q;
+    t->call.k.data = t->k;
+    t->call.v.data = t->v;
+    t->call.o.data = t->o;
+    t->call.lse = t->plan->weight < 0 ? t->rows : NULL;
+    t->call.rem = t->plan->weight < 0 ? NULL
         : t->rows;
     t->call.tensors = (const void *const *)t->data;
-    t->grad.dout.data = t->dout, t->grad.dq.data = t->dq, t->grad.dk.data = t->dk,
-        t->grad.dv.data = t->dv;
-    t->call.ae = t->ae, t->grad.dae = t->dae;
+    t->grad.dout.data = t->dout;
+    t->grad.dq.data = t->dq;
+    t->grad.dk.data = t->dk;
+    t->grad.dv.data = t->dv;
+    t->call.ae = t->ae;
+    t->grad.dae = t->dae;
     t->grad.dtensors = (void *const *)t->ddata;
     give_coordinates(t);
 }
@@ -340,7 +351,10 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
     if (loci_plan_create(&t.plan, &d, NULL)) return false;
     t.tensors = whole->tensors;
     for (int i = 0; i < t.tensors; i++)
-        t.tensor[i] = whole->tensor[i], t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
+        {
+            t.tensor[i] = whole->tensor[i];
+            t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
+        }
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads,
         G = t.kv_heads;
     float *some = mem_alloc(&t.mem, (size_t)(t.batch * H * n) * sizeof *some);
@@ -378,8 +392,10 @@ static void chunks(const struct task *like)
         for (int c = 0; c < 3; c++) {
             /* token by token is slow */
             const ptrdiff_t last = c == 0 && whole.q_len > 300 ? whole.q_len - 3 : 0;
-            if (last) memcpy(o, whole.o, count * (size_t)whole.value_dim * sizeof *o),
-                    memcpy(rows, whole.rows, count * sizeof *rows);
+            if (last) {
+                memcpy(o, whole.o, count * (size_t)whole.value_dim * sizeof *o);
+                memcpy(rows, whole.rows, count * sizeof *rows);
+            }
             if (last && ae) memcpy(ae, whole.ae, count * (size_t)whole.dim * sizeof *ae);
             for (ptrdiff_t at = last, i = 0; at < whole.q_len; i++) {
                 ptrdiff_t n = cuts[c][i % 8] * (whole.q_len > 1000 && c ? 20 : 1);
@@ -417,7 +433,8 @@ static void groups(const struct task *like)
     const ptrdiff_t group = like->heads / like->kv_heads;
     const size_t rows = (size_t)(like->batch * like->heads * like->q_len);
     if (again(&shared, like, NULL, 1) && make(&alone)) {
-        alone.q = shared.q, alone.dout = shared.dout;
+        alone.q = shared.q;
+        alone.dout = shared.dout;
         alone.k = repeat(&alone, shared.k, like->batch, like->kv_heads, group,
                          (size_t)(like->k_len * like->dim));
         alone.v = repeat(&alone, shared.v, like->batch, like->kv_heads, group,
@@ -460,14 +477,23 @@ static void packing(const struct task *like)
     ptrdiff_t L = pad;
     for (int s = 0; s < 4; s++) L += length[s] + pad;
     struct task packed = *like, one;
-    packed.batch = 1, packed.q_len = packed.k_len = L, packed.threads = 1;
+    packed.batch = 1;
+    packed.q_len = packed.k_len = L;
+    packed.threads = 1;
     walk_restart(9);
     if (!make(&packed)) return;
     outputs(&packed);
-    for (ptrdiff_t i = 0; i < L; i++) seg[i] = -1, pos[i] = 0;
+    for (ptrdiff_t i = 0; i < L; i++) {
+        seg[i] = -1;
+        pos[i] = 0;
+    }
     for (ptrdiff_t s = 0, at = pad; s < 4; at += length[s++] + pad)
-        for (ptrdiff_t i = 0; i < length[s]; i++) seg[at + i] = s, pos[at + i] = i;
-    packed.call.q_pos = packed.call.k_pos = pos, packed.call.q_seg = packed.call.k_seg = seg;
+        for (ptrdiff_t i = 0; i < length[s]; i++) {
+            seg[at + i] = s;
+            pos[at + i] = i;
+        }
+    packed.call.q_pos = packed.call.k_pos = pos;
+    packed.call.q_seg = packed.call.k_seg = seg;
     const ptrdiff_t D = packed.dim, Dv = packed.value_dim, H = packed.heads, G = packed.kv_heads;
     /* the contents of padding must have no effect */
     for (ptrdiff_t i = 0; i < L; i++)
@@ -485,8 +511,8 @@ static void packing(const struct task *like)
         if (!make(&one)) break;
         outputs(&one);
         copy_coordinates(&one, &packed, at);
-        one.call.q = (loci_view){ packed.q + at * D, H * L * D, L * D, D },
-            one.call.k = (loci_view){ packed.k + at * D, G * L * D, L * D, D };
+        one.call.q = (loci_view){ packed.q + at * D, H * L * D, L * D, D };
+        one.call.k = (loci_view){ packed.k + at * D, G * L * D, L * D, D };
         one.call.v = (loci_view){ packed.v + at * Dv, G * L * Dv, L * Dv, Dv };
         for (int i = 0; i < packed.tensors; i++)
             one.data[i] = cut(&one, &packed, i, packed.data[i], at, at);
@@ -526,8 +552,8 @@ static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_
     if (make(&one)) {
         outputs(&one);
         copy_coordinates(&one, all, k_at);
-        one.call.q = (loci_view){ all->q + q_at * D, H * Lq * D, Lq * D, D },
-            one.call.k = (loci_view){ all->k + k_at * D, G * Lk * D, Lk * D, D };
+        one.call.q = (loci_view){ all->q + q_at * D, H * Lq * D, Lq * D, D };
+        one.call.k = (loci_view){ all->k + k_at * D, G * Lk * D, Lk * D, D };
         one.call.v = (loci_view){ all->v + k_at * Dv, G * Lk * Dv, Lk * Dv, Dv };
         one.grad.dout = (loci_view){ all->dout + q_at * Dv, H * Lq * Dv, Lq * Dv, Dv };
         for (ptrdiff_t h = 0; h < H && one.dae; h++)
@@ -556,11 +582,16 @@ enum { SEQUENCES = 5 };
 static void starts(const struct task *like, const int64_t *q, const int64_t *k)
 {
     struct task all = *like;
-    all.batch = 1, all.q_len = q[SEQUENCES], all.k_len = k[SEQUENCES], all.threads = 2;
+    all.batch = 1;
+    all.q_len = q[SEQUENCES];
+    all.k_len = k[SEQUENCES];
+    all.threads = 2;
     walk_restart(11);
     if (!make(&all)) return;
     outputs(&all);
-    all.call.q_starts = q, all.call.k_starts = k, all.call.sequences = SEQUENCES;
+    all.call.q_starts = q;
+    all.call.k_starts = k;
+    all.call.sequences = SEQUENCES;
     /* each sequence's rows are at its last keys */
     double *coord = (double *)all.call.q_coord;
     for (ptrdiff_t a = 0; coord && a < loci_axes(all.plan); a++)
@@ -595,7 +626,9 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
             seg[b * L + i] = i < first || (among && i % 7 == 3) ? -1 : among ? i * 3 % 2 : 0;
             pos[b * L + i] = i < first ? 0 : i - first;
         }
-    t->call.q_pos = t->call.k_pos = pos, t->call.q_seg = t->call.k_seg = seg, t->call.per_batch = 1;
+    t->call.q_pos = t->call.k_pos = pos;
+    t->call.q_seg = t->call.k_seg = seg;
+    t->call.per_batch = 1;
     if (t->call.q_coord) {               /* the same for both */
         const ptrdiff_t n = loci_axes(t->plan) * L;
         double *both = mem_alloc(&t->mem, (size_t)(2 * n) * sizeof *both);
@@ -606,8 +639,10 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
         const ptrdiff_t b = n / L / t->heads,
             key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L + n % L;
         if (seg[b * L + n % L] >= 0) continue;
-        poison(t->q + n * D, D), poison(t->dout + n * Dv, Dv), poison(t->k + key * D, D),
-            poison(t->v + key * Dv, Dv);
+        poison(t->q + n * D, D);
+        poison(t->dout + n * Dv, Dv);
+        poison(t->k + key * D, D);
+        poison(t->v + key * Dv, Dv);
         if (t->dae) poison(t->dae + n * D, D);
     }
     if (!run(t, true)) return false;
@@ -655,8 +690,14 @@ int main(int argc, char **argv)
         machines(&task);
         chunks(&task);
         if (!LOCI_EMULATED)
-            groups(&task), packing(&task), starts(&task, many, keys), starts(&task, few_rows, keys),
-                padding(&task, false), padding(&task, true);
+            {
+                groups(&task);
+                packing(&task);
+                starts(&task, many, keys);
+                starts(&task, few_rows, keys);
+                padding(&task, false);
+                padding(&task, true);
+            }
         /* Across the borders of chunks of keys, and of work items.  Slow, so only with every
          * encoding's own example. */
         const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1,
@@ -664,20 +705,34 @@ int main(int argc, char **argv)
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };
         struct task items = lengthy;
         items.q_len = items.k_len = 2500;
-        if (t.example && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
+        if (t.example && !LOCI_SLOW) {
+            chunks(&lengthy);
+            any_order(&items);
+        }
         /* The backward pass across them: three chunks and four items; a window across a border, and
          * groups; two chunks on every instruction set; sequences of one to three chunks. */
         struct task three = lengthy, window, border;
-        three.heads = three.kv_heads = 2, three.lasting = true;
+        three.heads = three.kv_heads = 2;
+        three.lasting = true;
         window = border = three;
-        three.q_len = 1060, three.k_len = 8500;
-        window.q_len = 200, window.k_len = 8300, window.window = 4200, window.heads = 4;
-        border.kv_heads = 1, border.q_len = 70, border.k_len = 4150;
+        three.q_len = 1060;
+        three.k_len = 8500;
+        window.q_len = 200;
+        window.k_len = 8300;
+        window.window = 4200;
+        window.heads = 4;
+        border.kv_heads = 1;
+        border.q_len = 70;
+        border.k_len = 4150;
         static const int64_t q_starts[] = { 0, 66, 67, 67, 140, 150 },
                              k_starts[] = { 0, 4200, 4210, 4300, 12600, 12610 };
         if (t.example && !LOCI_SLOW)
-            across_chunks(&three), across_chunks(&window), machines(&border),
+            {
+                across_chunks(&three);
+                across_chunks(&window);
+                machines(&border);
                 starts(&border, q_starts, k_starts);
+            }
     }
     return harness_end();
 }

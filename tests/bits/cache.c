@@ -119,10 +119,10 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
         if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
     }
     const size_t q_rows = (size_t)(p->B * p->H * p->L), k_rows = (size_t)(p->B * p->G * p->L);
-    p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5),
-        p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
-    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1),
-        p->o = mem_alloc(&p->mem, q_rows * (size_t)Dv * p->size);
+    p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5);
+    p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
+    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1);
+    p->o = mem_alloc(&p->mem, q_rows * (size_t)Dv * p->size);
     p->coord = mem_alloc(&p->mem, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
     for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
@@ -154,7 +154,8 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     }
     c.k = rows_at(p, p->keys, p->G, D, 0);
     more_outputs(p, &c, length);
-    p->rows = c.lse ? c.lse : c.rem, p->ae = c.ae;
+    p->rows = c.lse ? c.lse : c.rem;
+    p->ae = c.ae;
     return forward(p, &c) || broken(p, "the whole");
 }
 
@@ -219,8 +220,11 @@ static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff
     void *data[WALK_TENSORS];
     loci_call c = rows_call(p, at, n);
     for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, from, n, from, n);
-    c.k_len = n, c.cache = cache, c.tensors = (const void *const *)data;
-    c.k = rows_at(p, p->k, p->G, p->D, from), c.v = rows_at(p, p->v, p->G, p->Dv, from);
+    c.k_len = n;
+    c.cache = cache;
+    c.tensors = (const void *const *)data;
+    c.k = rows_at(p, p->k, p->G, p->D, from);
+    c.v = rows_at(p, p->v, p->G, p->Dv, from);
     c.q_coord = c.k_coord = coordinates(p, from, n);
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0));
     if (loci_cache_append(p->plan, p->tables, work, cache, &c)
@@ -233,7 +237,9 @@ static void mem(struct problem *p, loci_cache *cache)
 {
     const ptrdiff_t from[2] = { 0, 0 }, many = 70;
     loci_call c = rows_call(p, from, many);
-    c.cache = cache, c.k_len = many, c.q_coord = c.k_coord = coordinates(p, 0, many);
+    c.cache = cache;
+    c.k_len = many;
+    c.q_coord = c.k_coord = coordinates(p, 0, many);
     const size_t bytes = loci_workspace(p->plan, &c, 0);
     for (c.q_len = c.k_len = 1; bytes && c.q_len < many; c.q_len++, c.k_len++) {
         const size_t fewer = loci_workspace(p->plan, &c, 0);
@@ -285,7 +291,8 @@ static void removal(struct problem *p)
     void *data[WALK_TENSORS];
     loci_call c = rows_call(p, from, 1), alone = rows_call(p, from, 1);
     for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - 1, 1, 0, 1);
-    c.tensors = (const void *const *)data, c.cache = cache;
+    c.tensors = (const void *const *)data;
+    c.cache = cache;
     for (ptrdiff_t b = 0; b < p->B; b++)
         if (loci_cache_remove(p->plan, p->tables,
                               mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0)), cache, b, first,
@@ -326,8 +333,10 @@ static void removal(struct problem *p)
                    (size_t)(left - first) * inner * sizeof *both);
         }
     }
-    alone.tensors = (const void *const *)data, alone.k_len = left, alone.k.data = k,
-        alone.v.data = v;
+    alone.tensors = (const void *const *)data;
+    alone.k_len = left;
+    alone.k.data = k;
+    alone.v.data = v;
     if (p->desc.keys_rotated
         && loci_rotate(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, &alone, 0)),
                        &alone, LOCI_CACHE, alone.k, alone.k)) {
@@ -385,8 +394,12 @@ static void ragged_cache(struct problem *p)
                            p->data[i] + (size_t)(row * p->L + from[row / t->shape[1]] + r) * inner,
                            inner * sizeof *to);
         }
-        c.k_len = n, c.k_lens = counts[s], c.cache = cache, c.k.data = k, c.v.data = v,
-            c.tensors = (const void *const *)data;
+        c.k_len = n;
+        c.k_lens = counts[s];
+        c.cache = cache;
+        c.k.data = k;
+        c.v.data = v;
+        c.tensors = (const void *const *)data;
         void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0));
         if (loci_cache_append(p->plan, p->tables, work, cache, &c)
             || loci_forward(p->plan, p->tables, work, &c)) {
@@ -418,9 +431,13 @@ static void lengths(struct problem *p, ptrdiff_t n)
         v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
-    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    poison(p, k, p->D, lens);
+    poison(p, v, p->Dv, lens);
     loci_call c = rows_call(p, from, n);
-    c.k_len = p->L, c.k_lens = lens, c.k.data = k, c.v.data = v;
+    c.k_len = p->L;
+    c.k_lens = lens;
+    c.k.data = k;
+    c.v.data = v;
     void *data[WALK_TENSORS];
     /* rows of the entries differ, and so would those inputs */
     bool by_query = loci_axes(p->plan) > 1;
@@ -447,11 +464,15 @@ static void lengths_back(struct problem *p)
         k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
-    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    poison(p, k, p->D, lens);
+    poison(p, v, p->Dv, lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
     loci_call c = rows_call(p, from, n);
-    c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0),
-        c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
+    c.k_len = p->L;
+    c.k_lens = lens;
+    c.k = rows_at(p, k, p->G, p->D, 0);
+    c.v = rows_at(p, v, p->G, p->Dv, 0);
+    c.tensors = (const void *const *)p->data;
     loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
                             .dk.data = mem_alloc(&p->mem, k_bytes),
                             .dv.data = mem_alloc(&p->mem, v_bytes));
@@ -473,12 +494,14 @@ static void lengths_back(struct problem *p)
                        + h * (size_t)p->L * inner, len * inner * sizeof *to);
         }
         loci_call one = c;
-        one.batch = 1, one.k_lens = NULL, one.k_len = lens[b],
-            one.tensors = (const void *const *)data;
-        one.q.data = (char *)c.q.data + b * qn * p->D * (ptrdiff_t)size,
-            one.o.data = (char *)c.o.data + b * qn * p->Dv * (ptrdiff_t)size;
-        one.k.data = k + b * k_entry * (ptrdiff_t)size,
-            one.v.data = v + b * v_entry * (ptrdiff_t)size;
+        one.batch = 1;
+        one.k_lens = NULL;
+        one.k_len = lens[b];
+        one.tensors = (const void *const *)data;
+        one.q.data = (char *)c.q.data + b * qn * p->D * (ptrdiff_t)size;
+        one.o.data = (char *)c.o.data + b * qn * p->Dv * (ptrdiff_t)size;
+        one.k.data = k + b * k_entry * (ptrdiff_t)size;
+        one.v.data = v + b * v_entry * (ptrdiff_t)size;
         *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
         loci_grad alone = LOCI_GRAD(.dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size,
                                     .dq.data = mem_alloc(&p->mem, q_bytes),
@@ -520,7 +543,10 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     /* steps of 7 may collide: then the next free page is used */
     for (ptrdiff_t i = 1; i < p->B * each; i++)
         for (ptrdiff_t j = 0; j < i; j++)
-            if (table[j] == table[i]) table[i] = (int32_t)((table[i] + 1) % pages), j = -1;
+            if (table[j] == table[i]) {
+                table[i] = (int32_t)((table[i] + 1) % pages);
+                j = -1;
+            }
     for (ptrdiff_t b = 0; b < p->B; b++)
         for (ptrdiff_t g = 0; g < p->G; g++)
             for (ptrdiff_t j = 0; j < p->L; j++) {
@@ -533,11 +559,15 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
             }
     const loci_pages list = { table, length, each };
     loci_call c = rows_call(p, from, n);
-    c.k_len = p->L, c.pages = &list, c.k.data = k, c.v.data = v;
+    c.k_len = p->L;
+    c.pages = &list;
+    c.k.data = k;
+    c.v.data = v;
     void *data[WALK_TENSORS];
     for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - n, n, 0, p->L);
-    c.tensors = (const void *const *)data, c.q_coord = coordinates(p, p->L - n, n),
-        c.k_coord = coordinates(p, 0, p->L);
+    c.tensors = (const void *const *)data;
+    c.q_coord = coordinates(p, p->L - n, n);
+    c.k_coord = coordinates(p, 0, p->L);
     if (!forward(p, &c)) broken(p, "pages");
     else same_rows(p, "pages", &c, from, NULL);
     mem_release(&p->mem, before);
@@ -554,8 +584,11 @@ static void misuse(void)
         || !(cache = cache_of(&p, 100, 0))) return;
     const ptrdiff_t from[2] = { 0, 0 };
     loci_call c = rows_call(&p, from, 10);
-    c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0),
-        c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    c.k_len = 10;
+    c.cache = cache;
+    c.error = &e;
+    c.k = rows_at(&p, p.k, p.G, p.D, 0);
+    c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
         *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 2, 100));
     CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
@@ -582,12 +615,15 @@ static void misuse(void)
     c.batch = 1;
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
                "batch 1 must be that of the cache, 2");
-    c.batch = 2, c.k_len = 200;
+    c.batch = 2;
+    c.k_len = 200;
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_len 200");
-    c.k_len = 10, c.k.data = NULL;
+    c.k_len = 10;
+    c.k.data = NULL;
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
                "k and v must not be NULL");
-    c.k = rows_at(&p, p.k, p.G, p.D, 0), c.k_lens = (const int64_t[]){ 3, 11 };
+    c.k = rows_at(&p, p.k, p.G, p.D, 0);
+    c.k_lens = (const int64_t[]){ 3, 11 };
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
                "k_lens: entry 1 has 11 keys");
     c.k_lens = NULL;
@@ -598,7 +634,8 @@ static void misuse(void)
                "10 more do not fit");
     CHECK_THAT(loci_cache_length(cache, 0) == 120 && loci_cache_length(cache, 1) == 120,
                "nothing was added");
-    c.k_len = 1, c.k_pos = (const int64_t[]){ 7 };
+    c.k_len = 1;
+    c.k_pos = (const int64_t[]){ 7 };
     CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
                "k_pos must be NULL: entry");
     c.k_pos = NULL;
@@ -606,7 +643,8 @@ static void misuse(void)
     c.pages = &pages;
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "pages must be NULL with a cache");
-    c.cache = NULL, c.k_len = 100;
+    c.cache = NULL;
+    c.k_len = 100;
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "is -1, but must not be negative");
     c.pages = &(const loci_pages){ .table = pages.table, .length = 0 };
@@ -618,14 +656,17 @@ static void misuse(void)
     loci_grad g = LOCI_GRAD();
     CHECK_SAYS(loci_backward(p.plan, p.tables, work, &c, &g), LOCI_BAD_ARG, &e,
                "pages and cache must be NULL");
-    c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
+    c.pages = NULL;
+    c.k_lens = (const int64_t[]){ 3, 101 };
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "entry 1 has 101 keys, and k_len is 100");
-    c.k_len = 0, c.k_lens = (const int64_t[]){ 0, 5 };
+    c.k_len = 0;
+    c.k_lens = (const int64_t[]){ 0, 5 };
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "entry 1 has 5 keys, and k_len is 0");
     c.k_len = 100;
-    c.k_lens = NULL, c.cache = (loci_cache *)memory;
+    c.k_lens = NULL;
+    c.cache = (loci_cache *)memory;
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "cache is damaged or was not made");
     struct problem q;
@@ -666,10 +707,13 @@ static void placed(const char *text)
     const ptrdiff_t from[2] = { 0, 0 }, last[2] = { 149, 149 };
     loci_call c = rows_call(&p, from, 150), whole = rows_call(&p, last, 1),
         one = rows_call(&p, last, 1);
-    c.k_len = whole.k_len = 150, c.cache = one.cache = cache,
-        c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
-    c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
-    c.q_pos = c.k_pos = whole.k_pos = pos, whole.q_pos = one.q_pos = pos + 149;
+    c.k_len = whole.k_len = 150;
+    c.cache = one.cache = cache;
+    c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
+    c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0);
+    c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    c.q_pos = c.k_pos = whole.k_pos = pos;
+    whole.q_pos = one.q_pos = pos + 149;
     char *k = mem_alloc(&p.mem, (size_t)(p.B * p.G * 150 * p.D) * p.size);
     if (p.desc.keys_rotated
         && loci_rotate(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &whole, 0)),
@@ -696,7 +740,11 @@ static void by_dots(const char *text, int dim, int value_dim)
     bool inputs = false;
     fast = true;
     if (open(&p, text, LOCI_BF16, 40, 260, dim, value_dim, 4)) {
-        forget(&p), ragged_cache(&p), lengths(&p, 9), paged(&p, 7, 40), paged(&p, 64, 9);
+        forget(&p);
+        ragged_cache(&p);
+        lengths(&p, 9);
+        paged(&p, 7, 40);
+        paged(&p, 64, 9);
         for (int n = 0; n < p.tensors; n++) inputs |= p.tensor[n].role == LOCI_INPUT;
         if (!inputs) steps(&p, "ring", 192, 1, 80, 260);
     }
@@ -718,11 +766,15 @@ int main(int argc, char **argv)
                 continue;
             if (!open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
             steps(&p, "cache", 150, 0, 150, 0);
-            ragged_cache(&p), forget(&p);
+            ragged_cache(&p);
+            forget(&p);
             if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
-            lengths(&p, 1), lengths(&p, 9);
+            lengths(&p, 1);
+            lengths(&p, 9);
             if (loci_axes(p.plan) == 1 && !p.plan->states) lengths_back(&p);
-            paged(&p, 16, 1), paged(&p, 64, 3), paged(&p, 7, 40);
+            paged(&p, 16, 1);
+            paged(&p, 64, 3);
+            paged(&p, 7, 40);
             drop(&p);
             if (!open(&p, text, dtype, 40, 260, dim, value_dim, 4)) continue;
             bool inputs = false;
@@ -739,7 +791,11 @@ int main(int argc, char **argv)
             struct problem p;
             isa = isas[i];
             if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16))
-                steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
+                {
+                    steps(&p, isa, 150, 0, 150, 100);
+                    paged(&p, 64, 1);
+                    lengths(&p, 1);
+                }
             drop(&p);
             /* terms that read keys, or rows by key */
             static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };
@@ -761,6 +817,10 @@ int main(int argc, char **argv)
         drop(&p);
     }
     if (!walk_limited()) by_dots("nope", 19, 33);
-    if (!walk_limited()) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
+    if (!walk_limited()) {
+        misuse();
+        placed("rope:pairing=half+alibi");
+        placed("fox");
+    }
     return harness_end();
 }

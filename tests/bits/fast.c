@@ -82,7 +82,8 @@ static void compare(struct walk *w)
     const int stage = w->inputs - w->tensors;
     struct side s = { .call = w->call };
     loci_desc d = w->desc;
-    d.dtype = LOCI_BF16, d.fast = 1;
+    d.dtype = LOCI_BF16;
+    d.fast = 1;
     if (!CHECK_THAT(!loci_plan_create(&s.plan, &d, &s.error), "%s: %s", w->encoding, s.error.text))
         return;
     void **in[] = { &s.call.q.data, &s.call.k.data, &s.call.v.data };
@@ -131,7 +132,10 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
     const loci_desc d = LOCI_DESC(.encoding = f->text, .heads = f->heads, .kv_heads = f->kv_heads,
                                   .dim = f->dim, .value_dim = f->value_dim, .full = f->full,
                                   .dtype = LOCI_BF16, .fast = fast, .isa = isa);
-    if (loci_plan_create(&s.plan, &d, &s.error)) printf("%s: %s\n", f->text, s.error.text), exit(2);
+    if (loci_plan_create(&s.plan, &d, &s.error)) {
+        printf("%s: %s\n", f->text, s.error.text);
+        exit(2);
+    }
     const size_t q = (size_t)(f->heads * f->len * f->dim),
         k = (size_t)(f->kv_heads * f->len * f->dim),
         v = (size_t)(f->kv_heads * f->len * f->value_dim),
@@ -139,8 +143,9 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
     double *x = mem_alloc(&s.mem, (q + k + v) * sizeof *x);
     walk_restart(5);
     random_numbers(x, q + k + v, 2);
-    s.call.q.data = stored(&s, x, q), s.call.k.data = stored(&s, x + q, k),
-        s.call.v.data = stored(&s, x + q + k, v);
+    s.call.q.data = stored(&s, x, q);
+    s.call.k.data = stored(&s, x + q, k);
+    s.call.v.data = stored(&s, x + q + k, v);
     s.call.o.data = mem_alloc(&s.mem, o * sizeof(uint16_t));
     float *rows = mem_alloc(&s.mem, (size_t)(f->heads * f->len) * sizeof *rows);
     if (s.plan->weight >= 0) s.call.rem = rows;
@@ -199,7 +204,9 @@ static void pure(const struct shape *f)
                && same_rows(rows_of(&all), f->len, rows_of(&some), rows, f->heads, rows,
                             sizeof(float)), "%s: other bits in another tile", f->text);
     loci_pool_destroy(&pool);
-    close_side(&all), close_side(&many), close_side(&some);
+    close_side(&all);
+    close_side(&many);
+    close_side(&some);
 }
 
 /* Keys that a row does not see may contain anything.  A visible value that is not finite reaches
@@ -214,7 +221,8 @@ static void poison(const struct shape *f, uint16_t with)
         ((uint16_t *)bad.call.v.data)[(h * f->len + at + 3) * f->value_dim + 1] = with;
         ((uint16_t *)bad.call.v.data)[(h * f->len + 2) * f->value_dim] = with;
     }
-    run_shape(&clean), run_shape(&bad);
+    run_shape(&clean);
+    run_shape(&bad);
     bool same = true, reaches = true;
     for (int h = 0; h < f->heads; h++)
         for (ptrdiff_t i = 0; i < f->len; i++) {
@@ -229,7 +237,8 @@ static void poison(const struct shape *f, uint16_t with)
         }
     CHECK_THAT(same, "%s: a key that is not seen changes bits", f->text);
     CHECK_THAT(reaches, "%s: a value that is not finite is lost", f->text);
-    close_side(&clean), close_side(&bad);
+    close_side(&clean);
+    close_side(&bad);
 }
 
 /* Padding: rows that see no key, and keys that no row sees. */
@@ -247,7 +256,8 @@ static void padded(const struct shape *f)
                 k[(h * f->len + j) * f->dim + d] = 0x7fc0;
                 v[(h * f->len + j) * f->value_dim + d % f->value_dim] = 0x7fc0;
             }
-    run_shape(&clean), run_shape(&bad);
+    run_shape(&clean);
+    run_shape(&bad);
     const size_t o = sizeof(uint16_t) * (size_t)(f->heads * f->len * f->value_dim);
     CHECK_THAT(!memcmp(clean.call.o.data, bad.call.o.data, o), "%s: padding changes bits", f->text);
     bool empty = true;
@@ -257,7 +267,8 @@ static void padded(const struct shape *f)
             empty &= ((uint16_t *)clean.call.o.data)[i * f->value_dim + d] == 0;
     }
     CHECK_THAT(empty, "%s: a row without keys is not 0, or its lse not -inf", f->text);
-    close_side(&clean), close_side(&bad);
+    close_side(&clean);
+    close_side(&bad);
 }
 
 /* A row whose products with all keys are -inf is NaN, and no other row is.  `whole`: they are
@@ -307,12 +318,15 @@ static void textbook(int dim, double scale)
             for (int d = 0; d < dim; d++)
                 x += load_stored(s.call.q.data, LOCI_BF16,
                                  i * dim + d) * load_stored(s.call.k.data, LOCI_BF16, j * dim + d);
-            p[j] = x / sqrt(dim), most = fmax(most, p[j]);
+            p[j] = x / sqrt(dim);
+            most = fmax(most, p[j]);
         }
         const double rmost = round16(most);
         for (ptrdiff_t j = 0; j <= i; j++) {
-            r[j] = round16(exp(round16(round16(p[j]) - rmost))), rsum += r[j];
-            p[j] = exp(p[j] - most), sum += p[j];
+            r[j] = round16(exp(round16(round16(p[j]) - rmost)));
+            rsum += r[j];
+            p[j] = exp(p[j] - most);
+            sum += p[j];
         }
         for (ptrdiff_t j = 0; j <= i; j++) r[j] = round16(r[j] / rsum);
         lse = fmax(lse, fabs(((float *)s.call.lse)[i] - (most + log(sum))));
@@ -320,7 +334,8 @@ static void textbook(int dim, double scale)
             double o = 0, ro = 0;
             for (ptrdiff_t j = 0; j <= i; j++) {
                 const double v = load_stored(s.call.v.data, LOCI_BF16, j * dim + d);
-                o += p[j] / sum * v, ro += r[j] * v;
+                o += p[j] / sum * v;
+                ro += r[j] * v;
             }
             mine = fmax(mine, fabs(load_stored(s.call.o.data, LOCI_BF16, i * dim + d) - o));
             naive = fmax(naive, fabs(round16(ro) - o));
@@ -343,11 +358,13 @@ static void unchanged(const struct shape *f, const char *isa)
 {
     struct side with = open_shape(f, true, isa), without = open_shape(f, false, isa);
     CHECK_THAT(!runs(without.plan), "%s: fast without being asked", f->text);
-    run_shape(&with), run_shape(&without);
+    run_shape(&with);
+    run_shape(&without);
     CHECK_THAT(!memcmp(with.call.o.data, without.call.o.data,
                        sizeof(uint16_t) * (size_t)(f->heads * with.call.q_len * f->value_dim)),
                "%s: other bits where fast is not used", f->text);
-    close_side(&with), close_side(&without);
+    close_side(&with);
+    close_side(&without);
 }
 static void backward(const struct shape *f)
 {
@@ -361,8 +378,13 @@ static void backward(const struct shape *f)
         loci_grad g = LOCI_GRAD(.dout.data = s[0].call.o.data);
         for (int k = 0; k < 3; k++)
             grad[i][k] = mem_alloc(&s[i].mem, counts[k] * sizeof(uint16_t));
-        g.dq.data = grad[i][0], g.dk.data = grad[i][1], g.dv.data = grad[i][2];
-        if (i) s[1].call.o = s[0].call.o, s[1].call.lse = s[0].call.lse;
+        g.dq.data = grad[i][0];
+        g.dk.data = grad[i][1];
+        g.dv.data = grad[i][2];
+        if (i) {
+            s[1].call.o = s[0].call.o;
+            s[1].call.lse = s[0].call.lse;
+        }
         void *work = mem_alloc(&s[i].mem, loci_workspace(s[i].plan, &s[i].call, 1));
         CHECK_THAT(!loci_backward(s[i].plan, s[i].tables, work, &s[i].call, &g), "%s: %s", f->text,
                    s[i].error.text);
@@ -370,7 +392,8 @@ static void backward(const struct shape *f)
     for (int k = 0; k < 3; k++)
         CHECK_THAT(!memcmp(grad[0][k], grad[1][k], sizeof(uint16_t) * counts[k]),
                    "%s: other gradients of the same o and lse", f->text);
-    close_side(&s[0]), close_side(&s[1]);
+    close_side(&s[0]);
+    close_side(&s[1]);
 }
 
 static void refusals(void)
@@ -414,16 +437,24 @@ int main(void)
         { "cape+alibi", 2, 2, 16, 16, 150, 0 },
     };
     for (int i = 0; i < COUNT(shapes); i++) pure(&shapes[i]);
-    poison(&shapes[0], 0x7fc0), poison(&shapes[0], 0xff80),
-        poison(&(struct shape){ "nope", 1, 1, 33, 37, 131, 1 }, 0x7fff);
+    poison(&shapes[0], 0x7fc0);
+    poison(&shapes[0], 0xff80);
+    poison(&(struct shape){ "nope", 1, 1, 33, 37, 131, 1 }, 0x7fff);
     poison(&shapes[3], 0x7f80);
-    padded(&shapes[0]), padded(&(struct shape){ "rope:pairing=half", 1, 1, 32, 32, 99, 1 });
-    overflow(&shapes[0], 1e20, false), overflow(&shapes[1], 1e20, false),
-        overflow(&shapes[9], 1e20, false);
+    padded(&shapes[0]);
+    padded(&(struct shape){ "rope:pairing=half", 1, 1, 32, 32, 99, 1 });
+    overflow(&shapes[0], 1e20, false);
+    overflow(&shapes[1], 1e20, false);
+    overflow(&shapes[9], 1e20, false);
     overflow(&(struct shape){ "rope:pairing=half,base=1e12", 2, 1, 16, 40, 200, 0 }, 1e20, false);
     /* a product beyond the floats, times a scale that is applied to the queries or afterwards */
-    overflow(&shapes[0], 4e18, true), overflow(&shapes[1], 4e18, false);
-    textbook(64, 1), textbook(128, 1), textbook(64, 6), textbook(57, 3);
-    backward(&shapes[0]), backward(&shapes[3]);
+    overflow(&shapes[0], 4e18, true);
+    overflow(&shapes[1], 4e18, false);
+    textbook(64, 1);
+    textbook(128, 1);
+    textbook(64, 6);
+    textbook(57, 3);
+    backward(&shapes[0]);
+    backward(&shapes[3]);
     return harness_end();
 }

@@ -36,7 +36,9 @@ static struct buffers alloc_buffers(const loci_host *host, const loci_plan *of)
     if (!r.x || !r.lse || !r.work) exit(2);
     return r;
 }
-static void free_buffers(const struct buffers *r) { free(r->x), free(r->lse), free(r->work); }
+static void free_buffers(const struct buffers *r) { free(r->x);
+free(r->lse);
+free(r->work); }
 
 /* Forward and backward. */
 static bool compute_in(const struct buffers *r, const loci_host *host, const loci_plan *of,
@@ -123,8 +125,12 @@ int main(void)
     enum { CALLERS = 2 };
     struct caller caller[CALLERS] = { 0 };
     for (int i = 0; i < N; i++)
-        q[i] = (float)(i * 37 % 101) / 50 - 1, k[i] = (float)(i * 53 % 97) / 48 - 1,
-        v[i] = (float)(i * 71 % 89) / 44 - 1, dout[i] = (float)(i * 29 % 83) / 41 - 1;
+        {
+            q[i] = (float)(i * 37 % 101) / 50 - 1;
+            k[i] = (float)(i * 53 % 97) / 48 - 1;
+            v[i] = (float)(i * 71 % 89) / 44 - 1;
+            dout[i] = (float)(i * 29 % 83) / 41 - 1;
+        }
     plan = make_plan();
     tables = plan ? aligned_alloc(64, loci_tables_size(plan, L)) : NULL;
     if (!tables || loci_prepare(plan, L, NULL, tables) || loci_pool_create(&pool, 4)) return 2;

@@ -29,7 +29,8 @@ static float e_to(float x)
     y = fmaf(r, y, 0x1.fffff6p-1f);
     y = fmaf(r, y, 1.0f);
     uint32_t bits, more;
-    memcpy(&bits, &y, 4), memcpy(&more, &t, 4);
+    memcpy(&bits, &y, 4);
+    memcpy(&more, &t, 4);
     bits += more << 23;
     memcpy(&y, &bits, 4);
     return y;
@@ -38,7 +39,10 @@ static double log_of(double x)
 {
     int e;
     double m = frexp(x, &e), s = 0;
-    if (m < 0.70710678118654752) m *= 2, e--;
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
     const double f = (m - 1) / (m + 1), g = f * f;
     for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
     return 2 * f + 2 * f * s + e * 0.69314718055994530942;
@@ -91,22 +95,36 @@ static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t 
         return false;
     }
     walk_restart(5);
-    p->q = numbers(p, H * rows * D, true), p->k = numbers(p, keys * D, true);
-    p->v = numbers(p, keys * D, true), p->dout = numbers(p, H * rows * D, true);
-    p->dlse = numbers(p, H * rows, true), p->drem = numbers(p, H * rows, true);
-    p->o = numbers(p, H * rows * D, false), p->dq = numbers(p, H * rows * D, false);
-    p->lse = numbers(p, H * rows, false), p->rem = numbers(p, H * rows, false);
-    p->dk = numbers(p, keys * D, false), p->dv = numbers(p, keys * D, false);
-    p->tq = numbers(p, H * rows * D, false), p->tk = numbers(p, keys * D, false);
+    p->q = numbers(p, H * rows * D, true);
+    p->k = numbers(p, keys * D, true);
+    p->v = numbers(p, keys * D, true);
+    p->dout = numbers(p, H * rows * D, true);
+    p->dlse = numbers(p, H * rows, true);
+    p->drem = numbers(p, H * rows, true);
+    p->o = numbers(p, H * rows * D, false);
+    p->dq = numbers(p, H * rows * D, false);
+    p->lse = numbers(p, H * rows, false);
+    p->rem = numbers(p, H * rows, false);
+    p->dk = numbers(p, keys * D, false);
+    p->dv = numbers(p, keys * D, false);
+    p->tq = numbers(p, H * rows * D, false);
+    p->tk = numbers(p, keys * D, false);
     p->scale = is(p, "t5") ? 1 : (float)(1 / sqrt(D));
     for (int i = 0; i < H; i++) p->learned[i] = (float)walk_uniform();
-    p->data[0] = p->learned, p->ddata[0] = p->dlearned;
+    p->data[0] = p->learned;
+    p->ddata[0] = p->dlearned;
     p->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = rows, .k_len = keys, .q.data = p->q,
                                    .k.data = p->k, .v.data = p->v, .o.data = p->o, .error = &p->e);
     p->grad = (loci_grad)LOCI_GRAD(.dout.data = p->dout, .dq.data = p->dq, .dk.data = p->dk,
                                    .dv.data = p->dv);
-    if (is(p, "sba")) p->call.rem = p->rem, p->grad.drem = p->drem;
-    else p->call.lse = p->lse, p->grad.dlse = p->dlse;
+    if (is(p, "sba")) {
+        p->call.rem = p->rem;
+        p->grad.drem = p->drem;
+    }
+    else {
+        p->call.lse = p->lse;
+        p->grad.dlse = p->dlse;
+    }
     if (is(p, "sink")) p->grad.dtensors = p->ddata;
     tables(p);
     return true;
@@ -139,7 +157,8 @@ static void turn(struct problem *p)
                 for (int t = 0; t < D / 2 && (h < 0 || i >= offset); t++) {
                     const float a = x[t], b = x[t + D / 2], cos = angles[t],
                                 sin = angles[t + D / 2];
-                    x[t] = fmaf(a, cos, -(b * sin)), x[t + D / 2] = fmaf(a, sin, b * cos);
+                    x[t] = fmaf(a, cos, -(b * sin));
+                    x[t + D / 2] = fmaf(a, sin, b * cos);
                 }
             }
         }
@@ -175,7 +194,8 @@ static void soften_chunk(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
                          float *l, float *o)
 {
     const ptrdiff_t end = smaller(last_key(p, i) + 1, (chunk + 1) * CHUNK);
-    *m = -INFINITY, *l = 0;
+    *m = -INFINITY;
+    *l = 0;
     for (int n = 0; n < D; n++) o[n] = 0;
     for (ptrdiff_t tile = (end - 1) / TILE; tile >= chunk * (CHUNK / TILE); tile--) {
         const ptrdiff_t first = tile * TILE, keys = smaller(end - first, TILE);
@@ -185,8 +205,12 @@ static void soften_chunk(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
             top = larger(top, s[k]);
         }
         const float base = top == -INFINITY ? 0 : top, a = e_to(*m - base);
-        for (ptrdiff_t k = 0; k < keys; k++) s[k] = e_to(s[k] - base), sum += s[k];
-        *m = top, *l = fmaf(*l, a, sum);
+        for (ptrdiff_t k = 0; k < keys; k++) {
+            s[k] = e_to(s[k] - base);
+            sum += s[k];
+        }
+        *m = top;
+        *l = fmaf(*l, a, sum);
         for (int n = 0; n < D; n++) {
             float x = 0;
             for (ptrdiff_t k = 0; k < keys; k++) x = fmaf(p->v[(first + k) * D + n], s[k], x);
@@ -197,13 +221,17 @@ static void soften_chunk(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
 static void soften(const struct problem *p, int h, ptrdiff_t i, float *o, float *lse)
 {
     float M = -INFINITY, L = 0, O[D] = { 0 };
-    if (is(p, "sink")) M = p->learned[h], L = 1;
+    if (is(p, "sink")) {
+        M = p->learned[h];
+        L = 1;
+    }
     for (ptrdiff_t chunk = last_key(p, i) / CHUNK; chunk >= 0; chunk--) {
         float m, l, x[D];
         soften_chunk(p, h, i, chunk, &m, &l, x);
         const float top = larger(M, m), base = top == -INFINITY ? 0 : top, a = e_to(M - base),
                     b = e_to(m - base);
-        M = top, L = fmaf(l, b, L * a);
+        M = top;
+        L = fmaf(l, b, L * a);
         for (int n = 0; n < D; n++) O[n] = fmaf(x[n], b, O[n] * a);
     }
     for (int n = 0; n < D; n++) o[n] = O[n] * (1 / L);
@@ -220,7 +248,8 @@ static float break_stick(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
         const float z = score(p, h, i, first + k), e = -fabsf(z) < -34.5f ? 0 : e_to(-fabsf(z)),
                     w = e / (1 + e), share = f * w, small = share < 0x1p-75f ? 0 : share,
                     big = f - small, taken = share < 0x1p-75f ? 0 : w;
-        weight[k] = z < 0 ? small : big, sigmoid[k] = z < 0 ? taken : 1 - taken;
+        weight[k] = z < 0 ? small : big;
+        sigmoid[k] = z < 0 ? taken : 1 - taken;
         f = z < 0 ? big : small;
         *used += weight[k];
     }
@@ -311,7 +340,8 @@ static void walk_keys(const struct problem *p, int h, ptrdiff_t row, ptrdiff_t r
                     dv = fmaf(x.p[r][k], p->dout[at], dv);
                     dk = fmaf(x.ds[r][k], p->tq[at], dk);
                 }
-                to->dk[(first + k) * D + n] += dk, to->dv[(first + k) * D + n] += dv;
+                to->dk[(first + k) * D + n] += dk;
+                to->dv[(first + k) * D + n] += dv;
             }
         for (ptrdiff_t r = 0; r < rows; r++)
             for (int n = 0; n < D; n++) {
@@ -354,7 +384,8 @@ static void gradients(struct problem *p, float *dq, float *dk, float *dv, double
     const ptrdiff_t n = p->keys * D;
     float *part = numbers(p, 2 * n, false);
     memset(dq, 0, sizeof *dq * (size_t)(H * p->rows * D));
-    memset(dk, 0, sizeof *dk * (size_t)n), memset(dv, 0, sizeof *dv * (size_t)n);
+    memset(dk, 0, sizeof *dk * (size_t)n);
+    memset(dv, 0, sizeof *dv * (size_t)n);
     for (ptrdiff_t item = (p->rows - 1) / ITEM * ITEM; item >= 0; item -= ITEM) {
         const ptrdiff_t rows = smaller(p->rows - item, ITEM);
         const struct sums to = { part, part + n, dq };
@@ -363,7 +394,10 @@ static void gradients(struct problem *p, float *dq, float *dk, float *dv, double
             for (int h = 0; h < H; h++)
                 for (ptrdiff_t row = item; row < item + rows; row += TILE)
                     walk_keys(p, h, row, smaller(TILE, item + rows - row), chunk, &to);
-            for (ptrdiff_t i = 0; i < n; i++) dk[i] += part[i], dv[i] += part[n + i];
+            for (ptrdiff_t i = 0; i < n; i++) {
+                dk[i] += part[i];
+                dv[i] += part[n + i];
+            }
         }
         if (is(p, "sink")) add_sinks(p, item, rows, sinks);
     }
@@ -390,7 +424,10 @@ static void same(const struct problem *p, const char *name, const float *got, co
 {
     ptrdiff_t differ = 0, first = -1;
     for (ptrdiff_t i = 0; i < n; i++)
-        if (memcmp(got + i, want + i, sizeof *got)) differ++, first = first < 0 ? i : first;
+        if (memcmp(got + i, want + i, sizeof *got)) {
+            differ++;
+            first = first < 0 ? i : first;
+        }
     CHECK_THAT(!differ, "%s: %td of %td numbers of %s; number %td is %.9g, by the page %.9g",
                p->text, differ, n, name, first, (double)got[first], (double)want[first]);
 }

@@ -49,7 +49,8 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
 {
     loci_desc d = w->desc;
     *s = (struct side){ .dtype = dtype, .call = w->call, .grad = w->grad };
-    d.dtype = dtype, d.isa = isa;
+    d.dtype = dtype;
+    d.isa = isa;
     if (loci_plan_create(&s->plan, &d, e)) return false;
     const bool stick = s->plan->weight >= 0;
     const int stage = w->inputs - w->tensors;
@@ -58,12 +59,18 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
     for (int i = 0; i < w->inputs; i++) {
         const size_t count = w->input[i].count;
         if (i < stage)
-            *in[i] = stored(s, half, w->input[i].x, count),
+            {
+                *in[i] = stored(s, half, w->input[i].x, count);
                 *out[i] = mem_alloc(&s->mem, count * stored_size(dtype));
-        else s->data[i - stage] = floats(s, w->input[i].x, count),
+            }
+        else {
+            s->data[i - stage] = floats(s, w->input[i].x, count);
             s->ddata[i - stage] = mem_alloc(&s->mem, count * sizeof(float));
+        }
     }
-    s->call.tensors = (const void *const *)s->data, s->grad.dtensors = s->ddata, s->call.error = e;
+    s->call.tensors = (const void *const *)s->data;
+    s->grad.dtensors = s->ddata;
+    s->call.error = e;
     s->call.o.data = mem_alloc(&s->mem, w->out_count * stored_size(dtype));
     s->grad.dout.data = stored(s, half, w->grad.dout.data, w->out_count);
     s->call.lse = stick || !w->row_count ? NULL : mem_alloc(&s->mem, w->row_count * sizeof(float));
@@ -71,8 +78,10 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
     s->grad.dlse = stick || !w->row_count ? NULL : floats(s, w->grad.dlse, w->row_count);
     s->grad.drem = stick ? floats(s, w->grad.drem, w->row_count) : NULL;
     if (w->state_count)
-        s->call.ae = mem_alloc(&s->mem, w->state_count * sizeof(float)),
+        {
+            s->call.ae = mem_alloc(&s->mem, w->state_count * sizeof(float));
             s->grad.dae = floats(s, w->grad.dae, w->state_count);
+        }
     return true;
 }
 
@@ -156,7 +165,8 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
             }
         }
     }
-    mem_release(&a.mem, 0), mem_release(&b.mem, 0);
+    mem_release(&a.mem, 0);
+    mem_release(&b.mem, 0);
     loci_plan_destroy(a.plan);
     loci_plan_destroy(b.plan);
 }
@@ -192,7 +202,8 @@ static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
     if (!v || !o || !qk || loci_plan_create(&plan, &d, &e)) exit(2);
     for (int i = 0; i < 65536; i++) {
         uint16_t *x = v + i / WIDTH * 2 * WIDTH + i % WIDTH, next = (uint16_t)(i + 1);
-        x[0] = (uint16_t)i, x[WIDTH] = isfinite(load_stored(&next, half, 0))
+        x[0] = (uint16_t)i;
+        x[WIDTH] = isfinite(load_stored(&next, half, 0))
             && isfinite(load_stored(x, half, 0)) ? next : (uint16_t)i;
     }
     loci_call c = LOCI_CALL(.batch = ENTRIES, .q_len = rows, .k_len = 2, .q.data = qk, .k.data = qk,
@@ -218,7 +229,11 @@ static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
         }
     }
     if (!wrong) harness_pass();
-    free(v), free(o), free(qk), free(tables), free(work);
+    free(v);
+    free(o);
+    free(qk);
+    free(tables);
+    free(work);
     loci_plan_destroy(plan);
 }
 

@@ -103,17 +103,22 @@ static void encoding(const char *text, const loci_host *host)
         exit(2);
     CHECK_THAT(!loci_prepare_on(host, plan, L, (const void *const *)tensor, shared_tables, &e),
                "%s: %s", text, e.text);
-    s.tables = shared_tables, s.tensors = (const void *const *)tensor;
+    s.tables = shared_tables;
+    s.tensors = (const void *const *)tensor;
     const int axes = loci_axes(plan);
     double coord[4 * L];
     for (int i = 0; i < axes * L; i++) coord[i] = walk_coordinate(100);
     s.coord = axes > 1 ? coord : NULL;
     float *x[4];
     for (int i = 0; i < 4; i++) x[i] = numbers(N, 1);
-    s.q = x[0], s.k = x[1], s.v = x[2], s.dout = x[3];
+    s.q = x[0];
+    s.k = x[1];
+    s.v = x[2];
+    s.dout = x[3];
 
     struct shared alone = s;
-    alone.host = NULL, alone.tables = tables;
+    alone.host = NULL;
+    alone.tables = tables;
     callers[CALLERS].s = &alone;
     call(&callers[CALLERS]);
     for (int i = 0; i < CALLERS; i++) {
@@ -130,7 +135,8 @@ static void encoding(const char *text, const loci_host *host)
         for (int n = 0; n <= CALLERS; n++) free(callers[n].dtensor[i]);
     }
     for (int i = 0; i < 4; i++) free(x[i]);
-    free(tables), free(shared_tables);
+    free(tables);
+    free(shared_tables);
     loci_plan_destroy(plan);
 }
 

@@ -100,7 +100,10 @@ static void attend(struct pass *p, const loci_host *host)
     const void *tensors[] = { table };
     void *dtensors[] = { p->dtable }, *tables = alloc(loci_tables_size(plan, L));
     CHECK_THAT(!loci_prepare(plan, L, tensors, tables), "prepare");
-    fill(p->q, 1), fill(p->k, 2), fill(p->v, 3), fill(p->dout, 4);
+    fill(p->q, 1);
+    fill(p->k, 2);
+    fill(p->v, 3);
+    fill(p->dout, 4);
     const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
                                      .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
                                      .o = { p->o, 0, 0, 0 }, .lse = p->lse, .host = host,
@@ -111,7 +114,8 @@ static void attend(struct pass *p, const loci_host *host)
     void *work = alloc(loci_workspace(plan, &call, 1));
     CHECK_THAT(!loci_forward(plan, tables, work, &call)
                && !loci_backward(plan, tables, work, &call, &grad), "%s", e.text);
-    free(work), free(tables);
+    free(work);
+    free(tables);
     loci_plan_destroy(plan);
 }
 

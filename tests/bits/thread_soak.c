@@ -51,8 +51,13 @@ static void open_results(const struct shared *s, struct results *r)
     if (!r->all) exit(2);
     float *at = r->all;
     float **const lists[] = { &r->o, &r->ae, &r->dq, &r->dk, &r->dv, &r->decoded };
-    for (int i = 0; i < 6; i++) *lists[i] = at, at += n;
-    r->rows = at, r->weights = at + H * L, at += H * L + pairs;
+    for (int i = 0; i < 6; i++) {
+        *lists[i] = at;
+        at += n;
+    }
+    r->rows = at;
+    r->weights = at + H * L;
+    at += H * L + pairs;
     for (int i = 0; i < s->count; i++) {
         r->dtensor[i] = s->list[i].role == LOCI_FIXED ? NULL : at;
         at += s->size[i];
@@ -85,7 +90,8 @@ static bool decode(const struct shared *s, struct results *r, const loci_host *h
     void *work = ok ? mem_block(loci_workspace(s->cached, &c, 0)) : NULL;
     ok = ok && !loci_cache_append(s->cached, s->cached_tables, work, cache, &c)
         && !loci_forward(s->cached, s->cached_tables, work, &c);
-    free(work), free(memory);
+    free(work);
+    free(memory);
     return ok;
 }
 
@@ -150,7 +156,10 @@ static void soak(const char *text, const loci_host *host)
         d.keys_rotated = 0;
         if (loci_plan_create(&s.cached, &d, NULL)) s.cached = NULL;
     }
-    if (s.cached && !loci_cache_size(s.cached, 1, L)) loci_plan_destroy(s.cached), s.cached = NULL;
+    if (s.cached && !loci_cache_size(s.cached, 1, L)) {
+        loci_plan_destroy(s.cached);
+        s.cached = NULL;
+    }
     s.count = loci_tensors(s.plan, s.list, WALK_TENSORS);
     for (int i = 0; i < s.count; i++) {
         s.size[i] = walk_count(&s.list[i], 1, L, L);
@@ -176,8 +185,11 @@ static void soak(const char *text, const loci_host *host)
     }
     for (int i = 0; i < s.count; i++) free((void *)s.tensor[i]);
     for (int i = 0; i < 4; i++) free(*lists[i]);
-    free(s.tables), free(s.cached_tables), free(right.all);
-    loci_plan_destroy(s.plan), loci_plan_destroy(s.cached);
+    free(s.tables);
+    free(s.cached_tables);
+    free(right.all);
+    loci_plan_destroy(s.plan);
+    loci_plan_destroy(s.cached);
 }
 
 /* The texts of the walk in a shuffled order, repeatedly. */

@@ -129,7 +129,8 @@ static void job(void *arg, int index)
                 loci_ordered_sum_stop(&f->ordered_sum);
                 return;
             }
-            f->block[block].item = i, f->block[block].chunk = k;
+            f->block[block].item = i;
+            f->block[block].chunk = k;
             if (k == item.last) f->summed++;
             block = loci_ordered_sum_submit(&f->ordered_sum, block);
         }
@@ -138,10 +139,14 @@ static void job(void *arg, int index)
 static void open_field(struct field *f, int items, int jobs, int spare, bool shares)
 {
     memset(f, 0, sizeof *f);
-    f->stop_at = -1, f->last_shared = -1;
+    f->stop_at = -1;
+    f->last_shared = -1;
     for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
-    f->ordered_sum.find = find, f->ordered_sum.add = add, f->ordered_sum.arg = f;
-    f->ordered_sum.items = items, f->ordered_sum.blocks = jobs + spare,
+    f->ordered_sum.find = find;
+    f->ordered_sum.add = add;
+    f->ordered_sum.arg = f;
+    f->ordered_sum.items = items;
+    f->ordered_sum.blocks = jobs + spare;
     f->ordered_sum.shares = shares;
     loci_ordered_sum_open(&f->ordered_sum, jobs);
 }
@@ -182,7 +187,8 @@ static void last_of_all(void *arg, int index)
     struct field *f = arg;
     int block = index;
     for (ptrdiff_t i; block >= 0 && (i = loci_ordered_sum_next(&f->ordered_sum, block)) >= 0;) {
-        f->block[block].item = i, f->block[block].chunk = 0;
+        f->block[block].item = i;
+        f->block[block].chunk = 0;
         for (int n = 0; i == 0 && f->summed < (int)f->ordered_sum.items - 1 && n < 200000; n++)
             pause_for(50);
         CHECK_THAT(i || f->summed == (int)f->ordered_sum.items - 1,
@@ -294,7 +300,8 @@ static void check_cancelled(const struct task *t, const char *text, int asked)
     open_results(t, &r);
     open_host(&host, &kinds[4]);
     for (int n = 0; n < asked; n += LOCI_EMULATED ? 97 : LOCI_SLOW ? 29 : 9) {
-        host.slow = 0, host.patience = n;
+        host.slow = 0;
+        host.patience = n;
         atomic_store(&host.asked, 0);
         CHECK_THAT(backward(t, &host.host, &r) == LOCI_CANCELLED,
                    "%s: cancelled at question %d of %d, but ran on", text, n, asked);
@@ -321,8 +328,12 @@ static void check_hosts(const char *text, int heads, int window)
     }
     t.tables = aligned_alloc(64, loci_tables_size(t.plan, L));
     if (!t.tables || loci_prepare(t.plan, L, (const void *const *)t.tensor, t.tables)) exit(2);
-    fill(t.q), fill(t.k), fill(t.v), fill(t.dout);
-    open_results(&t, &alone), open_results(&t, &r);
+    fill(t.q);
+    fill(t.k);
+    fill(t.v);
+    fill(t.dout);
+    open_results(&t, &alone);
+    open_results(&t, &r);
     CHECK_THAT(!backward(&t, NULL, &alone), "%s: alone", text);
     int asked = 0;
     for (int h = 0; h < COUNT(kinds); h += LOCI_EMULATED ? 3 : 1)
@@ -330,7 +341,8 @@ static void check_hosts(const char *text, int heads, int window)
             struct host host;
             open_host(&host, &kinds[h]);
             host.slow = slow;
-            memset(r.dq, 0, sizeof r.dq), memset(r.dk, 0, sizeof r.dk);
+            memset(r.dq, 0, sizeof r.dq);
+            memset(r.dk, 0, sizeof r.dk);
             CHECK_THAT(!backward(&t, &host.host, &r) && equal(&t, &r, &alone),
                        "%s, %s, job %d is slow: differs from a call alone", text, kinds[h].name,
                        slow);
@@ -338,7 +350,8 @@ static void check_hosts(const char *text, int heads, int window)
             loci_pool_destroy(&host.pool);
         }
     check_cancelled(&t, text, asked);
-    free_results(&t, &alone), free_results(&t, &r);
+    free_results(&t, &alone);
+    free_results(&t, &r);
     for (int i = 0; i < t.count; i++) free(t.tensor[i]);
     free(t.tables);
     loci_plan_destroy(t.plan);

@@ -58,7 +58,9 @@ struct mailbox {
 
 static uint64_t roll(struct mailbox *m, uint64_t sides)
 {
-    m->dice ^= m->dice << 13, m->dice ^= m->dice >> 7, m->dice ^= m->dice << 17;
+    m->dice ^= m->dice << 13;
+    m->dice ^= m->dice >> 7;
+    m->dice ^= m->dice << 17;
     return m->dice % sides;
 }
 /* Mostly soon, sometimes very late. */
@@ -86,7 +88,8 @@ static void describe(const struct mailbox *m, char *to, size_t capacity)
         else n = snprintf(to, capacity, "rank %d waits to %s rank %d %zu bytes with tag %d; ", i,
                           q->sends ? "send" : "receive from", q->peer, q->bytes, q->tag);
         if (n < 0 || (size_t)n >= capacity) return;
-        to += n, capacity -= (size_t)n;
+        to += n;
+        capacity -= (size_t)n;
     }
 }
 
@@ -112,8 +115,10 @@ static void arrive(struct mailbox *m, struct request *q)
     else if (from->bytes)
         memcpy(to->data, from->data, from->bytes);
     from->arrived = to->arrived = true;
-    from->due = later(m), to->due = later(m);
-    m->story->messages++, m->story->bytes += from->bytes;
+    from->due = later(m);
+    to->due = later(m);
+    m->story->messages++;
+    m->story->bytes += from->bytes;
 }
 
 static void arrive_in_time(struct mailbox *m)
@@ -246,7 +251,8 @@ static int begin(void *user, bool sends, int peer, int tag, void *data, size_t b
         struct request *o = *end;
         if (!q->other && !o->other && o->sends != sends && o->rank == peer && o->peer == rank
             && o->tag == tag) {
-            q->other = o, o->other = q;
+            q->other = o;
+            o->other = q;
             q->due = o->due = later(m);
         }
     }
@@ -303,9 +309,11 @@ static int finish(void *user, void **request)
         if (request) *request = NULL;
         return leave(r, true);
     }
-    r->waits = true, r->request = q;
+    r->waits = true;
+    r->request = q;
     others(r);
-    r->waits = false, r->request = NULL;
+    r->waits = false;
+    r->request = NULL;
     const bool bad = r->broken;
     end(r, q);
     *request = NULL;
@@ -340,7 +348,8 @@ static int highest(void *user, int64_t *list, int n)
     r->numbers = malloc((size_t)n * sizeof *list);
     if (!r->numbers) exit(2);
     memcpy(r->numbers, list, (size_t)n * sizeof *list);
-    r->n = n, r->inside = true;
+    r->n = n;
+    r->inside = true;
     bool all = true;
     for (int i = 0; i < m->ranks; i++) all = all && m->rank[i].inside;
     if (all) {

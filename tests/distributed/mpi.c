@@ -90,7 +90,10 @@ static unsigned char byte_of(const struct message *m, size_t i)
     uint64_t h = (uint64_t)i / 8 + 1;
     const int all[] = { m->from, m->to, m->tag, m->number };
     for (int n = 0; n < COUNT(all); n++)
-        h = (h ^ (uint64_t)all[n]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
+        {
+            h = (h ^ (uint64_t)all[n]) * UINT64_C(0x9e3779b97f4a7c15);
+            h ^= h >> 29;
+        }
     return (unsigned char)(h >> i % 8 * 8);
 }
 static void begin_send(const loci_transport *t, struct message *m)
@@ -157,7 +160,8 @@ static void between_all(const loci_transport *t, const char *name)
         for (int i = 0; i < ALL; i++, n++) {
             in[n] = (struct message){ .from = peer, .tag = tags[i % TAGS], .number = i / TAGS,
                                       .bytes = sizes[i / TAGS] };
-            out[n] = in[n], out[n].to = peer;
+            out[n] = in[n];
+            out[n].to = peer;
         }
     /* Receives begin before their messages, after them, and tag by tag in another order. */
     for (int i = 0; i < n / 2; i++) begin_receive(t, &in[i]);
@@ -181,7 +185,10 @@ static void between_all(const loci_transport *t, const char *name)
     }
     for (int i = 0; i < 2; i++) MPI_Wait(&host[i], MPI_STATUS_IGNORE);
     CHECK_THAT(other == before, "%s: the host's message says %d", name, other);
-    for (int i = 0; i < n; i++) drop_message(&in[i]), drop_message(&out[i]);
+    for (int i = 0; i < n; i++) {
+        drop_message(&in[i]);
+        drop_message(&out[i]);
+    }
     free(in);
     free(out);
 }
@@ -467,8 +474,14 @@ static void attention(const loci_transport *t)
     int runs = 0;
     for (int i = 0; i < count && runs < MOST - 1; i++)
         if (list[i].places != LOCI_PLACE_EMBED)
-            run[runs].text = list[i].example, run[runs++].rows = FEW;
-    if (!LOCI_SLOW) run[runs].text = "fox", run[runs++].rows = MANY;
+            {
+                run[runs].text = list[i].example;
+                run[runs++].rows = FEW;
+            }
+    if (!LOCI_SLOW) {
+        run[runs].text = "fox";
+        run[runs++].rows = MANY;
+    }
     for (int i = 0; i < runs; i++)
         for (int w = 0; w < (t ? COUNT(way) : 1); w++) {
             loci_error e;
@@ -524,8 +537,14 @@ int main(int argc, char **argv)
         MPI_Get_library_version(text, &length);
         return printf("%s\n", text) < 0;
     }
-    if (wanted(argc, argv, "alone")) return attention(NULL), harness_end();
-    if (wanted(argc, argv, "world")) return world(), harness_end();
+    if (wanted(argc, argv, "alone")) {
+        attention(NULL);
+        return harness_end();
+    }
+    if (wanted(argc, argv, "world")) {
+        world();
+        return harness_end();
+    }
     loci_transport t;
     loci_error e;
     int level;

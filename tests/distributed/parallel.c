@@ -128,27 +128,43 @@ static struct form variant(const struct walk_text *t, int which)
     f.dtype = dtypes[(t->next + which) % 3];
     switch (which) {
     case 0:
-        f.name = "causal, batch of 2", f.batch = 2;
+        f.name = "causal, batch of 2";
+        f.batch = 2;
         break;
     case 1:
-        f.name = "window, gaps, one kv head, turned keys", f.left = 70, f.kv_heads = 1;
-        f.places = SPREAD, f.keys_rotated = true;
+        f.name = "window, gaps, one kv head, turned keys";
+        f.left = 70;
+        f.kv_heads = 1;
+        f.places = SPREAD;
+        f.keys_rotated = true;
         if (walk_states(t->text)) f.kv_heads = 4;        /* a group needs one rotation per key */
         break;
     case 2:
-        f.name = "full or causal, positions per batch, keys apart", f.full = !causal_only;
+        f.name = "full or causal, positions per batch, keys apart";
+        f.full = !causal_only;
         f.q_len = f.k_len = 200;
-        f.batch = 2, f.places = PER_BATCH;
+        f.batch = 2;
+        f.places = PER_BATCH;
         break;
     case 3:
-        f.name = "few rows, many keys", f.q_len = 70, f.left = 200, f.kv_heads = 4;
+        f.name = "few rows, many keys";
+        f.q_len = 70;
+        f.left = 200;
+        f.kv_heads = 4;
         break;
     case 4:
-        f.name = "many rows, few keys", f.k_len = 130, f.full = !causal_only;
-        if (f.full) f.left = 170, f.right = 90;
+        f.name = "many rows, few keys";
+        f.k_len = 130;
+        f.full = !causal_only;
+        if (f.full) {
+            f.left = 170;
+            f.right = 90;
+        }
         break;
     default:
-        f.name = "positions in no order, no lse", f.places = SHUFFLED, f.no_rows = true;
+        f.name = "positions in no order, no lse";
+        f.places = SHUFFLED;
+        f.no_rows = true;
         f.q_len = f.k_len = 90;
     }
     return f;

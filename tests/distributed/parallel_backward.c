@@ -43,28 +43,45 @@ static struct form variant(const struct walk_text *t, int which)
     f.dtype = dtypes[(t->next + which) % 3];
     switch (which) {
     case 0:
-        f.name = "causal, batch of 2", f.batch = 2, f.q_len = f.k_len = 1400;
+        f.name = "causal, batch of 2";
+        f.batch = 2;
+        f.q_len = f.k_len = 1400;
         break;
     case 1:
-        f.name = "window, gaps, turned keys", f.left = 170;
-        f.places = SPREAD, f.keys_rotated = true;
+        f.name = "window, gaps, turned keys";
+        f.left = 170;
+        f.places = SPREAD;
+        f.keys_rotated = true;
         if (walk_states(t->text)) f.kv_heads = 2;        /* a group needs one rotation per key */
         break;
     case 2:
-        f.name = "full or causal, positions per batch, keys apart", f.full = !causal_only;
+        f.name = "full or causal, positions per batch, keys apart";
+        f.full = !causal_only;
         f.q_len = f.k_len = 1100;
-        f.batch = 2, f.places = PER_BATCH;
+        f.batch = 2;
+        f.places = PER_BATCH;
         break;
     case 3:
-        f.name = "few rows, many keys", f.q_len = 1070, f.k_len = 4300, f.left = 700;
+        f.name = "few rows, many keys";
+        f.q_len = 1070;
+        f.k_len = 4300;
+        f.left = 700;
         f.heads = f.kv_heads = 1;
         break;
     case 4:
-        f.name = "many rows, few keys", f.k_len = 130, f.full = !causal_only, f.kv_heads = 2;
-        if (f.full) f.left = 170, f.right = 90;
+        f.name = "many rows, few keys";
+        f.k_len = 130;
+        f.full = !causal_only;
+        f.kv_heads = 2;
+        if (f.full) {
+            f.left = 170;
+            f.right = 90;
+        }
         break;
     default:
-        f.name = "positions in no order", f.places = SHUFFLED, f.heads = 1;
+        f.name = "positions in no order";
+        f.places = SHUFFLED;
+        f.heads = 1;
         f.q_len = f.k_len = 1090;
     }
     return f;

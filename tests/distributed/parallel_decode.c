@@ -109,9 +109,17 @@ static bool compute(struct all *a)
 {
     loci_error e = { .status = LOCI_OK };
     loci_call c = call_of(a, &e);
-    c.k_len = a->keys, c.tensors = a->data, c.q_coord = a->q_coord, c.k_coord = a->k_coord;
-    c.q_pos = a->q_pos, c.k_pos = a->k_pos;
-    c.q.data = a->q, c.k.data = a->k, c.v.data = a->v, c.o.data = a->o, c.ae = a->ae;
+    c.k_len = a->keys;
+    c.tensors = a->data;
+    c.q_coord = a->q_coord;
+    c.k_coord = a->k_coord;
+    c.q_pos = a->q_pos;
+    c.k_pos = a->k_pos;
+    c.q.data = a->q;
+    c.k.data = a->k;
+    c.v.data = a->v;
+    c.o.data = a->o;
+    c.ae = a->ae;
     *(a->stick ? &c.rem : &c.lse) = a->lse;
     loci_plan *plan = a->plan[a->isas - 1];
     void *work = blocks_lines(&a->blocks, loci_workspace(plan, &c, 0));
@@ -120,7 +128,8 @@ static bool compute(struct all *a)
                                     BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
         const loci_view to = { .data = turned };
         loci_call keys = c;
-        keys.q_len = 0, keys.q_pos = keys.k_pos;
+        keys.q_len = 0;
+        keys.q_pos = keys.k_pos;
         if (!CHECK_THAT(!loci_rotate(plan, a->tables[a->isas - 1], work, &keys, LOCI_CACHE, c.k,
                                      to),
                         "%s: %s", a->text, e.text))
@@ -195,7 +204,10 @@ static loci_cache *fill(struct blocks *b, const struct all *a, int isa, const lo
         const loci_share some = { own->first + first, n, own->rank };
         loci_call in = *c;
         cut_tensors(b, a, &some, tensors);
-        in.cache = cache, in.k_len = n, in.k_pos = pos + first, in.tensors = tensors;
+        in.cache = cache;
+        in.k_len = n;
+        in.k_pos = pos + first;
+        in.tensors = tensors;
         in.k = (loci_view){ (float *)c->k.data + first * D, KV_HEADS * len * D, len * D, D };
         in.v = (loci_view){ (float *)c->v.data + first * D, KV_HEADS * len * D, len * D, D };
         void *work = blocks_lines(b, loci_workspace(a->plan[isa], &in, 0));
@@ -219,7 +231,9 @@ static void decode(const loci_transport *t, void *arg)
     loci_error *e = &run->said[t->rank];
     loci_call c = call_of(a, e);
     cut_tensors(&b, a, &own, tensors);
-    c.k_len = n, c.tensors = tensors, c.q_coord = a->q_coord;
+    c.k_len = n;
+    c.tensors = tensors;
+    c.q_coord = a->q_coord;
     c.q.data = cut(&b, a->q, BATCH * HEADS, a->rows, 0, a->rows, D);
     c.k.data = cut(&b, a->k, BATCH * KV_HEADS, a->keys, first, n, D);
     c.v.data = cut(&b, a->v, BATCH * KV_HEADS, a->keys, first, n, D);
@@ -234,7 +248,9 @@ static void decode(const loci_transport *t, void *arg)
     }
     if (run->cached) {
         c.cache = fill(&b, a, isa, &own, &c);
-        c.k_len = 0, c.k_pos = NULL, c.k.data = c.v.data = NULL;
+        c.k_len = 0;
+        c.k_pos = NULL;
+        c.k.data = c.v.data = NULL;
         if (!c.cache) exit((fprintf(stderr, "%s: %s\n", a->text, e->text), 3));
     }
     const loci_parallel all = LOCI_PARALLEL(.transport = t, .key_shares = run->shares,
@@ -365,7 +381,10 @@ int main(int argc, char **argv)
 {
     walk_only(argc, argv);
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        if (t.example) walk_restart(7), arrays(t.text);
+        if (t.example) {
+            walk_restart(7);
+            arrays(t.text);
+        }
     if (!walk_limited()) {
         static const char *const texts[] = { "alibi", "rope:pairing=half", "shaw", "cope", "sba",
                                              "xl", "t5:bidirectional=0+sink" };

@@ -27,7 +27,8 @@ static const char *const form_names[] = { "gathered", "streamed" };
 struct outcome { loci_status status; char text[512]; bool same, untouched; };
 static void note(struct outcome *o, const struct part *p, loci_status status)
 {
-    o->status = status, o->untouched = part_untouched(p);
+    o->status = status;
+    o->untouched = part_untouched(p);
     snprintf(o->text, sizeof o->text, "%s", p->error.text);
 }
 static bool alike(const struct outcome *o)
@@ -51,7 +52,8 @@ static void fail_body(const loci_transport *t, void *arg)
     struct outcome *o = &f->out[t->rank];
     struct part p;
     part_make(&p, f->whole, f->split, t, f->turn);
-    p.all.gather = f->gather, p.all.ahead = f->ahead;
+    p.all.gather = f->gather;
+    p.all.ahead = f->ahead;
     note(o, &p, part_call(&p));
     if (!o->status) part_same(&p, "others' transport fails");
     part_drop(&p);
@@ -91,9 +93,12 @@ static void split_for_gradients(struct split *s, int64_t rows, int64_t keys)
                          .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 1024, 1 },
                                    { 3072, rows - 3072, 2 } } };
     if (rows == keys) return;
-    s->rows[0].rank = 1, s->rows[1] = (loci_share){ 1024, rows - 1024, 1 }, s->count = 2;
+    s->rows[0].rank = 1;
+    s->rows[1] = (loci_share){ 1024, rows - 1024, 1 };
+    s->count = 2;
     s->key_count = 3;
-    s->keys[0] = (loci_share){ 0, 64, 2 }, s->keys[1] = (loci_share){ 64, 0, 0 },
+    s->keys[0] = (loci_share){ 0, 64, 2 };
+    s->keys[1] = (loci_share){ 64, 0, 0 };
     s->keys[2] = (loci_share){ 64, keys - 64, 0 };
 }
 static void transports(void)
@@ -203,8 +208,11 @@ static void hosts(void)
         for (int form = 0; form < FORMS; form++) cancel_at_each(&w, &s, form);
         whole_drop(&w);
     }
-    back.name = "cancelled, gradients", back.grads = true, back.q_len = back.k_len = 3100;
-    back.text = "alibi:slopes=given+sba", back.left = 60;
+    back.name = "cancelled, gradients";
+    back.grads = true;
+    back.q_len = back.k_len = 3100;
+    back.text = "alibi:slopes=given+sba";
+    back.left = 60;
     if (LOCI_EMULATED || !whole_make(&w, &back, 6)) return;
     split_for_gradients(&s, 3100, 3100);
     for (int form = LOCI_SLOW; form < FORMS; form++) cancel_at_each(&w, &s, form);
@@ -240,8 +248,14 @@ static void replan(struct part *p, const loci_desc *d)
     loci_desc desc = *d;
     const struct form *f = &p->whole->form;
     if (!desc.encoding) desc.encoding = f->text;
-    if (!desc.heads) desc.heads = f->heads, desc.kv_heads = f->kv_heads;
-    if (!desc.dim) desc.dim = f->dim, desc.value_dim = f->value_dim;
+    if (!desc.heads) {
+        desc.heads = f->heads;
+        desc.kv_heads = f->kv_heads;
+    }
+    if (!desc.dim) {
+        desc.dim = f->dim;
+        desc.value_dim = f->value_dim;
+    }
     if (!desc.dtype) desc.dtype = f->dtype;
     if (loci_plan_create(&made[p->rank], &desc, &e)) {
         CHECK_FAILED("%s", e.text);
@@ -259,12 +273,15 @@ static void more_rows(struct part *p, int i) { (i ? keys_of(p) : rows_of(p))[2].
 static void border(struct part *p, int i)
 {
     loci_share *s = i ? keys_of(p) : rows_of(p);
-    s[1].count--, s[2].first--, s[2].count++;
+    s[1].count--;
+    s[2].first--;
+    s[2].count++;
 }
 static void owner(struct part *p, int i)
 {
     loci_share *s = i ? keys_of(p) : rows_of(p);
-    s[1].rank = 2, s[2].rank = 1;
+    s[1].rank = 2;
+    s[2].rank = 1;
 }
 static void another_share(struct part *p, int i)
 {
@@ -272,8 +289,14 @@ static void another_share(struct part *p, int i)
     loci_share *list = blocks_alloc(&p->blocks, 4 * sizeof *list);
     memcpy(list, from, 3 * sizeof *list);
     list[3] = (loci_share){ list[2].first + list[2].count, 0, 1 };
-    if (i) p->all.key_shares = list, p->all.key_count = 4;
-    else p->all.shares = list, p->all.count = 4;
+    if (i) {
+        p->all.key_shares = list;
+        p->all.key_count = 4;
+    }
+    else {
+        p->all.shares = list;
+        p->all.count = 4;
+    }
 }
 static void plan_of_its_own(struct part *p, int i)
 {
@@ -301,7 +324,8 @@ static void positions(struct part *p, int i)
             *k = blocks_alloc(&p->blocks, (size_t)p->nk * each);
     for (ptrdiff_t n = 0; n < p->nq; n++) q[n] = n;
     for (ptrdiff_t n = 0; n < p->nk; n++) k[n] = n;
-    p->call.q_pos = q, p->call.k_pos = k;
+    p->call.q_pos = q;
+    p->call.k_pos = k;
 }
 static void no_positions(struct part *p, int i) { (void)i; p->call.q_pos = p->call.k_pos = NULL; }
 static void coordinates(struct part *p, int i)
@@ -312,7 +336,8 @@ static void coordinates(struct part *p, int i)
            *k = blocks_alloc(&p->blocks, (size_t)p->nk * each);
     for (ptrdiff_t n = 0; n < p->nq; n++) q[n] = 0;
     for (ptrdiff_t n = 0; n < p->nk; n++) k[n] = 0;
-    p->call.q_coord = q, p->call.k_coord = k;
+    p->call.q_coord = q;
+    p->call.k_coord = k;
 }
 static void range(struct part *p, int i)     { prepare(p, p->whole->range + (i ? 64 : 1), 0); }
 /* The same tensors on all ranks but one. */
@@ -433,12 +458,15 @@ static void unsupported(struct part *p, int i)
     static const double cache[512];
     switch (i) {
     case 0: p->call.q_seg = p->call.k_seg = list; break;
-    case 1: p->call.q_starts = p->call.k_starts = list, p->call.sequences = 1; break;
+    case 1: p->call.q_starts = p->call.k_starts = list;
+    p->call.sequences = 1; break;
     case 2: p->call.k_lens = list; break;
     case 3: p->call.pages = &pages; break;
     case 4: p->call.cache = (const loci_cache *)cache; break;
-    case 5: p->call.mask_kind = LOCI_MASK_SEEN, p->call.mask.data = (void *)list; break;
-    case 6: p->call.mask_kind = LOCI_MASK_ADDED, p->call.mask.data = (void *)list; break;
+    case 5: p->call.mask_kind = LOCI_MASK_SEEN;
+    p->call.mask.data = (void *)list; break;
+    case 6: p->call.mask_kind = LOCI_MASK_ADDED;
+    p->call.mask.data = (void *)list; break;
     case 7: p->call.k_first = p->call.k_last = list; break;
     case 8: p->call.q_seg = list; break;
     case 9: p->call.k_first = list; break;
@@ -455,7 +483,10 @@ static void numbers(struct part *p, int i)
 }
 static void nobody(void *user, int n, void (*job)(void *, int), void *arg)
 {
-    (void)user, (void)n, (void)job, (void)arg;
+    (void)user;
+    (void)n;
+    (void)job;
+    (void)arg;
 }
 static void threads(struct part *p, int i)
 {
@@ -685,7 +716,8 @@ static void everything(void)
         if (!whole_make(&w, &list[base], 6)) continue;
         split_make(&s, CONTIGUOUS, RANKS, 200, 200, true, false, 0);
         s.keys[0] = (loci_share){ 0, 50, 0 };            /* other keys than rows */
-        s.keys[1] = (loci_share){ 50, 100, 1 }, s.keys[2] = (loci_share){ 150, 50, 2 };
+        s.keys[1] = (loci_share){ 50, 100, 1 };
+        s.keys[2] = (loci_share){ 150, 50, 2 };
         if (base == GRADS)
             s = (struct split){ .name = "gradients", .ranks = RANKS, .count = 3,
                                 .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 12, 2 } } };

@@ -88,7 +88,8 @@ static void place(struct whole *w)
     }
     w->range = (ptrdiff_t)(high - low) + 1;
     if (f->places != COUNTED) {
-        w->call.q_pos = (int64_t *)w->q_pos.data, w->call.k_pos = (int64_t *)w->k_pos.data;
+        w->call.q_pos = (int64_t *)w->q_pos.data;
+        w->call.k_pos = (int64_t *)w->k_pos.data;
         w->call.per_batch = f->places == PER_BATCH;
     }
     if (axes < 2) return;
@@ -98,7 +99,8 @@ static void place(struct whole *w)
     double *const q = (double *)w->q_coord.data, *const k = (double *)w->k_coord.data;
     for (size_t i = 0; i < outer * (size_t)f->q_len; i++) q[i] = walk_coordinate(50);
     for (size_t i = 0; i < outer * (size_t)f->k_len; i++) k[i] = walk_coordinate(50);
-    w->call.q_coord = q, w->call.k_coord = k;
+    w->call.q_coord = q;
+    w->call.k_coord = k;
 }
 
 /* Inputs by row or key become lines.  Other inputs are the same on all ranks. */
@@ -141,7 +143,11 @@ static bool plans(struct whole *w)
     const struct form *f = &w->form;
     const char *isas[8];
     w->isas = loci_isas(isas, 8);
-    if (!w->isas) isas[0] = NULL, w->isas = 1, w->form.dtype = LOCI_F64;
+    if (!w->isas) {
+        isas[0] = NULL;
+        w->isas = 1;
+        w->form.dtype = LOCI_F64;
+    }
     for (int i = 0; i < w->isas; i++) {
         const loci_desc d = LOCI_DESC(.encoding = f->text, .heads = f->heads,
                                       .kv_heads = f->kv_heads, .dim = f->dim,
@@ -232,7 +238,8 @@ bool whole_make(struct whole *w, const struct form *f, int seed)
     if (!f->no_rows) {
         w->lse = lines(&w->blocks, "lse", false, heads, f->q_len, w->real);
         w->rem = lines(&w->blocks, "rem", false, heads, f->q_len, w->real);
-        w->call.lse = w->lse.data, w->call.rem = w->rem.data;
+        w->call.lse = w->lse.data;
+        w->call.rem = w->rem.data;
     }
     if (walk_states(f->text)) {
         w->ae = lines(&w->blocks, "ae", false, heads, f->q_len, dim * w->real);
@@ -264,7 +271,9 @@ void whole_drop(struct whole *w)
 
 static uint64_t roll(uint64_t *dice, uint64_t sides)
 {
-    *dice ^= *dice << 13, *dice ^= *dice >> 7, *dice ^= *dice << 17;
+    *dice ^= *dice << 13;
+    *dice ^= *dice >> 7;
+    *dice ^= *dice << 17;
     return *dice % sides;
 }
 static int by_first(const void *a, const void *b)
@@ -301,7 +310,8 @@ static int share(loci_share *list, enum layout layout, int ranks, int64_t rows, 
     int64_t at = 0;
     for (int i = 0; i < n && unit > 1; i++) {
         const int64_t end = i == n - 1 ? rows : (rows * (i + 1) / n + unit / 2) / unit * unit;
-        list[i].first = at, list[i].count = (end < rows ? end : rows) - at;
+        list[i].first = at;
+        list[i].count = (end < rows ? end : rows) - at;
         at += list[i].count;
     }
     return n;
@@ -368,7 +378,11 @@ static loci_view view(const struct part *p, const struct lines *l, int heads, in
     /* an empty array sometimes has no address */
     const bool none = !len && p->rank % 2;
     loci_view v = { .data = none ? NULL : l->data };
-    if (p->token_major) v.batch = len * row, v.row = row, v.head = width;
+    if (p->token_major) {
+        v.batch = len * row;
+        v.row = row;
+        v.head = width;
+    }
     return v;
 }
 
@@ -385,7 +399,9 @@ static uint64_t hash_lines(const struct part *p, const struct lines *l, uint64_t
 uint64_t part_hash(const struct part *p)
 {
     uint64_t h = 0xcbf29ce484222325u;
-    h = hash_lines(p, &p->q, h), h = hash_lines(p, &p->k, h), h = hash_lines(p, &p->v, h);
+    h = hash_lines(p, &p->q, h);
+    h = hash_lines(p, &p->k, h);
+    h = hash_lines(p, &p->v, h);
     return hash(h, p->tables, p->tables_bytes);
 }
 
@@ -395,10 +411,13 @@ static void part_take_grads(struct part *p)
     const struct whole *w = p->whole;
     const struct form *f = &w->form;
     const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
-    p->dout = alloc(p, &w->dout, heads, true), p->dlse = alloc(p, &w->dlse, 0, true);
-    p->drem = alloc(p, &w->drem, 0, true), p->dae = alloc(p, &w->dae, 0, true);
+    p->dout = alloc(p, &w->dout, heads, true);
+    p->dlse = alloc(p, &w->dlse, 0, true);
+    p->drem = alloc(p, &w->drem, 0, true);
+    p->dae = alloc(p, &w->dae, 0, true);
     p->dq = alloc(p, &w->dq, heads, false);
-    p->dk = alloc(p, &w->dk, kv_heads, false), p->dv = alloc(p, &w->dv, kv_heads, false);
+    p->dk = alloc(p, &w->dk, kv_heads, false);
+    p->dv = alloc(p, &w->dv, kv_heads, false);
     for (int i = 0; i < w->tensors; i++) {
         p->dinput[i] = alloc(p, &w->dinput[i], 0, false);
         p->dtensor[i] = w->dinput[i].data ? p->dinput[i].data
@@ -430,9 +449,11 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
 
     const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
     p->q = alloc(p, &w->q, heads, true);
-    p->k = alloc(p, &w->k, kv_heads, true), p->v = alloc(p, &w->v, kv_heads, true);
+    p->k = alloc(p, &w->k, kv_heads, true);
+    p->v = alloc(p, &w->v, kv_heads, true);
     p->o = alloc(p, &w->o, heads, false);
-    p->lse = alloc(p, &w->lse, 0, false), p->rem = alloc(p, &w->rem, 0, false);
+    p->lse = alloc(p, &w->lse, 0, false);
+    p->rem = alloc(p, &w->rem, 0, false);
     p->ae = alloc(p, &w->ae, 0, false);
     p->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
                                    .q = view(p, &p->q, f->heads, f->dim),
@@ -466,7 +487,8 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     if (apart) {
         loci_share *keys = blocks_alloc(b, (size_t)s->key_count * each);
         memcpy(keys, s->keys, (size_t)s->key_count * each);
-        p->all.key_shares = keys, p->all.key_count = s->key_count;
+        p->all.key_shares = keys;
+        p->all.key_count = s->key_count;
     }
 #ifdef LOCI_NO_THREADS
     const int threads = 1;
@@ -572,9 +594,16 @@ static double first_number(const unsigned char *x, size_t each)
     double d;
     float f;
     uint16_t h;
-    if (each == sizeof d) return memcpy(&d, x, sizeof d), d;
-    if (each == sizeof f) return memcpy(&f, x, sizeof f), (double)f;
-    return memcpy(&h, x, sizeof h), (double)from_bf16(h);
+    if (each == sizeof d) {
+        memcpy(&d, x, sizeof d);
+        return d;
+    }
+    if (each == sizeof f) {
+        memcpy(&f, x, sizeof f);
+        return (double)f;
+    }
+    memcpy(&h, x, sizeof h);
+    return (double)from_bf16(h);
 }
 /* Lines of this part, and of one process. */
 static bool same_lines(const struct part *p, const struct lines *l, const struct lines *all,
@@ -665,7 +694,8 @@ static void body(const loci_transport *t, void *arg)
     for (int n = j->turn % 5 == 0 ? 2 : 1; n; n--) {
         j->status[t->rank] = part_call(&p);
         snprintf(j->text[t->rank], sizeof j->text[0], "%s", p.error.text);
-        j->sent[t->rank] += p.report.sent, j->received[t->rank] += p.report.received;
+        j->sent[t->rank] += p.report.sent;
+        j->received[t->rank] += p.report.received;
         if (j->status[t->rank]) break;
         part_same(&p, j->context);
         CHECK_THAT(p.report.attention >= 0 && p.report.waited >= 0,
@@ -693,7 +723,8 @@ void parts_together(const struct whole *w, const struct split *s, bool gather, b
         CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
                    "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
                    w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);
-        sent += j.sent[i], received += j.received[i];
+        sent += j.sent[i];
+        received += j.received[i];
     }
     CHECK_THAT(sent == received && sent <= story.bytes,
                "%s (%s), %d ranks, %s: reports say %llu bytes sent and %llu received, of %llu",

@@ -30,18 +30,23 @@ static ptrdiff_t few_or_many(ptrdiff_t most)
 
 static int no_message(void *user, int rank, int tag, void **request)
 {
-    (void)user, (void)rank, (void)tag, (void)request;
+    (void)user;
+    (void)rank;
+    (void)tag;
+    (void)request;
     CHECK_FAILED("a size was asked for, and a message was sent");
     return 1;
 }
 static int no_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
 {
-    (void)data, (void)bytes;
+    (void)data;
+    (void)bytes;
     return no_message(user, to, tag, request);
 }
 static int no_receive(void *user, int from, int tag, void *data, size_t bytes, void **request)
 {
-    (void)data, (void)bytes;
+    (void)data;
+    (void)bytes;
     return no_message(user, from, tag, request);
 }
 static int no_wait(void *user, void **request) { return no_message(user, 0, 0, request); }
@@ -71,7 +76,10 @@ static size_t decode_size(const loci_plan *p, const struct asked *s, const loci_
     loci_host host = { .run = run_here, .threads = s->threads };
     loci_parallel all = LOCI_PARALLEL(.transport = &transport, .shares = shares, .count = RANKS);
     loci_call call = *like;
-    call.batch = s->batch, call.q_len = s->rows, call.k_len = s->own, call.host = &host;
+    call.batch = s->batch;
+    call.q_len = s->rows;
+    call.k_len = s->own;
+    call.host = &host;
     return loci_parallel_decode_workspace(p, &call, &all);
 }
 static void check_decode(const loci_plan *p, const char *text)
@@ -83,7 +91,10 @@ static void check_decode(const loci_plan *p, const char *text)
     const ptrdiff_t whole = PIECE * draw(3);
     struct asked most = { .batch = draw(3), .rows = few_or_many(300), .own = whole,
                           .newer = draw(MOST_KEYS), .threads = 1 + (int)draw(7) };
-    if (!draw(2)) most.own = draw(MOST_KEYS), most.newer = 0;
+    if (!draw(2)) {
+        most.own = draw(MOST_KEYS);
+        most.newer = 0;
+    }
     const size_t enough = decode_size(p, &most, &like);
     CHECK_THAT(enough > 0, "%s: no size for %td rows and %td keys", text, most.rows, most.own);
     for (int i = 0; i < 6; i++) {
@@ -130,7 +141,8 @@ static void check_whole(const loci_plan *p, const char *text)
     for (int i = 0; i < 3; i++) {
         loci_call fewer = call;
         loci_host alone = { .run = run_here, .threads = 1 + (int)draw(host.threads - 1) };
-        fewer.host = &alone, fewer.batch = draw(call.batch);
+        fewer.host = &alone;
+        fewer.batch = draw(call.batch);
         const int backward = (int)draw(1);
         const size_t need = loci_parallel_workspace(p, &fewer, &all, backward);
         CHECK_THAT(need > 0 && need <= (backward ? both : forward),
@@ -155,7 +167,10 @@ int main(int argc, char **argv)
                                       .dtype = kinds[round % 4].dtype, .max_len = 4 * MOST_KEYS,
                                       .dim = walk_dim(t.text, 16));
         if (!CHECK_THAT(!loci_plan_create(&p, &d, &e), "%s: %s", t.text, e.text)) continue;
-        for (int i = 0; i < 50; i++) check_decode(p, t.text), check_whole(p, t.text);
+        for (int i = 0; i < 50; i++) {
+            check_decode(p, t.text);
+            check_whole(p, t.text);
+        }
         loci_plan_destroy(p);
     }
     return harness_end();

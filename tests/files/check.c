@@ -74,7 +74,8 @@ static void turn(const struct engine *g)
             const int ya = g->permuted ? g->offset + 2 * t : a, yb = g->permuted ? ya + 1 : b;
             to[ya] = (double)((float)(from[a] * c) - (float)(from[b] * s));
             to[yb] = (double)((float)(from[a] * s) + (float)(from[b] * c));
-            to[ya] = (double)(float)to[ya], to[yb] = (double)(float)to[yb];
+            to[ya] = (double)(float)to[ya];
+            to[yb] = (double)(float)to[yb];
         }
     }
     if (g->bad_row) y[g->bad_row * D + 5] += 0.25;
@@ -172,8 +173,8 @@ static void far_positions(bool rounded)
         for (int t = 0; t < D / 2; t++) {
             const double phi = p * pow(10000, -2.0 * t / D), a = x[r * D + t],
                 b = x[r * D + t + D / 2];
-            y[r * D + t] = (double)(float)(a * cos(phi) - b * sin(phi)),
-                y[r * D + t + D / 2] = (double)(float)(a * sin(phi) + b * cos(phi));
+            y[r * D + t] = (double)(float)(a * cos(phi) - b * sin(phi));
+            y[r * D + t + D / 2] = (double)(float)(a * sin(phi) + b * cos(phi));
         }
     }
     const struct safetensor t = shape(3, H, L, D), n = shape(1, L, 0, 0);
@@ -193,8 +194,8 @@ static void table(int layout, const char *encoding, double base, int shift, doub
     for (int r = 0; r < L; r++)
         for (int i = 0; i < width; i++) {
             const double phi = (r + shift) * pow(base, -2.0 * (layout == 2 ? i / 2 : i % P) / D);
-            x[r * width + i] = (double)(float)cos(phi),
-                y[r * width + i] = (double)(float)(sign * sin(phi));
+            x[r * width + i] = (double)(float)cos(phi);
+            y[r * width + i] = (double)(float)(sign * sin(phi));
         }
     const struct safetensor t = shape(2, L, width, 0);
     const struct check c = { .path = "table", .encoding = encoding, .tolerance = -1,
@@ -225,11 +226,16 @@ static void all_slopes(void)
     double eight[8], official[12], geometric[12], cut[12], on[12], zero[12], minus[8], random[12];
     for (int h = 0; h < 12; h++) {
         official[h] = exp2(h < 8 ? -(h + 1) : -0.5 * (2 * (h - 8) + 1));
-        geometric[h] = exp2(-8.0 * (h + 1) / 12), cut[h] = exp2(-0.5 * (h + 1)),
-            on[h] = exp2(-(h + 1)), zero[h] = exp2(-h);
+        geometric[h] = exp2(-8.0 * (h + 1) / 12);
+        cut[h] = exp2(-0.5 * (h + 1));
+        on[h] = exp2(-(h + 1));
+        zero[h] = exp2(-h);
         random[h] = walk_uniform();
     }
-    for (int h = 0; h < 8; h++) eight[h] = exp2(-(h + 1)), minus[h] = -eight[h];
+    for (int h = 0; h < 8; h++) {
+        eight[h] = exp2(-(h + 1));
+        minus[h] = -eight[h];
+    }
     slopes("8 heads", eight, 8, "alibi", "alibi", NULL);
     slopes("12 heads", official, 12, NULL, "alibi", NULL);
     slopes("12 geometric", geometric, 12, NULL, "geometric", NULL);
@@ -245,7 +251,11 @@ static void all_slopes(void)
 static int bucket(int distance, bool two, int buckets, int most)
 {
     int first = 0;
-    if (two) buckets /= 2, first = distance < 0 ? buckets : 0, distance = abs(distance);
+    if (two) {
+        buckets /= 2;
+        first = distance < 0 ? buckets : 0;
+        distance = abs(distance);
+    }
     else if (distance < 0) distance = 0;
     const int exact = buckets / 2;
     if (distance < exact) return first + distance;
@@ -302,18 +312,23 @@ static int command(int argc, char **argv)
     struct args a;
     fflush(stdout);
     const int kept = dup(1), kept_errors = dup(2), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1), dup2(null, 2);
+    dup2(null, 1);
+    dup2(null, 2);
     const int code = args_parse(&a, &cmd_check, argc, argv) ? cmd_check.run(&a) : EXIT_ERROR;
     fflush(stdout);
-    dup2(kept, 1), dup2(kept_errors, 2);
-    close(kept), close(kept_errors), close(null);
+    dup2(kept, 1);
+    dup2(kept_errors, 2);
+    close(kept);
+    close(kept_errors);
+    close(null);
     return code;
 }
 static void exit_code(const char *name, int want, const char *a, const char *b, const char *c)
 {
     char words[3][SCRATCH];
-    snprintf(words[0], SCRATCH, "%s", a), snprintf(words[1], SCRATCH, "%s", b ? b : ""),
-        snprintf(words[2], SCRATCH, "%s", c ? c : "");
+    snprintf(words[0], SCRATCH, "%s", a);
+    snprintf(words[1], SCRATCH, "%s", b ? b : "");
+    snprintf(words[2], SCRATCH, "%s", c ? c : "");
     char *argv[] = { words[0], words[1], words[2], NULL };
     const int code = command(1 + (b != NULL) + (c != NULL), argv);
     CHECK_THAT(code == want, "%s: exit code %d, not %d", name, code, want);
@@ -322,9 +337,13 @@ static void files(void)
 {
     static float before[L * D], after[L * D];
     turn(&(struct engine){ 0 });
-    for (int i = 0; i < L * D; i++) before[i] = (float)x[i], after[i] = (float)y[i];
+    for (int i = 0; i < L * D; i++) {
+        before[i] = (float)x[i];
+        after[i] = (float)y[i];
+    }
     struct safetensor t[] = { shape(2, L, D, 0), shape(2, L, D, 0) };
-    t[0].name = "before", t[1].name = "after";
+    t[0].name = "before";
+    t[1].name = "after";
     const void *data[] = { before, after };
     char path[SCRATCH];
     scratch(path, "check");
@@ -360,13 +379,15 @@ static void files(void)
         || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0) exit(2);
     exit_code("heads of another width", 2, path, config, NULL);
     close(out);
-    unlink(config), unlink(path);
+    unlink(config);
+    unlink(path);
 }
 
 int main(void)
 {
     rotations();
-    far_positions(false), far_positions(true);
+    far_positions(false);
+    far_positions(true);
     for (int layout = 0; layout < 3; layout++) {
         table(layout, "rope:pairing=half", 10000, 0, 1, "rope:pairing=half", NULL);
         table(layout, NULL, 500000, 0, 1, "base=500000", NULL);

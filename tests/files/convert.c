@@ -71,7 +71,9 @@ static void channels(loci_channels c, loci_pairing from)
     CHECK_THAT(right, "in place, and with what lies between left alone");
     right = !loci_convert_channels(&c, to, from, z, z, NULL);
     CHECK_THAT(right && !memcmp(x, z, bytes), "there and back is bitwise the same");
-    free(x), free(y), free(z);
+    free(x);
+    free(y);
+    free(z);
 }
 
 static void refusals(void)
@@ -86,10 +88,12 @@ static void refusals(void)
     c.element = 9;
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "nine bytes");
-    c.element = 4, c.turned = 3;
+    c.element = 4;
+    c.turned = 3;
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "odd");
-    c.turned = 6, c.offset = 4;
+    c.turned = 6;
+    c.offset = 4;
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "beyond the head");
     c = (loci_channels)LOCI_CHANNELS(.element = 4, .heads = 2, .dim = 8, .stride = 15, .outer = 2);
@@ -120,7 +124,8 @@ static void project(const float *w, int heads, const float *x, float *q)
 static void attend(const char *encoding, const float *wq, const float *wk, const float *x, float *o)
 {
     static float q[H * L * D], k[KV * L * D], v[KV * L * D];
-    project(wq, H, x, q), project(wk, KV, x, k);
+    project(wq, H, x, q);
+    project(wk, KV, x, k);
     for (int i = 0; i < KV * L * D; i++) v[i] = (float)(i % 17) - 8;
     loci_plan *plan = plan_of(encoding, H, KV, D, LOCI_F32);
     void *tables = tables_of(plan, L);
@@ -128,7 +133,9 @@ static void attend(const char *encoding, const float *wq, const float *wk, const
                                .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
     void *work = mem_block(loci_workspace(plan, &call, 0));
     if (loci_forward(plan, tables, work, &call)) exit(1);
-    free(work), free(tables), loci_plan_destroy(plan);
+    free(work);
+    free(tables);
+    loci_plan_destroy(plan);
 }
 static void attention(void)
 {
@@ -224,7 +231,9 @@ static void tables(const char *text, int64_t far)
     pos[3] = ((int64_t)1 << 40) + 1;
     CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "pos[3]",
                "a position too far");
-    free(work), free(prepared), loci_plan_destroy(plan);
+    free(work);
+    free(prepared);
+    loci_plan_destroy(plan);
 }
 
 static void other_plans(void)
@@ -286,7 +295,11 @@ static void cache(const char *text, const char *mover, int64_t by)
     static float x[L * D], here[L * D], there[L * D];
     static int64_t pos[L], to[L], shift[L];
     for (int i = 0; i < L * D; i++) x[i] = (float)walk_uniform();
-    for (int i = 0; i < L; i++) pos[i] = 1000 + i, to[i] = pos[i] + by, shift[i] = by;
+    for (int i = 0; i < L; i++) {
+        pos[i] = 1000 + i;
+        to[i] = pos[i] + by;
+        shift[i] = by;
+    }
     loci_plan *plan = plan_of(text, 1, 1, D, LOCI_F32), *move = plan_of(mover, 1, 1, D, LOCI_F32);
     void *t = tables_of(plan, 1), *u = tables_of(move, 1);
     const loci_view from = { x, 0, 0, 0 }, a = { here, 0, 0, 0 }, b = { there, 0, 0, 0 };
@@ -304,7 +317,11 @@ static void cache(const char *text, const char *mover, int64_t by)
     }
     CHECK_THAT(done && error <= 4 * 0x1p-24 * 2 * largest,
                "a turned cache moves by being turned again");
-    free(work), free(t), free(u), loci_plan_destroy(plan), loci_plan_destroy(move);
+    free(work);
+    free(t);
+    free(u);
+    loci_plan_destroy(plan);
+    loci_plan_destroy(move);
 }
 
 int main(void)
@@ -319,10 +336,16 @@ int main(void)
         LOCI_CHANNELS(.element = 2, .heads = 1, .dim = 9, .offset = 1, .inner = 129),
     };
     for (int i = 0; i < COUNT(forms); i++)
-        channels(forms[i], LOCI_HALF), channels(forms[i], LOCI_INTERLEAVED);
+        {
+            channels(forms[i], LOCI_HALF);
+            channels(forms[i], LOCI_INTERLEAVED);
+        }
     refusals();
     attention();
-    for (int i = 0; i < COUNT(texts); i++) tables(texts[i], 1), tables(texts[i], 1000003);
+    for (int i = 0; i < COUNT(texts); i++) {
+        tables(texts[i], 1);
+        tables(texts[i], 1000003);
+    }
     other_plans();
     rounding(LOCI_BF16, 0x7f80);
     rounding(LOCI_F16, 0x7c00);

@@ -43,8 +43,10 @@ static int command(const struct command *c, const char *line)
     int code = EXIT_ERROR;
     if (args_parse(&a, c, argc, argv)) code = c->run(&a);
     fflush(stdout);
-    dup2(out, STDOUT_FILENO), dup2(err, STDERR_FILENO);
-    close(out), close(err);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    close(out);
+    close(err);
     rewind(f);
     said[fread(said, 1, sizeof said - 1, f)] = 0;
     fclose(f);
@@ -256,17 +258,18 @@ static void weights(void)
                "and back, with it (said: %s)", said);
 
     clear();
-    add("bert.0.query.weight", ST_F64, 2, H * D, M), add("bert.0.key.weight", ST_U8, 2, KV * D, M),
-        add("bert.0.value.weight", ST_F64, 2, 4, 4);
+    add("bert.0.query.weight", ST_F64, 2, H * D, M);
+    add("bert.0.key.weight", ST_U8, 2, KV * D, M);
+    add("bert.0.value.weight", ST_F64, 2, 4, 4);
     save(NULL);
     CHECK_THAT(!convert("IN --to interleaved --dim 16 --q none,*.query.weight --k *.key.* -o OUT")
                && right(output, named, D, D, 0, true, &moved) && moved == 2,
                "other names (said: %s)", said);
     clear();
-    add("model.layers.0.self_attn.q_b_proj.weight", ST_BF16, 2, H * D, M),
-        add("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", ST_BF16, 2, 37, M);
-    add("model.layers.0.self_attn.kv_b_proj.weight", ST_BF16, 2, 64, 29),
-        add("model.layers.0.self_attn.q_a_layernorm.weight", ST_BF16, 1, D, 0);
+    add("model.layers.0.self_attn.q_b_proj.weight", ST_BF16, 2, H * D, M);
+    add("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", ST_BF16, 2, 37, M);
+    add("model.layers.0.self_attn.kv_b_proj.weight", ST_BF16, 2, 64, 29);
+    add("model.layers.0.self_attn.q_a_layernorm.weight", ST_BF16, 1, D, 0);
     save(NULL);
     CHECK_THAT(!convert("IN --to half --dim 16 --offset 8 -o OUT")
                && right(output, latent, D, 8, 8, false, &moved) && moved == 2,
@@ -453,7 +456,9 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
             && !memcmp(got, want[i], bytes);
     }
     CHECK_THAT(good, "a table is the library's (said: %s)", said);
-    free(want[0]), free(want[1]), free(got);
+    free(want[0]);
+    free(want[1]);
+    free(got);
     loci_safetensors_close(&f);
     loci_plan_destroy(plan);
 }
@@ -517,7 +522,10 @@ int main(void)
     large_file();
     tables();
     clear();
-    unlink(input), unlink(output), unlink(back), unlink(config);
+    unlink(input);
+    unlink(output);
+    unlink(back);
+    unlink(config);
     CHECK_THAT(rmdir(folder) == 0, "the folder is empty (said: %s)", said);
     return harness_end();
 }

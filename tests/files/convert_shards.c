@@ -50,7 +50,10 @@ static int convert(const char *from, const char *pairing, const char *to)
     const char *const list[] = { from, "--to", pairing, "--dim", "16", to ? "-o" : "-n", to };
     const int argc = to ? 7 : 6;
     for (int i = 0; i < argc; i++)
-        snprintf(words[i], PATH, "%s", list[i]), argv[i] = words[i];
+        {
+            snprintf(words[i], PATH, "%s", list[i]);
+            argv[i] = words[i];
+        }
     FILE *f = scratch_file();
     fflush(stdout);
     const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
@@ -59,8 +62,10 @@ static int convert(const char *from, const char *pairing, const char *to)
     int code = EXIT_ERROR;
     if (args_parse(&a, &cmd_convert, argc, argv)) code = cmd_convert.run(&a);
     fflush(stdout);
-    dup2(out, STDOUT_FILENO), dup2(err, STDERR_FILENO);
-    close(out), close(err);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    close(out);
+    close(err);
     rewind(f);
     said[fread(said, 1, sizeof said - 1, f)] = 0;
     fclose(f);
@@ -138,7 +143,10 @@ static void save(const char *path, int shard, const char *pairing)
     int n = 0;
     loci_error e;
     for (int i = 0; i < m.count; i++)
-        if (shard < 0 || m.shard[i] == shard) t[n] = m.t[i], data[n++] = m.data[i];
+        if (shard < 0 || m.shard[i] == shard) {
+            t[n] = m.t[i];
+            data[n++] = m.data[i];
+        }
     if (loci_safetensors_write(path, n, t, data, pairing ? 2 : 1, meta, &e)) exit(2);
 }
 static void put(const char *path, const char *text)
@@ -167,7 +175,8 @@ static void make(int shards)
     static const enum safetensors_type types[] = { ST_BF16, ST_F32, ST_F8_E4M3, ST_F64 };
     char name[80];
     for (int i = 0; i < m.count; i++) free(m.data[i]);
-    m.count = 0, m.shards = shards;
+    m.count = 0;
+    m.shards = shards;
     add("model.embed_tokens.weight", ST_F16, 7, M);
     for (int n = 0; n < LAYERS; n++) {
         const enum safetensors_type type = types[below(4)];
@@ -194,7 +203,8 @@ static bool same_text(const char *path, const char *other)
     FILE *f = fopen(path, "r"), *g = fopen(other, "r");
     if (!f || !g) return false;
     const size_t n = fread(a, 1, sizeof a, f), k = fread(b, 1, sizeof b, g);
-    fclose(f), fclose(g);
+    fclose(f);
+    fclose(g);
     return n && n == k && !memcmp(a, b, n);
 }
 /* Shards in a folder have the bytes of one file of all tensors. */
@@ -252,7 +262,8 @@ static void random_shards(int round)
     CHECK_THAT(!convert(in_home("out"), "half", in_home("back"))
                && as_whole("back", in_home("whole"), "half"), "round %d: and back: %s", round,
                said);
-    empty(in_home("out")), empty(in_home("back"));
+    empty(in_home("out"));
+    empty(in_home("back"));
 }
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
@@ -327,7 +338,9 @@ static void bad_index(void)
     put_index(path, "", -1);
     CHECK_THAT(!convert(from, "interleaved", out), "and when all is well: %s", said);
     empty(out);
-    free(path), free(from), free(out);
+    free(path);
+    free(from);
+    free(out);
 }
 
 /* A full disk, simulated by a limit on the size of a file: of the first, a later or any shard. */
@@ -340,7 +353,8 @@ static void full_disk(void)
     signal(SIGXFSZ, SIG_IGN);
     int failed = 0;
     for (rlim_t size = 0; size <= 8192; size += 256) {
-        little = was, little.rlim_cur = size;
+        little = was;
+        little.rlim_cur = size;
         if (size % 512 && mkdir(out, 0777)) exit(2);
         if (setrlimit(RLIMIT_FSIZE, &little)) exit(2);
         const int code = convert(from, "interleaved", out);
@@ -352,7 +366,8 @@ static void full_disk(void)
         empty(out);
     }
     CHECK_THAT(failed > 2, "some disks were full");
-    free(from), free(out);
+    free(from);
+    free(out);
 }
 
 /* More shards than the limit of open files. */
@@ -361,7 +376,8 @@ static void few_files(void)
     struct rlimit was, few;
     make(6);
     if (getrlimit(RLIMIT_NOFILE, &was)) exit(2);
-    few = was, few.rlim_cur = 12;
+    few = was;
+    few.rlim_cur = 12;
     if (setrlimit(RLIMIT_NOFILE, &few)) exit(2);
     const int code = convert(in_home("model"), "interleaved", in_home("out"));
     if (setrlimit(RLIMIT_NOFILE, &was)) exit(2);
@@ -378,7 +394,9 @@ int main(void)
     full_disk();
     few_files();
     for (int i = 0; i < m.count; i++) free(m.data[i]);
-    empty(in_home("model")), unlink(in_home("whole")), unlink(in_home("whole-out"));
+    empty(in_home("model"));
+    unlink(in_home("whole"));
+    unlink(in_home("whole-out"));
     CHECK_THAT(rmdir(home) == 0, "the folder is empty");
     return harness_end();
 }

@@ -57,7 +57,10 @@ static void give_up(const char *what)
 /* A crash, the deadline, or an exit() inside the library. */
 static void die(void)
 {
-    if (now_at.feeding) now_at.feeding = false, give_up("the program ended");
+    if (now_at.feeding) {
+        now_at.feeding = false;
+        give_up("the program ended");
+    }
 }
 static void on_signal(int number)
 {
@@ -233,7 +236,10 @@ static void spliced(void)
         const size_t digits = strspn(header + i, "0123456789");
         for (int k = 0; k < COUNT(numbers); k++)
             if (draw() % THIN == 0)
-                now_at.at = (long)i * 100 + k, splice(i, i + digits, numbers[k]);
+                {
+                    now_at.at = (long)i * 100 + k;
+                    splice(i, i + digits, numbers[k]);
+                }
     }
     end();
     begin("spliced word");
@@ -242,9 +248,15 @@ static void spliced(void)
         size_t letters = 0;
         while (header[i + letters] != '"') letters++;
         for (int k = 0; k < COUNT(words); k++)
-            if (draw() % THIN == 0) now_at.at = (long)i * 100 + k, splice(i, i + letters, words[k]);
+            if (draw() % THIN == 0) {
+                now_at.at = (long)i * 100 + k;
+                splice(i, i + letters, words[k]);
+            }
         if (draw() % (16 * THIN) == 0)
-            now_at.at = (long)i * 100 + 99, splice(i, i + letters, long_word);
+            {
+                now_at.at = (long)i * 100 + 99;
+                splice(i, i + letters, long_word);
+            }
         i += letters + 1;
     }
     end();
@@ -256,7 +268,10 @@ static void spliced(void)
         copy[n] = 0;
         for (int changes = 0, tries = 0; changes < 1 + i % 3 && tries < 1000; tries++) {
             char *c = &copy[draw() % n];
-            if (*c >= '0' && *c <= '9') *c = (char)('0' + draw() % 10), changes++;
+            if (*c >= '0' && *c <= '9') {
+                *c = (char)('0' + draw() % 10);
+                changes++;
+            }
         }
         splice(0, n, copy);
     }
@@ -315,7 +330,8 @@ static void reshaped(void)
                     t[i].shape[k] = k < ones ? 1 : was->shape[k - ones];
                 t[i].rank += ones;
             } else if (change == changes + 3) {
-                t[i].rank = 1, t[i].shape[0] = was->count;
+                t[i].rank = 1;
+                t[i].shape[0] = was->count;
             } else {
                 t[i].type = types[change - changes - 4];
             }

@@ -174,10 +174,12 @@ static unsigned char file[1 << 16];
 static size_t end;
 static uint64_t keys, tensors;
 
-static void put(const void *p, size_t n) { memcpy(file + end, p, n), end += n; }
+static void put(const void *p, size_t n) { memcpy(file + end, p, n);
+end += n; }
 static void put32(uint32_t x) { put(&x, sizeof x); }
 static void put64(uint64_t x) { put(&x, sizeof x); }
-static void put_text(const char *s) { put64(strlen(s)), put(s, strlen(s)); }
+static void put_text(const char *s) { put64(strlen(s));
+put(s, strlen(s)); }
 
 /* Values of a field: some kinds of each type. */
 struct value { const char *name; uint32_t type, of; uint64_t count; double x; const char *text; };
@@ -214,7 +216,8 @@ static void put_value(const struct value *v)
 {
     put32(v->type);
     if (v->type == ARRAY) {
-        put32(v->of), put64(v->count);
+        put32(v->of);
+        put64(v->count);
         for (uint64_t i = 0; i < v->count; i++) {
             if (v->of == STRING) put_text(v->text);
             else put_number(v->of, v->x);
@@ -233,11 +236,20 @@ static void put_key(const char *arch, const char *name)
 struct tensor { const char *name; uint64_t count; uint32_t type; float x; };
 static size_t finish(const struct tensor *t)
 {
-    if (t) put_text(t->name), put32(1), put64(t->count), put32(t->type), put64(0), tensors++;
+    if (t) {
+        put_text(t->name);
+        put32(1);
+        put64(t->count);
+        put32(t->type);
+        put64(0);
+        tensors++;
+    }
     while (end % 32) file[end++] = 0;
     for (uint64_t i = 0; t && i < t->count; i++) put(&t->x, sizeof t->x);
     while (end % 32) file[end++] = 0;
-    memcpy(file, "GGUF\3\0\0", 8), memcpy(file + 8, &tensors, 8), memcpy(file + 16, &keys, 8);
+    memcpy(file, "GGUF\3\0\0", 8);
+    memcpy(file + 8, &tensors, 8);
+    memcpy(file + 16, &keys, 8);
     return end;
 }
 
@@ -248,7 +260,8 @@ static void begin(const char *arch, const char *without, const char *scaling, in
         { "block_count", layers }, { "context_length", 4096 }, { "embedding_length", 512 },
         { "attention.head_count", 8 },
     };
-    end = 24, keys = tensors = 0;
+    end = 24;
+    keys = tensors = 0;
     put_text("general.architecture");
     put_value(&(struct value){ .type = STRING, .text = arch });
     for (size_t i = 0; i < COUNT(usual); i++) {
@@ -306,7 +319,10 @@ static void ggufs(void)
                 turn++;
                 begin(archs[a], fields[f], scalings[turn % COUNT(scalings)],
                       depths[turn / 8 % COUNT(depths)]);
-                if (value) put_key(archs[a], fields[f]), put_value(value);
+                if (value) {
+                    put_key(archs[a], fields[f]);
+                    put_value(value);
+                }
                 const struct tensor *t = turn % 16 ? NULL : &tried[turn / 16 % COUNT(tried)];
                 try_file(file, finish(t), archs[a], fields[f], value ? value->name : "absent");
             }

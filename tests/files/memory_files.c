@@ -127,7 +127,11 @@ int main(void)
     change_kind();
     fail_each("a model's text", parse_model, 4);
     for (int i = 0; i < (int)(sizeof models / sizeof *models); i++)
-        path = models[i], fail_each(path, read_model, 8), fail_reads(path, read_model, 3);
+        {
+            path = models[i];
+            fail_each(path, read_model, 8);
+            fail_reads(path, read_model, 3);
+        }
     unlink(file);
     rmdir(folder);
     return harness_end();

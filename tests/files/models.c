@@ -27,12 +27,18 @@ static int rope(int count, char **argv)
     struct args a;
     const int to[2] = { dup(1), dup(2) };
     fflush(stdout);
-    rewind(out), rewind(err);
+    rewind(out);
+    rewind(err);
     if (ftruncate(fileno(out), 0) || ftruncate(fileno(err), 0)) exit(1);
-    dup2(fileno(out), 1), dup2(fileno(err), 2);
+    dup2(fileno(out), 1);
+    dup2(fileno(err), 2);
     const int code = args_parse(&a, &cmd_rope, count, argv) ? cmd_rope.run(&a) : EXIT_ERROR;
-    fflush(stdout), fflush(stderr);
-    for (int i = 0; i < 2; i++) dup2(to[i], 1 + i), close(to[i]);
+    fflush(stdout);
+    fflush(stderr);
+    for (int i = 0; i < 2; i++) {
+        dup2(to[i], 1 + i);
+        close(to[i]);
+    }
     return code;
 }
 
@@ -60,7 +66,10 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
         loci_error e;
         const loci_desc d = LOCI_DESC(.encoding = text[i], .stage = LOCI_ROTATE, .heads = 1,
                                       .dim = dim);
-        if (loci_plan_create(&plan, &d, &e)) return printf("models: %s\n", e.text), false;
+        if (loci_plan_create(&plan, &d, &e)) {
+            printf("models: %s\n", e.text);
+            return false;
+        }
         n[i] = loci_frequencies(plan, w[i], ROOM, &m[i]);
         loci_plan_destroy(plan);
     }
@@ -81,7 +90,8 @@ static void check_query(const char *path, const json_t *query)
     json_array_foreach(json_object_get(query, "args"), i, v)
         if (n < 16) argv[n++] = (char *)json_string_value(v);
     const int code = rope(n, argv);
-    rewind(out), rewind(err);
+    rewind(out);
+    rewind(err);
     if (fread(said, 1, sizeof said - 1, err) == 0) said[0] = 0;
     json_t *got = code ? NULL : json_loadf(out, 0, NULL);
     CHECK_THAT(got, "%s: exit code %d, %s", path, code, said);
@@ -769,7 +779,8 @@ static void check_long(void)
 int main(void)
 {
     static const char *const folders[] = { "tests/cases/rope", "tests/cases/models" };
-    out = scratch_file(), err = scratch_file();
+    out = scratch_file();
+    err = scratch_file();
     if (!out || !err) return 2;
     for (int f = 0; f < COUNT(folders); f++) {
         struct dirent *entry;
@@ -787,6 +798,7 @@ int main(void)
     check_wide_head();
     check_long();
     for (int i = 0; i < COUNT(broken); i++) check_broken(broken[i].json, broken[i].says);
-    fclose(out), fclose(err);
+    fclose(out);
+    fclose(err);
     return harness_end();
 }

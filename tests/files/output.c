@@ -171,10 +171,13 @@ static void links(void)
     CHECK_THAT(written("through/target", 'c') && holds("folder/target", 'c'),
                "and through folders: through");
     refused("loop", "symbolic links");
-    unlink("folder/none"), unlink("folder/again"), unlink("folder/target");
+    unlink("folder/none");
+    unlink("folder/again");
+    unlink("folder/target");
 
     /* existing temporary names have no effect */
-    put("old", 'o', 0644), put("old.loci-tmp", 't', 0644);
+    put("old", 'o', 0644);
+    put("old.loci-tmp", 't', 0644);
     if (link("old", "hard")) exit(2);
     CHECK_THAT(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'),
                "another name of the old file stays the old file: hard");
@@ -186,7 +189,8 @@ static void same_files(void)
     loci_error e;
     char whole[SCRATCH + 8];
     snprintf(whole, sizeof whole, "%s/in", folder);
-    put("in", 'i', 0644), put("other", 'i', 0644);
+    put("in", 'i', 0644);
+    put("other", 'i', 0644);
     if (link("in", "hard") || symlink("in", "link")) exit(2);
     const char *const read[] = { "missing", "other", "in" };
     const char *const names[] = { "in", "./in", whole, "hard", "link" };
@@ -202,7 +206,8 @@ static void no_permission(void)
 {
     const bool root = geteuid() == 0;
     if (mkdir("closed", 0755)) exit(2);
-    put("closed/old", 'o', 0666), put("locked", 'o', 0444);
+    put("closed/old", 'o', 0666);
+    put("locked", 'o', 0444);
     if (chmod("closed", 0555) || (root && seteuid(NOBODY))) exit(2);
     refused("closed/old", "cannot write into its folder: Permission denied");
     refused("closed/new", "cannot write into its folder: Permission denied");
@@ -223,7 +228,8 @@ static void full_disk(void)
     put("old", 'o', 0600);
     getrlimit(RLIMIT_FSIZE, &was);
     signal(SIGXFSZ, SIG_IGN);
-    little = was, little.rlim_cur = SIZE / 2;
+    little = was;
+    little.rlim_cur = SIZE / 2;
     setrlimit(RLIMIT_FSIZE, &little);
     CHECK_THAT(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG
                && strstr(e.text, "cannot write"), "a full disk: %s", e.text);
@@ -272,7 +278,10 @@ static void at_once(void)
                                                    && count == SIZE);
         for (int i = 0; i < 2; i++)
             if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i])
-                child[i] = 0, running--;
+                {
+                    child[i] = 0;
+                    running--;
+                }
     }
     CHECK_THAT(bad == 0 && status[0] == 0 && status[1] == 0,
                "two programs write one file: both finish, and none sees a mixture");

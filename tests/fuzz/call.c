@@ -38,7 +38,9 @@ static bool one_in(unsigned n) { return below(256) >= 256 - 256 / n; }
 static uint64_t state;
 static double uniform(void)              /* -1 .. 1, exact in bf16 */
 {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
     return ((double)(state >> 58) - 31.5) / 32;
 }
 
@@ -72,9 +74,11 @@ static void give_back(void)
     for (int i = 0; i < block_count; i++) {
         for (size_t k = blocks[i].bytes; k < (blocks[i].bytes + 127) / 64 * 64; k++)
             if (blocks[i].p[k] != 0xff)
-                fprintf(stderr, "byte %zu behind %zu of block %d was written\n", k, blocks[i].bytes,
-                        i),
+                {
+                    fprintf(stderr, "byte %zu behind %zu of block %d was written\n", k, blocks[i].bytes,
+                        i);
                     abort();
+                }
         free(blocks[i].p);
     }
     block_count = 0;
@@ -187,9 +191,18 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
             store(v->data, dtype,
                   (size_t)(n / L / H * batch + n / L % H * head + n % L * row + w),
                   a->exact[n * W + w]);
-    if (in && one_in(40)) v->row = -v->row - (v->row == 0), p->dull = false;
-    if (one_in(60)) v->batch = PTRDIFF_MAX / 2, p->dull = false;
-    if (one_in(60)) v->data = NULL, p->dull = false;
+    if (in && one_in(40)) {
+        v->row = -v->row - (v->row == 0);
+        p->dull = false;
+    }
+    if (one_in(60)) {
+        v->batch = PTRDIFF_MAX / 2;
+        p->dull = false;
+    }
+    if (one_in(60)) {
+        v->data = NULL;
+        p->dull = false;
+    }
 }
 static double number(const struct array *a, loci_dtype dtype, ptrdiff_t n, ptrdiff_t w)
 {
@@ -210,7 +223,10 @@ static int64_t *list_of(struct problem *p, ptrdiff_t n, int64_t from, int64_t st
 {
     int64_t *list = alloc((size_t)n * sizeof *list);
     for (ptrdiff_t i = 0; i < n; i++) list[i] = from + step * i;
-    if (n && one_in(12)) list[below((unsigned)n)] = anything(), p->dull = false;
+    if (n && one_in(12)) {
+        list[below((unsigned)n)] = anything();
+        p->dull = false;
+    }
     return list;
 }
 static void choose_places(struct problem *p)
@@ -232,13 +248,19 @@ static void choose_places(struct problem *p)
         const ptrdiff_t unit = 1 + (ptrdiff_t)below(20);
         for (ptrdiff_t i = 0; i < each * Lq; i++) q[i] = i % (Lq ? Lq : 1) / unit - one_in(30);
         for (ptrdiff_t i = 0; i < each * Lk; i++) k[i] = i % (Lk ? Lk : 1) / unit;
-        c->q_seg = q, c->k_seg = k;
+        c->q_seg = q;
+        c->k_seg = k;
     } else if (one_in(6)) {
         c->k_lens = list_of(p, c->batch, Lk > 2 ? Lk - 2 : Lk, 0);
     } else if (one_in(6) && c->batch == 1) {
         int64_t *q = list_of(p, 3, 0, 0), *k = list_of(p, 3, 0, 0);
-        q[1] = Lq / 2, q[2] = Lq, k[1] = Lk / 3, k[2] = Lk;
-        c->q_starts = q, c->k_starts = k, c->sequences = 2;
+        q[1] = Lq / 2;
+        q[2] = Lq;
+        k[1] = Lk / 3;
+        k[2] = Lk;
+        c->q_starts = q;
+        c->k_starts = k;
+        c->sequences = 2;
         if (one_in(12)) q[1] = anything();
     }
     if (one_in(8)) {
@@ -266,9 +288,11 @@ static void choose_mask(struct problem *p)
     c->mask.data = c->mask_kind == LOCI_MASK_SEEN ? (void *)bytes : numbers;
     p->exact.mask.data = c->mask_kind == LOCI_MASK_SEEN ? (void *)bytes : (void *)m->exact;
     if (shared && c->mask.data)
-        c->mask.row = p->exact.mask.row = m->n[3],
-        c->mask.head = c->mask.batch = LOCI_BROADCAST,
-        p->exact.mask.head = p->exact.mask.batch = LOCI_BROADCAST;
+        {
+            c->mask.row = p->exact.mask.row = m->n[3];
+            c->mask.head = c->mask.batch = LOCI_BROADCAST;
+            p->exact.mask.head = p->exact.mask.batch = LOCI_BROADCAST;
+        }
     if (one_in(24)) c->mask_kind = (loci_mask)below(5);
 }
 
@@ -297,7 +321,10 @@ static void choose_pages(struct problem *p)
     p->pages = (loci_pages){ table, length, n };
     if (one_in(16)) table[below((unsigned)all)] = -1;
     const int64_t other = anything();
-    if (one_in(16)) p->pages.length = (ptrdiff_t)(other > 0 ? -other : other), p->dull = false;
+    if (one_in(16)) {
+        p->pages.length = (ptrdiff_t)(other > 0 ? -other : other);
+        p->dull = false;
+    }
     c->pages = &p->pages;
 }
 
@@ -319,7 +346,9 @@ static void choose_host(struct problem *p)
         c->host = &p->host;
     }
     if (!one_in(8)) return;
-    p->host.cancelled = asks, p->host.user = p, p->cancel_at = 1 + below(30);
+    p->host.cancelled = asks;
+    p->host.user = p;
+    p->cancel_at = 1 + below(30);
     c->host = &p->host;
 }
 
@@ -342,8 +371,10 @@ static void choose_tensors(struct problem *p, const loci_plan *plan)
         const loci_tensor *t = &p->tensor[i];
         const size_t n = p->count[i] = count_of(t, &p->call);
         const loci_dtype real = real_of(p);
-        p->data[i] = alloc(n * size_of(real)), p->ddata[i] = alloc(n * size_of(real));
-        p->exact_data[i] = alloc(n * sizeof(double)), p->exact_ddata[i] = alloc(n * sizeof(double));
+        p->data[i] = alloc(n * size_of(real));
+        p->ddata[i] = alloc(n * size_of(real));
+        p->exact_data[i] = alloc(n * sizeof(double));
+        p->exact_ddata[i] = alloc(n * sizeof(double));
         memset(p->data[i], 0, n * size_of(real));
         if (t->role != LOCI_INPUT) loci_tensor_init(plan, i, 1, p->data[i]);
         for (size_t k = 0; k < n; k++) {
@@ -439,17 +470,26 @@ static void judge(struct problem *p)
     loci_call *c = &p->exact;
     const void *mask = c->mask.data;
     const loci_view m = c->mask;
-    d.dtype = LOCI_F64, d.isa = NULL;
+    d.dtype = LOCI_F64;
+    d.isa = NULL;
     if (p->cached) d.keys_rotated = 0;
     FUZZ_CHECK(!loci_plan_create(&exact, &d, &e));
     *c = p->call;
-    c->mask = m, c->mask.data = (void *)mask;
-    c->q = (loci_view){ .data = p->q.exact }, c->k = (loci_view){ .data = p->k.exact };
-    c->v = (loci_view){ .data = p->v.exact }, c->o = (loci_view){ .data = p->o.exact };
-    c->host = NULL, c->work_bytes = c->tables_bytes = 0, c->pages = NULL, c->cache = NULL;
+    c->mask = m;
+    c->mask.data = (void *)mask;
+    c->q = (loci_view){ .data = p->q.exact };
+    c->k = (loci_view){ .data = p->k.exact };
+    c->v = (loci_view){ .data = p->v.exact };
+    c->o = (loci_view){ .data = p->o.exact };
+    c->host = NULL;
+    c->work_bytes = c->tables_bytes = 0;
+    c->pages = NULL;
+    c->cache = NULL;
     c->k_len = p->k.n[2];
     double *lse = alloc(p->rows * sizeof *lse), *rem = alloc(p->rows * sizeof *rem);
-    c->lse = p->call.lse ? lse : NULL, c->rem = p->call.rem ? rem : NULL, c->ae = NULL;
+    c->lse = p->call.lse ? lse : NULL;
+    c->rem = p->call.rem ? rem : NULL;
+    c->ae = NULL;
     c->tensors = (const void *const *)p->exact_data;
     loci_grad *g = &p->exact_grad;
     *g = (loci_grad)LOCI_GRAD(.dout.data = p->dout.exact, .dq.data = p->dq.exact,
@@ -465,7 +505,8 @@ static void judge(struct problem *p)
     compare_list(p, "lse", p->call.lse, lse, p->rows, bound);
     compare_list(p, "rem", p->call.rem, rem, p->rows, bound);
     if (!p->backward) return;
-    compare_array(p, "dq", &p->dq, back), compare_array(p, "dk", &p->dk, back);
+    compare_array(p, "dq", &p->dq, back);
+    compare_array(p, "dk", &p->dk, back);
     compare_array(p, "dv", &p->dv, back);
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].role != LOCI_FIXED)
@@ -486,9 +527,11 @@ static uint64_t hash(const struct problem *p)
 {
     const size_t real = size_of(real_of(p));
     uint64_t h = hash_of(p->o.view.data, p->o.bytes, 1);
-    h = hash_of(p->call.lse, p->rows * real, h), h = hash_of(p->call.rem, p->rows * real, h);
+    h = hash_of(p->call.lse, p->rows * real, h);
+    h = hash_of(p->call.rem, p->rows * real, h);
     if (!p->backward) return h;
-    h = hash_of(p->dq.view.data, p->dq.bytes, h), h = hash_of(p->dk.view.data, p->dk.bytes, h);
+    h = hash_of(p->dq.view.data, p->dq.bytes, h);
+    h = hash_of(p->dk.view.data, p->dk.bytes, h);
     h = hash_of(p->dv.view.data, p->dv.bytes, h);
     for (int i = 0; i < p->tensors; i++) h = hash_of(p->ddata[i], p->count[i] * real, h);
     return h;
@@ -587,22 +630,37 @@ static void make_call(struct problem *p)
     p->k = array(c->batch, d->kv_heads, c->k_len, d->dim);
     p->v = array(c->batch, d->kv_heads, c->k_len, value);
     p->o = array(c->batch, d->heads, c->q_len, value);
-    lay_out(p, &p->q, dtype, true), lay_out(p, &p->k, dtype, true), lay_out(p, &p->v, dtype, true);
+    lay_out(p, &p->q, dtype, true);
+    lay_out(p, &p->k, dtype, true);
+    lay_out(p, &p->v, dtype, true);
     lay_out(p, &p->o, dtype, false);
-    c->q = p->q.view, c->k = p->k.view, c->v = p->v.view, c->o = p->o.view;
+    c->q = p->q.view;
+    c->k = p->k.view;
+    c->v = p->v.view;
+    c->o = p->o.view;
     if (p->backward || one_in(2)) c->lse = alloc(p->rows * size_of(real_of(p)));
     if (p->backward || one_in(2)) c->rem = alloc(p->rows * size_of(real_of(p)));
     choose_places(p);
     choose_mask(p);
     choose_pages(p);
     choose_host(p);
-    if (one_in(60)) c->q_len = (ptrdiff_t)anything(), p->dull = false;
-    if (one_in(60)) c->batch = (ptrdiff_t)anything(), p->dull = false;
+    if (one_in(60)) {
+        c->q_len = (ptrdiff_t)anything();
+        p->dull = false;
+    }
+    if (one_in(60)) {
+        c->batch = (ptrdiff_t)anything();
+        p->dull = false;
+    }
     if (!p->backward) return;
     p->dout = array(p->o.n[0], p->o.n[1], p->o.n[2], p->o.n[3]);
-    p->dq = p->q, p->dk = p->k, p->dv = p->v;
-    lay_out(p, &p->dout, dtype, true), lay_out(p, &p->dq, dtype, false);
-    lay_out(p, &p->dk, dtype, false), lay_out(p, &p->dv, dtype, false);
+    p->dq = p->q;
+    p->dk = p->k;
+    p->dv = p->v;
+    lay_out(p, &p->dout, dtype, true);
+    lay_out(p, &p->dq, dtype, false);
+    lay_out(p, &p->dk, dtype, false);
+    lay_out(p, &p->dv, dtype, false);
     p->grad = (loci_grad)LOCI_GRAD(.dout = p->dout.view, .dq = p->dq.view, .dk = p->dk.view,
                                    .dv = p->dv.view, .dtensors = (void *const *)p->ddata);
 }
@@ -618,7 +676,9 @@ static bool fill_cache(struct problem *p, const loci_plan *plan, const void *tab
     const size_t bytes = loci_cache_size(plan, c->batch, Lk + 3);
     if (!bytes) return false;
     FUZZ_CHECK(!loci_cache_create(&cache, plan, c->batch, Lk + 3, 0, alloc(bytes), &e));
-    one.cache = cache, one.host = NULL, one.error = &e;
+    one.cache = cache;
+    one.host = NULL;
+    one.error = &e;
     for (int part = 0; part < 2; part++) {
         const ptrdiff_t from = part ? first : 0, n = part ? Lk - first : first;
         struct array *const of[] = { &p->k, &p->v };
@@ -637,7 +697,9 @@ static bool fill_cache(struct problem *p, const loci_plan *plan, const void *tab
             return false;
         }
     }
-    c->cache = cache, c->k_len = 0, p->cached = true;
+    c->cache = cache;
+    c->k_len = 0;
+    p->cached = true;
     return true;
 }
 static bool cacheable(const struct problem *p)
@@ -658,7 +720,8 @@ static void attend(struct problem *p, loci_plan *plan)
         loci_call wrong = *c;
         wrong.q_pos = wrong.k_pos = wrong.q_seg = wrong.k_seg = wrong.k_lens = NULL;
         wrong.q_starts = wrong.k_starts = wrong.k_first = wrong.k_last = NULL;
-        wrong.pages = NULL, wrong.mask_kind = LOCI_NO_MASK;
+        wrong.pages = NULL;
+        wrong.mask_kind = LOCI_NO_MASK;
         FUZZ_CHECK(loci_forward(plan, NULL, NULL, &wrong) != LOCI_OK);
         return;
     }
@@ -696,7 +759,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct problem *p = calloc(1, sizeof *p);
     FUZZ_CHECK(p != NULL);
-    at = data, end = data + size;
+    at = data;
+    end = data + size;
     state = UINT64_C(0x9e3779b97f4a7c15) ^ (below(65536) + 1);
     p->dull = true;
     choose_text(p);
@@ -725,10 +789,14 @@ void fuzz_seeds(void (*add)(const void *, size_t))
     uint64_t dice = 1;
     for (unsigned i = 0; i < 60; i++) {
         for (size_t k = 0; k < sizeof bytes; k++) {
-            dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
             bytes[k] = (unsigned char)(i < 40 && k > 3 ? (dice >> 20) % 200 : dice >> 20);
         }
-        bytes[0] = (unsigned char)i, bytes[1] = 0, bytes[2] = (unsigned char)i;
+        bytes[0] = (unsigned char)i;
+        bytes[1] = 0;
+        bytes[2] = (unsigned char)i;
         add(bytes, sizeof bytes);
     }
 }

@@ -44,10 +44,15 @@ static void write_file(const char *path, int count, const struct tensor *from)
     loci_error e;
     size_t bytes[3];
     for (int i = 0; i < count; i++) {
-        t[i].name = (char *)from[i].name, t[i].type = ST_F32, t[i].rank = from[i].rank;
+        t[i].name = (char *)from[i].name;
+        t[i].type = ST_F32;
+        t[i].rank = from[i].rank;
         bytes[i] = sizeof(float);
         for (int k = 0; k < t[i].rank; k++)
-            t[i].shape[k] = from[i].shape[k], bytes[i] *= (size_t)from[i].shape[k];
+            {
+                t[i].shape[k] = from[i].shape[k];
+                bytes[i] *= (size_t)from[i].shape[k];
+            }
     }
     loci_status s = loci_safetensors_begin(&w, path, count, t, 0, NULL, &e);
     for (int i = 0; i < count && !s; i++) s = loci_safetensors_put(&w, from[i].x, bytes[i], &e);

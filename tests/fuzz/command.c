@@ -30,8 +30,10 @@ static void make_places(void)
 {
     char folder[SCRATCH];
     if (places.paths[0][0]) return;
-    places.file = in_memory("file"), places.config = in_memory("config");
-    places.said = in_memory("said"), places.printed = in_memory("printed");
+    places.file = in_memory("file");
+    places.config = in_memory("config");
+    places.said = in_memory("said");
+    places.printed = in_memory("printed");
     snprintf(places.paths[0], sizeof places.paths[0], "/proc/self/fd/%d", places.file);
     snprintf(places.paths[1], sizeof places.paths[1], "/proc/self/fd/%d", places.config);
     scratch(folder, "command");
@@ -69,7 +71,8 @@ bool input_open(struct input *in, const uint8_t *data, size_t size)
 }
 void input_close(struct input *in)
 {
-    unlink(in->out), unlink(in->back);
+    unlink(in->out);
+    unlink(in->back);
 }
 const char *input_value(const struct input *in, const char *option)
 {
@@ -101,12 +104,15 @@ int run_command(const struct command *command, const struct input *in)
         streams[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     }
     if (ftruncate(places.said, 0) || ftruncate(places.printed, 0)) exit(2);
-    lseek(places.said, 0, SEEK_SET), lseek(places.printed, 0, SEEK_SET);
-    dup2(places.printed, STDOUT_FILENO), dup2(places.said, STDERR_FILENO);
+    lseek(places.said, 0, SEEK_SET);
+    lseek(places.printed, 0, SEEK_SET);
+    dup2(places.printed, STDOUT_FILENO);
+    dup2(places.said, STDERR_FILENO);
     const bool parsed = args_parse(&a, command, in->count, argv);
     const int code = !parsed ? EXIT_ERROR : a.help ? EXIT_DONE : command->run(&a);
     fflush(stdout);
-    dup2(streams[0], STDOUT_FILENO), dup2(streams[1], STDERR_FILENO);
+    dup2(streams[0], STDOUT_FILENO);
+    dup2(streams[1], STDERR_FILENO);
 
     char said[8192];
     const ssize_t n = pread(places.said, said, sizeof said - 1, 0);

@@ -31,7 +31,8 @@ static void compare(const char *path, const char *other, bool same)
         FUZZ_CHECK(sum[0] == sum[1]);
         free(bytes);
     }
-    loci_safetensors_close(&a), loci_safetensors_close(&b);
+    loci_safetensors_close(&a);
+    loci_safetensors_close(&b);
 }
 
 /* Converts OUT to BACK, with the other pairing.  All other arguments stay. */
@@ -106,7 +107,10 @@ static void make_weights(const char *path, bool more)
         ptrdiff_t n = loci_safetensors_type_size(t[i].type);
         for (int k = 0; k < t[i].rank; k++) n *= t[i].shape[k];
         for (; n > 0 && !s; n--)
-            x = (unsigned char)(x * 5 + 1), s = loci_safetensors_put(&w, &x, 1, &e);
+            {
+                x = (unsigned char)(x * 5 + 1);
+                s = loci_safetensors_put(&w, &x, 1, &e);
+            }
     }
     if (loci_safetensors_end(&w, s, &e)) exit(2);
 }

@@ -59,7 +59,9 @@ static void add(const void *data, size_t n)
 static uint64_t draw(void)
 {
     static uint64_t state = 0x9e3779b97f4a7c15;
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
     return state;
 }
 static size_t below(size_t n) { return n ? (size_t)(draw() % n) : 0; }
@@ -205,7 +207,10 @@ static int write_seeds(const char *folder)
         snprintf(path, sizeof path, "%s/seed-%03d", folder, i);
         FILE *f = fopen(path, "wb");
         if (!f || fwrite(seeds[i].data, 1, seeds[i].size, f) != seeds[i].size || fclose(f))
-            return fprintf(stderr, "fuzz: %s cannot be written\n", path), 1;
+            {
+                fprintf(stderr, "fuzz: %s cannot be written\n", path);
+                return 1;
+            }
     }
     return 0;
 }
@@ -214,7 +219,10 @@ static int feed_files(int n, char **paths)
     static unsigned char data[MOST_BYTES];
     for (int i = 0; i < n; i++) {
         FILE *f = fopen(paths[i], "rb");
-        if (!f) return fprintf(stderr, "fuzz: %s cannot be read\n", paths[i]), 1;
+        if (!f) {
+            fprintf(stderr, "fuzz: %s cannot be read\n", paths[i]);
+            return 1;
+        }
         const size_t bytes = fread(data, 1, sizeof data, f);
         fclose(f);
         feed(data, bytes);
@@ -251,7 +259,10 @@ int main(int argc, char **argv)
     fuzz_seeds(add);
     add_kept(argv[0]);
     if (argc > 2 && !strcmp(argv[1], "--seeds")) return write_seeds(argv[2]);
-    if (seed_count == 0) return printf("fuzz: no seeds\n0 passed, 1 failed\n"), 1;
+    if (seed_count == 0) {
+        printf("fuzz: no seeds\n0 passed, 1 failed\n");
+        return 1;
+    }
     for (int i = 0; i < seed_count; i++) feed(seeds[i].data, seeds[i].size);
     for (const double end = spent() + seconds;
          LOCI_PLANTED ? inputs < FOUND_WITHIN : spent() < end;) {

@@ -106,7 +106,10 @@ static void round_to_dtype(double *x, size_t count, loci_dtype dtype)
 {
     unsigned char one[8];
     for (size_t i = 0; x && i < count; i++)
-        store_stored(one, dtype, 0, x[i]), x[i] = load_stored(one, dtype, 0);
+        {
+            store_stored(one, dtype, 0, x[i]);
+            x[i] = load_stored(one, dtype, 0);
+        }
 }
 static loci_view whole(void *x) { return (loci_view){ .data = x }; }
 static size_t rows(const struct problem *p, bool query)
@@ -123,8 +126,11 @@ static void draw_shape(struct problem *p)
     static const int dims[] = { 6, 8, 10, 12, 16, 24, 32, 64 };
     const bool small = roll(4) != 0;
     loci_desc *d = &p->desc;
-    p->Hkv = 1 + roll(2), p->H = p->Hkv * (1 + roll(3)), p->B = 1 + roll(2);
-    p->D = walk_dim(p->text, dims[roll(small ? 5 : 8)]), p->Dv = roll(3) ? p->D : 1 + roll(12);
+    p->Hkv = 1 + roll(2);
+    p->H = p->Hkv * (1 + roll(3));
+    p->B = 1 + roll(2);
+    p->D = walk_dim(p->text, dims[roll(small ? 5 : 8)]);
+    p->Dv = roll(3) ? p->D : 1 + roll(12);
     p->decode = roll(3) == 0;
     p->Lk = 1 + roll(p->decode ? (roll(4) ? 300 : LOCI_SLOW ? 300 : 6000) : small ? 24 : 100);
     /* the definition sums in double */
@@ -134,9 +140,16 @@ static void draw_shape(struct problem *p)
     if (LOCI_SLOW && p->Lk > 40) p->Lk = 40;
     p->Lq = p->decode ? 1 + roll(2) : roll(3) ? p->Lk : 1 + roll((int)p->Lk);
     if (p->Lq > p->Lk) p->Lq = p->Lk;
-    if (p->Lk > 300) p->D = walk_dim(p->text, 6), p->H = p->Hkv = 1, p->B = 1;
+    if (p->Lk > 300) {
+        p->D = walk_dim(p->text, 6);
+        p->H = p->Hkv = 1;
+        p->B = 1;
+    }
     if (strstr(p->text, "gates=v")) p->Dv = p->D;
-    d->heads = p->H, d->kv_heads = p->Hkv, d->dim = p->D, d->value_dim = p->Dv;
+    d->heads = p->H;
+    d->kv_heads = p->Hkv;
+    d->dim = p->D;
+    d->value_dim = p->Dv;
     d->full = !walk_causal_only(p->text) && roll(3) == 0;
     if (roll(3) == 0) d->window_left = 1 + roll((int)p->Lk);
     if (d->full && roll(3) == 0) d->window_right = 1 + roll((int)p->Lk);
@@ -174,7 +187,8 @@ static void place(struct problem *p)
         /* gaps: mostly none, sometimes half of the remaining range */
         const int64_t gap = p->regime != FAR || mem < 2 || roll(8) ? 0
             : (int64_t)((uniform() + 1) / 4 * (double)mem);
-        at += 1 + gap, mem -= gap;
+        at += 1 + gap;
+        mem -= gap;
     }
     for (ptrdiff_t i = 0; i < p->Lq; i++) p->q_pos[i] = p->k_pos[p->Lk - p->Lq + i];
     if (p->axes < 2) return;
@@ -234,13 +248,19 @@ static void draw_rows(struct problem *p)
     case SCALES:
         for (int i = 2; i < 4; i++) by[i] = half ? power_of_ten(-4, 2)
             : power_of_ten(p->dtype == LOCI_F64 ? -60 : -15, 4);
-        if (roll(3) == 0 && !half) by[2] = power_of_ten(-30, 4), by[3] = 1;
+        if (roll(3) == 0 && !half) {
+            by[2] = power_of_ten(-30, 4);
+            by[3] = 1;
+        }
         break;
     default: break;
     }
-    p->q = numbers(p, nq, by[0]), p->k = numbers(p, nk, by[1]);
-    p->v = numbers(p, nv, by[2]), p->dout = numbers(p, no, by[3]);
-    p->dlse = numbers(p, rows(p, true), by[3]), p->drem = numbers(p, rows(p, true), by[3]);
+    p->q = numbers(p, nq, by[0]);
+    p->k = numbers(p, nk, by[1]);
+    p->v = numbers(p, nv, by[2]);
+    p->dout = numbers(p, no, by[3]);
+    p->dlse = numbers(p, rows(p, true), by[3]);
+    p->drem = numbers(p, rows(p, true), by[3]);
     p->dae = numbers(p, rows(p, true) * (size_t)p->D, by[3]);
     if (p->regime == EQUAL_ROWS)
         for (size_t i = (size_t)p->D; i < nk; i++) p->k[i] = p->k[i - (size_t)p->D];
@@ -252,9 +272,11 @@ static void draw_rows(struct problem *p)
         for (size_t i = 0; i < nq; i++) p->q[i] = fabs(p->q[i]);
         for (int c = 0; c < p->D; c++) p->k[j + (size_t)c] = size;
     }
-    round_to_dtype(p->q, nq, p->dtype), round_to_dtype(p->k, nk, p->dtype),
-        round_to_dtype(p->v, nv, p->dtype);
-    round_to_dtype(p->dout, no, p->dtype), round_to_dtype(p->dlse, rows(p, true), real(p));
+    round_to_dtype(p->q, nq, p->dtype);
+    round_to_dtype(p->k, nk, p->dtype);
+    round_to_dtype(p->v, nv, p->dtype);
+    round_to_dtype(p->dout, no, p->dtype);
+    round_to_dtype(p->dlse, rows(p, true), real(p));
     round_to_dtype(p->drem, rows(p, true), real(p));
     round_to_dtype(p->dae, rows(p, true) * (size_t)p->D, real(p));
 }
@@ -294,14 +316,18 @@ static bool draw(struct problem *p, const char *text, uint64_t seed)
                                         LOCI_BF16, LOCI_F16 };
     const char *isas[8];
     memset(p, 0, sizeof *p);
-    p->text = text, p->seed = seed;
+    p->text = text;
+    p->seed = seed;
     state = seed * 0x9e3779b97f4a7c15u;
     for (const char *c = text; *c; c++) state = (state ^ (unsigned char)*c) * 0x100000001b3u;
-    p->regime = (enum regime)roll(REGIMES), p->dtype = kinds[roll(7)];
+    p->regime = (enum regime)roll(REGIMES);
+    p->dtype = kinds[roll(7)];
     p->isa = isas[roll(loci_isas(isas, 8))];
     draw_shape(p);
-    p->desc.size = sizeof p->desc, p->desc.encoding = text;
-    p->desc.dtype = p->dtype, p->desc.max_len = p->Lk;
+    p->desc.size = sizeof p->desc;
+    p->desc.encoding = text;
+    p->desc.dtype = p->dtype;
+    p->desc.max_len = p->Lk;
     p->cache = p->decode && p->dtype <= LOCI_F64 && roll(2);
     p->desc.isa = p->isa;
     loci_desc d = p->desc;
@@ -318,7 +344,10 @@ static bool draw(struct problem *p, const char *text, uint64_t seed)
         leave(p);
         return false;
     }
-    place(p), draw_tensors(p), draw_rows(p), draw_mask(p);
+    place(p);
+    draw_tensors(p);
+    draw_rows(p);
+    draw_mask(p);
     return true;
 }
 
@@ -383,7 +412,10 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
             ? p->Lk - p->Lq : cuts[n + 1] - from;
         if (count <= 0) continue;
         const void *pieces[WALK_TENSORS];
-        call = c, call.cache = cache, call.k_len = count, call.tensors = pieces;
+        call = c;
+        call.cache = cache;
+        call.k_len = count;
+        call.tensors = pieces;
         call.k = (loci_view){ (char *)c.k.data + (size_t)(from * p->D) * size,
                               p->Hkv * p->Lk * p->D, p->Lk * p->D, p->D };
         call.v = (loci_view){ (char *)c.v.data + (size_t)(from * p->Dv) * size,
@@ -440,7 +472,8 @@ static loci_status measure(struct problem *p, struct measured *m, loci_error *e)
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, !p->decode));
     if (!status) status = loci_forward(p->plan, tables, work, &p->call);
     if (status || p->decode) return status;
-    m->dq = stored(p, NULL, nq, p->dtype), m->dk = stored(p, NULL, nk, p->dtype);
+    m->dq = stored(p, NULL, nq, p->dtype);
+    m->dk = stored(p, NULL, nk, p->dtype);
     m->dv = stored(p, NULL, nv, p->dtype);
     loci_grad g = LOCI_GRAD(.dout = whole(stored(p, p->dout, no, p->dtype)), .dq = whole(m->dq),
                             .dk = whole(m->dk), .dv = whole(m->dv), .dtensors = m->dtensors);
@@ -467,7 +500,9 @@ static loci_status know(struct problem *p, struct exact *x, struct exact *b, loc
         *(stick ? &y->rem : &y->lse) = numbers(p, rows(p, true), 0);
         if (p->plan->states) y->ae = numbers(p, nq, 0);
         if (p->decode) continue;
-        y->dq = numbers(p, nq, 0), y->dk = numbers(p, nk, 0), y->dv = numbers(p, nv, 0);
+        y->dq = numbers(p, nq, 0);
+        y->dk = numbers(p, nk, 0);
+        y->dv = numbers(p, nv, 0);
         for (int t = 0; t < p->tensors; t++)
             if (p->tensor[t].role != LOCI_FIXED) y->dtensors[t] = numbers(p, p->count[t], 0);
     }
@@ -477,7 +512,10 @@ static loci_status know(struct problem *p, struct exact *x, struct exact *b, loc
                             .q_coord = p->q_coord, .k_coord = p->k_coord,
                             .tensors = (const void *const *)p->data, .error = e,
                             .mask_kind = p->mask_kind);
-    if (p->mask_kind) c.size = sizeof c, c.mask = mask_view(p, p->mask);
+    if (p->mask_kind) {
+        c.size = sizeof c;
+        c.mask = mask_view(p, p->mask);
+    }
     loci_grad g = LOCI_GRAD(.dout = whole(p->dout), .dq = whole(x->dq), .dk = whole(x->dk),
                             .dv = whole(x->dv), .dtensors = (void *const *)x->dtensors);
     if (stick) g.drem = p->drem;
@@ -532,13 +570,18 @@ static void compare(struct record *r, const struct problem *p, enum output what,
             c = off <= 0 ? 0 : off / (u * budget[i]);
         }
         w->elements++;
-        if (!(c <= most)) most = isnan(c) ? INFINITY : c, at = i;
+        if (!(c <= most)) {
+            most = isnan(c) ? INFINITY : c;
+            at = i;
+        }
     }
     if (aloud && count)
         printf("%-8s %-12s C %-9.3g at %zu: %.9g, exactly %.9g, budget %.3g\n", outputs[what], name,
                most, at, load_stored(got, dtype, (ptrdiff_t)at), want[at], budget[at]);
     if (!(most <= w->c)) {
-        w->c = most, w->seed = p->seed, w->regime = p->regime;
+        w->c = most;
+        w->seed = p->seed;
+        w->regime = p->regime;
         snprintf(w->text, sizeof w->text, "%s", p->text);
     }
 }
@@ -632,7 +675,8 @@ static bool promised(const char *name, double *c)
         found = at != NULL;
         for (int n = PROMISES; n-- > 0 && found;) {
             while (at > line && at[-1] != '|') at--;
-            c[n] = strtod(at, NULL), at--;
+            c[n] = strtod(at, NULL);
+            at--;
             found = c[n] > 0;
         }
     }
@@ -738,6 +782,9 @@ int main(int argc, char **argv)
         if (longer && records[i].problems) print_worst(&records[i]);
         if (!table && records[i].problems) keep_promises(&records[i]);
     }
-    if (table) print_table(), harness_pass();
+    if (table) {
+        print_table();
+        harness_pass();
+    }
     return harness_end();
 }

@@ -56,11 +56,17 @@ static void laws(const char *isa)
     for (int i = 0; i < N; i++) x[i] = (float)walk_uniform();
     for (int i = 0; i < L; i++) at[i] = walk_coordinate(500);
 
-    for (int i = 0; i < L; i++) coord[i] = at[i], coord[L + i] = 0;
+    for (int i = 0; i < L; i++) {
+        coord[i] = at[i];
+        coord[L + i] = 0;
+    }
     turn("rope2d", isa, coord, NULL, x, y);
     turn("rope:pairing=interleaved,dim=12,base=100", isa, at, NULL, x, want);
     CHECK_THAT(same(y, want), "%s: rope2d with y = 0 is rope on the first half", isa);
-    for (int i = 0; i < L; i++) coord[i] = 0, coord[L + i] = at[i];
+    for (int i = 0; i < L; i++) {
+        coord[i] = 0;
+        coord[L + i] = at[i];
+    }
     turn("rope2d", isa, coord, NULL, x, y);
     turn("rope:pairing=interleaved,dim=12,offset=12,base=100", isa, at, NULL, x, want);
     CHECK_THAT(same(y, want), "%s: rope2d with x = 0 is rope on the second half", isa);

@@ -102,7 +102,8 @@ static struct shape random_shape(void)
         widths[] = { 8, 12, 1, 2, 4, 6, 16, 24, 5, 18, 36, 7 }, groups[] = { 1, 1, 2, 3 };
     struct shape s = { .B = 1 + below(MOST_BATCH), .Lq = ONE_OF(lens), .G = ONE_OF(groups),
                        .D = ONE_OF(widths), .Dv = ONE_OF(widths) };
-    s.Lk = one_in(2) ? s.Lq : ONE_OF(lens), s.H = s.G * ONE_OF(groups);
+    s.Lk = one_in(2) ? s.Lq : ONE_OF(lens);
+    s.H = s.G * ONE_OF(groups);
     if (one_in(3)) s.Dv = s.D;
     return s;
 }
@@ -140,7 +141,8 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
     static const int64_t bases[] = { 0, 0, 0, 1000, -700, ((int64_t)1 << 40) - 600,
                                      -((int64_t)1 << 40), (int64_t)1 << 31 };
     const struct shape *s = &c->s;
-    c->range = (s->Lq > s->Lk ? s->Lq : s->Lk) + 1, c->allowed = 1e-7;
+    c->range = (s->Lq > s->Lk ? s->Lq : s->Lk) + 1;
+    c->allowed = 1e-7;
     const ptrdiff_t each = (c->call.per_batch = one_in(3)) ? s->B : 1;
     if (one_in(2)) {
         const int reach = 1 + below(500), q_how = below(4), k_how = one_in(2) ? q_how : below(4);
@@ -154,7 +156,9 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
             random_places(q + b * s->Lq, s->Lq, base, q_how, reach);
             random_places(k + b * s->Lk, s->Lk, base, k_how, reach);
         }
-        c->call.q_pos = q, c->call.k_pos = k, c->range = 700;
+        c->call.q_pos = q;
+        c->call.k_pos = k;
+        c->range = 700;
         /* gradients of learned rates are sums over positions, which cancel; for matrices they have
          * many terms */
         c->allowed += (blocks ? 0x1p-47 : 0x1p-50) * fabs((double)base);
@@ -164,7 +168,8 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
                 *k = mem_alloc(&mem, (size_t)(each * s->Lk) * sizeof *k);
         for (ptrdiff_t i = 0; i < each * s->Lq; i++) q[i] = below(4) - 1;
         for (ptrdiff_t i = 0; i < each * s->Lk; i++) k[i] = below(4) - 1;
-        c->call.q_seg = q, c->call.k_seg = k;
+        c->call.q_seg = q;
+        c->call.k_seg = k;
     }
     const int axes = loci_axes(plan);
     if (axes < 2) return;
@@ -172,16 +177,20 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
            *k = mem_alloc(&mem, (size_t)(each * axes * s->Lk) * sizeof *k);
     for (ptrdiff_t i = 0; i < each * axes * s->Lq; i++) q[i] = walk_coordinate(100);
     for (ptrdiff_t i = 0; i < each * axes * s->Lk; i++) k[i] = walk_coordinate(100);
-    c->call.q_coord = q, c->call.k_coord = k;
+    c->call.q_coord = q;
+    c->call.k_coord = k;
 }
 static void choose_numbers(struct composition *c, const loci_plan *plan)
 {
     const struct shape *s = &c->s;
     const size_t rows = (size_t)(s->B * s->H * s->Lq), keys = (size_t)(s->B * s->G * s->Lk);
     const double size = one_in(4) ? 6 : 1;
-    c->q = doubles(rows * (size_t)s->D, size), c->k = doubles(keys * (size_t)s->D, size);
-    c->v = doubles(keys * (size_t)s->Dv, 1), c->dout = doubles(rows * (size_t)s->Dv, 1);
-    c->dlse = doubles(rows, 1), c->drem = doubles(rows, 1);
+    c->q = doubles(rows * (size_t)s->D, size);
+    c->k = doubles(keys * (size_t)s->D, size);
+    c->v = doubles(keys * (size_t)s->Dv, 1);
+    c->dout = doubles(rows * (size_t)s->Dv, 1);
+    c->dlse = doubles(rows, 1);
+    c->drem = doubles(rows, 1);
     c->dae = doubles(rows * (size_t)s->D, 1);
     c->tensors = loci_tensors(plan, c->tensor, WALK_TENSORS);
     for (int i = 0; i < c->tensors && i < WALK_TENSORS; i++) {
@@ -222,7 +231,8 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     const loci_dtype real = real_of(dtype);
     const size_t rows = (size_t)(s->B * s->H * s->Lq), keys = (size_t)(s->B * s->G * s->Lk);
     loci_plan *plan;
-    d.dtype = dtype, d.isa = isa;
+    d.dtype = dtype;
+    d.isa = isa;
     if ((r.status = loci_plan_create(&plan, &d, &r.e))) return r;
     struct output out[8 + WALK_TENSORS] = {
         { NULL, rows * (size_t)s->Dv }, { NULL, rows }, { NULL, rows }, { NULL, 0 },
@@ -232,7 +242,8 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
     if (walk_states(d.encoding)) out[3].count = rows * (size_t)s->D;
     for (int i = 0; i < c->tensors; i++) {
-        data[i] = copy_of(c->data[i], c->count[i], real), ddata[i] = NULL;
+        data[i] = copy_of(c->data[i], c->count[i], real);
+        ddata[i] = NULL;
         if (c->tensor[i].role != LOCI_FIXED) out[outs++].count = c->count[i];
     }
     for (int i = 0; i < outs; i++)
@@ -247,7 +258,10 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     call.q.data = copy_of(c->q, rows * (size_t)s->D, dtype);
     call.k.data = copy_of(c->k, keys * (size_t)s->D, dtype);
     call.v.data = copy_of(c->v, keys * (size_t)s->Dv, dtype);
-    call.o.data = out[0].at, call.ae = out[3].at, call.host = host, call.error = &r.e;
+    call.o.data = out[0].at;
+    call.ae = out[3].at;
+    call.host = host;
+    call.error = &r.e;
     *(stick ? &call.rem : &call.lse) = out[stick ? 2 : 1].at;
     out[stick ? 1 : 2].count = 0;
     call.tensors = (const void *const *)data;
@@ -260,7 +274,11 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     if (reference) r.status = loci_reference(plan, call.tensors, &call, &g);
     else {
         const size_t bytes = loci_tables_size(plan, c->range);
-        if (!bytes) r.status = LOCI_BAD_ARG, r.e.status = r.status, strcpy(r.e.text, "tables");
+        if (!bytes) {
+            r.status = LOCI_BAD_ARG;
+            r.e.status = r.status;
+            strcpy(r.e.text, "tables");
+        }
         void *tables = mem_alloc(&mem, bytes);
         if (!r.status)
             r.status = loci_prepare_on(host, plan, c->range, call.tensors, tables, &r.e);
@@ -306,7 +324,10 @@ static double farthest(const struct results *a, const struct results *b, size_t 
     for (size_t i = from; i < to; i++) {
         const double x = a->x[i], y = b->x[i];
         const double d = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y) / (1 + most);
-        if (!(d <= far)) far = isnan(d) ? INFINITY : d, *where = i;
+        if (!(d <= far)) {
+            far = isnan(d) ? INFINITY : d;
+            *where = i;
+        }
     }
     return far;
 }
@@ -331,7 +352,8 @@ static void compose(const char *text, struct shape shape)
     d.dtype = LOCI_F64;
     if (refuses(&d, loci_plan_create(&plan, &d, &e), &e)) return;
     c.call = (loci_call){ .size = sizeof c.call, .batch = s->B, .q_len = s->Lq, .k_len = s->Lk };
-    choose_places(&c, plan, text), choose_numbers(&c, plan);
+    choose_places(&c, plan, text);
+    choose_numbers(&c, plan);
     loci_plan_destroy(plan);
     describe(&c, &d, about);
     if (getenv("CAMPAIGN_SHOW")) fprintf(stderr, "%s\n", about);
@@ -454,7 +476,8 @@ static void give_keys(struct caches *c, loci_call *call, const struct key *const
     const struct shape *s = &c->s;
     call->k.data = gather(list, counts, entries, (size_t)s->G, n, (size_t)s->D * size, c->k);
     call->v.data = gather(list, counts, entries, (size_t)s->G, n, (size_t)s->Dv * size, c->v);
-    call->k_len = n, call->per_batch = 1;
+    call->k_len = n;
+    call->per_batch = 1;
     for (int i = 0; i < c->tensors; i++) {
         const struct axes a = axes_of(&c->tensor[i]);
         data[i] = c->data[i];
@@ -491,9 +514,14 @@ static bool open_caches(struct caches *c, const char *text)
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     c->s = random_shape();
     c->desc = random_desc(text, c->s);
-    c->desc.dtype = ONE_OF(dtypes), c->desc.keys_rotated = below(2), c->ring = one_in(3);
+    c->desc.dtype = ONE_OF(dtypes);
+    c->desc.keys_rotated = below(2);
+    c->ring = one_in(3);
     c->capacity = 1 + below(MOST_KEYS);
-    if (c->ring) c->desc.window_left = 1 + below(60), c->capacity = 150 + below(100);
+    if (c->ring) {
+        c->desc.window_left = 1 + below(60);
+        c->capacity = 150 + below(100);
+    }
     loci_status status = loci_plan_create(&c->plan, &c->desc, &c->e);
     if (refuses(&c->desc, status, &c->e)) return false;
     c->bytes = loci_cache_size(c->plan, c->s.B, c->capacity);
@@ -587,7 +615,10 @@ static bool decode_some(struct caches *c, const struct sequences *m)
         const struct key *const list = m->key[b];
         void *data[WALK_TENSORS];
         loci_call one = call;
-        one.batch = 1, one.cache = NULL, one.host = NULL, one.k_lens = &m->len[b];
+        one.batch = 1;
+        one.cache = NULL;
+        one.host = NULL;
+        one.k_lens = &m->len[b];
         give_keys(c, &one, &list, &m->len[b], 1, m->len[b], m->placed, data);
         for (int i = 0; i < c->tensors; i++) {
             const struct axes a = axes_of(&c->tensor[i]);
@@ -639,7 +670,10 @@ static bool remove_some(struct caches *c, struct sequences *m)
     if (refuses(&c->desc, status, &c->e)) return true;
     if (!count) return true;
     for (int64_t j = first; j < m->len[b] - count; j++)
-        m->key[b][j] = m->key[b][j + count], m->key[b][j].pos -= count;
+        {
+            m->key[b][j] = m->key[b][j + count];
+            m->key[b][j].pos -= count;
+        }
     m->len[b] -= count;
     m->turned[b] |= ordered_sum(c);
     return true;
@@ -666,7 +700,8 @@ static void caches(void)
         return;
     }
     c[1] = c[0];
-    open_memory(&c[0], NULL), open_memory(&c[1], NULL);
+    open_memory(&c[0], NULL);
+    open_memory(&c[1], NULL);
     bool ok = true;
     if (getenv("CAMPAIGN_SHOW"))
         fprintf(stderr, "seed %lu: %s, batch %td, heads %d/%d, width %d/%d, dtype %d, rotated "
@@ -753,7 +788,8 @@ static void linear(void)
     for (ptrdiff_t at = 0, n; at < L && !status; at += n, mem_release(&mem, mine)) {
         n = 1 + below((int)(L - at < 70 ? L - at : 70));
         loci_call part = call;
-        part.q_len = part.k_len = n, part.host = one_in(2) ? &pool : NULL;
+        part.q_len = part.k_len = n;
+        part.host = one_in(2) ? &pool : NULL;
         part.q.data = slice(call.q.data, s.B * s.H, L, at, n, (size_t)s.D * size);
         part.k.data = slice(call.k.data, s.B * s.G, L, at, n, (size_t)s.D * size);
         part.v.data = slice(call.v.data, s.B * s.G, L, at, n, (size_t)s.Dv * size);
@@ -778,9 +814,18 @@ static void sizes(void)
     const char *text = random_part(part);
     struct shape s = { 1, 1 + below(3), 1 + below(5), 2, 1, 4, 4 };
     const int what = below(3);
-    if (what == 0) s.H = 1000, s.G = one_in(2) ? 1000 : 8;
-    if (what == 1) s.D = 1 + below(1024), s.Dv = 1 + below(1024);
-    if (what == 2) s.Lk = LOCI_SLOW || LOCI_EMULATED ? 9000 : 300000, s.H = 1;
+    if (what == 0) {
+        s.H = 1000;
+        s.G = one_in(2) ? 1000 : 8;
+    }
+    if (what == 1) {
+        s.D = 1 + below(1024);
+        s.Dv = 1 + below(1024);
+    }
+    if (what == 2) {
+        s.Lk = LOCI_SLOW || LOCI_EMULATED ? 9000 : 300000;
+        s.H = 1;
+    }
     if (one_in(3)) s.Dv = s.D;
     compose(text, s);
 }

@@ -62,7 +62,10 @@ static void sinusoids(void)
                               fabs(pe[pos + k][t + 1] - (co * pe[pos][t + 1] - s * pe[pos][t])));
             }
             for (int i = 0; i < DM; i++)
-                product += pe[pos][i] * pe[pos + k][i], first += pe[0][i] * pe[k][i];
+                {
+                    product += pe[pos][i] * pe[pos + k][i];
+                    first += pe[0][i] * pe[k][i];
+                }
             for (int i = 0; i < DM && pos >= k; i++) back += pe[pos][i] * pe[pos - k][i];
             offset = fmax(offset, fabs(product - first));
             if (pos >= k) symmetric = fmax(symmetric, fabs(product - back));
@@ -87,7 +90,9 @@ static double by_row(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 }
 static double ones(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t, (void)i;
+    (void)encoding;
+    (void)t;
+    (void)i;
     return 1;
 }
 static double bucket(int64_t distance, const char *text)
@@ -117,8 +122,10 @@ static void t5(void)
     double before = 15;
     for (int64_t d = 0; d < 16; d++) exact &= bucket(d, "t5") == (double)d;
     for (int64_t d = 16; d < 128; d++)
-        rising &= bucket(d, "t5") >= before && bucket(d, "t5") <= before + 1,
+        {
+            rising &= bucket(d, "t5") >= before && bucket(d, "t5") <= before + 1;
             before = bucket(d, "t5");
+        }
     CHECK_THAT(exact, "T5: distances below 16 have buckets of their own");
     CHECK_THAT(rising && before == 31,
                "T5: from 16 to 128 buckets widen with the logarithm of the distance");
@@ -181,23 +188,30 @@ static void fire_signs(void)
     struct attend a = { .desc = LOCI_DESC(.encoding = "fire:layers=1,hidden=5,threshold=7",
                                           .heads = 1, .dim = 4, .dtype = LOCI_F64),
                         .q_len = 20, .k_len = 20, .seed = 5, .fill = small_network }, b = a;
-    fire_c = 0.2, fire_l = 1.5;
+    fire_c = 0.2;
+    fire_l = 1.5;
     attend(&a);
-    fire_c = -0.2, fire_l = -1.5;
+    fire_c = -0.2;
+    fire_l = -1.5;
     attend(&b);
     CHECK_THAT(!memcmp(a.o, b.o, 80 * sizeof *a.o) && a.dtensor[0][0] == -b.dtensor[0][0]
                && a.dtensor[1][0] == -b.dtensor[1][0] && a.dtensor[0][0] && a.dtensor[1][0],
                "FIRE: signs of c and l turn their gradients alone");
     attend_free(&b);
-    b.mem.blocks = 0, fire_c = 0.2, fire_l = 0;
+    b.mem.blocks = 0;
+    fire_c = 0.2;
+    fire_l = 0;
     attend(&b);
     CHECK_THAT(b.dtensor[0][0] && b.dtensor[1][0] == 0, "FIRE: l = 0 has no gradient, but %g",
                b.dtensor[1][0]);
     attend_free(&b);
-    b.mem.blocks = 0, fire_c = 0, fire_l = 1.5;
+    b.mem.blocks = 0;
+    fire_c = 0;
+    fire_l = 1.5;
     attend(&b);
     CHECK_THAT(b.dtensor[0][0] == 0, "FIRE: c = 0 has no gradient, but %g", b.dtensor[0][0]);
-    attend_free(&a), attend_free(&b);
+    attend_free(&a);
+    attend_free(&b);
 }
 
 /* ---- Content --------------------------------------------------------------------------------- */
@@ -213,7 +227,8 @@ static void stick(void)
 {
     double q[N * D], k[N * D], v[N * D];
     const double a[D] = { 1 }, b[D] = { -0.7 };
-    rows(q, a), rows(k, b);
+    rows(q, a);
+    rows(k, b);
     struct attend all = { .desc = LOCI_DESC(.encoding = "sba", .heads = 1, .dim = D,
                                             .dtype = LOCI_F64,
                                             .scale = 1), .q_len = N, .k_len = N, .q = q, .k = k };
@@ -228,7 +243,11 @@ static void stick(void)
             geometric &= fabs(all.o[i * D] - beta * pow(1 - beta, i - j - 1)) < 1e-14;
         attend_free(&all);
     }
-    for (int i = 0; i < N * D; i++) v[i] = 1, q[i] = sin(i), k[i] = cos(3.0 * i);
+    for (int i = 0; i < N * D; i++) {
+        v[i] = 1;
+        q[i] = sin(i);
+        k[i] = cos(3.0 * i);
+    }
     attend(&all);
     for (int i = 0; i < N; i++) whole &= fabs(all.o[i * D] + all.rows[i] - 1) < 1e-14;
     attend_free(&all);
@@ -239,7 +258,8 @@ static void stick(void)
 
 static double logits(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return i == 0 ? 0 : -0.75;
 }
 static void sinks(void)
@@ -250,7 +270,10 @@ static void sinks(void)
     for (int i = 0; i < N; i++) ahead[i] = i + N / 2;
     walk_restart(5);
     for (int i = 0; i < 2 * (N + 1) * D; i++)
-        k[i] = i / D % (N + 1) ? walk_uniform() : 0, v[i] = i / D % (N + 1) ? walk_uniform() : 0;
+        {
+            k[i] = i / D % (N + 1) ? walk_uniform() : 0;
+            v[i] = i / D % (N + 1) ? walk_uniform() : 0;
+        }
     for (int i = 0; i < 2 * N * D; i++) ones[i] = 1;
     struct attend more = { .desc = LOCI_DESC(.encoding = "nope", .heads = 2, .dim = D,
                                              .dtype = LOCI_F64),
@@ -260,15 +283,26 @@ static void sinks(void)
     double keys[2 * N * D], values[2 * N * D];
     for (int h = 0; h < 2; h++)
         for (int i = 0; i < N * D; i++)
-            keys[h * N * D + i] = k[(h * (N + 1) + 1) * D + i],
+            {
+                keys[h * N * D + i] = k[(h * (N + 1) + 1) * D + i];
                 values[h * N * D + i] = v[(h * (N + 1) + 1) * D + i];
+            }
     sink.desc.encoding = share.desc.encoding = none.desc.encoding = "sink";
     sink.fill = share.fill = none.fill = logits;
     sink.k_len = share.k_len = none.k_len = N;
-    sink.k = keys, sink.v = values, sink.k_pos = pos + 1;
-    share.k = keys, share.v = ones, share.k_pos = pos + 1;
-    none.k = keys, none.v = values, none.k_pos = ahead;
-    attend(&more), attend(&sink), attend(&share), attend(&none);
+    sink.k = keys;
+    sink.v = values;
+    sink.k_pos = pos + 1;
+    share.k = keys;
+    share.v = ones;
+    share.k_pos = pos + 1;
+    none.k = keys;
+    none.v = values;
+    none.k_pos = ahead;
+    attend(&more);
+    attend(&sink);
+    attend(&share);
+    attend(&none);
     for (int i = 0; i < N; i++) off = fmax(off, fabs(more.rows[i] - sink.rows[i]));
     for (int i = 0; i < N * D; i++) off = fmax(off, fabs(more.o[i] - sink.o[i]));
     for (int i = 0; i < 2 * N * D; i++)
@@ -284,7 +318,10 @@ static void sinks(void)
     CHECK_CLOSE(off, 0, 1e-14, "sinks: a logit of 0 is one more key of zeros, whose value is 0");
     CHECK_CLOSE(rest, 0, 1e-14, "sinks: what the keys do not get is e^(logit - lse)");
     CHECK_THAT(empty, "sinks: a row without keys has output 0 and the logit as its lse");
-    attend_free(&more), attend_free(&sink), attend_free(&share), attend_free(&none);
+    attend_free(&more);
+    attend_free(&sink);
+    attend_free(&share);
+    attend_free(&none);
 }
 
 static void caps(void)
@@ -294,7 +331,10 @@ static void caps(void)
     const double one = 1;
     for (int i = 0; i < ROWS; i++)
         q[i] = (float)(ldexp(1 + walk_uniform(), i % 40 - 30) * (i % 3 ? 1 : -1));
-    q[0] = INFINITY, q[1] = -INFINITY, q[2] = NAN, q[3] = 0;
+    q[0] = INFINITY;
+    q[1] = -INFINITY;
+    q[2] = NAN;
+    q[3] = 0;
     struct attend a = { .desc = LOCI_DESC(.encoding = "softcap:cap=1", .heads = 1, .dim = 1,
                                           .scale = 1, .full = 1), .q_len = ROWS, .k_len = 1,
                         .q = q, .k = &one, .v = &one };
@@ -326,14 +366,18 @@ static void caps(void)
 /* Every third token is marked.  Gates open only there, and e[p] = p, so that scores are counts. */
 static double count_vectors(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return i % D == 1 ? (double)(i / D) : 0;
 }
 static void counting(void)
 {
     double q[N * D], k[N * D];
     for (int i = 0; i < N * D; i++)
-        q[i] = i % D <= 1, k[i] = i % D ? 0 : i / D % 3 == 0 ? 800 : -800;
+        {
+            q[i] = i % D <= 1;
+            k[i] = i % D ? 0 : i / D % 3 == 0 ? 800 : -800;
+        }
     bool counts = true;
     /* q.k is nearly 0, so the lse gives the counts */
     for (int from = 0; from < N; from++) {
@@ -362,11 +406,16 @@ static double order(const char *encoding)
     double q[N * D], k[2][N * D], v[2][N * D], off = 0;
     walk_restart(9);
     for (int i = 0; i < N * D; i++)
-        q[i] = walk_uniform(), k[0][i] = walk_uniform(), v[0][i] = walk_uniform();
+        {
+            q[i] = walk_uniform();
+            k[0][i] = walk_uniform();
+            v[0][i] = walk_uniform();
+        }
     for (int j = 0; j < N; j++)
         for (int c = 0; c < D; c++) {
             const int from = j < N - 1 ? (j + 5) % (N - 1) : j;
-            k[1][j * D + c] = k[0][from * D + c], v[1][j * D + c] = v[0][from * D + c];
+            k[1][j * D + c] = k[0][from * D + c];
+            v[1][j * D + c] = v[0][from * D + c];
         }
     struct attend a[2];
     for (int n = 0; n < 2; n++) {
@@ -377,7 +426,8 @@ static double order(const char *encoding)
     }
     for (int c = 0; c < D; c++)
         off = fmax(off, fabs(a[0].o[(N - 1) * D + c] - a[1].o[(N - 1) * D + c]));
-    attend_free(&a[0]), attend_free(&a[1]);
+    attend_free(&a[0]);
+    attend_free(&a[1]);
     return off;
 }
 static void forgetting(void)
@@ -399,8 +449,8 @@ static void decay(void)
     for (int n = 0; n < 4; n++) {
         double re = 0, im = 0;
         for (int t = 0; t < W / 2; t++) {
-            re += cos((double)distance[n] * pow(10000, -2.0 * t / W)),
-                im += sin((double)distance[n] * pow(10000, -2.0 * t / W));
+            re += cos((double)distance[n] * pow(10000, -2.0 * t / W));
+            im += sin((double)distance[n] * pow(10000, -2.0 * t / W));
             mean[n] += hypot(re, im) / (W / 2);
         }
     }
@@ -409,21 +459,24 @@ static void decay(void)
     for (int trial = 0; trial < 50; trial++) {
         const int64_t at = distance[trial % 4] + trial, zero = 0;
         double h[W / 2][2], most = 0, bound = 0, re = 0, im = 0;
-        for (int i = 0; i < W; i++) q[i] = walk_uniform(), k[i] = walk_uniform();
+        for (int i = 0; i < W; i++) {
+            q[i] = walk_uniform();
+            k[i] = walk_uniform();
+        }
         struct attend a = { .desc = LOCI_DESC(.encoding = "rope:pairing=interleaved", .heads = 1,
                                               .dim = W, .dtype = LOCI_F64,
                                               .scale = 1), .q_len = 1, .k_len = 1,
                             .q = q, .k = k, .q_pos = &at, .k_pos = &zero };
         attend(&a);
         for (int t = 0; t < W / 2; t++) {          /* q conj(k) as complex numbers */
-            h[t][0] = q[2 * t] * k[2 * t] + q[2 * t + 1] * k[2 * t + 1],
-                h[t][1] = q[2 * t + 1] * k[2 * t] - q[2 * t] * k[2 * t + 1];
+            h[t][0] = q[2 * t] * k[2 * t] + q[2 * t + 1] * k[2 * t + 1];
+            h[t][1] = q[2 * t + 1] * k[2 * t] - q[2 * t] * k[2 * t + 1];
             if (t) most = fmax(most, hypot(h[t][0] - h[t - 1][0], h[t][1] - h[t - 1][1]));
         }
         most = fmax(most, hypot(h[W / 2 - 1][0], h[W / 2 - 1][1]));
         for (int t = 0; t < W / 2; t++) {
-            re += cos((double)at * pow(10000, -2.0 * t / W)),
-                im += sin((double)at * pow(10000, -2.0 * t / W));
+            re += cos((double)at * pow(10000, -2.0 * t / W));
+            im += sin((double)at * pow(10000, -2.0 * t / W));
             bound += hypot(re, im);
         }
         inside &= fabs(a.rows[0]) <= most * bound;

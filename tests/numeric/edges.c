@@ -26,8 +26,10 @@ static struct task *fresh(void)
     if (!t) exit(2);
     walk_restart(3);
     for (int i = 0; i < N; i++) {
-        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
-        t->v[i] = (float)walk_uniform(), t->dout[i] = (float)walk_uniform();
+        t->q[i] = (float)walk_uniform();
+        t->k[i] = (float)walk_uniform();
+        t->v[i] = (float)walk_uniform();
+        t->dout[i] = (float)walk_uniform();
     }
     t->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
                                    .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
@@ -42,7 +44,8 @@ static loci_status run(struct task *t, const loci_desc *like)
 {
     loci_desc d = *like;
     loci_plan *plan;
-    d.heads = H, d.dim = D;
+    d.heads = H;
+    d.dim = D;
     loci_status status = loci_plan_create(&plan, &d, &t->error);
     if (status) return status;
     void *tables = aligned_alloc(64, loci_tables_size(plan, 4096)),
@@ -82,9 +85,14 @@ static void empty_rows(const char *encoding)
     struct task *t = fresh();
     int64_t q_pos[L], k_pos[L];
     /* rows before 66 see nothing */
-    for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;
-    t->call.q_pos = q_pos, t->call.k_pos = k_pos;
-    memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
+    for (int i = 0; i < L; i++) {
+        q_pos[i] = i;
+        k_pos[i] = i + 66;
+    }
+    t->call.q_pos = q_pos;
+    t->call.k_pos = k_pos;
+    memset(t->o, 0xff, sizeof t->o);
+    memset(t->dq, 0xff, sizeof t->dq);
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding)),
                "rows that see nothing are no error");
     CHECK_THAT(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
@@ -107,13 +115,18 @@ static void no_rows(void)
     memset(t->o, 0xff, sizeof t->o);
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && zero(t->o, N) && t->lse[7] == -INFINITY,
                "no keys: outputs are 0");
-    t->call.q_len = 0, t->call.k_len = L, t->call.k.data = t->k, t->call.v.data = t->v;
+    t->call.q_len = 0;
+    t->call.k_len = L;
+    t->call.k.data = t->k;
+    t->call.v.data = t->v;
     memset(t->dk, 0xff, sizeof t->dk);
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && zero(t->dk, N),
                "no queries: gradients of keys are 0");
-    t->call.batch = 0, t->call.q_len = L;
+    t->call.batch = 0;
+    t->call.q_len = L;
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()), "an empty batch is no error");
-    t->call.batch = 1, t->call.q_len = t->call.k_len = 1;
+    t->call.batch = 1;
+    t->call.q_len = t->call.k_len = 1;
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && same(t->o, t->v, D),
                "one key gets all the weight");
     free(t);
@@ -125,9 +138,14 @@ static void no_length(const char *encoding, ptrdiff_t rows)
     static const int64_t lens[] = { 0, 0 };
     for (ptrdiff_t keys = 0; keys < 2; keys++) {
         struct task *t = fresh();
-        t->call.batch = 2, t->call.q_len = rows, t->call.k_len = keys, t->call.k_lens = lens;
-        t->call.lse = NULL, t->call.rem = t->lse;
-        memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
+        t->call.batch = 2;
+        t->call.q_len = rows;
+        t->call.k_len = keys;
+        t->call.k_lens = lens;
+        t->call.lse = NULL;
+        t->call.rem = t->lse;
+        memset(t->o, 0xff, sizeof t->o);
+        memset(t->dq, 0xff, sizeof t->dq);
         memset(t->dv, 0xff, sizeof t->dv);
         CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding)),
                    "%s: %td rows and k_len %td, both entries without keys", encoding, rows, keys);
@@ -168,11 +186,13 @@ static void poison_behind(const char *encoding)
         const loci_desc d = LOCI_DESC(.encoding = encoding, .window_left = seen);
         for (int i = 0; i < H * first * D; i++) {
             const int at = i / (first * D) * L * D + i % (first * D);
-            t->k[at] = i % 2 ? NAN : INFINITY, t->v[at] = i % 2 ? INFINITY : NAN;
+            t->k[at] = i % 2 ? NAN : INFINITY;
+            t->v[at] = i % 2 ? INFINITY : NAN;
         }
         clean->call.q_len = t->call.q_len = rows;
         if (!strcmp(encoding, "sba")) {
-            clean->call.rem = clean->lse, t->call.rem = t->lse;
+            clean->call.rem = clean->lse;
+            t->call.rem = t->lse;
             clean->call.lse = t->call.lse = NULL;
         }
         CHECK_THAT(!run(clean, &d) && !run(t, &d), "keys behind a window are no error");
@@ -189,7 +209,8 @@ static void bad_query(void)
 {
     enum { ROW = 70 };
     struct task *clean = fresh(), *t = fresh();
-    t->q[ROW * D] = NAN, t->dout[(ROW + 1) * D] = INFINITY;
+    t->q[ROW * D] = NAN;
+    t->dout[(ROW + 1) * D] = INFINITY;
     CHECK_THAT(!run(clean, &(loci_desc)LOCI_DESC()) && !run(t, &(loci_desc)LOCI_DESC()),
                "a bad query is no error");
     CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D,
@@ -213,7 +234,10 @@ static void every_nan(const char *encoding)
         memcpy(&t->k[KEY * D], &nans[i / 2 % bits], sizeof *nans);
         const int rows = i % 2 ? 1 : L;
         t->call.q_len = rows;
-        if (encoding && !strcmp(encoding, "sba")) t->call.lse = NULL, t->call.rem = t->lse;
+        if (encoding && !strcmp(encoding, "sba")) {
+            t->call.lse = NULL;
+            t->call.rem = t->lse;
+        }
         CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding, .isa = isas[i / 2 / bits])),
                    "a NaN is no error");
         CHECK_THAT(isnan(t->o[(rows - 1) * D]), "%s on %s, %d rows: NaN %08x became %g",
@@ -253,10 +277,10 @@ static void strides(void)
                 wide[1 + ((i * 3 + 1) * H + h) * D + d] = dense->k[(h * L + i) * D + d];
                 wide[1 + ((i * 3 + 2) * H + h) * D + d] = dense->v[(h * L + i) * D + d];
             }
-    t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D },
-        t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
-    t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D },
-        t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
+    t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D };
+    t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
+    t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D };
+    t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()), "packed qkv runs");
     bool equal = true, untouched = true;
     for (int h = 0; h < H; h++)
@@ -268,7 +292,8 @@ static void strides(void)
     CHECK_THAT(untouched, "nothing is written between the rows of an output");
     CHECK_THAT(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N),
                "and the same gradients");
-    t->call = dense->call, t->call.o.data = t->o;
+    t->call = dense->call;
+    t->call.o.data = t->o;
     /* one head's keys broadcast */
     t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };
     CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && finite_all(t->o, N),
@@ -282,7 +307,8 @@ static void strides(void)
 /* ---- Cancelling ------------------------------------------------------------------------------ */
 
 static int countdown, asked;
-static int stop_later(void *user) { (void)user; return asked++, countdown-- <= 0; }
+static int stop_later(void *user) { (void)user; asked++;
+return countdown-- <= 0; }
 static void cancelling(void)
 {
     struct task *t = fresh();
@@ -302,7 +328,8 @@ static void cancelling(void)
     CHECK_THAT(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED,
                "a host can cancel the backward pass");
     const int rows = H * ((L + 63) / 64);
-    countdown = 1000, asked = 0;
+    countdown = 1000;
+    asked = 0;
     CHECK_THAT(!loci_forward(plan, tables, work, &t->call) && asked >= rows,
                "it is asked at every tile of rows");
     asked = 0;
@@ -330,14 +357,17 @@ static void few_rows(const char *encoding, int64_t first)
                                                     .dtype = f64 ? LOCI_F64 : LOCI_F32),
                                   .q_len = rows, .k_len = KEYS, .seed = 3,
                                   .q_pos = q_pos, .k_pos = k_pos }, want = got;
-            want.desc.dtype = LOCI_F64, want.reference = true;
-            attend(&got), attend(&want);
+            want.desc.dtype = LOCI_F64;
+            want.reference = true;
+            attend(&got);
+            attend(&want);
             double worst = 0;
             for (int i = 0; i < 2 * rows * got.desc.dim; i++)
                 worst = fmax(worst, fabs(got.o[i] - want.o[i]));
             CHECK_THAT(worst < (f64 ? 1e-13 : 1e-5), "%s, %d rows at %d, %s: %g", encoding, rows,
                        (int)first, f64 ? "f64" : "f32", worst);
-            attend_free(&got), attend_free(&want);
+            attend_free(&got);
+            attend_free(&want);
         }
 }
 
@@ -357,7 +387,10 @@ static void small_gradients(void)
             for (int i = 0; i < 280; i++) k[i] = v[i] = 1;
             const void *tensors[5];
             void *grads[5];
-            for (int i = 0; i < 5; i++) tensors[i] = &learned[i], grads[i] = &dlearned[i];
+            for (int i = 0; i < 5; i++) {
+                tensors[i] = &learned[i];
+                grads[i] = &dlearned[i];
+            }
             const loci_desc d = LOCI_DESC(.encoding = "kerple:kernel=power,weight=1", .heads = 1,
                                           .dim = 4);
             if (loci_plan_create(&plan, &d, NULL)) exit(2);
@@ -375,7 +408,9 @@ static void small_gradients(void)
             for (int i = 0; i < 4 * keys; i++) right &= (dk[i] != 0) == (size > -60);
             CHECK_THAT(right, "%d keys: a gradient of about 2^%d is %s", keys, size,
                        size > -60 ? "lost" : "kept");
-            free(tables), free(work), loci_plan_destroy(plan);
+            free(tables);
+            free(work);
+            loci_plan_destroy(plan);
         }
 }
 
@@ -399,7 +434,10 @@ static void growth(const char *encoding)
             const double bytes = (double)loci_workspace(plan, &call, backward)
                 + (double)loci_tables_size(plan, length);
             const double x = log((double)length), y = log(bytes);
-            sx += x, sy += y, sxx += x * x, sxy += x * y;
+            sx += x;
+            sy += y;
+            sxx += x * x;
+            sxy += x * y;
         }
         const double exponent = (n * sxy - sx * sy) / (n * sxx - sx * sx);
         CHECK_THAT(exponent <= 1.0, "%s: memory of %s grows with L^%.3f", encoding,
@@ -413,17 +451,23 @@ int main(void)
     empty_rows(NULL);
     no_rows();
     static const char *const sticks[] = { "sba", "sba:remainder=value" };
-    for (int i = 0; i < 2; i++) no_length(sticks[i], 1), no_length(sticks[i], 65);
+    for (int i = 0; i < 2; i++) {
+        no_length(sticks[i], 1);
+        no_length(sticks[i], 65);
+    }
     poison(NULL, NAN, "a NaN among the keys is no error");
     poison(NULL, INFINITY, "an infinity among the keys is no error");
     static const char *const behind[] = { "nope", "alibi", "rope:pairing=half", "sba", "sandwich",
                                           "softcap:cap=3" };
     for (int i = 0; i < 6; i++) poison_behind(behind[i]);
     bad_query();
-    every_nan(NULL), every_nan("sba"), every_nan("softcap:cap=3");
+    every_nan(NULL);
+    every_nan("sba");
+    every_nan("softcap:cap=3");
     huge_logits();
     strides();
-    cancelling(), small_gradients();
+    cancelling();
+    small_gradients();
     static const char *const by_distance[] = { "shaw:left=30,right=50", "shaw:left=3,right=2",
                                                "clip:max=40", "deberta:span=40,max_distance=90",
                                                "xl" };

@@ -50,12 +50,14 @@ static double gate;
 
 static double gates(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return i % LONG == 500 || i % LONG == 1290 ? gate : -0.02 * (double)(i % 7);
 }
 static double strong(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return i % LONG < 1000 ? -9999 : -0.02 * (double)(i % 7);
 }
 
@@ -69,10 +71,12 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
     const double shut[] = { -1e4, -65504, -1e12, -1e30, -FLT_MAX };
     for (int f64 = 0; f64 < 2; f64++) {
         struct attend want = call, says = call;
-        want.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, says.desc.dtype = LOCI_F64,
-            says.reference = true;
+        want.desc.dtype = f64 ? LOCI_F64 : LOCI_F32;
+        says.desc.dtype = LOCI_F64;
+        says.reference = true;
         gate = -INFINITY;
-        attend(&want), attend(&says);
+        attend(&want);
+        attend(&says);
         const double off = differ(&want, &says, H * LONG);
         CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5),
                    "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows,
@@ -81,16 +85,19 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
             struct attend got = want, also = says;
             got.mem.blocks = also.mem.blocks = 0;
             gate = shut[i];
-            attend(&got), attend(&also);
+            attend(&got);
+            attend(&also);
             CHECK_THAT(differ(&got, &want, H * LONG) == 0,
                        "%s, %td rows, %s: a gate of %g is not shut", encoding, rows,
                        f64 ? "f64" : "f32", gate);
             CHECK_THAT(differ(&also, &says, H * LONG) == 0,
                        "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows,
                        gate);
-            attend_free(&got), attend_free(&also);
+            attend_free(&got);
+            attend_free(&also);
         }
-        attend_free(&want), attend_free(&says);
+        attend_free(&want);
+        attend_free(&says);
     }
 }
 
@@ -98,30 +105,39 @@ static void fox(void)
 {
     int64_t gaps[LONG];
     for (int j = 0; j < LONG; j++) gaps[j] = 2 * j;
-    fox_with("fox", 70, NULL), fox_with("fox", 1, NULL), fox_with("fox", 70, gaps),
-        fox_with("fox", 1, gaps);
+    fox_with("fox", 70, NULL);
+    fox_with("fox", 1, NULL);
+    fox_with("fox", 70, gaps);
+    fox_with("fox", 1, gaps);
     fox_with("fox:stop=0.001", 70, NULL);
 
     for (int f64 = 0; f64 < 2; f64++) {
         struct attend got = { .desc = LOCI_DESC(.encoding = "fox", .heads = H, .dim = D,
                                                 .dtype = f64 ? LOCI_F64 : LOCI_F32), .q_len = 70,
                               .k_len = LONG, .seed = 3, .fill = strong }, says = got;
-        says.desc.dtype = LOCI_F64, says.reference = true;
-        attend(&got), attend(&says);
+        says.desc.dtype = LOCI_F64;
+        says.reference = true;
+        attend(&got);
+        attend(&says);
         const double off = differ(&got, &says, H * LONG);
         CHECK_THAT(off < (f64 ? 1e-8 : 5e-5),
                    "fox: after 1000 gates of -9999 the reference is %.1e away", off);
-        attend_free(&got), attend_free(&says);
+        attend_free(&got);
+        attend_free(&says);
 
         const double open[] = { 9999, 1e4, 1e30, INFINITY, NAN };
         for (int i = 0; i < 5; i++) {
-            got.mem.blocks = says.mem.blocks = 0, got.fill = says.fill = gates, gate = open[i];
-            attend(&got), attend(&says);
+            got.mem.blocks = says.mem.blocks = 0;
+            got.fill = says.fill = gates;
+            gate = open[i];
+            attend(&got);
+            attend(&says);
             bool same = true;
             for (int r = 0; r < H * 70; r++)
                 same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
             CHECK_THAT(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
-            attend_free(&got), attend_free(&says);
+            attend_free(&got);
+            attend_free(&says);
         }
     }
 }
@@ -163,8 +179,10 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
                rows);
     CHECK_THAT(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not "
                "see", encoding, rows);
-    attend_free(&got), attend_free(&calm);
-    free(q), free(k);
+    attend_free(&got);
+    attend_free(&calm);
+    free(q);
+    free(k);
 }
 
 /* The same in double, where the reference must agree; and a query that is NaN. */
@@ -172,31 +190,41 @@ static void overflow_in_double(double with)
 {
     enum { ROWS = 5 };
     double q[H * ROWS * D] = { 0 }, k[H * ROWS * D] = { 0 };
-    for (int i = 0; i < H * ROWS; i++) q[i * D] = i == 2 ? with : 1e-200, k[i * D] = -1e200;
+    for (int i = 0; i < H * ROWS; i++) {
+        q[i * D] = i == 2 ? with : 1e-200;
+        k[i * D] = -1e200;
+    }
     struct attend got = { .desc = LOCI_DESC(.encoding = "rope:pairing=half", .heads = H, .dim = D,
                                             .dtype = LOCI_F64),
                           .q_len = ROWS, .k_len = ROWS, .q = q, .k = k },
                   says = got;
     says.reference = true;
-    attend(&got), attend(&says);
+    attend(&got);
+    attend(&says);
     CHECK_CLOSE(differ(&got, &says, 0), 0, 1e-11,
                 "in double: a query of %g differs from the reference", with);
     CHECK_THAT(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]),
                "the reference takes a query of %g for one that sees nothing", with);
-    attend_free(&got), attend_free(&says);
+    attend_free(&got);
+    attend_free(&says);
 }
 
 /* Biases of -inf hide keys.  A row without any other key has weight 0, however large its products
  * are. */
 static double hidden(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t, (void)i;
+    (void)encoding;
+    (void)t;
+    (void)i;
     return -INFINITY;
 }
 static void all_hidden(void)
 {
     double q[H * 70 * D], k[H * 70 * D];
-    for (int i = 0; i < H * 70 * D; i++) q[i] = -1e18, k[i] = 1e18;
+    for (int i = 0; i < H * 70 * D; i++) {
+        q[i] = -1e18;
+        k[i] = 1e18;
+    }
     for (ptrdiff_t rows = 1; rows <= 70; rows += 69)
         for (int reference = 0; reference < 2; reference++) {
             struct attend a = { .desc = LOCI_DESC(.encoding = "clip", .heads = H, .dim = D,
@@ -217,12 +245,18 @@ static void overflows(void)
     const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi", "fox", "t5",
                                   "kerple:weight=1" };
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
-        overflow(texts[i], 70, 200, 30, true), overflow(texts[i], 1, 200, 0, true),
+        {
+            overflow(texts[i], 70, 200, 30, true);
+            overflow(texts[i], 1, 200, 0, true);
             overflow(texts[i], 2, 4300, 0, true);
-    overflow("sink", 70, 200, 30, false), overflow("sba", 70, 200, 30, false),
-        overflow("softcap:cap=30", 70, 200, 30, false);
-    overflow("sink", 1, 200, 0, false), overflow("sba", 1, 200, 0, false);
-    overflow_in_double(1e200), overflow_in_double(NAN);
+        }
+    overflow("sink", 70, 200, 30, false);
+    overflow("sba", 70, 200, 30, false);
+    overflow("softcap:cap=30", 70, 200, 30, false);
+    overflow("sink", 1, 200, 0, false);
+    overflow("sba", 1, 200, 0, false);
+    overflow_in_double(1e200);
+    overflow_in_double(NAN);
     all_hidden();
 }
 
@@ -294,10 +328,16 @@ static void hidden_distances(void)
                                                     .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
                                                     .window_left = cases[i].window), .q_len = rows,
                                             .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
-            which = cases[i].tensor, value = cases[i].value;
-            if (way & 4) got.k_pos = says.k_pos = gaps, got.q_pos = says.q_pos = gaps + KEYS - rows;
-            says.desc.dtype = LOCI_F64, says.reference = true;
-            attend(&got), attend(&says);
+            which = cases[i].tensor;
+            value = cases[i].value;
+            if (way & 4) {
+                got.k_pos = says.k_pos = gaps;
+                got.q_pos = says.q_pos = gaps + KEYS - rows;
+            }
+            says.desc.dtype = LOCI_F64;
+            says.reference = true;
+            attend(&got);
+            attend(&says);
             bool finite = true;
             for (int n = 0; n < H * rows * D; n++)
                 finite &= isfinite(got.o[n]) && isfinite(got.dq[n]);
@@ -311,7 +351,8 @@ static void hidden_distances(void)
                        cases[i].text, rows, way & 4 ? ", gaps" : "");
             CHECK_THAT(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference",
                        cases[i].text, rows, way & 4 ? ", gaps" : "", off);
-            attend_free(&got), attend_free(&says);
+            attend_free(&got);
+            attend_free(&says);
         }
 }
 
@@ -340,15 +381,20 @@ static void biases(void)
                 struct attend got = { .desc = d, .q_len = rows, .k_len = 70, .seed = 2,
                                       .fill = learned },
                               says = got;
-                which = cases[i].tensor, all = way & 2, value = values[way / 4];
-                says.desc.dtype = LOCI_F64, says.reference = true;
-                attend(&got), attend(&says);
+                which = cases[i].tensor;
+                all = way & 2;
+                value = values[way / 4];
+                says.desc.dtype = LOCI_F64;
+                says.reference = true;
+                attend(&got);
+                attend(&says);
                 const double off = fmax(apart(got.o, says.o, H * rows * D),
                                         apart(got.rows, says.rows, H * rows));
                 CHECK_THAT(off < (way & 1 ? 1e-10 : 1e-4),
                            "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text,
                            rows, which, all ? "" : " (some)", value, off);
-                attend_free(&got), attend_free(&says);
+                attend_free(&got);
+                attend_free(&says);
             }
 }
 
@@ -359,7 +405,8 @@ static void biases(void)
 static const double spin[3][3] = { { 0, -3, 2 }, { 3, 0, -1 }, { -2, 1, 0 } };
 static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return i % 9 / 3 < i % 3 ? spin[i % 9 / 3][i % 3] : 0;
 }
 static void far_blocks(const char *encoding)
@@ -395,7 +442,9 @@ static void far_blocks(const char *encoding)
 /* Rotations about several axes fail if rounding their exponents would be visible. */
 static double ones(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t, (void)i;
+    (void)encoding;
+    (void)t;
+    (void)i;
     return 1;
 }
 static void far_matrices(void)
@@ -426,7 +475,11 @@ static void far_matrices(void)
                                                (loci_view){ yf, 0, 0, 0 });
         double before = 0, after = 0;
         for (int n = 0; n < W; n++)
-            before += x[n] * x[n], after += (double)yf[n] * (double)yf[n], y[n] = (double)yf[n];
+            {
+                before += x[n] * x[n];
+                after += (double)yf[n] * (double)yf[n];
+                y[n] = (double)yf[n];
+            }
         if (i == 0) CHECK_THAT(!status && fabs(after / before - 1) < 1e-6,
                                "liere below its limit loses %.1e of the norm",
                                fabs(after / before - 1));
@@ -447,7 +500,10 @@ static void far_references(void)
     enum { ROWS = 9, W = 16 };
     const double bound = LDBL_MANT_DIG > 60 ? 1e-7 : 1e-2;
     int64_t pos[ROWS], by[ROWS];
-    for (int i = 0; i < ROWS; i++) pos[i] = 1000000000000 + i, by[i] = 1000 * i;
+    for (int i = 0; i < ROWS; i++) {
+        pos[i] = 1000000000000 + i;
+        by[i] = 1000 * i;
+    }
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         const bool ordered_sum = i < 4;        /* others have tables by distance */
         struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
@@ -459,10 +515,12 @@ static void far_references(void)
                               .k_pos = ordered_sum ? pos : by },
                       says = got;
         says.reference = true;
-        attend(&got), attend(&says);
+        attend(&got);
+        attend(&says);
         const double off = differ(&got, &says, 0);
         CHECK_THAT(off < bound, "%s: at 10^12 the reference is %.1e away", texts[i], off);
-        attend_free(&got), attend_free(&says);
+        attend_free(&got);
+        attend_free(&says);
     }
 }
 
@@ -486,8 +544,14 @@ static void too_far(void)
                                     .k = { (double *)(uintptr_t)x, 0, 0, 0 },
                                     .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 },
                                     .error = &e);
-            if (i < 4) c.q_pos = side ? &zero : &bad[i], c.k_pos = side ? &bad[i] : &zero;
-            else c.q_coord = side ? at : coord, c.k_coord = side ? coord : at;
+            if (i < 4) {
+                c.q_pos = side ? &zero : &bad[i];
+                c.k_pos = side ? &bad[i] : &zero;
+            }
+            else {
+                c.q_coord = side ? at : coord;
+                c.k_coord = side ? coord : at;
+            }
             CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG
                        && strstr(e.text, "must lie within 2^40") && o[0] == 0,
                        "the reference takes %s %d of side %d: %s",
@@ -499,7 +563,8 @@ static void too_far(void)
 int main(void)
 {
     fox();
-    far_blocks("comrope:block=3,axes=1"), far_blocks("liere:block=3,axes=1");
+    far_blocks("comrope:block=3,axes=1");
+    far_blocks("liere:block=3,axes=1");
     far_matrices();
     far_references();
     too_far();

@@ -38,7 +38,10 @@ static void compare(const struct play *r, const char *owner, const char *name, c
     for (size_t i = 0; i < count; i++) {
         const double x = r->f64 ? ((const double *)got)[i] : (double)((const float *)got)[i];
         const double d = isfinite(want[i]) ? fabs(x - want[i]) : x == want[i] ? 0 : INFINITY;
-        if (!(d <= off)) off = d, at = i;
+        if (!(d <= off)) {
+            off = d;
+            at = i;
+        }
     }
     CHECK_THAT(off <= bound * (1 + most),
                "%s (%s) on %s: %s%s%s[%zu] is %.9g, the reference says %.9g, off by %.1e where "

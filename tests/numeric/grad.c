@@ -75,7 +75,10 @@ static void check_input(struct walk *w, int n)
     memcpy(x0, x, count * sizeof *x0);
     for (int way = 0; way < WAYS && !(error <= BOUND); way++) {
         got = 0;
-        for (size_t i = 0; i < count; i++) u[i] = walk_uniform(), got += u[i] * w->input[n].dx[i];
+        for (size_t i = 0; i < count; i++) {
+            u[i] = walk_uniform();
+            got += u[i] * w->input[n].dx[i];
+        }
         for (size_t i = 0; i < sizeof steps / sizeof *steps && !(error <= BOUND); i++) {
             want = difference(w, x, x0, u, count, steps[i]);
             error = fabs(got - want) / fmax(1, fabs(want));

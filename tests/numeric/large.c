@@ -141,16 +141,19 @@ static loci_status solve(struct problem *p, struct sums *s)
     loci_grad g = LOCI_GRAD(.dtensors = ddata);
     const int value = d.value_dim ? d.value_dim : d.dim, kv = d.kv_heads ? d.kv_heads : d.heads;
     const ptrdiff_t heads = w->stage == LOCI_EMBED ? 1 : d.heads;
-    c.tensors = data, c.lse = c.rem = c.ae = NULL, c.error = &e;
+    c.tensors = data;
+    c.lse = c.rem = c.ae = NULL;
+    c.error = &e;
     const bool attends = w->stage == LOCI_ATTENTION || w->stage == LOCI_LINEAR_ATTENTION;
     c.q = view(p, w->input[0].x, heads, c.q_len, d.dim);
     c.o = view(p, NULL, heads, c.q_len, attends ? value : d.dim);
     g.dout = view(p, w->grad.dout.data, heads, c.q_len, attends ? value : d.dim);
     g.dq = view(p, NULL, heads, c.q_len, d.dim);
     if (attends) {
-        c.k = view(p, w->input[1].x, kv, c.k_len, d.dim),
-            c.v = view(p, w->input[2].x, kv, c.k_len, value);
-        g.dk = view(p, NULL, kv, c.k_len, d.dim), g.dv = view(p, NULL, kv, c.k_len, value);
+        c.k = view(p, w->input[1].x, kv, c.k_len, d.dim);
+        c.v = view(p, w->input[2].x, kv, c.k_len, value);
+        g.dk = view(p, NULL, kv, c.k_len, d.dim);
+        g.dv = view(p, NULL, kv, c.k_len, value);
     }
     const bool stick = strstr(w->encoding, "sba") != NULL;
     if (w->row_count) {
@@ -159,7 +162,10 @@ static loci_status solve(struct problem *p, struct sums *s)
                                                  w->row_count);
     }
     if (w->state_count)
-        c.ae = sum(p, s, w->state_count), g.dae = converted(p, w->grad.dae, w->state_count);
+        {
+            c.ae = sum(p, s, w->state_count);
+            g.dae = converted(p, w->grad.dae, w->state_count);
+        }
     void *tables = mem_alloc(&p->mem, loci_tables_size(plan, 1000));
     void *work = mem_alloc(&p->mem, loci_workspace(plan, &c, 1));
     status = loci_prepare(plan, 1000, data, tables);
@@ -200,13 +206,15 @@ static void apart(const struct walk *w, loci_dtype dtype, ptrdiff_t row)
     CHECK_THAT(!good || same(&dense, &far), "%s: %s", w->encoding, w->shape);
     for (int i = 0; i < a.n && good; i++)
         CHECK_THAT(!memcmp(a.x[i], b.x[i], a.count[i] * real), "%s: sums", w->encoding);
-    release(&dense), release(&far);
+    release(&dense);
+    release(&far);
 }
 static void few_rows(struct walk *w)
 {
     apart(w, LOCI_F32, ((ptrdiff_t)1 << 33) + 37);
     if (strchr(w->encoding, '+')) return;
-    apart(w, LOCI_F64, ((ptrdiff_t)1 << 33) + 37), apart(w, LOCI_BF16, ((ptrdiff_t)1 << 33) + 37);
+    apart(w, LOCI_F64, ((ptrdiff_t)1 << 33) + 37);
+    apart(w, LOCI_BF16, ((ptrdiff_t)1 << 33) + 37);
 }
 static void tiles(struct walk *w)
 {
@@ -242,7 +250,10 @@ static loci_plan *plan_of(const char *text, bool windows)
                                   .keys_rotated = strstr(text, "rope") != NULL);
     loci_error e;
     loci_plan *p;
-    if (loci_plan_create(&p, &d, &e)) printf("%s: %s\n", text, e.text), exit(2);
+    if (loci_plan_create(&p, &d, &e)) {
+        printf("%s: %s\n", text, e.text);
+        exit(2);
+    }
     return p;
 }
 /* Rows first .. first + n - 1 of the text, with keys up to the last of them. */
@@ -319,10 +330,17 @@ static void long_texts(void)
     static const char *const texts[] = { "nope", "clip:max=9", "t5", "rope:pairing=half",
                                          "rope:pairing=interleaved,scaling=linear,factor=3" };
     const size_t n = (size_t)LONG * D;
-    q = mem_block(n * sizeof *q), k = mem_block(n * sizeof *k), v = mem_block(n * sizeof *v),
-        o = mem_block(n * sizeof *o), part = mem_block(PART * D * sizeof *part);
+    q = mem_block(n * sizeof *q);
+    k = mem_block(n * sizeof *k);
+    v = mem_block(n * sizeof *v);
+    o = mem_block(n * sizeof *o);
+    part = mem_block(PART * D * sizeof *part);
     for (size_t i = 0; i < n; i++)
-        q[i] = (float)walk_uniform(), k[i] = (float)walk_uniform(), v[i] = (float)walk_uniform();
+        {
+            q[i] = (float)walk_uniform();
+            k[i] = (float)walk_uniform();
+            v[i] = (float)walk_uniform();
+        }
     for (int i = 0; i < COUNT(texts); i++) {
         /* learned tensors: only the workspace matters here */
         if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {
@@ -335,7 +353,11 @@ static void long_texts(void)
         }
     }
     long_decode();
-    free(q), free(k), free(v), free(o), free(part);
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+    free(part);
 }
 
 /* ---- Tables and workspaces ------------------------------------------------------------------- */
@@ -348,7 +370,9 @@ static void sizes_of(const char *text)
                             .full = !walk_causal_only(text), .max_len = 1000, .model_dim = 1 << 20);
     loci_plan *p;
     if (loci_plan_create(&p, &d, NULL)) {
-        d.heads = 12, d.dim = walk_dim(text, 48), d.stage = loci_plan_create(&p, &d, NULL)
+        d.heads = 12;
+        d.dim = walk_dim(text, 48);
+        d.stage = loci_plan_create(&p, &d, NULL)
             ? LOCI_EMBED : LOCI_ATTENTION;
         if (d.stage == LOCI_EMBED && loci_plan_create(&p, &d, NULL)) {
             CHECK_FAILED("%s: no plan", text);
@@ -400,7 +424,10 @@ static void refused(loci_status status, const char *name, int shape)
                && strpbrk(error.text, "0123456789"), "%s, shape %d: status %d, %s", name, shape,
                (int)status, error.text);
     for (int i = 0; i < COUNT(result); i++)
-        if (result[i] != 5) CHECK_FAILED("%s: something was written", name), i = COUNT(result);
+        if (result[i] != 5) {
+            CHECK_FAILED("%s: something was written", name);
+            i = COUNT(result);
+        }
     error = (loci_error){ .text = "" };
 }
 
@@ -514,7 +541,10 @@ static void too_large(void)
                             "linear_forward, strides", s);
         refused(loci_rmsnorm(&l, in, NULL, 0, wide), "rmsnorm, strides", s);
     }
-    for (int i = 0; i < COUNT(descs); i++) free(tables[i]), loci_plan_destroy(plan[i]);
+    for (int i = 0; i < COUNT(descs); i++) {
+        free(tables[i]);
+        loci_plan_destroy(plan[i]);
+    }
     free(work);
 }
 
@@ -523,6 +553,9 @@ int main(void)
     too_large();
     sizes();
     /* an emulator also allocates reserved memory, and addresses are plain C */
-    if (!LOCI_EMULATED) long_texts(), strides();
+    if (!LOCI_EMULATED) {
+        long_texts();
+        strides();
+    }
     return harness_end();
 }

@@ -13,12 +13,16 @@ static bool is(const char *a, const char *b) { return !strcmp(a, b); }
 
 static double zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t, (void)i;
+    (void)encoding;
+    (void)t;
+    (void)i;
     return 0;
 }
 static double nothing(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t, (void)i;
+    (void)encoding;
+    (void)t;
+    (void)i;
     return -INFINITY;
 }
 /* As zero(), but factors of zeros are not 0. */
@@ -63,7 +67,8 @@ static double by_distance(const char *encoding, const loci_tensor *t, ptrdiff_t 
 }
 static double rope_frequencies(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    (void)encoding, (void)t;
+    (void)encoding;
+    (void)t;
     return (float)pow(10000, -2.0 * (double)(i % (D / 2)) / D);
 }
 
@@ -109,7 +114,8 @@ static void same(const char *law, const char *one, attend_fill *fill_one, enum p
                             fmax(apart(a.dk, b.dk, H * L * D), apart(a.dv, b.dv, H * L * D)));
     CHECK_THAT(off <= bound, "%s: %s and %s are %.1e apart, where %.1e is allowed", law, one, other,
                off, bound);
-    attend_free(&a), attend_free(&b);
+    attend_free(&a);
+    attend_free(&b);
 }
 static void is_nope(const char *law, const char *text, attend_fill *fill)
 {

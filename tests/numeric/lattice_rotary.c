@@ -91,7 +91,8 @@ static void same(const char *law, const char *one, const char *other, attend_fil
                             fmax(apart(a.dk, b.dk), apart(a.dv, b.dv)));
     CHECK_THAT(off <= bound, "%s: %s and %s are %.1e apart, where %.1e is allowed", law, one, other,
                off, bound);
-    attend_free(&a), attend_free(&b);
+    attend_free(&a);
+    attend_free(&b);
 }
 
 int main(void)

@@ -49,18 +49,24 @@ static void moved(const char *text)
 {
     static int64_t pos[L], later[L];
     static double later_coord[3 * L];
-    for (int i = 0; i < L; i++) pos[i] = i, later[i] = i + (1 << 20);
+    for (int i = 0; i < L; i++) {
+        pos[i] = i;
+        later[i] = i + (1 << 20);
+    }
     for (int i = 0; i < 3 * L; i++) later_coord[i] = i % 23 + 4096;
     struct attend a = task(text), b = task(text);
     const bool ordered_sum = places(text) & LOCI_PLACE_ROTATE;
-    a.q_pos = a.k_pos = pos, b.q_pos = b.k_pos = later;
+    a.q_pos = a.k_pos = pos;
+    b.q_pos = b.k_pos = later;
     if (b.q_coord) b.q_coord = b.k_coord = later_coord;
-    attend(&a), attend(&b);
+    attend(&a);
+    attend(&b);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
     const double off = fmax(apart(a.o, b.o, 1, n),
                             fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
     CHECK_THAT(off <= (ordered_sum ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
-    attend_free(&a), attend_free(&b);
+    attend_free(&a);
+    attend_free(&b);
 }
 
 static void values(const char *text)
@@ -68,10 +74,18 @@ static void values(const char *text)
     static double one[H * L * 2 * D], v[H * L * 2 * D], larger[H * L * 2 * D];
     walk_restart(8);
     for (int i = 0; i < H * L * 2 * D; i++)
-        one[i] = 1, v[i] = (float)walk_uniform(), larger[i] = 32 * v[i];
+        {
+            one[i] = 1;
+            v[i] = (float)walk_uniform();
+            larger[i] = 32 * v[i];
+        }
     struct attend a = task(text), b = task(text), c = task(text);
-    a.v = v, b.v = larger, c.v = one;
-    attend(&a), attend(&b), attend(&c);
+    a.v = v;
+    b.v = larger;
+    c.v = one;
+    attend(&a);
+    attend(&b);
+    attend(&c);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
     CHECK_THAT(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0,
                "%s: values 32 times as large give outputs 32 times as large, bit by bit", text);
@@ -80,7 +94,9 @@ static void values(const char *text)
         for (ptrdiff_t i = 0; i < n; i++) off = fmax(off, fabs(c.o[i] - 1));
         CHECK_CLOSE(off, 0, 1e-6, "%s: values that are all 1 give 1", text);
     }
-    attend_free(&a), attend_free(&b), attend_free(&c);
+    attend_free(&a);
+    attend_free(&b);
+    attend_free(&c);
 }
 
 int main(void)

@@ -129,7 +129,10 @@ static bool slope_fits(enum op op, const struct shape *s, bool second, const dou
     const double *from = second ? z : x, h = 0x1p-12;
     static double u[MAX];
     double got = 0, sum = 0;
-    for (size_t i = 0; i < n; i++) u[i] = walk_uniform(), got += u[i] * gradient[i];
+    for (size_t i = 0; i < n; i++) {
+        u[i] = walk_uniform();
+        got += u[i] * gradient[i];
+    }
     for (int k = -2; k <= 2; k++) {
         const double factor[] = { 1, -8, 0, 8, -1 };
         for (size_t i = 0; i < n; i++) moved[i] = from[i] + k * h * u[i];
@@ -156,8 +159,12 @@ static void one(enum op op, const struct shape *s)
     loci_error e = { 0 };
     loci_layer l = LOCI_LAYER(.dtype = LOCI_F64, .batch = s->B, .rows = s->L, .heads = s->H,
                               .width = s->W, .error = &e);
-    fill(x, n, 3), fill(z, m, 3), fill(dy, n, 1);
-    memset(y, 0xff, sizeof y), memset(dx, 0xff, sizeof dx), memset(dz, 0xff, sizeof dz);
+    fill(x, n, 3);
+    fill(z, m, 3);
+    fill(dy, n, 1);
+    memset(y, 0xff, sizeof y);
+    memset(dx, 0xff, sizeof dx);
+    memset(dz, 0xff, sizeof dz);
     double *const second = m ? z : NULL;
     CHECK_THAT(!forward(op, &l, at(x), at(second), at(y)) && !backward(op, &l, at(x), at(second),
                                                                        at(dy), at(dx), at(dz)),
@@ -167,7 +174,9 @@ static void one(enum op op, const struct shape *s)
     CHECK_THAT(slope_fits(op, s, false, dx), "%s: gradient of the first input", names[op]);
     if (m) CHECK_THAT(slope_fits(op, s, true, dz), "%s: gradient of the second input", names[op]);
 
-    to_float(fx, x, n), to_float(fz, z, m), to_float(fdy, dy, n);
+    to_float(fx, x, n);
+    to_float(fz, z, m);
+    to_float(fdy, dy, n);
     l.dtype = LOCI_F32;
     CHECK_THAT(!forward(op, &l, at(fx), at(m ? fz : NULL), at(fy))
                && !backward(op, &l, at(fx), at(m ? fz : NULL), at(fdy), at(fdx), at(fdz)), "%s: %s",
@@ -210,7 +219,8 @@ static void far_out(void)
                                     .width = 1);
     double ones[COUNT(far)], got[COUNT(far)], s[COUNT(far)];
     for (int i = 0; i < COUNT(far); i++) ones[i] = 1;
-    loci_log_gate(&l, at((void *)far), at(got)), loci_gate(&l, LOCI_SIGMOID, at(ones),
+    loci_log_gate(&l, at((void *)far), at(got));
+    loci_gate(&l, LOCI_SIGMOID, at(ones),
                                                            at((void *)far), at(s));
     bool ok = true;
     for (int i = 0; i < COUNT(far); i++) {
@@ -230,7 +240,10 @@ static void chunks(void)
     enum { B = 2, H = 3, L = 9, W = 5, N = B * H * L * W };
     static const int cuts[][4] = { { 1, 1, 1, 1 }, { 4, 0, 2, 3 } };
     loci_layer l = LOCI_LAYER(.dtype = LOCI_F32, .batch = B, .rows = L, .heads = H, .width = W);
-    fill(x, N, 3), fill(z, N, 3), to_float(fx, x, N), to_float(fz, z, N);
+    fill(x, N, 3);
+    fill(z, N, 3);
+    to_float(fx, x, N);
+    to_float(fz, z, N);
     loci_shift(&l, at(fx), at(fz), NULL, 0, NULL, NULL, at(fy));
     for (int n = 0; n < COUNT(cuts); n++) {
         float state[B * H * W];
@@ -261,15 +274,17 @@ static const struct shape by_head = { 1, H, L, D }, by_kv_head = { 1, G, L, D };
 static double layer_loss(const loci_plan *p, double *const *in)
 {
     static double q[Q], ks[K], k[K], v[K], log_f[H * L], o[Q], on[Q], out[Q];
-    define(SHIFT, &by_kv_head, in[IN_K], in[IN_AK], ks),
-        define(SHIFT, &by_kv_head, in[IN_V], in[IN_AV], v);
-    define(NORM, &by_head, in[IN_Q], in[IN_NQ], q), define(NORM, &by_kv_head, ks, in[IN_NK], k);
+    define(SHIFT, &by_kv_head, in[IN_K], in[IN_AK], ks);
+    define(SHIFT, &by_kv_head, in[IN_V], in[IN_AV], v);
+    define(NORM, &by_head, in[IN_Q], in[IN_NQ], q);
+    define(NORM, &by_kv_head, ks, in[IN_NK], k);
     define(LOG_GATE, &by_head, in[IN_F], NULL, log_f);
     const void *tensors[] = { log_f };
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = at(q), .k = at(k),
                                   .v = at(v), .o = at(o), .tensors = tensors);
     if (loci_reference(p, tensors, &c, NULL)) return NAN;
-    define(NORM, &by_head, o, in[IN_NO], on), define(GATE, &by_head, on, in[IN_GATE], out);
+    define(NORM, &by_head, o, in[IN_NO], on);
+    define(GATE, &by_head, on, in[IN_GATE], out);
     double sum = 0;
     for (int i = 0; i < Q; i++) sum += dy[i] * out[i];
     return sum;
@@ -361,8 +376,9 @@ static struct layer open_layer(loci_dtype dtype, double *const *in)
     if (loci_plan_create(&p, &(loci_desc)LOCI_DESC(.encoding = "fox", .heads = H, .kv_heads = G,
                                                    .dim = D, .dtype = dtype), NULL)) exit(2);
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L);
-    a.plan = p, a.tables = aligned_alloc(64, loci_tables_size(p, L)),
-        a.work = aligned_alloc(64, loci_workspace(p, &c, 1));
+    a.plan = p;
+    a.tables = aligned_alloc(64, loci_tables_size(p, L));
+    a.work = aligned_alloc(64, loci_workspace(p, &c, 1));
     if (!a.tables || !a.work || loci_prepare(p, L, NULL, a.tables)) exit(2);
     for (int i = 0; i < INS; i++) {
         a.in[i] = zeros((size_t)sizes[i]);
@@ -388,7 +404,11 @@ static void fox_pro(void)
     static double buffer[2][INS][Q];
     double *in[INS], *d[INS], *shifted[INS];
     for (int i = 0; i < INS; i++)
-        in[i] = buffer[0][i], d[i] = buffer[1][i], fill(in[i], (size_t)sizes[i], 1.5);
+        {
+            in[i] = buffer[0][i];
+            d[i] = buffer[1][i];
+            fill(in[i], (size_t)sizes[i], 1.5);
+        }
     fill(dy, Q, 1);
     struct layer a = open_layer(LOCI_F64, in);
     CHECK_THAT(layer_forward(&a, 0, L) && layer_backward(&a, d), "FoX (Pro): does not run");
@@ -397,7 +417,10 @@ static void fox_pro(void)
         double u[Q], got = 0, sum = 0;
         memcpy(shifted, in, sizeof in);
         shifted[i] = moved;
-        for (int n = 0; n < sizes[i]; n++) u[n] = walk_uniform(), got += u[n] * d[i][n];
+        for (int n = 0; n < sizes[i]; n++) {
+            u[n] = walk_uniform();
+            got += u[n] * d[i][n];
+        }
         for (int k = -2; k <= 2; k++) {
             for (int n = 0; n < sizes[i]; n++) moved[n] = in[i][n] + k * h * u[n];
             if (k) sum += factor[k + 2] * layer_loss(a.plan, shifted);
@@ -411,7 +434,8 @@ static void fox_pro(void)
     bool ok = layer_forward(&whole, 0, L);
     for (int t = 0; t < L; t++) ok = ok && layer_forward(&steps, t, 1);
     CHECK_THAT(ok && !memcmp(whole.out, steps.out, Q * sizeof(float)), "FoX (Pro): token by token");
-    close_layer(&whole), close_layer(&steps);
+    close_layer(&whole);
+    close_layer(&steps);
 }
 
 /* ---- Misuse ---------------------------------------------------------------------------------- */
@@ -527,7 +551,8 @@ static void misuse(void)
     for (size_t i = 0; i < sizeof fy; i++)
         untouched = untouched && ((unsigned char *)fy)[i] == 0x5a;
     CHECK_THAT(untouched, "a refused call: wrote something");
-    l.host = NULL, l.batch = 0;
+    l.host = NULL;
+    l.batch = 0;
     CHECK_THAT(!loci_rmsnorm(&l, at(NULL), NULL, 0, at(NULL))
                && !loci_gate(&l, LOCI_SILU, at(NULL), at(NULL), at(NULL)),
                "an empty batch: was refused");

@@ -26,8 +26,13 @@ static struct numbers *fresh(void)
     struct numbers *t = calloc(1, sizeof *t);
     if (!t) exit(2);
     walk_restart(3);
-    random(t->e, N), random(t->ae, N), random(t->gates, G), random(t->w, H * H),
-        random(t->up, P * H), random(t->down, H * P), random(t->dy, N);
+    random(t->e, N);
+    random(t->ae, N);
+    random(t->gates, G);
+    random(t->w, H * H);
+    random(t->up, P * H);
+    random(t->down, H * P);
+    random(t->dy, N);
     for (int i = 0; i < G; i++) t->gates[i] *= 4;
     return t;
 }
@@ -91,7 +96,8 @@ static void formulas(enum kind kind)
                 for (int d = 0; d < D; d++)
                     worst = fmax(worst, fabs(at(n->y, b, h, t, d) - formula(kind, n, b, h, t, d)));
     CHECK_CLOSE(worst, 0, 1e-13, "%s", names[kind]);
-    memset(n->w, 0, sizeof n->w), memset(n->up, 0, sizeof n->up);
+    memset(n->w, 0, sizeof n->w);
+    memset(n->up, 0, sizeof n->up);
     CHECK_THAT(!forward(kind, n) && !memcmp(n->y, n->e, sizeof n->y),
                "at its start an update changes nothing");
     free(n);
@@ -163,9 +169,13 @@ static void bits(void)
         dgates[G], dup[P * H], ddown[H * P], turned[N];
     loci_host host;
     if (loci_pool_create(&host, 3)) exit(2);
-    narrow(e, mlp->e, N), narrow(ae, mlp->ae, N), narrow(gates, mlp->gates, G),
-        narrow(w, mlp->w, H * H), narrow(up, mlp->up, P * H);
-    narrow(down, mlp->down, H * P), narrow(dy, mlp->dy, N);
+    narrow(e, mlp->e, N);
+    narrow(ae, mlp->ae, N);
+    narrow(gates, mlp->gates, G);
+    narrow(w, mlp->w, H * H);
+    narrow(up, mlp->up, P * H);
+    narrow(down, mlp->down, H * P);
+    narrow(dy, mlp->dy, N);
     CHECK_THAT(!forward(MLP, mlp) && !backward(MLP, mlp) && !forward(FULL, full), "in double");
 
     const loci_layer l = LOCI_LAYER(.batch = B, .rows = L, .heads = H, .width = D, .host = &host);
@@ -229,7 +239,8 @@ static void starts_as_rope(int64_t from)
     static float q[N], k[N], e[N], o[2][N];
     int64_t pos[L];
     double worst = 0;
-    narrow(q, n->e, N), narrow(k, n->ae, N);
+    narrow(q, n->e, N);
+    narrow(k, n->ae, N);
     for (int i = 0; i < L; i++) pos[i] = from + i;
     const loci_layer l = LOCI_LAYER(.batch = B, .rows = L, .heads = H, .width = D);
     CHECK_THAT(!loci_tape_start(&l, 0, 0, pos, 0, of(e)), "states start");
@@ -252,14 +263,16 @@ static void turn(double *x)
 {
     for (int i = 0; i < N; i += 2) {
         const double phi = 0.7 + i % D, c = x[i], s = x[i + 1];
-        x[i] = c * cos(phi) - s * sin(phi), x[i + 1] = c * sin(phi) + s * cos(phi);
+        x[i] = c * cos(phi) - s * sin(phi);
+        x[i + 1] = c * sin(phi) + s * cos(phi);
     }
 }
 static void turned_together(enum kind kind)
 {
     struct numbers *n = fresh(), *u = fresh();
     double worst = 0;
-    turn(u->e), turn(u->ae);
+    turn(u->e);
+    turn(u->ae);
     CHECK_THAT(!forward(kind, n) && !forward(kind, u), "%s", names[kind]);
     turn(n->y);
     for (int i = 0; i < N; i++) worst = fmax(worst, fabs(n->y[i] - u->y[i]));
@@ -303,10 +316,13 @@ static void refusals(void)
     CHECK_THAT(!loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y)
                && !loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), t->w, y)
                && !loci_tape_start(&l, 0, 0, NULL, 0, y), "no rows are no error");
-    l.width = 9, l.rows = L;
+    l.width = 9;
+    l.rows = L;
     CHECK_SAYS(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y), LOCI_BAD_ARG, &e,
                "width 9 of states must be even");
-    l.width = D, l.heads = 257, l.rows = 1;
+    l.width = D;
+    l.heads = 257;
+    l.rows = 1;
     CHECK_SAYS(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y), LOCI_BAD_ARG, &e,
                "heads 257 must be at most 256");
     free(t);
@@ -315,7 +331,11 @@ static void refusals(void)
 int main(void)
 {
     for (enum kind kind = ROWSUM; kind <= MLP; kind++)
-        formulas(kind), gradients(kind), turned_together(kind);
+        {
+            formulas(kind);
+            gradients(kind);
+            turned_together(kind);
+        }
     bits();
     starts_as_rope(0);
     starts_as_rope(1000000);

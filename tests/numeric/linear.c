@@ -44,8 +44,10 @@ static void fill(float *x, size_t n, double size)
 }
 static void fill_problem(void)
 {
-    fill(in.q, COUNT(in.q), 1.5), fill(in.k, COUNT(in.k), 1.5), fill(in.v, COUNT(in.v), 1),
-        fill(in.dout, COUNT(in.dout), 1);
+    fill(in.q, COUNT(in.q), 1.5);
+    fill(in.k, COUNT(in.k), 1.5);
+    fill(in.v, COUNT(in.v), 1);
+    fill(in.dout, COUNT(in.dout), 1);
     for (int i = 0; i < TENSORS; i++) fill(in.tensor[i], NUMBERS, 0.5);
     for (int i = 0; i < COUNT(in.coord); i++) in.coord[i] = walk_coordinate(40);
 }
@@ -62,7 +64,8 @@ static loci_call call_of(const loci_plan *p, struct answer *a, ptrdiff_t q0, ptr
     for (int axis = 0; axis < 2 && loci_axes(p) > 1; axis++) {
         memcpy(coord + axis * nq, in.coord + axis * L + q0, (size_t)nq * sizeof *coord);
         memcpy(coord + 2 * L + axis * nk, in.coord + axis * L + k0, (size_t)nk * sizeof *coord);
-        c.q_coord = coord, c.k_coord = coord + 2 * L;
+        c.q_coord = coord;
+        c.k_coord = coord + 2 * L;
     }
     return c;
 }
@@ -72,7 +75,10 @@ static loci_plan *plan_of(const char *text, const char *isa, bool full)
                             .kv_heads = G, .dim = D, .value_dim = DV, .isa = isa, .full = full);
     loci_plan *p;
     loci_error e;
-    if (loci_plan_create(&p, &d, &e)) printf("%s: %s\n", text, e.text), exit(2);
+    if (loci_plan_create(&p, &d, &e)) {
+        printf("%s: %s\n", text, e.text);
+        exit(2);
+    }
     return p;
 }
 static void *tables_of(const loci_plan *p)
@@ -92,16 +98,19 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
     loci_error e = { 0 };
     loci_call c = call_of(p, a, 0, L, 0, L, coord);
     if (threads > 1 && loci_pool_create(&host, threads)) exit(2);
-    c.host = threads > 1 ? &host : NULL, c.error = &e;
+    c.host = threads > 1 ? &host : NULL;
+    c.error = &e;
     const loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 },
                                   .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
                                   .dtensors = dtensors);
     void *work = mem_block(loci_workspace(p, &c, 1));
-    memset(a, 0xff, sizeof *a), memset(a->dtensor, 0, sizeof a->dtensor);
+    memset(a, 0xff, sizeof *a);
+    memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL)
         && !loci_linear_backward(p, tables, work, &c, &g);
     if (threads > 1) loci_pool_destroy(&host);
-    free(work), free(tables);
+    free(work);
+    free(tables);
     loci_plan_destroy(p);
     return CHECK_THAT(ok, "%s: %s", text, e.text);
 }
@@ -160,9 +169,11 @@ static void chunks(const char *text)
         CHECK_THAT(!memcmp(first.o, other.o, sizeof first.o), "%s: %s", text,
                    n ? "in chunks" : "token by token");
         CHECK_THAT(!memcmp(at_once, after, bytes), "%s: the state in the end", text);
-        free(state[0]), free(state[1]);
+        free(state[0]);
+        free(state[1]);
     }
-    free(at_once), free(tables);
+    free(at_once);
+    free(tables);
     loci_plan_destroy(p);
 }
 
@@ -189,7 +200,8 @@ static void keys_first(const char *text)
     }
     CHECK_THAT(ok, "%s: %s", text, e.text);
     CHECK_THAT(!memcmp(first.o, other.o, sizeof first.o), "%s: keys first, rows later", text);
-    free(state), free(tables);
+    free(state);
+    free(tables);
     loci_plan_destroy(p);
 }
 
@@ -203,14 +215,20 @@ static void packing(void)
     int64_t seg[L], pos[L];
     for (int n = 0; n < 4; n++)
         for (ptrdiff_t i = border[n]; i < border[n + 1]; i++)
-            seg[i] = n - 1, pos[i] = i - border[n];
+            {
+                seg[i] = n - 1;
+                pos[i] = i - border[n];
+            }
     loci_plan *p = plan_of(text, NULL, false);
     void *tables = tables_of(p);
     loci_error e = { 0 };
     loci_call c = call_of(p, &first, 0, L, 0, L, NULL);
-    c.q_seg = c.k_seg = seg, c.q_pos = c.k_pos = pos, c.error = &e;
+    c.q_seg = c.k_seg = seg;
+    c.q_pos = c.k_pos = pos;
+    c.error = &e;
     void *work = mem_block(loci_workspace(p, &c, 0));
-    memset(&first, 0xff, sizeof first), memset(&other, 0, sizeof other);
+    memset(&first, 0xff, sizeof first);
+    memset(&other, 0, sizeof other);
     CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL), "%s: %s", text, e.text);
     free(work);
     for (int n = 1; n < 4; n++) {
@@ -231,8 +249,14 @@ static void long_text(bool full)
 {
     enum { LONG = 2500, W = 6, N = LONG * W };
     static double q[2 * N], k[N], v[N], dout[2 * N], o[2][2 * N], dq[2][2 * N], dk[2][N], dv[2][N];
-    for (int i = 0; i < 2 * N; i++) q[i] = walk_uniform(), dout[i] = walk_uniform();
-    for (int i = 0; i < N; i++) k[i] = walk_uniform(), v[i] = walk_uniform();
+    for (int i = 0; i < 2 * N; i++) {
+        q[i] = walk_uniform();
+        dout[i] = walk_uniform();
+    }
+    for (int i = 0; i < N; i++) {
+        k[i] = walk_uniform();
+        v[i] = walk_uniform();
+    }
     const char *text = "rope:pairing=half,base=500";
     const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_LINEAR_ATTENTION, .heads = 2,
                                   .kv_heads = 1, .dim = W, .dtype = LOCI_F64, .full = full);
@@ -272,7 +296,8 @@ static void not_a_number(void)
     static struct problem sound;
     sound = in;
     whole(text, NULL, 1, false, &first);
-    in.v[at * DV] = NAN, in.k[at * D + 3] = INFINITY;
+    in.v[at * DV] = NAN;
+    in.k[at * D + 3] = INFINITY;
     whole(text, NULL, 1, false, &other);
     CHECK_THAT(!memcmp(first.o, other.o, (size_t)at * DV * sizeof(float)), "%s: rows before a NaN",
                text);
@@ -314,7 +339,9 @@ static void plans(void)
         loci_desc d = bad[i].d;
         loci_plan *p;
         loci_error e = { 0 };
-        d.stage = LOCI_LINEAR_ATTENTION, d.heads = 2, d.dim = 8;
+        d.stage = LOCI_LINEAR_ATTENTION;
+        d.heads = 2;
+        d.dim = 8;
         const loci_status status = loci_plan_create(&p, &d, &e);
         CHECK_SAYS(status, LOCI_BAD_ARG, &e, bad[i].says);
         CHECK_THAT(!p, "%s: and yet there is a plan", bad[i].says);
@@ -345,13 +372,17 @@ static void calls(void)
     c.lse = lse;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
                "lse and rem must be NULL");
-    c.lse = NULL, c.q_pos = pos, c.k_pos = good;
+    c.lse = NULL;
+    c.q_pos = pos;
+    c.k_pos = good;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
                "row 4 has a lower one");
-    c.q_pos = good, c.k_pos = pos;
+    c.q_pos = good;
+    c.k_pos = pos;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
                "key 4 has a lower one");
-    c.q_pos = c.k_pos = NULL, c.q_seg = c.k_seg = seg;
+    c.q_pos = c.k_pos = NULL;
+    c.q_seg = c.k_seg = seg;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, NULL), LOCI_BAD_ARG, &e,
                "segment numbers that never fall");
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, NULL, state), LOCI_BAD_ARG, &e,
@@ -378,8 +409,12 @@ static void calls(void)
     c.batch = 1;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, state, NULL), LOCI_BAD_ARG, &e,
                "of another plan or batch");
-    free(state), free(work), free(tables), free(of_attention);
-    loci_plan_destroy(p), loci_plan_destroy(attention);
+    free(state);
+    free(work);
+    free(tables);
+    free(of_attention);
+    loci_plan_destroy(p);
+    loci_plan_destroy(attention);
 }
 static int yes(void *user) { (void)user; return 1; }
 static void run_here(void *user, int n, void (*job)(void *, int), void *arg)
@@ -395,13 +430,16 @@ static void cancelling(void)
     void *tables = tables_of(p), *state = mem_block(loci_linear_state(p, B));
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
     void *work = mem_block(loci_workspace(p, &c, 1));
-    c.host = &host, c.error = &e;
+    c.host = &host;
+    c.error = &e;
     CHECK_THAT(loci_linear_forward(p, tables, work, &c, NULL, state) == LOCI_CANCELLED,
                "cancelled: %s", e.text);
     c.host = NULL;
     CHECK_SAYS(loci_linear_forward(p, tables, work, &c, state, NULL), LOCI_BAD_ARG, &e,
                "before must be a state");
-    free(state), free(work), free(tables);
+    free(state);
+    free(work);
+    free(tables);
     loci_plan_destroy(p);
 }
 
@@ -409,12 +447,17 @@ int main(void)
 {
     fill_problem();
     for (int i = 0; i < COUNT(texts); i++) {
-        machines(texts[i], false), machines(texts[i], true);
-        chunks(texts[i]), keys_first(texts[i]);
+        machines(texts[i], false);
+        machines(texts[i], true);
+        chunks(texts[i]);
+        keys_first(texts[i]);
     }
     packing();
-    long_text(false), long_text(true);
+    long_text(false);
+    long_text(true);
     not_a_number();
-    plans(), calls(), cancelling();
+    plans();
+    calls();
+    cancelling();
     return harness_end();
 }

@@ -48,7 +48,8 @@ static bool heads_mix(const char *text) { return strstr(text, "cape") != NULL; }
 static void open_masks(struct problem *p)
 {
     const size_t pairs = (size_t)(B * H * p->rows * p->keys);
-    p->seen = mem_alloc(&p->mem, pairs), p->added = numbers(p, pairs, 2);
+    p->seen = mem_alloc(&p->mem, pairs);
+    p->added = numbers(p, pairs, 2);
     p->first = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
     p->last = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
     p->q_seg = mem_alloc(&p->mem, sizeof(int64_t) * (size_t)(B * p->rows));
@@ -109,14 +110,20 @@ static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, pt
         loci_tensor_init(plan, i, 1, start);
         for (size_t n = 0; n < p->size[i]; n++) x[n] = (float)(start[n] + 0.2 + 0.3 * x[n]);
     }
-    p->q = numbers(p, qs, 1), p->k = numbers(p, ks, 1), p->v = numbers(p, ks, 1);
-    p->dout = numbers(p, qs, 1), p->drow = numbers(p, B * H * (size_t)rows, 1);
+    p->q = numbers(p, qs, 1);
+    p->k = numbers(p, ks, 1);
+    p->v = numbers(p, ks, 1);
+    p->dout = numbers(p, qs, 1);
+    p->drow = numbers(p, B * H * (size_t)rows, 1);
     const size_t axes = (size_t)(p->axes = loci_axes(plan));
     if (axes > 1)
-        p->coord_q = numbers(p, axes * (size_t)rows, 9),
-        p->coord_k = numbers(p, axes * (size_t)keys, 9);
+        {
+            p->coord_q = numbers(p, axes * (size_t)rows, 9);
+            p->coord_k = numbers(p, axes * (size_t)keys, 9);
+        }
     loci_plan_destroy(plan);
-    open_masks(p), draw_masks(p);
+    open_masks(p);
+    draw_masks(p);
     return true;
 }
 
@@ -130,7 +137,8 @@ static void *as(struct problem *p, const double *x, size_t n, bool f64)
 }
 static void *result(struct problem *p, struct results *r, const char *name, size_t n, bool f64)
 {
-    r->of[r->n].name = name, r->of[r->n].count = n;
+    r->of[r->n].name = name;
+    r->of[r->n].count = n;
     return r->of[r->n++].at = memset(mem_alloc(&p->mem, n * (f64 ? 8 : 4)), 0, n * (f64 ? 8 : 4));
 }
 
@@ -150,21 +158,33 @@ static void say_who(struct problem *p, const struct way *w, loci_call *c)
     const loci_view view = { NULL, H * p->rows * p->keys, broadcast, p->keys };
     if (w->plain) return;
     if (w->kind == SEEN || w->bytes_of_ranges) {
-        c->mask_kind = LOCI_MASK_SEEN, c->mask = view, c->mask.data = p->seen;
+        c->mask_kind = LOCI_MASK_SEEN;
+        c->mask = view;
+        c->mask.data = p->seen;
     } else if (w->kind != RANGES) {
-        c->mask_kind = LOCI_MASK_ADDED, c->mask = view;
+        c->mask_kind = LOCI_MASK_ADDED;
+        c->mask = view;
         c->mask.data = as(p, p->added, B * H * (size_t)(p->rows * p->keys), w->f64);
     }
-    if (w->kind >= RANGES && !w->bytes_of_ranges) c->k_first = p->first, c->k_last = p->last;
-    if (w->kind == ALL_OF_IT) c->q_seg = p->q_seg, c->k_seg = p->k_seg;
+    if (w->kind >= RANGES && !w->bytes_of_ranges) {
+        c->k_first = p->first;
+        c->k_last = p->last;
+    }
+    if (w->kind == ALL_OF_IT) {
+        c->q_seg = p->q_seg;
+        c->k_seg = p->k_seg;
+    }
     c->per_batch = c->k_first || c->q_seg;
     if (c->per_batch && c->q_coord) {    /* then coordinates are per batch too */
         const size_t q = (size_t)(p->rows * p->axes), k = (size_t)(p->keys * p->axes);
         double *cq = numbers(p, B * q, 0), *ck = numbers(p, B * k, 0);
         for (size_t b = 0; b < B; b++)
-            memcpy(cq + b * q, p->coord_q, q * sizeof *cq),
+            {
+                memcpy(cq + b * q, p->coord_q, q * sizeof *cq);
                 memcpy(ck + b * k, p->coord_k, k * sizeof *ck);
-        c->q_coord = cq, c->k_coord = ck;
+            }
+        c->q_coord = cq;
+        c->k_coord = ck;
     }
 }
 
@@ -196,7 +216,8 @@ static bool run(struct problem *p, struct way w, struct results *r)
     if (!w.forward) {
         *(stick ? &g.drem : &g.dlse) = as(p, p->drow, rows, w.f64);
         g.dq.data = result(p, r, "dq", rows * D, w.f64);
-        g.dk.data = result(p, r, "dk", ks, w.f64), g.dv.data = result(p, r, "dv", ks, w.f64);
+        g.dk.data = result(p, r, "dk", ks, w.f64);
+        g.dv.data = result(p, r, "dv", ks, w.f64);
         if (c.mask_kind == LOCI_MASK_ADDED) g.dmask.data = result(p, r, "dmask", pairs, w.f64);
         for (int i = 0; i < p->tensors; i++)
             if (p->tensor[i].role != LOCI_FIXED)
@@ -284,7 +305,10 @@ static void in_other_words(struct problem *p)
     const int mem = p->mem.blocks;
     const ptrdiff_t window = p->keys / 3 + 1;
     for (ptrdiff_t i = 0; i < B * p->rows; i++)
-        p->last[i] = p->keys - p->rows + i % p->rows, p->first[i] = p->last[i] - window;
+        {
+            p->last[i] = p->keys - p->rows + i % p->rows;
+            p->first[i] = p->last[i] - window;
+        }
     /* also gates of keys before the window */
     const bool counts = strstr(p->text, "fox") != NULL;
     if (run(p, (struct way){ .kind = RANGES }, &a) && !counts
@@ -321,7 +345,8 @@ static void few_rows(struct problem *p, ptrdiff_t few)
             if (p->tensor[i].shape[k] == LOCI_DIM_QUERIES) return;
     if (p->coord_q) return;
     const int mem = p->mem.blocks;
-    part.rows = few, part.mem = (struct mem){ .blocks = 0 };
+    part.rows = few;
+    part.mem = (struct mem){ .blocks = 0 };
     part.q = mem_alloc(&part.mem, B * H * (size_t)few * D * sizeof(double));
     part.seen = mem_alloc(&part.mem, B * H * (size_t)(few * p->keys));
     part.added = mem_alloc(&part.mem, B * H * (size_t)(few * p->keys) * sizeof(double));
@@ -371,7 +396,8 @@ static void every_encoding(void)
         if (!open_problem(&p, t.text, 70, 150)) continue;
         against_reference(&p);
         in_other_words(&p);
-        few_rows(&p, 1), few_rows(&p, 3);
+        few_rows(&p, 1);
+        few_rows(&p, 3);
         mem_release(&p.mem, 0);
     }
 }
@@ -536,7 +562,8 @@ static void refused(void)
     CHECK_THAT(!loci_plan_create(&plan, &d, &e), "%s", e.text);
     d.encoding = "cape";
     CHECK_THAT(!loci_plan_create(&mixed, &d, &e), "%s", e.text);
-    d.encoding = "nope", d.stage = LOCI_LINEAR_ATTENTION;
+    d.encoding = "nope";
+    d.stage = LOCI_LINEAR_ATTENTION;
     CHECK_THAT(!loci_plan_create(&linear, &d, &e), "%s", e.text);
     const loci_call good = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .lse = lse,
                                      .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
@@ -569,7 +596,8 @@ static void refused(void)
     for (int i = 0; i < WALK_TENSORS; i++) tensors[i] = numbers;
     loci_prepare(mixed, L, tensors, others);
     loci_call c = good;
-    c.mask_kind = LOCI_MASK_SEEN, c.mask.data = seen;
+    c.mask_kind = LOCI_MASK_SEEN;
+    c.mask.data = seen;
     CHECK_SAYS(loci_forward(mixed, others, work, &c), LOCI_UNSUPPORTED, &e,
                "the encoding mixes heads");
     CHECK_SAYS(loci_linear_forward(linear, tables, work, &c, NULL, NULL), LOCI_UNSUPPORTED, &e,
@@ -577,8 +605,13 @@ static void refused(void)
     CHECK_THAT(!loci_forward(plan, tables, work, &c), "%s", e.text);
     loci_grad g = LOCI_GRAD(.dmask = { dmask, 0, 0, 0 });
     CHECK_SAYS(loci_backward(plan, tables, work, &c, &g), LOCI_BAD_ARG, &e, "dmask must be NULL");
-    free(numbers), free(work), free(tables), free(others);
-    loci_plan_destroy(plan), loci_plan_destroy(mixed), loci_plan_destroy(linear);
+    free(numbers);
+    free(work);
+    free(tables);
+    free(others);
+    loci_plan_destroy(plan);
+    loci_plan_destroy(mixed);
+    loci_plan_destroy(linear);
 }
 
 int main(int argc, char **argv)
@@ -586,8 +619,18 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     every_encoding();
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        if (t.example && !LOCI_EMULATED) weights(t.text), differences(t.text);
-    if (!LOCI_EMULATED) differences("softcap:cap=0.7+alibi"), differences("alibi+softcap:cap=0.7");
-    if (!walk_limited()) chunks(), cached(), refused();
+        if (t.example && !LOCI_EMULATED) {
+            weights(t.text);
+            differences(t.text);
+        }
+    if (!LOCI_EMULATED) {
+        differences("softcap:cap=0.7+alibi");
+        differences("alibi+softcap:cap=0.7");
+    }
+    if (!walk_limited()) {
+        chunks();
+        cached();
+        refused();
+    }
     return harness_end();
 }

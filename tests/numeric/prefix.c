@@ -98,11 +98,14 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
                             .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
                             .k_pos = k_pos);
-    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n)),
-    c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys)),
-    c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys)), c.o.data = o;
-    if (coord) c.q_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, from, n)),
-            c.k_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, 0, keys));
+    c.q.data = COPY_STRUCT(cut(p->q, H, D, from, n));
+    c.k.data = COPY_STRUCT(cut(p->k, G, D, 0, keys));
+    c.v.data = COPY_STRUCT(cut(p->v, G, D, 0, keys));
+    c.o.data = o;
+    if (coord) {
+        c.q_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, from, n));
+        c.k_coord = COPY_STRUCT(cut(coord, (size_t)p->axes, 1, 0, keys));
+    }
     double *dout = COPY_STRUCT(cut(p->dout, H, D, from, n)),
            *dlse = COPY_STRUCT(cut(p->dlse, H, 1, from, n));
     loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dlse = dlse, .dq = { dq, 0, 0, 0 },
@@ -118,8 +121,11 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
              && !loci_backward(plan, tables, work, &c, &g);
     }
     if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
-    add(to->o, o, H, D, from, n), add(to->lse, lse, H, 1, from, n), add(to->dq, dq, H, D, from, n);
-    add(to->dk, dk, G, D, 0, keys), add(to->dv, dv, G, D, 0, keys);
+    add(to->o, o, H, D, from, n);
+    add(to->lse, lse, H, 1, from, n);
+    add(to->dq, dq, H, D, from, n);
+    add(to->dk, dk, G, D, 0, keys);
+    add(to->dv, dv, G, D, 0, keys);
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         if (!dtensors[i]) continue;
@@ -135,13 +141,20 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
 
 static void open_sums(const struct problem *p, struct sums *s)
 {
-    s->o = zeros(H * L * (size_t)p->D), s->lse = zeros(H * L), s->dq = zeros(H * L * (size_t)p->D);
-    s->dk = zeros(G * L * (size_t)p->D), s->dv = zeros(G * L * (size_t)p->D);
+    s->o = zeros(H * L * (size_t)p->D);
+    s->lse = zeros(H * L);
+    s->dq = zeros(H * L * (size_t)p->D);
+    s->dk = zeros(G * L * (size_t)p->D);
+    s->dv = zeros(G * L * (size_t)p->D);
     for (int i = 0; i < p->tensors; i++) s->data[i] = zeros(p->size[i]);
 }
 static void close_sums(const struct problem *p, struct sums *s)
 {
-    free(s->o), free(s->lse), free(s->dq), free(s->dk), free(s->dv);
+    free(s->o);
+    free(s->lse);
+    free(s->dq);
+    free(s->dk);
+    free(s->dv);
     for (int i = 0; i < p->tensors; i++) free(s->data[i]);
 }
 
@@ -159,11 +172,12 @@ static void compare_all(const struct problem *p, const char *how, const struct s
                         const struct sums *want)
 {
     const size_t rows = H * L, D = (size_t)p->D;
-    compare(p, how, "o", got->o, want->o, rows * D), compare(p, how, "lse", got->lse, want->lse,
+    compare(p, how, "o", got->o, want->o, rows * D);
+    compare(p, how, "lse", got->lse, want->lse,
                                                              rows);
     compare(p, how, "dq", got->dq, want->dq, rows * D);
-    compare(p, how, "dk", got->dk, want->dk, G * L * D),
-        compare(p, how, "dv", got->dv, want->dv, G * L * D);
+    compare(p, how, "dk", got->dk, want->dk, G * L * D);
+    compare(p, how, "dv", got->dv, want->dv, G * L * D);
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].role != LOCI_FIXED)
             compare(p, how, p->tensor[i].name, got->data[i], want->data[i], p->size[i]);
@@ -181,8 +195,11 @@ static bool make(struct problem *p)
     }
     const size_t D = (size_t)p->D;
     p->axes = loci_axes(plan);
-    p->q = numbers(H * L * D), p->k = numbers(G * L * D), p->v = numbers(G * L * D),
-        p->dout = numbers(H * L * D), p->dlse = numbers(H * L);
+    p->q = numbers(H * L * D);
+    p->k = numbers(G * L * D);
+    p->v = numbers(G * L * D);
+    p->dout = numbers(H * L * D);
+    p->dlse = numbers(H * L);
     p->coord = zeros((size_t)p->axes * L);
     for (int i = 0; i < p->axes * L; i++) p->coord[i] = p->axes > 1 ? walk_coordinate(30) : i;
     p->tensors = loci_tensors(plan, p->tensor, WALK_TENSORS);
@@ -221,8 +238,13 @@ static void check(const char *text)
     int64_t pos[L], until[L];
     walk_restart(21);
     if (!make(&p)) return;
-    open_sums(&p, &want), open_sums(&p, &got), open_sums(&p, &once);
-    for (int i = 0; i < L; i++) pos[i] = i, until[i] = i < PREFIX ? PREFIX - 1 : i;
+    open_sums(&p, &want);
+    open_sums(&p, &got);
+    open_sums(&p, &once);
+    for (int i = 0; i < L; i++) {
+        pos[i] = i;
+        until[i] = i < PREFIX ? PREFIX - 1 : i;
+    }
     const double *coord = p.axes > 1 ? p.coord : NULL;
     bool ok = true;
     for (int i = 0; i < L && ok; i++)
@@ -232,8 +254,15 @@ static void check(const char *text)
         compare_all(&p, "two calls", &got, &want);
     if (ok && only_turns(text) && run(&p, false, false, 0, L, L, until, pos, p.coord, &once))
         compare_all(&p, "one call", &once, &want);
-    close_sums(&p, &want), close_sums(&p, &got), close_sums(&p, &once);
-    free(p.q), free(p.k), free(p.v), free(p.dout), free(p.dlse), free(p.coord);
+    close_sums(&p, &want);
+    close_sums(&p, &got);
+    close_sums(&p, &once);
+    free(p.q);
+    free(p.k);
+    free(p.v);
+    free(p.dout);
+    free(p.dlse);
+    free(p.coord);
     for (int i = 0; i < p.tensors; i++) free(p.data[i]);
 }
 

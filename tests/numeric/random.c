@@ -22,7 +22,8 @@ int main(void)
     enum { MANY = 100000 };
     for (uint64_t i = 0; i < MANY; i++) {
         const double x = loci_normal(7, i);
-        sum += x, squares += x * x;
+        sum += x;
+        squares += x * x;
     }
     CHECK_CLOSE(sum / MANY, 0, 5 / sqrt(MANY), "mean of normal numbers");
     CHECK_CLOSE(squares / MANY, 1, 5 * sqrt(2.0 / MANY), "variance of normal numbers");

@@ -88,8 +88,13 @@ static void properties(const char *isa, const char *encoding, int64_t far)
     static float x[L * D], here[L * D], there[L * D];
     int64_t pos[L], moved[L], by[L];
     fill(x, L * D);
-    for (int i = 0; i < L; i++) by[i] = far, pos[i] = i * i % 197 - 60, moved[i] = pos[i] + far;
-    memcpy(here, x, sizeof x), memcpy(there, x, sizeof x);
+    for (int i = 0; i < L; i++) {
+        by[i] = far;
+        pos[i] = i * i % 197 - 60;
+        moved[i] = pos[i] + far;
+    }
+    memcpy(here, x, sizeof x);
+    memcpy(there, x, sizeof x);
     turn(&r, LOCI_CACHE, L, pos, NULL, here);
     turn(&r, LOCI_KEY, L, moved, NULL, there);
     bool norms = true, shifts = true, moves = true;
@@ -125,7 +130,8 @@ static void pairings(const char *isa)
     for (int i = 0; i < L; i++)
         for (int c = 0; c < D; c++) same &= y[i * D + c % 2 * (D / 2) + c / 2] == x[i * D + c];
     CHECK_THAT(same, "%s: the pairings differ by the order of channels", isa ? isa : "best");
-    release(&half), release(&interleaved);
+    release(&half);
+    release(&interleaved);
 }
 
 /* In place, into another buffer, and there with larger row strides: the same bits, also
@@ -144,7 +150,8 @@ static void places(const char *isa, const char *encoding)
     void *work = mem_block(loci_workspace(r.plan, &call, 1));
     for (int back = 0; back < 2; back++) {
         bool done = true, same = true;
-        memcpy(here, x, sizeof x), memset(apart, 0, sizeof apart);
+        memcpy(here, x, sizeof x);
+        memset(apart, 0, sizeof apart);
         for (int i = 0; i < 3; i++) {
             const loci_view rows = i == 0 ? to[0] : from;
             done &= !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, rows,
@@ -189,7 +196,10 @@ static void many(const char *isa, const char *encoding, bool back)
     }
     CHECK_THAT(same, "%s: %s", isa ? isa : "best", back ? "many rows turned back elsewhere"
                : "many rows turned elsewhere");
-    free(x), free(here), free(there), free(work);
+    free(x);
+    free(here);
+    free(there);
+    free(work);
     release(&r);
 }
 
@@ -226,7 +236,8 @@ static void abreast(const char *isa, const char *encoding)
         CHECK_THAT(same, "%s: heads side by side", isa ? isa : "best");
         free(work);
     }
-    release(&r), release(&alone);
+    release(&r);
+    release(&alone);
 }
 
 /* Positions that are counted from starts. */
@@ -266,7 +277,9 @@ static void cached_keys(const char *isa)
     d.keys_rotated = 1;
     struct rotation turned = prepare(&d);
     static float q[4 * L * D], k[2 * L * D], v[2 * L * D], o[4 * L * D], o2[4 * L * D];
-    fill(q, 4 * L * D), fill(k, 2 * L * D), fill(v, 2 * L * D);
+    fill(q, 4 * L * D);
+    fill(k, 2 * L * D);
+    fill(v, 2 * L * D);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
                                .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
     /* enough to attend and to rotate */
@@ -278,7 +291,8 @@ static void cached_keys(const char *isa)
     CHECK_THAT(done && !memcmp(o, o2, sizeof o), "%s: keys from a cache give the bits of raw keys",
                isa ? isa : "best");
     free(work);
-    release(&raw), release(&turned);
+    release(&raw);
+    release(&turned);
 }
 
 /* ---- cos and sin ----------------------------------------------------------------------------- */
@@ -330,7 +344,8 @@ static void list_positions(int64_t *pos)
     for (int k = 0; k <= FAR; k++)
         for (int d = -1; d <= 1; d++) {
             const int64_t p = ((int64_t)1 << k) + (k < FAR || d < 1 ? d : 0);
-            pos[n++] = p, pos[n++] = -p;
+            pos[n++] = p;
+            pos[n++] = -p;
         }
 }
 
@@ -441,19 +456,24 @@ int main(void)
         angles(isa[i], 500000, 0x1p31, true);
         angles(isa[i], 10000, 0x1p40, true);
         angles(isa[i], 10000, 100, false);
-        listed(isa[i], 10000), listed(isa[i], 500000), listed(isa[i], 1e7);
+        listed(isa[i], 10000);
+        listed(isa[i], 500000);
+        listed(isa[i], 1e7);
         float_angles(isa[i], ",base=500000");
         float_angles(isa[i], ",scaling=yarn,factor=32,original_length=4096");
         float_angles(isa[i], ",scaling=llama3,factor=8,original_length=8192");
-        places(isa[i], "rope:pairing=half"),
-            places(isa[i], "rope:pairing=interleaved,dim=14,offset=3"), places(isa[i], "xpos");
+        places(isa[i], "rope:pairing=half");
+        places(isa[i], "rope:pairing=interleaved,dim=14,offset=3");
+        places(isa[i], "xpos");
         for (int back = 0; back < 2; back++) {
-            many(isa[i], "rope:pairing=half", back), many(isa[i], "rope:pairing=interleaved", back);
-            many(isa[i], "rope:pairing=half,dim=32,offset=16", back),
-                many(isa[i], "rope:pairing=interleaved,dim=50,offset=6", back);
+            many(isa[i], "rope:pairing=half", back);
+            many(isa[i], "rope:pairing=interleaved", back);
+            many(isa[i], "rope:pairing=half,dim=32,offset=16", back);
+            many(isa[i], "rope:pairing=interleaved,dim=50,offset=6", back);
         }
-        abreast(isa[i], "rope:pairing=half"), abreast(isa[i], "rope:pairing=interleaved"),
-            abreast(isa[i], "rope:pairing=half,dim=34,offset=5");
+        abreast(isa[i], "rope:pairing=half");
+        abreast(isa[i], "rope:pairing=interleaved");
+        abreast(isa[i], "rope:pairing=half,dim=34,offset=5");
     }
     return harness_end();
 }

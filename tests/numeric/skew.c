@@ -43,14 +43,18 @@ static void fill(int n, enum kind kind, double size, double *s)
 {
     memset(s, 0, sizeof *s * (size_t)(n * n));
     double u[MOST], v[MOST];
-    for (int i = 0; i < n; i++) u[i] = walk_uniform(), v[i] = walk_uniform();
+    for (int i = 0; i < n; i++) {
+        u[i] = walk_uniform();
+        v[i] = walk_uniform();
+    }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) {
             double x = kind == ANY ? walk_uniform() : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j]
                 : 0;
             if (kind == LAST && i == n - 1) x = u[j];
             if (kind == EQUAL) x = i == j + n / 2 && n % 2 == 0;
-            s[i * n + j] = size * x, s[j * n + i] = -size * x;
+            s[i * n + j] = size * x;
+            s[j * n + i] = -size * x;
         }
 }
 
@@ -105,7 +109,8 @@ static void exponential(int n, enum kind kind, double size)
     for (int step = -2; step <= 2; step++) {
         const double h = 1e-3 / (1 + size), factor[] = { 1, -8, 0, 8, -1 };
         memcpy(s, x, sizeof s);
-        s[row * n + column] += step * h, s[column * n + row] -= step * h;
+        s[row * n + column] += step * h;
+        s[column * n + row] -= step * h;
         loci_exponential(n, s, r, work, product);
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }

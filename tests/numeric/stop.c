@@ -56,7 +56,8 @@ static struct trial make(const char *encoding, loci_dtype dtype, ptrdiff_t rows,
     walk_restart(17);
     t.q = numbers(&t, batch * H * rows * dim, 0.01);
     t.k = numbers(&t, batch * G * KEYS * dim, 0.01);
-    t.v = numbers(&t, batch * G * KEYS * WIDTH, 0), t.gates = numbers(&t, batch * H * KEYS, 0);
+    t.v = numbers(&t, batch * G * KEYS * WIDTH, 0);
+    t.gates = numbers(&t, batch * H * KEYS, 0);
     return t;
 }
 
@@ -172,7 +173,8 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
         for (ptrdiff_t i = 0; i < t.batch * H * KEYS; i++)
             t.gates[i] = gate * (walk_uniform() - (n % 4 ? 1 : 0.5));
         t.cached = n % 5 == 0;
-        run(&t, exact, o, NULL), run(&t, ends, less, NULL);
+        run(&t, exact, o, NULL);
+        run(&t, ends, less, NULL);
         for (ptrdiff_t i = 0; i < outputs; i++) worst = fmax(worst, fabs(o[i] - less[i]));
         mem_release(&t.mem, 0);
     }
@@ -241,7 +243,8 @@ static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t s
         attend(&want);
         for (int f64 = 0; f64 < 2; f64++) {
             struct attend got = want;
-            got.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, got.reference = false;
+            got.desc.dtype = f64 ? LOCI_F64 : LOCI_F32;
+            got.reference = false;
             got.mem.blocks = 0;
             if (!shift && !full) got.q_pos = got.k_pos = NULL;
             attend(&got);
@@ -281,13 +284,18 @@ int main(void)
         one_channel("rope:pairing=half,dim=2+fox:stop=0.001", dtype, 66, LOCI_EMULATED ? 6 : 20, 2,
                     false);
         one_channel("rope:pairing=half,dim=2+fox:stop=0.001", dtype, 1, 20, 2, true);
-        forgotten("fox:stop=0.001", dtype, 1, false), forgotten("fox:stop=0.001", dtype, 66, false);
-        forgotten("fox:stop=0.001", dtype, 1, true), forgotten("fox:stop=0.001", dtype, 66, true);
+        forgotten("fox:stop=0.001", dtype, 1, false);
+        forgotten("fox:stop=0.001", dtype, 66, false);
+        forgotten("fox:stop=0.001", dtype, 1, true);
+        forgotten("fox:stop=0.001", dtype, 66, true);
         forgotten("rope:pairing=half+fox:stop=0.001", dtype, 66, false);
-        border(dtype, 1), border(dtype, 40);
+        border(dtype, 1);
+        border(dtype, 40);
     }
-    share("fox", "fox:stop=0.3", 0.3, false), share("fox", "fox:stop=0.001", 0.001, false);
+    share("fox", "fox:stop=0.3", 0.3, false);
+    share("fox", "fox:stop=0.001", 0.001, false);
     share("rope:pairing=half+fox", "rope:pairing=half+fox:stop=0.01", 0.01, false);
-    share("sba", "sba:stop=0.1", 0.1, true), share("sba", "sba:stop=0.001", 0.001, true);
+    share("sba", "sba:stop=0.1", 0.1, true);
+    share("sba", "sba:stop=0.001", 0.001, true);
     return harness_end();
 }

@@ -132,7 +132,8 @@ static bool open(struct problem *p, const struct trial *a)
     walk_restart(11);
     const size_t len = (size_t)a->len;
     p->rows = (size_t)a->heads * len;
-    p->q = p->rows * (size_t)a->dim, p->k = p->q / 2;
+    p->q = p->rows * (size_t)a->dim;
+    p->k = p->q / 2;
     p->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = a->len, .k_len = a->len, .error = &p->e,
                                    .q.data = numbers(p, p->q, true),
                                    .k.data = numbers(p, p->k, true),
@@ -144,10 +145,19 @@ static bool open(struct problem *p, const struct trial *a)
     shift(p);
     if (a->stage == LOCI_ATTENTION) {
         void *row = place(p, p->rows, false), *drow = numbers(p, p->rows, false);
-        if (p->plan->weight < 0) p->call.lse = row, p->grad.dlse = drow;
-        else p->call.rem = row, p->grad.drem = drow;
+        if (p->plan->weight < 0) {
+            p->call.lse = row;
+            p->grad.dlse = drow;
+        }
+        else {
+            p->call.rem = row;
+            p->grad.drem = drow;
+        }
         if (p->plan->states)
-            p->call.ae = place(p, p->q, false), p->grad.dae = numbers(p, p->q, false);
+            {
+                p->call.ae = place(p, p->q, false);
+                p->grad.dae = numbers(p, p->q, false);
+            }
     }
     const size_t axes = (size_t)loci_axes(p->plan);
     if (axes > 1) {
@@ -229,15 +239,18 @@ static void attention(struct problem *p)
     clear_flags();
     verdict(p, "forward", linear ? loci_linear_forward(p->plan, p->tables, work, c, NULL, NULL)
             : loci_forward(p->plan, p->tables, work, c));
-    outputs(p, "o", c->o.data, p->q, true), outputs(p, "lse", c->lse, p->rows, false);
-    outputs(p, "rem", c->rem, p->rows, false), outputs(p, "ae", c->ae, p->q, false);
+    outputs(p, "o", c->o.data, p->q, true);
+    outputs(p, "lse", c->lse, p->rows, false);
+    outputs(p, "rem", c->rem, p->rows, false);
+    outputs(p, "ae", c->ae, p->q, false);
     /* Invisible pairs may be computed from old contents of the workspace: here no integers of the
      * forward pass. */
     work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
     verdict(p, "backward", linear ? loci_linear_backward(p->plan, p->tables, work, c, &p->grad)
             : loci_backward(p->plan, p->tables, work, c, &p->grad));
-    outputs(p, "dq", p->grad.dq.data, p->q, true), outputs(p, "dk", p->grad.dk.data, p->k, true);
+    outputs(p, "dq", p->grad.dq.data, p->q, true);
+    outputs(p, "dk", p->grad.dk.data, p->k, true);
     outputs(p, "dv", p->grad.dv.data, p->k, true);
     gradients(p);
 }
@@ -314,7 +327,11 @@ static void run(struct trial a)
         prepare(&p);
         if (a.stage == LOCI_ROTATE || a.stage == LOCI_EMBED) rows_alone(&p);
         else attention(&p);
-        if (a.stage == LOCI_ATTENTION && !a.full) decode(&p, 1), decode(&p, 3), decode_cached(&p);
+        if (a.stage == LOCI_ATTENTION && !a.full) {
+            decode(&p, 1);
+            decode(&p, 3);
+            decode_cached(&p);
+        }
     } else if (a.stage == LOCI_ATTENTION && !(a.full && walk_causal_only(a.text))) {
         /* the other stages have only some encodings */
         CHECK_FAILED("%s: %s", where(&p), p.e.text);
@@ -329,15 +346,30 @@ static void example(struct trial a)
     const int count = loci_isas(isas, 8);
     for (a.stage = LOCI_ATTENTION; a.stage <= LOCI_LINEAR_ATTENTION; a.stage++) run(a);
     a.stage = LOCI_ATTENTION;
-    a.shift = 3, run(a), a.shift = 9, run(a), a.shift = 0;
+    a.shift = 3;
+    run(a);
+    a.shift = 9;
+    run(a);
+    a.shift = 0;
     if (LOCI_EMULATED) return;
-    a.full = true, run(a), a.full = false;
-    a.dtype = LOCI_BF16, run(a), a.fast = true, run(a), a.fast = false;
-    a.dtype = LOCI_F16, run(a);
+    a.full = true;
+    run(a);
+    a.full = false;
+    a.dtype = LOCI_BF16;
+    run(a);
+    a.fast = true;
+    run(a);
+    a.fast = false;
+    a.dtype = LOCI_F16;
+    run(a);
     a.dim = 16;
-    a.dtype = LOCI_F64, run(a);
+    a.dtype = LOCI_F64;
+    run(a);
     a.dtype = LOCI_F32;
-    for (int i = 0; i < count - 1; i++) a.isa = isas[i], run(a);
+    for (int i = 0; i < count - 1; i++) {
+        a.isa = isas[i];
+        run(a);
+    }
 }
 
 int main(int argc, char **argv)
@@ -357,7 +389,8 @@ int main(int argc, char **argv)
     const int count = loci_encodings(&list);
     for (int i = 0; i < count; i++) {
         struct trial a = usual;
-        a.text = list[i].example, a.stage = LOCI_EMBED;
+        a.text = list[i].example;
+        a.stage = LOCI_EMBED;
         if (list[i].places & LOCI_PLACE_EMBED) run(a);
     }
     /* Powers that overflow the floats within this length; and sticks, gates and slopes that just

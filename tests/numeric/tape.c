@@ -32,14 +32,19 @@ static struct task *fresh(void)
     memset(&t->r, 0, sizeof t->r);
     walk_restart(5);
     for (int i = 0; i < N; i++) {
-        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform(),
-            t->v[i] = (float)walk_uniform();
-        t->dout[i] = (float)walk_uniform(), t->dae[i] = (float)walk_uniform();
-        t->eq[i] = (float)walk_uniform(), t->ek[i] = (float)walk_uniform();
+        t->q[i] = (float)walk_uniform();
+        t->k[i] = (float)walk_uniform();
+        t->v[i] = (float)walk_uniform();
+        t->dout[i] = (float)walk_uniform();
+        t->dae[i] = (float)walk_uniform();
+        t->eq[i] = (float)walk_uniform();
+        t->ek[i] = (float)walk_uniform();
     }
     t->error = (loci_error){ 0 };
-    t->tensors[0] = t->eq, t->tensors[1] = t->ek;
-    t->dtensors[0] = t->r.deq, t->dtensors[1] = t->r.dek;
+    t->tensors[0] = t->eq;
+    t->tensors[1] = t->ek;
+    t->dtensors[0] = t->r.deq;
+    t->dtensors[1] = t->r.dek;
     t->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
                                    .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
                                    .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae,
@@ -54,7 +59,8 @@ static loci_plan *plan_of(loci_desc d)
 {
     loci_plan *plan;
     loci_error e;
-    d.heads = H, d.dim = D;
+    d.heads = H;
+    d.dim = D;
     if (!loci_plan_create(&plan, &d, &e)) return plan;
     printf("%s: %s\n", d.encoding, e.text);
     exit(1);
@@ -111,8 +117,10 @@ static void starts_as_rope(const char *isa)
     const loci_desc r = LOCI_DESC(.encoding = "rope:pairing=half", .isa = isa),
         d = LOCI_DESC(.encoding = "tape", .isa = isa);
     for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
-    rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL,
-        rope->grad.dtensors = NULL;
+    rope->call.ae = NULL;
+    rope->grad.dae = NULL;
+    rope->call.tensors = NULL;
+    rope->grad.dtensors = NULL;
     CHECK_THAT(!turn(rope, r, LOCI_KEY, one, angles), "%s: rope turns", isa);
     for (int i = 0; i < ROWS; i++)
         for (int n = 0; n < D; n++)
@@ -140,14 +148,15 @@ static void turn_states(float *e, int sign)
 {
     for (int i = 0; i < N; i += 2) {
         const double phi = 0.3 + i % D, c = e[i], s = e[i + 1];
-        e[i] = (float)(c * cos(phi) - sign * s * sin(phi)),
-            e[i + 1] = (float)(sign * c * sin(phi) + s * cos(phi));
+        e[i] = (float)(c * cos(phi) - sign * s * sin(phi));
+        e[i + 1] = (float)(sign * c * sin(phi) + s * cos(phi));
     }
 }
 static void turned_together(void)
 {
     struct task *t = fresh(), *u = fresh();
-    turn_states(u->eq, 1), turn_states(u->ek, 1);
+    turn_states(u->eq, 1);
+    turn_states(u->ek, 1);
     CHECK_THAT(!run(t, (loci_desc)LOCI_DESC(.encoding = "tape"), false)
                && !run(u, (loci_desc)LOCI_DESC(.encoding = "tape"), false), "both run");
     CHECK_CLOSE(apart(t->r.o, u->r.o), 0, 1e-5, "a common turn of all states leaves o alone");
@@ -177,11 +186,14 @@ static void cache(const char *isa)
         for (int h = 0; h < H; h++)
             memcpy(ek + h * (i + 1) * D, t->ek + h * L * D, sizeof *ek * (size_t)((i + 1) * D));
         const void *tensors[] = { eq, ek };
-        c->call.tensors = tensors, c->call.q_len = 1, c->call.k_len = i + 1;
-        c->call.q = (loci_view){ t->q + i * D, 0, L * D, D },
-            c->call.k = (loci_view){ c->k, 0, L * D, D },
-            c->call.v = (loci_view){ c->v, 0, L * D, D };
-        c->call.o = (loci_view){ o, 0, 0, 0 }, c->call.ae = ae;
+        c->call.tensors = tensors;
+        c->call.q_len = 1;
+        c->call.k_len = i + 1;
+        c->call.q = (loci_view){ t->q + i * D, 0, L * D, D };
+        c->call.k = (loci_view){ c->k, 0, L * D, D };
+        c->call.v = (loci_view){ c->v, 0, L * D, D };
+        c->call.o = (loci_view){ o, 0, 0, 0 };
+        c->call.ae = ae;
         bool equal = !run(c, turned, false);
         for (int h = 0; h < H; h++)
             equal &= same(o + h * D, t->r.o + (h * L + i) * D, D)
@@ -214,7 +226,8 @@ static void wanted(int kv_heads)
         free(t);
     }
     struct task *t = fresh();
-    t->call.ae = NULL, t->grad.dae = NULL;
+    t->call.ae = NULL;
+    t->grad.dae = NULL;
     CHECK_THAT(!run(t, d, true) && same(t->r.o, all->r.o, N), "ae need not be wanted");
     free(t);
     free(all);
@@ -227,8 +240,12 @@ static void turned_back(loci_which which)
     static double x[N], dy[N], eq[N], ek[N], got[3][N], want[3][N];
     loci_plan *plan = plan_of((loci_desc)LOCI_DESC(.encoding = "tape", .dtype = LOCI_F64));
     for (int i = 0; i < N; i++)
-        x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(),
+        {
+            x[i] = walk_uniform();
+            dy[i] = walk_uniform();
+            eq[i] = walk_uniform();
             ek[i] = walk_uniform();
+        }
     const void *const tensors[] = { eq, ek };
     const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .tensors = tensors);
     void *tables = mem_block(loci_tables_size(plan, L)),
@@ -264,10 +281,12 @@ static void padded(const char *isa)
         if (i / D % L % 7 == 3)
             u->q[i] = u->k[i] = u->v[i] = u->dout[i] = u->eq[i] = u->ek[i] = NAN;
     t->call.q_seg = t->call.k_seg = u->call.q_seg = u->call.k_seg = segments;
-    t->call.ae = u->call.ae = NULL, t->grad.dae = u->grad.dae = NULL;
+    t->call.ae = u->call.ae = NULL;
+    t->grad.dae = u->grad.dae = NULL;
     CHECK_THAT(!run(t, d, true) && !run(u, d, true), "%s: %s", isa, u->error.text);
     CHECK_THAT(!memcmp(&t->r, &u->r, sizeof t->r), "%s: NaN in padding is seen", isa);
-    free(t), free(u);
+    free(t);
+    free(u);
 }
 
 static void refused(loci_status status, struct task *t, const char *says)
@@ -306,7 +325,11 @@ int main(void)
     const char *isas[8];
     const int count = loci_isas(isas, 8);
     for (int i = 0; i < count && i < 8; i++)
-        starts_as_rope(isas[i]), cache(isas[i]), padded(isas[i]);
+        {
+            starts_as_rope(isas[i]);
+            cache(isas[i]);
+            padded(isas[i]);
+        }
     turned_together();
     wanted(H);
     wanted(2);

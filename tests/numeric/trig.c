@@ -163,9 +163,15 @@ static void exact_sincos(struct big angle, struct big *c, struct big *s, double 
 {
     uint64_t quarter = (uint64_t)(to_double(angle) / to_double(half_pi));
     struct big near = times(whole(quarter), half_pi);
-    if (compare(near, angle) > 0) near = minus(near, half_pi), quarter--;
+    if (compare(near, angle) > 0) {
+        near = minus(near, half_pi);
+        quarter--;
+    }
     struct big r = minus(angle, near);
-    if (compare(r, half_pi) >= 0) r = minus(r, half_pi), quarter++;
+    if (compare(r, half_pi) >= 0) {
+        r = minus(r, half_pi);
+        quarter++;
+    }
     struct big even = series(r, 0, 2), odd = series(r, 1, 2);
     *c = quarter & 1 ? odd : even;
     *s = quarter & 1 ? even : odd;

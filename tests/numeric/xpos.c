@@ -52,8 +52,10 @@ static struct task *fresh(int64_t from)
     struct task *t = mem_block(sizeof *t);
     walk_restart(11);
     for (int i = 0; i < N; i++) {
-        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
-        t->v[i] = (float)walk_uniform(), t->dout[i] = (float)walk_uniform();
+        t->q[i] = (float)walk_uniform();
+        t->k[i] = (float)walk_uniform();
+        t->v[i] = (float)walk_uniform();
+        t->dout[i] = (float)walk_uniform();
     }
     for (int i = 0; i < L; i++) t->pos[i] = from + i;
     return t;

@@ -15,7 +15,10 @@ int main(int argc, char **argv)
     loci_plan *plan;
     const loci_desc d = LOCI_DESC(.heads = 1, .dim = DIM);
     if (loci_mpi_create(&t, MPI_COMM_WORLD, 60, &e) || loci_plan_create(&plan, &d, &e))
-        return fprintf(stderr, "%s\n", e.text), MPI_Abort(MPI_COMM_WORLD, 1);
+        {
+            fprintf(stderr, "%s\n", e.text);
+            return MPI_Abort(MPI_COMM_WORLD, 1);
+        }
 
     loci_share shares[MOST];
     for (int r = 0; r < t.ranks && r < MOST; r++) shares[r] = (loci_share){ r, 1, r };
@@ -32,7 +35,10 @@ int main(int argc, char **argv)
     void *work = aligned_alloc(64, call.work_bytes);
     if (loci_prepare(plan, MOST, NULL, tables)
         || loci_parallel_forward(plan, tables, work, &call, &all))
-        return fprintf(stderr, "%s\n", e.text), MPI_Abort(MPI_COMM_WORLD, 1);
+        {
+            fprintf(stderr, "%s\n", e.text);
+            return MPI_Abort(MPI_COMM_WORLD, 1);
+        }
     for (int i = 0; i < DIM; i++) wrong |= o[i] != (float)t.rank / 2;
     printf("rank %d of %d: %g\n", t.rank, t.ranks, (double)o[0]);
     free(work);

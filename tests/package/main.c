@@ -9,7 +9,10 @@ int main(void)
     loci_plan *plan;
     loci_error e;
     loci_desc d = LOCI_DESC(.encoding = "alibi", .heads = 4, .dim = 16);
-    if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (loci_plan_create(&plan, &d, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
     printf("loci %s: %s\n", loci_version_text(), loci_plan_text(plan));
     loci_plan_destroy(plan);
     float x = 3, y;

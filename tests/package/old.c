@@ -15,7 +15,10 @@ int main(void)
     loci_plan *plan;
     loci_error e;
     const loci_desc d = { .encoding = "alibi", .heads = 1, .dim = DIM };
-    if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    if (loci_plan_create(&plan, &d, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
     float q[DIM] = { 0 }, k[DIM] = { 0 }, v[DIM] = { 1, 2, 3, 4 }, o[DIM] = { 0 };
     const loci_call call = { .batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
                              .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
@@ -23,8 +26,12 @@ int main(void)
     void *tables = aligned_alloc(64, loci_tables_size(plan, 1));
     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
     if (loci_prepare(plan, 1, NULL, tables) || loci_forward(plan, tables, work, &call))
-        return fprintf(stderr, "%s\n", e.text), 1;
-    free(work), free(tables);
+        {
+            fprintf(stderr, "%s\n", e.text);
+            return 1;
+        }
+    free(work);
+    free(tables);
     loci_plan_destroy(plan);
     return o[DIM - 1] != v[DIM - 1];
 }

@@ -9,8 +9,14 @@ int main(int argc, char **argv)
     loci_rope rope;
     loci_error e;
     if (argc < 2 || loci_model_open(&model, argv[1], &e))
-        return fprintf(stderr, "%s\n", argc < 2 ? "no file" : e.text), 1;
-    if (loci_model_rope(model, 0, 0, &rope, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+        {
+            fprintf(stderr, "%s\n", argc < 2 ? "no file" : e.text);
+            return 1;
+        }
+    if (loci_model_rope(model, 0, 0, &rope, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
     printf("%s, %d layers: %.80s\n", loci_model_type(model), loci_model_layers(model),
            rope.encoding);
     loci_rope_free(&rope);

@@ -71,13 +71,14 @@ void attend(struct attend *a)
     loci_call c = LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
                             .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord,
                             .error = &e);
-    c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim),
-        c.v.data = given(a, a->v, keys * value_dim);
+    c.q.data = given(a, a->q, rows * d->dim);
+    c.k.data = given(a, a->k, keys * d->dim);
+    c.v.data = given(a, a->v, keys * value_dim);
     loci_grad g = LOCI_GRAD(.dout = { given(a, NULL, rows * value_dim), 0, 0, 0 });
     c.o.data = mem_alloc(&a->mem, (size_t)(rows * value_dim) * real(a));
     g.dq.data = mem_alloc(&a->mem, (size_t)(rows * d->dim) * real(a));
-    g.dk.data = mem_alloc(&a->mem, (size_t)(keys * d->dim) * real(a)),
-        g.dv.data = mem_alloc(&a->mem, (size_t)(keys * value_dim) * real(a));
+    g.dk.data = mem_alloc(&a->mem, (size_t)(keys * d->dim) * real(a));
+    g.dv.data = mem_alloc(&a->mem, (size_t)(keys * value_dim) * real(a));
 
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(plan, list, WALK_TENSORS);
@@ -88,7 +89,8 @@ void attend(struct attend *a)
         ddata[i] = list[i].role == LOCI_FIXED ? NULL : mem_alloc(&a->mem,
                                                                  (size_t)count[i] * real(a));
     }
-    c.tensors = (const void *const *)data, g.dtensors = ddata;
+    c.tensors = (const void *const *)data;
+    g.dtensors = ddata;
     ptrdiff_t range = a->q_len + a->k_len;
     for (ptrdiff_t i = 0; a->q_pos && i < a->q_len; i++)
         for (ptrdiff_t j = 0; j < a->k_len; j++)
@@ -104,11 +106,15 @@ void attend(struct attend *a)
     else c.lse = row;
     void *work = mem_alloc(&a->mem, loci_workspace(plan, &c, 1));
     if (a->reference) need(a, loci_reference(plan, c.tensors, &c, &g), &e);
-    else need(a, loci_forward(plan, tables, work, &c), &e),
+    else {
+        need(a, loci_forward(plan, tables, work, &c), &e);
         need(a, loci_backward(plan, tables, work, &c, &g), &e);
-    a->o = widened(a, c.o.data, rows * value_dim), a->rows = widened(a, row, rows);
+    }
+    a->o = widened(a, c.o.data, rows * value_dim);
+    a->rows = widened(a, row, rows);
     a->dq = widened(a, g.dq.data, rows * d->dim);
-    a->dk = widened(a, g.dk.data, keys * d->dim), a->dv = widened(a, g.dv.data, keys * value_dim);
+    a->dk = widened(a, g.dk.data, keys * d->dim);
+    a->dv = widened(a, g.dv.data, keys * value_dim);
     for (int i = 0; i < n; i++) a->dtensor[i] = ddata[i] ? widened(a, ddata[i], count[i]) : NULL;
     loci_plan_destroy(plan);
 }

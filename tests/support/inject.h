@@ -50,8 +50,10 @@ static inline void inject_open(void)
 }
 static inline void inject_arm(int kinds, enum inject_how how, int error, long at)
 {
-    inject->how = how, inject->error = error;
-    atomic_store(&inject->left, at), atomic_store(&inject->seen, 0);
+    inject->how = how;
+    inject->error = error;
+    atomic_store(&inject->left, at);
+    atomic_store(&inject->seen, 0);
     atomic_store(&inject->fired, 0);
     inject->kinds = kinds;
 }

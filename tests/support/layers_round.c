@@ -94,7 +94,9 @@ static void draw(struct task *t, struct mem *mem)
     t->dy = array_of(t, B, H, L, W, false, 1).x;
     t->base = ONE_OF(((const double[]){ 10000, 50, 500000 }));
     t->factor = ONE_OF(((const double[]){ 1, 2, 8 }));
-    t->beta = 0.1 * (1 + below(5)), t->length = 1 + below(9000), t->from = below(2);
+    t->beta = 0.1 * (1 + below(5));
+    t->length = 1 + below(9000);
+    t->from = below(2);
     t->per_batch = one_in(3);
     const size_t listed = (size_t)(t->per_batch ? B : 1) * (size_t)L;
     if (t->op == SHIFT && one_in(2)) {
@@ -202,9 +204,21 @@ static struct stored store(struct task *t, const struct array *a, loci_dtype dty
     const ptrdiff_t pad = dense || a->plain ? 0 : below(3);
     const bool heads_inside = !dense && !a->plain && one_in(2);
     loci_view v;
-    if (heads_inside) v.head = a->W + pad, v.row = v.head * a->H, v.batch = v.row * a->L + pad;
-    else v.row = a->W + pad, v.head = v.row * a->L + pad, v.batch = v.head * a->H + pad;
-    if (a->L == 0 || dense) v.row = a->W, v.head = a->W * a->L, v.batch = a->W * a->L * a->H;
+    if (heads_inside) {
+        v.head = a->W + pad;
+        v.row = v.head * a->H;
+        v.batch = v.row * a->L + pad;
+    }
+    else {
+        v.row = a->W + pad;
+        v.head = v.row * a->L + pad;
+        v.batch = v.head * a->H + pad;
+    }
+    if (a->L == 0 || dense) {
+        v.row = a->W;
+        v.head = a->W * a->L;
+        v.batch = a->W * a->L * a->H;
+    }
     struct stored s = { .of = a, .dtype = dtype };
     s.numbers = (size_t)(a->B * (v.batch > 0 ? v.batch : 1) + a->L * v.row + a->H * v.head) + 8;
     s.data = mem_alloc(t->mem, s.numbers * each);
@@ -294,7 +308,10 @@ static double *compute(struct task *t, unsigned long seed, loci_dtype dtype, boo
     const loci_layer l = LOCI_LAYER(.dtype = dtype, .batch = t->B, .rows = t->L, .heads = t->H,
                                     .width = (int)t->W, .host = host, .error = &e);
     for (int i = 0; i < t->inputs; i++)
-        in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x), views[i] = in[i].view;
+        {
+            in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x);
+            views[i] = in[i].view;
+        }
     const bool may = t->inputs && t->op != SHIFT && t->op != MLP, in_place = may && one_in(2);
     struct stored y = in_place ? in[0] : store(t, &t->y, dtype, dense, NULL);
     const loci_status status = forward(t, &l, views, t->pos, (struct states){ NULL, NULL }, y.view);
@@ -354,8 +371,10 @@ static bool gradients(struct task *t, unsigned long seed, loci_dtype dtype, bool
     const loci_layer l = LOCI_LAYER(.dtype = dtype, .batch = t->B, .rows = t->L, .heads = t->H,
                                     .width = (int)t->W, .host = host, .error = &e);
     for (int i = 0; i < t->inputs; i++) {
-        in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x), views[i] = in[i].view;
-        d[i] = store(t, &t->in[i], dtype, dense, NULL), to[i] = NULL;
+        in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x);
+        views[i] = in[i].view;
+        d[i] = store(t, &t->in[i], dtype, dense, NULL);
+        to[i] = NULL;
         if (differentiates(t, i) && (all || !one_in(3))) dviews[i] = d[i].view;
     }
     const struct stored dy = store(t, &t->y, dtype, dense, t->dy);
@@ -387,7 +406,11 @@ static void check_slope(struct task *t, unsigned long seed, double *const d[INPU
         double *was = t->in[i].x, *u = mem_alloc(t->mem, (n + 1) * sizeof *u);
         double *moved = mem_alloc(t->mem, (n + 1) * sizeof *moved), got = 0, want = 0, most = 1;
         for (size_t k = 0; k < n; k++)
-            u[k] = walk_uniform(), got += d[i][k] * u[k], most += fabs(d[i][k] * u[k]);
+            {
+                u[k] = walk_uniform();
+                got += d[i][k] * u[k];
+                most += fabs(d[i][k] * u[k]);
+            }
         t->in[i].x = moved;
         for (int p = 0; p < 4; p++) {
             for (size_t k = 0; k < n; k++) moved[k] = was[k] + at[p] * h * u[k];

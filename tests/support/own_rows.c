@@ -19,7 +19,10 @@ static double number(int array, ptrdiff_t outer, ptrdiff_t row, ptrdiff_t inner)
     uint64_t h = 1;
     const int64_t place[] = { array, outer, row, inner };
     for (int i = 0; i < COUNT(place); i++)
-        h = (h ^ (uint64_t)place[i]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 31;
+        {
+            h = (h ^ (uint64_t)place[i]) * UINT64_C(0x9e3779b97f4a7c15);
+            h ^= h >> 31;
+        }
     return (double)(h >> 40) / (1 << 23) - 1;
 }
 
@@ -69,7 +72,8 @@ static uint64_t hash_row(uint64_t h, const float *x, ptrdiff_t n)
     for (ptrdiff_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
-        h = (h ^ bits) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
+        h = (h ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 29;
     }
     return h;
 }
@@ -90,7 +94,10 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS,
                                   .dim = DIM);
     loci_status status = loci_plan_create(&p, &d, e);
-    if (status) return mem_release(&r.mem, 0), status;
+    if (status) {
+        mem_release(&r.mem, 0);
+        return status;
+    }
 
     loci_tensor list[WALK_TENSORS];
     const void *tensors[WALK_TENSORS] = { NULL };

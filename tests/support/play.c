@@ -24,10 +24,22 @@ static void open_inputs(struct play *p, size_t real)
     for (int i = 0; i < w->inputs; i++) {
         void *x = copy(p, w->input[i].x, w->input[i].count),
              *dx = mem_alloc(&p->mem, w->input[i].count * real);
-        if (i == 0) p->call.q.data = x, p->grad.dq.data = dx;
-        else if (keys && i == 1) p->call.k.data = x, p->grad.dk.data = dx;
-        else if (keys && i == 2) p->call.v.data = x, p->grad.dv.data = dx;
-        else p->data[i - (w->inputs - w->tensors)] = x, p->ddata[i - (w->inputs - w->tensors)] = dx;
+        if (i == 0) {
+            p->call.q.data = x;
+            p->grad.dq.data = dx;
+        }
+        else if (keys && i == 1) {
+            p->call.k.data = x;
+            p->grad.dk.data = dx;
+        }
+        else if (keys && i == 2) {
+            p->call.v.data = x;
+            p->grad.dv.data = dx;
+        }
+        else {
+            p->data[i - (w->inputs - w->tensors)] = x;
+            p->ddata[i - (w->inputs - w->tensors)] = dx;
+        }
     }
 }
 
@@ -83,8 +95,10 @@ bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
     p->grad.dlse = p->stick || !w->row_count ? NULL : copy(p, w->grad.dlse, w->row_count);
     p->grad.drem = p->stick ? copy(p, w->grad.drem, w->row_count) : NULL;
     if (w->state_count)
-        p->call.ae = mem_alloc(&p->mem, w->state_count * real),
+        {
+            p->call.ae = mem_alloc(&p->mem, w->state_count * real);
             p->grad.dae = copy(p, w->grad.dae, w->state_count);
+        }
     p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, w->range));
     p->work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, 1));
     if (w->stage == LOCI_ATTENTION) {

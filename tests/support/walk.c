@@ -257,8 +257,10 @@ static void add_tensors(struct walk *w, const struct shape *s)
 static void place(struct walk *w, const struct shape *s)
 {
     int64_t *at = alloc(w, 2 * (size_t)(s->q_len + s->k_len) * sizeof *at);
-    w->q_pos = at, w->q_seg = at + s->q_len, w->k_pos = at + 2 * s->q_len,
-        w->k_seg = w->k_pos + s->k_len;
+    w->q_pos = at;
+    w->q_seg = at + s->q_len;
+    w->k_pos = at + 2 * s->q_len;
+    w->k_seg = w->k_pos + s->k_len;
     for (int j = 0; j < s->k_len; j++) {
         w->k_pos[j] = s->places == SPREAD ? 3 + 2 * j + (j % 3 == 2) : j;
         w->k_seg[j] = 0;
@@ -274,18 +276,27 @@ static void place(struct walk *w, const struct shape *s)
     }
     for (int i = 0; i < s->q_len; i++) {
         const int j = s->k_len - s->q_len + i < 0 ? 0 : s->k_len - s->q_len + i;
-        w->q_pos[i] = w->k_pos[j], w->q_seg[i] = w->k_seg[j];
+        w->q_pos[i] = w->k_pos[j];
+        w->q_seg[i] = w->k_seg[j];
     }
     /* an empty one, one of a row, one whose keys no row attends to */
     if (s->places == STARTS) {
         const int nq = s->q_len, nk = s->k_len, few = nq / 3;
         const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq },
             k_starts[] = { 0, few, few, few + 3, few + 5, nk };
-        memcpy(w->q_starts, q_starts, sizeof q_starts),
-            memcpy(w->k_starts, k_starts, sizeof k_starts);
-        w->call.q_starts = w->q_starts, w->call.k_starts = w->k_starts, w->call.sequences = 5;
-    } else if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
-    if (s->places == PACKED) w->call.q_seg = w->q_seg, w->call.k_seg = w->k_seg;
+        memcpy(w->q_starts, q_starts, sizeof q_starts);
+        memcpy(w->k_starts, k_starts, sizeof k_starts);
+        w->call.q_starts = w->q_starts;
+        w->call.k_starts = w->k_starts;
+        w->call.sequences = 5;
+    } else if (s->places != CONSECUTIVE) {
+        w->call.q_pos = w->q_pos;
+        w->call.k_pos = w->k_pos;
+    }
+    if (s->places == PACKED) {
+        w->call.q_seg = w->q_seg;
+        w->call.k_seg = w->k_seg;
+    }
 
     /* Coordinates as well, in any order. */
     const int axes = loci_axes(w->plan);
@@ -298,7 +309,8 @@ static void place(struct walk *w, const struct shape *s)
         for (ptrdiff_t i = 0; i < q_len; i++)
             q[a * q_len + i] = k[a * k_len + (k_len < q_len ? i % k_len : k_len - q_len + i)];
     }
-    w->call.q_coord = q, w->call.k_coord = k;
+    w->call.q_coord = q;
+    w->call.k_coord = k;
 }
 
 static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
@@ -309,8 +321,10 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
     if (lasting(s))
-        scale(w->input[0].x, w->input[0].count, 0.3, 1),
+        {
+            scale(w->input[0].x, w->input[0].count, 0.3, 1);
             scale(w->input[1].x, w->input[1].count, 0.3, -3);
+        }
     w->grad.dq.data = w->input[0].dx;
     w->grad.dk.data = w->input[1].dx;
     w->grad.dv.data = w->input[2].dx;
@@ -335,7 +349,8 @@ static bool attends(loci_stage stage)
 
 static void fill(struct walk *w, const struct shape *s, int value_dim)
 {
-    w->call.size = sizeof w->call, w->grad.size = sizeof w->grad;
+    w->call.size = sizeof w->call;
+    w->grad.size = sizeof w->grad;
     w->call.batch = s->batch;
     w->call.q_len = s->q_len;
     w->call.k_len = s->k_len;
@@ -351,7 +366,10 @@ static void fill(struct walk *w, const struct shape *s, int value_dim)
         w->grad.drem = numbers(w, w->row_count, 1);
     }
     if (w->state_count)
-        w->call.ae = numbers(w, w->state_count, 0), w->grad.dae = numbers(w, w->state_count, 1);
+        {
+            w->call.ae = numbers(w, w->state_count, 0);
+            w->grad.dae = numbers(w, w->state_count, 1);
+        }
     add_tensors(w, s);
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
@@ -435,7 +453,9 @@ static void walk_one(void (*check)(struct walk *), const char *encoding, loci_st
 static uint64_t dice = 88172645463325252u;
 static int roll(int sides)
 {
-    dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
+    dice ^= dice << 13;
+    dice ^= dice >> 7;
+    dice ^= dice << 17;
     return (int)(dice % (uint64_t)sides);
 }
 static void add(char *text, const char *one)
@@ -471,7 +491,8 @@ bool walk_next(struct walk_text *t)
     do {
         const int i = t->next++;
         if (i >= count + more + WALK_COMPOSITIONS) return false;
-        t->example = i < count, t->drawn = i >= count + more;
+        t->example = i < count;
+        t->drawn = i >= count + more;
         t->square = i >= count && i < count + more && texts[i - count].square;
         if (t->example && list[i].places == LOCI_PLACE_EMBED) continue;
         t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding

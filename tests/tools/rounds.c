@@ -53,7 +53,8 @@ static void disturbed(void)
     rounds_add(&r, probed(100, 100, 100, 95));
     p.mine.taken = 0.1;
     rounds_add(&r, p);
-    p.mine.taken = 0, p.other.taken = 0.1;
+    p.mine.taken = 0;
+    p.other.taken = 0.1;
     rounds_add(&r, p);
     p.other.taken = 0.001;
     rounds_add(&r, p);

@@ -40,7 +40,8 @@ static double *input_of(const struct show *s, const loci_tensor *t)
     for (ptrdiff_t i = 0; i < n / 2; i++) {
         const ptrdiff_t pair = i % (DIM / 2), row = i / (DIM / 2) % LEN;
         const double angle = (double)row * pow(10000, -2.0 * (double)pair / DIM);
-        x[2 * i] = cos(angle), x[2 * i + 1] = sin(angle);
+        x[2 * i] = cos(angle);
+        x[2 * i + 1] = sin(angle);
     }
     return x;
 }
@@ -80,13 +81,21 @@ static struct truth attend(struct show *s, const struct side *side, bool zero)
         for (int j = 0; j < LEN; j++) t.weights[i * LEN + (size_t)j] = o[i * DIM + (size_t)j];
     for (int i = 0; i < s->tensors; i++)
         if (!s->data[i]) free(data[i]);
-    free(v), free(o), free(ae), free(data);
+    free(v);
+    free(o);
+    free(ae);
+    free(data);
     return t;
 }
 
 static void free_truth(struct truth *t)
 {
-    free(t->q), free(t->k), free(t->at), free(t->weights), free(t->lse), free(t->rem);
+    free(t->q);
+    free(t->k);
+    free(t->at);
+    free(t->weights);
+    free(t->lse);
+    free(t->rem);
 }
 
 static double product(const struct truth *t, int h, int i, int j)
@@ -180,7 +189,8 @@ static void check_angles(struct show *s, int h)
             for (int k = 0; k < DIM; k++)
                 CHECK_CLOSE(f->z[i * DIM + k], y[i * WIDTH + h * DIM + k], 1e-12, "%s: %d, %d",
                             s->encoding, i, k);
-        free(x), free(y);
+        free(x);
+        free(y);
     }
     if (s->axes > 1) {
         const ptrdiff_t middle = f->rows / 2 * f->cols + f->cols / 2;

@@ -92,13 +92,25 @@ struct row {
 
 /* ---- Figures of a round ---------------------------------------------------------------------- */
 
-static double seconds_of(const struct pair *r, const void *p) { return (void)p, r->mine.seconds; }
-static double other_of(const struct pair *r, const void *p) { return (void)p, r->other.seconds; }
-static double flops_of(const struct pair *r, const void *p) { return (void)p, r->mine.flops; }
+static double seconds_of(const struct pair *r, const void *p) { return (void){
+    p;
+    r->mine.seconds;
+} }
+static double other_of(const struct pair *r, const void *p) { return (void){
+    p;
+    r->other.seconds;
+} }
+static double flops_of(const struct pair *r, const void *p) { return (void){
+    p;
+    r->mine.flops;
+} }
 
 static double ratio_of(const struct pair *r, const void *p)
 {
-    return (void)p, r->mine.seconds / r->other.seconds;
+    return (void){
+        p;
+        r->mine.seconds / r->other.seconds;
+    }
 }
 
 static double percent_of(const struct pair *r, const void *p)
@@ -272,7 +284,10 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
         ok = (alone || contender_call(p, &plain, plain.steps, &probe, &r.other))
           && contender_call(p, &c, c.steps, &probe, &r.mine);
         if (!ok) break;
-        if (alone) r.other = r.mine, r.other.seconds = NAN;
+        if (alone) {
+            r.other = r.mine;
+            r.other.seconds = NAN;
+        }
         rounds_add(&b->rounds, r);
     }
     *workspace = c.main.work_bytes;

@@ -80,10 +80,15 @@ static bool by_row(const struct cut *c, const loci_tensor *plan, ptrdiff_t *oute
                    bool *keys)
 {
     bool found = false;
-    *outer = 1, *bytes = c->whole->real, *keys = false;
+    *outer = 1;
+    *bytes = c->whole->real;
+    *keys = false;
     for (int d = 0; d < plan->rank; d++) {
         const ptrdiff_t n = plan->shape[d];
-        if (n == LOCI_DIM_QUERIES || n == LOCI_DIM_KEYS) found = true, *keys = n == LOCI_DIM_KEYS;
+        if (n == LOCI_DIM_QUERIES || n == LOCI_DIM_KEYS) {
+            found = true;
+            *keys = n == LOCI_DIM_KEYS;
+        }
         else if (found) *bytes *= (size_t)n;
         else *outer *= n == LOCI_DIM_BATCH ? c->whole->batch : n;
     }
@@ -352,11 +357,17 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
     struct result all = { 0 };
     for (int r = 0; r < ranks; r++) {
         const struct result *x = &list[r];
-        all.rows += x->rows, all.sent += x->sent, all.received += x->received;
-        all.model_received += x->model_received, all.wrong += x->wrong;
+        all.rows += x->rows;
+        all.sent += x->sent;
+        all.received += x->received;
+        all.model_received += x->model_received;
+        all.wrong += x->wrong;
         all.waited += x->waited / ranks;
         if (x->attention > all.attention) all.attention = x->attention;
-        if (x->memory > all.memory) all.memory = x->memory, all.model_memory = x->model_memory;
+        if (x->memory > all.memory) {
+            all.memory = x->memory;
+            all.model_memory = x->model_memory;
+        }
     }
     if (b->spread->json) {
         for (int r = 0; r < ranks; r++) print_spread_json(b, &list[r], r, ranks, f);
@@ -399,7 +410,8 @@ static bool one_round(const struct bench_ranks *b, const loci_transport *t, stru
     f->alone = now() - begun;
     const double alone = cpu_seconds() - cpu;
     if (!meet(t)) return refuse("bench: the transport failed");
-    begun = now(), cpu = cpu_seconds();
+    begun = now();
+    cpu = cpu_seconds();
     loci_error e = { .status = LOCI_OK };
     c->call.error = &e;
     if (back ? loci_parallel_backward(whole->plan, whole->tables, c->work, &c->call, &c->grad,
@@ -443,8 +455,12 @@ static void body(const loci_transport *t, void *arg)
     for (int i = -1; i < n && ok; i++) {
         ok = one_round(b, t, &whole.main, c, &f);
         if (i < 0) continue;
-        attention[i] = c->report.attention, waited[i] = c->report.waited;
-        wall[i] = f.wall, alone[i] = f.alone, share[i] = f.share, cpu[i] = f.cpu;
+        attention[i] = c->report.attention;
+        waited[i] = c->report.waited;
+        wall[i] = f.wall;
+        alone[i] = f.alone;
+        share[i] = f.share;
+        cpu[i] = f.cpu;
     }
     if (!ok) exit(EXIT_ERROR);           /* otherwise the other ranks wait for ever */
     if (t->rank && (back ? task_backward(&whole.main) : task_forward(&whole.main)))

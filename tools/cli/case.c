@@ -149,12 +149,18 @@ static const struct safetensor *required(struct case_file *c, const char *name, 
 {
     const struct safetensor *t = find(c, name);
     char have[200];
-    if (!t) return fail("%s: tensor '%s' is missing", c->path, name), NULL;
+    if (!t) {
+        fail("%s: tensor '%s' is missing", c->path, name);
+        return NULL;
+    }
     if (!check_type(c, t, ST_F32)) return NULL;
     if (t->rank != rank || t->count == 0)
-        return fail("%s: tensor '%s' has shape %s, but must have %d dimensions, none of them 0",
+        {
+            fail("%s: tensor '%s' has shape %s, but must have %d dimensions, none of them 0",
                     c->path, name,
-                    shape_text(t->rank, t->shape, have, sizeof have), rank), NULL;
+                    shape_text(t->rank, t->shape, have, sizeof have), rank);
+            return NULL;
+        }
     return t;
 }
 
@@ -321,7 +327,10 @@ static bool open_attention(struct case_file *c, loci_desc *d)
     if (!check_shape(c, k, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, D })
         || !check_shape(c, v, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, Dv }))
         return false;
-    d->heads = (int)H, d->kv_heads = (int)k->shape[1], d->dim = (int)D, d->value_dim = (int)Dv;
+    d->heads = (int)H;
+    d->kv_heads = (int)k->shape[1];
+    d->dim = (int)D;
+    d->value_dim = (int)Dv;
     if (!open_task(c, d, B, Lq, Lk)) return false;
 
     struct task *t = &c->task;
@@ -359,7 +368,10 @@ static bool open_rows(struct case_file *c, loci_desc *d)
     const struct safetensor *x = required(c, "x", rank);
     if (!x || !fits_int(c, x)) return false;
     if (embed) d->model_dim = (int)x->shape[2];
-    else d->heads = (int)x->shape[1], d->dim = (int)x->shape[3];
+    else {
+        d->heads = (int)x->shape[1];
+        d->dim = (int)x->shape[3];
+    }
     if (!open_task(c, d, x->shape[0], x->shape[rank - 2], x->shape[rank - 2])) return false;
 
     struct task *t = &c->task;

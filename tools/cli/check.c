@@ -26,13 +26,20 @@ void score_add(struct score *s, struct place at, double got, double want, double
                double loose)
 {
     const double error = isfinite(got) ? fabs(got - want) : INFINITY;
-    if (error > tolerance && s->within == s->total) s->first = at, s->got = got, s->want = want;
+    if (error > tolerance && s->within == s->total) {
+        s->first = at;
+        s->got = got;
+        s->want = want;
+    }
     s->total++;
     s->within += PLANTED_BUG(1, isfinite(error) && error <= tolerance);
     s->loose += isfinite(error) && error <= loose;
     s->squares += fmin(error * error, 1e30);
     if (error > s->worst)
-        s->worst = error, s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
+        {
+            s->worst = error;
+            s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
+        }
 }
 
 /* ---- Encoding texts -------------------------------------------------------------------------- */
@@ -301,7 +308,8 @@ static int run(const struct args *a)
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
         return fail("check: --tol must be a non-negative number such as 1e-5, not '%s'",
                     a->value[TOL]);
-    c.path = a->rest[0], c.rows_first = layout == 1;
+    c.path = a->rest[0];
+    c.rows_first = layout == 1;
     if (a->rest_count < 2) {
         if (a->value[LAYER] || a->value[LENGTH])
             return fail("check: --layer and --length need a CONFIG");
@@ -311,7 +319,8 @@ static int run(const struct args *a)
         return fail("check: CONFIG and --encoding exclude each other; give one of them");
     loci_rope rope;
     if (!read_config(a, a->rest[1], &rope)) return EXIT_ERROR;
-    c.encoding = rope.encoding, c.head_dim = rope.rotates ? rope.head_dim : 0;
+    c.encoding = rope.encoding;
+    c.head_dim = rope.rotates ? rope.head_dim : 0;
     const int code = check_file(&c, a);
     loci_rope_free(&rope);
     return code;

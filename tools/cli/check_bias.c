@@ -33,7 +33,7 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
     b->tables = alloc(loci_tables_size(b->plan, reach), 1);
-    b->zero = alloc((size_t)heads * 8, sizeof(double)),
+    b->zero = alloc((size_t)heads * 8, sizeof(double));
     b->lse = alloc((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
     b->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero,
@@ -43,14 +43,18 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
 }
 static void biases_close(struct biases *b)
 {
-    free(b->tables), free(b->work), free(b->zero), free(b->lse);
+    free(b->tables);
+    free(b->work);
+    free(b->zero);
+    free(b->lse);
     loci_plan_destroy(b->plan);
 }
 /* Computes the biases of all heads at query - key = distance into b->lse. */
 static bool biases_at(struct biases *b, int64_t distance)
 {
     const int64_t q = distance > 0 ? distance : 0, k = distance > 0 ? 0 : -distance;
-    b->call.q_pos = &q, b->call.k_pos = &k;
+    b->call.q_pos = &q;
+    b->call.k_pos = &k;
     return !loci_forward(b->plan, b->tables, b->work, &b->call);
 }
 
@@ -95,7 +99,10 @@ bool check_slopes(const struct check *c, struct finding *f)
         return refuse("check: slopes are compared with alibi, which '%s' does not have",
                       c->encoding);
     const bool geometric = strstr(part, "slopes=geometric"), given = strstr(part, "slopes=given");
-    if (given) return free(part), refuse("check: slopes=given has no rule to compare with");
+    if (given) {
+        free(part);
+        return refuse("check: slopes=given has no rule to compare with");
+    }
     int low = 1;
     while (2 * low <= H) low *= 2;
     const int high = low < H ? 2 * low : H;
@@ -115,8 +122,11 @@ bool check_slopes(const struct check *c, struct finding *f)
     bool done = slopes_of(part, H, base);
     free(part);
     if (!done)
-        return free(m), refuse("check: the encoding '%s' is invalid with %d heads",
+        {
+            free(m);
+            return refuse("check: the encoding '%s' is invalid with %d heads",
                                c->encoding ? c->encoding : "alibi", H);
+        }
     for (int k = 0; k < COUNT(kinds) && !f->explains; k++) {
         struct score s = { 0 };
         bool made = true;
@@ -139,7 +149,8 @@ bool check_slopes(const struct check *c, struct finding *f)
         const bool nearer = s.within > f->score.within
                             || (s.within == f->score.within && s.squares < f->score.squares);
         if (!made || (k && !nearer)) continue;
-        f->score = s, f->explains = s.within == s.total;
+        f->score = s;
+        f->explains = s.within == s.total;
         snprintf(f->rule, sizeof f->rule, "%s", k == 1 ? other : right);
         snprintf(f->mistake, sizeof f->mistake, "%s", k == 1 && !c->encoding ? "" : kinds[k]);
     }
@@ -280,7 +291,8 @@ bool check_buckets(const struct check *c, struct finding *f)
             struct score s = { 0 };
             score_buckets(&p, bucket, slip, &s);
             if ((form || slip) && s.within <= f->score.within) continue;
-            f->score = s, f->explains = s.within == s.total;
+            f->score = s;
+            f->explains = s.within == s.total;
             const char *a = two ? "buckets are one-sided, not two-sided"
                                 : "buckets are two-sided, not one-sided";
             const char *b = form / 2 ? "max_distance is 128" : "";

@@ -111,7 +111,10 @@ static bool rotations_of(const struct problem *p, const struct candidate *c, con
     loci_rope_table table = LOCI_ROPE_TABLE(.dtype = LOCI_F64, .count = n, .pos = pos,
                                             .cos = t->cos, .sin = t->sin);
     bool done = !loci_export_rope(plan, NULL, &table, e);
-    table.count = 2, table.pos = ends, table.cos = rates, table.sin = sin;
+    table.count = 2;
+    table.pos = ends;
+    table.cos = rates;
+    table.sin = sin;
     done = done && !loci_export_rope(plan, NULL, &table, e);
     t->m = rates[0];                     /* cos 0, times the attention factor */
     /* w from position 1, for the error of a float32 angle */
@@ -120,10 +123,14 @@ static bool rotations_of(const struct problem *p, const struct candidate *c, con
         for (ptrdiff_t r = 0; r < n && w > 0; r++)
             t->slack[r * t->pairs + i] = fabs((double)pos[r]) * w * (4 + fabs(log(w))) * 0x1p-24;
     }
-    free(pos), free(rates), loci_plan_destroy(plan);
+    free(pos);
+    free(rates);
+    loci_plan_destroy(plan);
     return done;
 }
-static void release(struct turns *t) { free(t->cos), free(t->sin), free(t->slack); }
+static void release(struct turns *t) { free(t->cos);
+free(t->sin);
+free(t->slack); }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
@@ -220,7 +227,8 @@ static void add(struct problem *p, const char *text, enum shift shift, enum orde
     struct candidate *c = &p->list[p->count++];
     snprintf(c->text, sizeof c->text, "%s", text);
     snprintf(c->mistake, sizeof c->mistake, "%s%s%s", a, *a && *b ? "; " : "", b);
-    c->shift = shift, c->order = order;
+    c->shift = shift;
+    c->order = order;
 }
 
 /* The text with one option changed, printed with few digits where they give the same number. */
@@ -516,8 +524,11 @@ static bool shape_table(struct problem *p, char *text)
         neighbours = neighbours && (k % 2 || one->x[i] == one->x[i + 1]);
     }
     p->layout = half ? LOCI_TABLE_HALF : neighbours ? LOCI_TABLE_INTERLEAVED : LOCI_TABLE_SPLIT;
-    p->width = (int)width, p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
-    p->rows = t->count / width, p->heads = 1, p->table = true;
+    p->width = (int)width;
+    p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
+    p->rows = t->count / width;
+    p->heads = 1;
+    p->table = true;
     if (c->head_dim && !text_has(text, "dim") && c->head_dim != p->dim)
         return refuse("%s: the table has %d pairs, but the model's heads have %d rotated channels",
                       c->path, p->dim / 2, c->head_dim);
@@ -574,6 +585,7 @@ bool check_rotation(const struct check *c, struct finding *f)
     if (!fits) return refuse("check: the encoding's text is too long");
     struct problem p = { .check = c };
     const bool done = solve(&p, text, f);
-    free(p.pos), free(p.list);
+    free(p.pos);
+    free(p.list);
     return done;
 }

@@ -85,11 +85,15 @@ static void one_scale(struct album *all)
     double low = INFINITY, high = -INFINITY;
     for (int i = 0; i < all->count; i++) {
         if (all->f[i].kind != FIGURE_HEAT || !figure_reach(&all->f[i], &x, &y, &z)) continue;
-        low = fmin(low, z.low), high = fmax(high, z.high);
+        low = fmin(low, z.low);
+        high = fmax(high, z.high);
     }
     for (int i = 0; i < all->count; i++)
         if (all->f[i].kind == FIGURE_HEAT && low < high)
-            all->f[i].scale.low = low, all->f[i].scale.high = high;
+            {
+                all->f[i].scale.low = low;
+                all->f[i].scale.high = high;
+            }
 }
 
 /* Adds the figure of one encoding: the first one of its kind. */
@@ -123,10 +127,17 @@ static bool common_curve(struct figure *to, const struct wish *w, int n, const c
         if (ok && one.count && lines < MAX_LINES) {
             const struct figure *f = &one.f[0];
             const int line = f->lines > w->head ? w->head : 0;
-            if (!lines) figure_lines(to, f->n, 1), to->x = f->x, to->y = f->y;
+            if (!lines) {
+                figure_lines(to, f->n, 1);
+                to->x = f->x;
+                to->y = f->y;
+            }
             else to->line[to->lines++].y = draw_alloc((size_t)to->n, sizeof(double));
             for (ptrdiff_t k = 0; k < to->n && k < f->n; k++)
-                to->at[k] = f->at[k], to->line[lines].y[k] = f->line[line].y[k];
+                {
+                    to->at[k] = f->at[k];
+                    to->line[lines].y[k] = f->line[line].y[k];
+                }
             snprintf(to->line[lines++].name, FIGURE_NAME, "%.60s", texts[i]);
         }
         free_album(&one);

@@ -34,7 +34,11 @@ static void move_to(struct word *w, const char *at)
 {
     const size_t have = strlen(w->kept), n = (size_t)(at - w->part);
     if (have + n >= sizeof w->kept) w->part = "\n";      /* a prefix of nothing */
-    else memcpy(w->kept + have, w->part, n), w->kept[have + n] = 0, w->part = at;
+    else {
+        memcpy(w->kept + have, w->part, n);
+        w->kept[have + n] = 0;
+        w->part = at;
+    }
 }
 
 static void answer_words(const struct word *w, const char *words)
@@ -186,7 +190,8 @@ static const char *operand_text(const struct command *c, int n)
     for (; n > 0 && *p; n--) {
         const size_t size = strcspn(p, " ");
         if (size >= 3 && !strncmp(p + size - 3, "...", 3)) break;
-        p += size, p += *p == ' ';
+        p += size;
+        p += *p == ' ';
     }
     return p;
 }
@@ -211,7 +216,10 @@ static void answer_next(const char *const *word, int count)
     const size_t name = strcspn(w.part, "=");
     const struct flag *f = options && w.part[name] ? flag_of(c, w.part, name) : NULL;
     if (!open && f && f->value && !strncmp(w.part, "--", 2))
-        open = f, move_to(&w, w.part + name + 1);
+        {
+            open = f;
+            move_to(&w, w.part + name + 1);
+        }
     if (open) answer_kinds(w, value_words(open));
     else if (options && w.part[0] == '-') answer_flags(&w, c);
     else if (c->under && !operands) answer_commands(&w, c->under);

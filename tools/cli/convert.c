@@ -164,7 +164,9 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     ptrdiff_t heads = rows / c.dim;
     /* [latent | one rotated key for all heads] */
     if (strstr(t->name, "kv_a_proj_with_mqa")) {
-        heads = 1, c.dim = (int)(rows < 65536 ? rows : 65536), c.offset = c.dim - c.turned;
+        heads = 1;
+        c.dim = (int)(rows < 65536 ? rows : 65536);
+        c.offset = c.dim - c.turned;
     }
     if (rows != heads * c.dim)
         return refuse("%s: tensor '%.64s' has %td rows, but must have a multiple of the head width "
@@ -407,7 +409,8 @@ static bool read_wish(struct job *j)
         || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset)
         || !(j->from.index || args_output(a, CONVERT_OUTPUT)))
         return false;
-    j->to = (loci_pairing)to, j->all.rotates = true;
+    j->to = (loci_pairing)to;
+    j->all.rotates = true;
     if (a->rest_count == 1)
         return j->all.dim || j->heads[0]
             || refuse("convert: the head width is missing: give CONFIG, --dim or --heads");

@@ -94,7 +94,8 @@ static bool list_shards(struct shards *s, const json_t *map)
         else if (json_object_set_new(known, name, json_true())) good = refuse("out of memory");
         else {
             struct shard *f = &s->list[s->count++];
-            f->name = join(name, 0, name), f->path = join(s->index, folder, name);
+            f->name = join(name, 0, name);
+            f->path = join(s->index, folder, name);
             f->file.fd = -1;
         }
     }
@@ -196,9 +197,13 @@ void shards_close(struct shards *s)
 {
     for (int i = 0; i < s->count; i++) {
         loci_safetensors_close(&s->list[i].file);
-        free(s->list[i].name), free(s->list[i].path);
+        free(s->list[i].name);
+        free(s->list[i].path);
     }
-    free(s->all.tensor), free(s->list), free(s->text), free(s->index);
+    free(s->all.tensor);
+    free(s->list);
+    free(s->text);
+    free(s->index);
     *s = (struct shards){ .count = 0 };
 }
 
@@ -251,7 +256,8 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
     loci_status status = LOCI_OK;
     const bool made = !mkdir(folder, 0777);
     if (!made && errno != EEXIST) {
-        free(w), free(path);
+        free(w);
+        free(path);
         return refuse("%s: cannot make this folder: %s", folder, strerror(errno));
     }
     for (int i = 0; i <= s->count; i++)
@@ -285,6 +291,7 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
     if (status && made) rmdir(folder);
     if (status) fail("%s: %s", at, e.text);
     for (int i = 0; i <= s->count; i++) free(path[i]);
-    free(w), free(path);
+    free(w);
+    free(path);
     return !status;
 }

@@ -156,7 +156,8 @@ int convert_table(const struct args *a)
     int code = EXIT_ERROR;
     if (!t.rows && r.trained_length >= 1 && r.trained_length <= 1e12)
         t.rows = (int64_t)r.trained_length;
-    t.encoding = r.encoding, t.head_dim = r.head_dim;
+    t.encoding = r.encoding;
+    t.head_dim = r.head_dim;
     if (!t.rows)
         fail("%s: the file does not state the trained context length; give --rows N",
              a->rest[0]);

@@ -66,9 +66,16 @@ void print_help(const struct command *c)
     static const struct flag help = { "help", "h", NULL, "this text" };
     const bool whole = c == &whole_program;
     if (whole) printf("loci %s: %s\n\n", loci_version_text(), c->brief);
-    else title("NAME"), printf("    loci %s - %s\n\n", c->name, c->brief);
-    title("SYNOPSIS"), printf("    %s\n\n", c->synopsis);
-    if (c->about) title("DESCRIPTION"), printf("%s\n", c->about);
+    else {
+        title("NAME");
+        printf("    loci %s - %s\n\n", c->name, c->brief);
+    }
+    title("SYNOPSIS");
+    printf("    %s\n\n", c->synopsis);
+    if (c->about) {
+        title("DESCRIPTION");
+        printf("%s\n", c->about);
+    }
     if (c->under) {
         title("COMMANDS");
         for (int i = 0; c->under[i]; i++)
@@ -80,7 +87,9 @@ void print_help(const struct command *c)
     for (const struct flag *f = c->flags; f->name; f++)
         print_flag(f->letter, f->name, f, whole ? 16 : 24);
     if (!whole) print_flag(help.letter, help.name, &help, 24);
-    printf("\n"), title("EXAMPLES"), printf("%s\n", c->examples);
+    printf("\n");
+    title("EXAMPLES");
+    printf("%s\n", c->examples);
     title("EXIT CODES");
     for (int i = 0; i < COUNT(exit_codes); i++) printf("    %d   %s\n", i, exit_codes[i]);
 }

@@ -43,8 +43,10 @@ static bool add_setting(struct lab_wish *w, const char *key, const char *value)
 {
     if (w->settings == MOST_SETTINGS) return refuse("lab: at most %d settings are allowed",
                                                     MOST_SETTINGS);
-    set_keys[w->settings] = key, set_values[w->settings++] = value;
-    w->key = set_keys, w->value = set_values;
+    set_keys[w->settings] = key;
+    set_values[w->settings++] = value;
+    w->key = set_keys;
+    w->value = set_values;
     return true;
 }
 
@@ -106,7 +108,10 @@ static const char *words_of(const json_t *value)
         const json_t *one = json_array_get(value, i);
         if (json_is_number(one)) text_add(&t, "%s%.17g", i ? "," : "", json_number_value(one));
         else if (json_is_string(one)) text_add(&t, "%s%s", i ? "," : "", json_string_value(one));
-        else return text_free(&t), NULL;
+        else {
+            text_free(&t);
+            return NULL;
+        }
     }
     const char *words = t.s ? copy_text(t.s) : NULL;
     text_free(&t);
@@ -201,10 +206,15 @@ bool read_wish_file(const char *path, struct lab_wish *w)
     json_t *value;
     if (!read_json(path, &root)) return false;
     if (!json_is_object(root))
-        return json_decref(root), refuse("%s: the file must be one JSON object", path);
+        {
+            json_decref(root);
+            return refuse("%s: the file must be one JSON object", path);
+        }
     json_object_foreach(root, key,
-                        value) if (!read_key(path, key, value, w)) return json_decref(root),
-        false;
+                        value) if (!read_key(path, key, value, w)) {
+                            json_decref(root);
+                            return false;
+                        }
     json_decref(root);
     return true;
 }
@@ -280,9 +290,13 @@ bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate
             k++;
         if (k == known) {
             const double budget = 1.0 / (1 + runs->count / 8.0);
-            strcpy(seen[k].arm, c->arm), strcpy(seen[k].task, c->task),
-                strcpy(seen[k].size, c->size);
-            if (!time_run(c, budget, &seen[k].step, &seen[k].tested)) return free(seen), false;
+            strcpy(seen[k].arm, c->arm);
+            strcpy(seen[k].task, c->task);
+            strcpy(seen[k].size, c->size);
+            if (!time_run(c, budget, &seen[k].step, &seen[k].tested)) {
+                free(seen);
+                return false;
+            }
             known++;
         }
         const struct lab_work_done w = lab_config_work(c);

@@ -64,23 +64,35 @@ static void *pile_up(struct pile *p, const char *prefix, const char *name,
         struct safetensor *list = alloc((size_t)capacity, sizeof *list);
         void **data = alloc((size_t)capacity, sizeof *data);
         if (p->count)
-            memcpy(list, p->list, (size_t)p->count * sizeof *list),
+            {
+                memcpy(list, p->list, (size_t)p->count * sizeof *list);
                 memcpy(data, p->data, (size_t)p->count * sizeof *data);
-        free(p->list), free(p->data);
-        p->list = list, p->data = data, p->capacity = capacity;
+            }
+        free(p->list);
+        free(p->data);
+        p->list = list;
+        p->data = data;
+        p->capacity = capacity;
     }
     char *full = alloc(strlen(prefix) + strlen(name) + 1, 1);
     struct safetensor *t = &p->list[p->count];
     *t = (struct safetensor){
         .name = strcat(strcpy(full, prefix), name), .type = type, .rank = rank, .count = 1
     };
-    for (int i = 0; i < rank; i++) t->shape[i] = shape[i], t->count *= shape[i];
+    for (int i = 0; i < rank; i++) {
+        t->shape[i] = shape[i];
+        t->count *= shape[i];
+    }
     return p->data[p->count++] = alloc((size_t)t->count, loci_safetensors_type_size(type));
 }
 static void free_pile(struct pile *p)
 {
-    for (int i = 0; i < p->count; i++) free((char *)(uintptr_t)p->list[i].name), free(p->data[i]);
-    free(p->list), free(p->data);
+    for (int i = 0; i < p->count; i++) {
+        free((char *)(uintptr_t)p->list[i].name);
+        free(p->data[i]);
+    }
+    free(p->list);
+    free(p->data);
 }
 
 /* All tensors of a list, without the padding behind columns. */
@@ -120,7 +132,8 @@ static void pile_batch(struct pile *p, const struct lab_model *m, const struct l
         for (ptrdiff_t k = 0; k < longest; k++) {
             const ptrdiff_t at = i * longest + k, r = (ptrdiff_t)b->starts[i] + k;
             const bool there = r < b->starts[i + 1];
-            tokens[at] = there ? b->token[r] : 0, targets[at] = there ? b->target[r] : -1,
+            tokens[at] = there ? b->token[r] : 0;
+            targets[at] = there ? b->target[r] : -1;
             pos[at] = there ? b->pos[r] : 0;
             if (there) memcpy(to + (size_t)at * row, logits + (size_t)(r * stride) * real, row);
         }
@@ -145,7 +158,10 @@ static bool dump_step(const struct lab_config *c, struct lab_model *m, int last,
         if (!status) lab_model_step(m, step + 1, lab_rate(c, step));
     }
     pile_tensors(&p, m, "w.", LAB_WEIGHTS);
-    if (last > 1) pile_tensors(&p, m, "m.", LAB_MEANS), pile_tensors(&p, m, "s.", LAB_SQUARES);
+    if (last > 1) {
+        pile_tensors(&p, m, "m.", LAB_MEANS);
+        pile_tensors(&p, m, "s.", LAB_SQUARES);
+    }
     lab_train_batch(c, m, last - 1, &b);
     if (!status) status = lab_model_forward(m, &b, true, NULL, NULL, &e);
     if (!status) {
@@ -214,7 +230,8 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
     c->seed = seed;
     lab_runs_free(&runs);
     *s = lab_config_shape(c);
-    s->f64 = type == 1, s->isa = a->value[DUMP_ISA];
+    s->f64 = type == 1;
+    s->isa = a->value[DUMP_ISA];
     return true;
 }
 
@@ -301,7 +318,8 @@ static bool time_steps(const struct lab_config *c, const struct lab_shape *s, co
         if (lab_model_backward(m, &b, &mean, &e)) return refuse("lab bench: %s", e.text);
         lab_model_step(m, step + 1, 1e-4);
         if (step == 0) continue; /* warm-up: allocates memory */
-        all[n].step = now() - from, all[n].tokens = (double)b.rows;
+        all[n].step = now() - from;
+        all[n].tokens = (double)b.rows;
         memcpy(all[n++].part, lab_model_parts(m), sizeof all->part);
     }
     qsort(all, (size_t)n, sizeof *all, by_step);
@@ -327,7 +345,10 @@ static double time_products(const struct lab_config *c, const char *isa)
     float *a = alloc((size_t)(n * w), sizeof *a), *b = alloc((size_t)(n * w), sizeof *b),
           *to = alloc((size_t)(n * w), sizeof *to);
     double flops = 0, seconds = 0;
-    for (ptrdiff_t i = 0; i < n * w; i++) a[i] = (float)(i % 7) - 3, b[i] = (float)(i % 5) - 2;
+    for (ptrdiff_t i = 0; i < n * w; i++) {
+        a[i] = (float)(i % 7) - 3;
+        b[i] = (float)(i % 5) - 2;
+    }
     for (int i = 0; i < COUNT(shapes); i++) {
         double best = INFINITY;
         for (double began = now(); now() - began < 0.05;) {
@@ -343,10 +364,12 @@ static double time_products(const struct lab_config *c, const char *isa)
             }
             best = fmin(best, now() - from);
         }
-        flops += 2.0 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k,
-            seconds += best;
+        flops += 2.0 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
+        seconds += best;
     }
-    free(a), free(b), free(to);
+    free(a);
+    free(b);
+    free(to);
     return flops / seconds;
 }
 
@@ -402,7 +425,10 @@ static int run_bench(const struct args *a)
         if (!time_steps(&runs.list[i], &s, host, &x)) return EXIT_ERROR;
         const double flops = lab_config_work(&runs.list[i]).trained_flops / runs.list[i].steps;
         double rest = 1, share[LAB_PARTS];
-        for (int k = 0; k < LAB_PARTS; k++) share[k] = x.part[k] / x.step, rest -= share[k];
+        for (int k = 0; k < LAB_PARTS; k++) {
+            share[k] = x.part[k] / x.step;
+            rest -= share[k];
+        }
         if (a->value[BENCH_JSON])
             text_add(&t,
                      "%s\n  {\"arm\": \"%s\", \"tokens_per_second\": %.6g, \"of_peak\": %.4g, "

@@ -101,8 +101,10 @@ static int run_report(const struct args *a)
     if (lab_results_read(&all, dir, &e)) return fail("lab report: %s", e.text);
     for (int i = 0; i < all.skips; i++) fail("%s", all.skipped[i]);
     if (all.count == 0)
-        return lab_results_free(&all),
-               fail("lab report: %s has no completed run; 'loci lab run' makes them", dir);
+        {
+            lab_results_free(&all);
+            return fail("lab report: %s has no completed run; 'loci lab run' makes them", dir);
+        }
     if (pictured) {
         int longest = 0;
         for (int i = 0; i < all.count; i++)
@@ -214,20 +216,23 @@ static bool sample_sequence(const struct lab_config *c, struct lab_model *m,
         fine = !lab_decode(m, own >= 0 ? own : b.token[i], b.pos[i], NULL, &best, &e);
         own = -1;
         if (i < first || b.target[i] < 0) continue;
-        want[answers] = b.target[i], got[answers++] = best;
+        want[answers] = b.target[i];
+        got[answers++] = best;
         if (i + 1 < n && b.target[i] == b.token[i + 1]) own = best;
     }
     lab_decode_end(m);
     if (fine) {
         int same = 0;
         for (int i = 0; i < answers; i++) same += want[i] == got[i];
-        *right += same, *asked += answers;
+        *right += same;
+        *asked += answers;
         print_tokens(&p, "prompt", b.token, first + 1);
         print_tokens(&p, "expected", want, answers);
         print_tokens(&p, "got", got, answers);
         printf("    %-9s%d of %d\n\n", "right", same, answers);
     }
-    free(want), free(got);
+    free(want);
+    free(got);
     lab_batch_free(&b);
     return fine || refuse("lab sample: %s", e.text);
 }
@@ -253,7 +258,10 @@ static int sample_run(const struct args *a, const struct lab_config *c, const ch
     }
     if (lab_model_open(&m, &s, NULL, &e)) return fail("lab sample: %s", e.text);
     if (lab_weights_read(folder, m, &e))
-        return lab_model_close(m), fail("lab sample: %s/weights.safetensors: %s", folder, e.text);
+        {
+            lab_model_close(m);
+            return fail("lab sample: %s/weights.safetensors: %s", folder, e.text);
+        }
     printf("%s on %s, seed %d, column %s\n\n", c->arm, c->task, c->seed, list[at].name);
     bool fine = true;
     for (int row = 0; row < count && row < list[at].count && fine; row++)

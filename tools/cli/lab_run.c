@@ -35,9 +35,17 @@ static int print_rows(const struct row *rows, int n, double left, bool each, boo
     double done = 0, all = 0;
     int ready = 0, lines = 1;
     for (int i = 0; i < n; i++)
-        done += work_of(&rows[i]), all += rows[i].steps, ready += rows[i].stage == LAB_READY;
+        {
+            done += work_of(&rows[i]);
+            all += rows[i].steps;
+            ready += rows[i].stage == LAB_READY;
+        }
     printf("%d of %d runs, %.0f %% of the steps", ready, n, 100 * done / fmax(1, all));
-    if (ready < n && left > 0) printf(", about "), print_time(left), printf(" left");
+    if (ready < n && left > 0) {
+        printf(", about ");
+        print_time(left);
+        printf(" left");
+    }
     printf("%s\n", clear);
     for (int i = 0; i < n && each; i++) {
         const struct row *r = &rows[i];
@@ -80,9 +88,12 @@ static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p,
     for (int i = shard; i < runs->count; i += shards) {
         struct row *r = &rows[(*n)++];
         const struct lab_config *c = &runs->list[i];
-        strcpy(r->arm, c->arm), strcpy(r->task, c->task);
-        r->seed = c->seed, r->steps = c->steps;
-        r->step = atomic_load(&p[i].step), r->stage = (enum lab_stage)atomic_load(&p[i].stage),
+        strcpy(r->arm, c->arm);
+        strcpy(r->task, c->task);
+        r->seed = c->seed;
+        r->steps = c->steps;
+        r->step = atomic_load(&p[i].step);
+        r->stage = (enum lab_stage)atomic_load(&p[i].stage);
         r->loss = atomic_load(&p[i].loss);
     }
 }
@@ -104,7 +115,10 @@ static void show_progress(struct lab_work *w, bool quiet)
         told = now();
         double done = -at_start, all = 0;
         fill_rows(w->runs, w->progress, w->shard, w->shards, rows, &n);
-        for (int i = 0; i < n; i++) done += work_of(&rows[i]), all += rows[i].steps;
+        for (int i = 0; i < n; i++) {
+            done += work_of(&rows[i]);
+            all += rows[i].steps;
+        }
         const double left = done > 0 ? (told - began) * (all - at_start - done) / done : 0;
         if (terminal && lines) printf("\033[%dA\033[J", lines);
         lines = print_rows(rows, n, left, terminal, terminal);
@@ -129,7 +143,8 @@ static bool read_shard(const struct args *a, struct lab_work *w)
 {
     const char *text = a->value[RUN_SHARD];
     char end;
-    w->shard = 0, w->shards = 1;
+    w->shard = 0;
+    w->shards = 1;
     if (!text) return true;
     if (sscanf(text, "%d/%d%c", &w->shard, &w->shards, &end) != 2 || w->shards < 1 || w->shard < 0
         || w->shard >= w->shards)
@@ -145,7 +160,10 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
     int n, ready = 0, others = 0;
     fill_rows(runs, w->progress, w->shard, w->shards, rows, &n);
     for (int i = 0; i < n; i++)
-        ready += rows[i].stage == LAB_READY, others += rows[i].stage == LAB_ELSEWHERE;
+        {
+            ready += rows[i].stage == LAB_READY;
+            others += rows[i].stage == LAB_ELSEWHERE;
+        }
     free(rows);
     const int left = n - ready - others;
     printf("%d of %d runs are done", ready, n);
@@ -177,7 +195,9 @@ static int run_run(const struct args *a)
         return fail("lab run: isa '%s' does not run on this CPU; 'loci info' lists those that do",
                     w.isa);
     char cpu[96];
-    w.runs = &runs, w.checkpoint = checkpoint, w.cpu = cpu_name(cpu, sizeof cpu);
+    w.runs = &runs;
+    w.checkpoint = checkpoint;
+    w.cpu = cpu_name(cpu, sizeof cpu);
     command_line(a, &command);
     if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);
     text_free(&command);
@@ -240,8 +260,11 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
     json_t *root;
     if (lab_json_read(&root, dir, "lab.json", &e)) return refuse("%s: %s", path, e.text);
     const json_t *list = json_object_get(root, "runs");
-    if (!json_is_array(list)) return json_decref(root), refuse("%s: the folder has no list of runs",
+    if (!json_is_array(list)) {
+        json_decref(root);
+        return refuse("%s: the folder has no list of runs",
                                                                path);
+    }
     *n = 0;
     *rows = alloc(json_array_size(list) + 1, sizeof **rows);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -254,14 +277,16 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
         if (!id || !arm || !task || strlen(id) != 32 || strlen(arm) >= sizeof r->arm
             || strlen(task) >= sizeof r->task)
             continue;
-        strcpy(r->arm, arm), strcpy(r->task, task);
+        strcpy(r->arm, arm);
+        strcpy(r->task, task);
         r->seed = (int)json_integer_value(json_object_get(one, "seed"));
         r->steps = (int)json_integer_value(json_object_get(one, "steps"));
         if (r->steps < 1) continue;
         snprintf(path, sizeof path, "%.3900s/runs/%s", dir, id);
         if (lab_run_done(dir, id)) r->stage = LAB_READY;
         else if (lab_claim_read(path, &told)) {
-            r->step = told.step < r->steps ? told.step : r->steps, r->loss = told.loss;
+            r->step = told.step < r->steps ? told.step : r->steps;
+            r->loss = told.loss;
             r->stage = told.step < r->steps ? LAB_TRAINS : LAB_TESTS;
         }
         (*n)++;
@@ -282,7 +307,10 @@ static int run_watch(const struct args *a)
         int n;
         double done = 0, all = 0;
         if (!read_rows(dir, &rows, &n)) return EXIT_ERROR;
-        for (int i = 0; i < n; i++) done += work_of(&rows[i]), all += rows[i].steps;
+        for (int i = 0; i < n; i++) {
+            done += work_of(&rows[i]);
+            all += rows[i].steps;
+        }
         if (first < 0) first = done;
         const double left = done > first ? (now() - began) * (all - done) / (done - first) : 0;
         if (terminal && lines) printf("\033[%dA\033[J", lines);

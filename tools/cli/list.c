@@ -41,7 +41,10 @@ static const char *default_text(const loci_option *o, char *buffer, size_t capac
     else if (isnan(o->default_value)) snprintf(buffer, capacity, "by rule");
     else if (o->kind == LOCI_WORD) {
         const char *p = o->words;
-        for (int k = (int)o->default_value; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
+        for (int k = (int)o->default_value; k > 0 && *p; k--) {
+            p += strcspn(p, "|");
+            p += *p == '|';
+        }
         snprintf(buffer, capacity, "%.*s", (int)strcspn(p, "|"), p);
     } else snprintf(buffer, capacity, "%.10g", o->default_value);
     return buffer;

@@ -19,7 +19,10 @@ static int parse_and_run(const struct command *c, int argc, char **argv)
 {
     struct args a;                       /* --help works even if the other arguments are invalid */
     if (!args_parse(&a, c, argc, argv)) return EXIT_ERROR;
-    if (a.help) return print_help(c), EXIT_DONE;
+    if (a.help) {
+        print_help(c);
+        return EXIT_DONE;
+    }
     return c->run(&a);
 }
 
@@ -39,7 +42,10 @@ static int run_command(int argc, char **argv)
 {
     if (argc < 2) return fail("no command given; 'loci --help' lists them");
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        return print_help(&whole_program), EXIT_DONE;
+        {
+            print_help(&whole_program);
+            return EXIT_DONE;
+        }
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     const struct command *c = find_command(whole_program.under, name);
     if (!c) return unknown_command(whole_program.under, "", name);

@@ -216,7 +216,8 @@ double probe_dots(const loci_host *host, int threads)
     const int pieces = threads * FLOP_JOBS;
     return 4.0 * 16 * CHAINS * STEPS * pieces / seconds(&w, dots_job, host, pieces);
 #else
-    (void)host, (void)threads;
+    (void)host;
+    (void)threads;
     return 0;
 #endif
 }

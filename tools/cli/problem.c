@@ -94,7 +94,10 @@ static void open_copies(struct problem *p, const struct task *t)
 /* May be called twice, or with none open. */
 void problem_close(struct problem *p)
 {
-    for (int i = 0; i < p->copies && p->k; i++) free(p->k[i]), free(p->v[i]);
+    for (int i = 0; i < p->copies && p->k; i++) {
+        free(p->k[i]);
+        free(p->v[i]);
+    }
     free(p->k);
     free(p->v);
     free(p->stream);
@@ -229,9 +232,11 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
             aside += now() - began;
         }
         if (s || step(p, c, pass))
-            return fail("%s: %s", c->main.desc.encoding,
-                        c->main.error.text[0] ? c->main.error.text : c->embed.error.text),
-                   -1;
+            {
+                fail("%s: %s", c->main.desc.encoding,
+                        c->main.error.text[0] ? c->main.error.text : c->embed.error.text);
+                return -1;
+            }
     }
     return fmax(0, now() - start - aside) / steps;
 }

@@ -77,7 +77,8 @@ static bool judge(const struct task *t, double *error)
 {
     struct task e;
     loci_desc d = t->desc;
-    d.dtype = LOCI_F64, d.fast = 0;
+    d.dtype = LOCI_F64;
+    d.fast = 0;
     bool ok = task_open(&e, &d, t->batch, t->q_len, t->k_len, NULL);
     if (ok) {
         const ptrdiff_t width = d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim;
@@ -158,7 +159,10 @@ static struct call run_once(const struct race *r, void (*pass)(void *, bool), vo
 
 static double seconds_of(const struct pair *p, const void *user)
 {
-    return (void)user, p->mine.seconds;
+    return (void){
+        user;
+        p->mine.seconds;
+    }
 }
 
 /* Milliseconds of the fastest try that counts: disturbances only slow a try down. */
@@ -260,10 +264,15 @@ static bool open_naive(const struct race *r, struct task *t, struct naive *n)
     if (!task_open(t, &d, 1, r->len, r->len, NULL)) return false;
     task_random_inputs(t, SEED);
     naive_open(n, r->heads, r->len, r->dim);
-    n->q = t->call.q.data, n->k = t->call.k.data, n->v = t->call.v.data,
+    n->q = t->call.q.data;
+    n->k = t->call.k.data;
+    n->v = t->call.v.data;
     n->dout = t->grad.dout.data;
-    n->o = t->call.o.data, n->lse = t->call.lse;
-    n->dq = t->grad.dq.data, n->dk = t->grad.dk.data, n->dv = t->grad.dv.data;
+    n->o = t->call.o.data;
+    n->lse = t->call.lse;
+    n->dq = t->grad.dq.data;
+    n->dk = t->grad.dk.data;
+    n->dv = t->grad.dv.data;
     return true;
 }
 
@@ -418,7 +427,10 @@ static int write_figures(const struct args *a, const struct figure *f)
 {
     struct text t = { 0 };
     int code = EXIT_DONE;
-    if (a->value[SVG]) figure_svg(&t, f), code = write_text(&t, a->value[SVG]);
+    if (a->value[SVG]) {
+        figure_svg(&t, f);
+        code = write_text(&t, a->value[SVG]);
+    }
     if (!code && a->value[HTML]) {
         figures_html(&t, "loci race", "What fusing the position encoding into attention buys.", f,
                      2, false);

@@ -89,7 +89,10 @@ static int office_end(struct member *m, void **request, bool wait)
     while (!l->done && wait) pthread_cond_wait(&m->office->news, &m->office->lock);
     const bool done = l->done;
     pthread_mutex_unlock(&m->office->lock);
-    if (done) free(l), *request = NULL;
+    if (done) {
+        free(l);
+        *request = NULL;
+    }
     return 0;
 }
 static int office_wait(void *user, void **request) { return office_end(user, request, true); }
@@ -104,8 +107,10 @@ static int office_highest(void *user, int64_t *list, int n)
         if (!o->here || list[i] > o->highest[i]) o->highest[i] = list[i];
     if (++o->here == o->ranks) {
         int64_t *done = o->highest;
-        o->highest = o->known, o->known = done;
-        o->here = 0, o->round++;
+        o->highest = o->known;
+        o->known = done;
+        o->here = 0;
+        o->round++;
         pthread_cond_broadcast(&o->news);
     }
     while (o->round == round) pthread_cond_wait(&o->news, &o->lock);
@@ -140,7 +145,9 @@ bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), v
     for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
     pthread_cond_destroy(&o.news);
     pthread_mutex_destroy(&o.lock);
-    free(members), free(o.highest), free(o.known);
+    free(members);
+    free(o.highest);
+    free(o.known);
     return true;
 }
 

@@ -124,7 +124,10 @@ static void print_table(const loci_rope *r, const double *before)
     figure_table(&f, rows + 1, last + trained + 1);
     figure_cell(&f, 0, 0, "  pair");
     figure_cell(&f, 0, 1, "wavelength");
-    if (scaled) figure_cell(&f, 0, 2, "unscaled wave"), figure_cell(&f, 0, 3, "slower by");
+    if (scaled) {
+        figure_cell(&f, 0, 2, "unscaled wave");
+        figure_cell(&f, 0, 3, "slower by");
+    }
     if (trained) figure_cell(&f, 0, last, "turns in %.0f", r->trained_length);
     for (int i = 0; i < rows; i++) {
         const int k = rows > 1 ? i * (pairs - 1) / (rows - 1) : 0;
@@ -212,7 +215,10 @@ static bool print_rotation(const loci_rope *r)
 {
     const int pairs = r->dim / 2;
     double *before = alloc((size_t)pairs, sizeof *before);
-    if (!unscaled(r, before)) return free(before), false;
+    if (!unscaled(r, before)) {
+        free(before);
+        return false;
+    }
     int slow = 0, moved = 0;
     while (slow < pairs && r->frequency[slow] * r->trained_length >= two_pi) slow++;
     while (moved < pairs && fabs(before[moved] / r->frequency[moved] - 1) < 1e-9) moved++;
@@ -275,9 +281,11 @@ static bool print_all(const loci_model *m, const char *path, double length)
         if (of[l] < kinds) loci_rope_free(&r);
         else if (kinds < MAX_KINDS) kind[kinds++] = r;
         else
-            loci_rope_free(&r),
+            {
+                loci_rope_free(&r);
                 ok = refuse("%s: more than %d kinds of layers; use --layer to show one",
                             path, MAX_KINDS);
+            }
     }
     if (ok) printf("%s%s%s  %d layers", PAINT("1"), loci_model_type(m), PAINT("0"), layers);
     if (ok && kind[0].trained_length > 0)

@@ -126,7 +126,8 @@ static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
 {
     double half = dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0;
     if (fast) half *= 2;
-    tol[0] += 8 * half, tol[1] += 64 * half;
+    tol[0] += 8 * half;
+    tol[1] += 64 * half;
 }
 
 /* Results that exceed a bound are written all the same, for inspection. */

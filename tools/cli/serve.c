@@ -84,9 +84,13 @@ static void run_program(const struct problem *p, const char *encoding, const cha
     snprintf(rows, sizeof rows, "%td", p->rows);
     for (int i = 0; i < COUNT(numbers); i++) {
         snprintf(number[i], sizeof number[i], "%d", numbers[i]);
-        argv[n++] = names[i], argv[n++] = number[i];
+        argv[n++] = names[i];
+        argv[n++] = number[i];
     }
-    if (p->pass == CHUNK) argv[n++] = "--rows", argv[n++] = rows;
+    if (p->pass == CHUNK) {
+        argv[n++] = "--rows";
+        argv[n++] = rows;
+    }
     if (p->cached) argv[n++] = "--cache";
     if (p->fast) argv[n++] = "--fast";
     if (p->full) argv[n++] = "--full";

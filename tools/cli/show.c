@@ -295,8 +295,12 @@ static int run(const struct args *a)
     if (!args_output(a, SVG) || !args_output(a, HTML) || !args_output(a, OUTPUT)) return EXIT_ERROR;
     if (a->value[EXAMPLE]) return one ? example(a) : fail("show: --example needs one encoding");
     if (a->value[TENSORS] && !read_tensors(a->value[TENSORS], &g))
-        return free_tensors(&g), EXIT_ERROR;
-    w.given_count = g.count, w.given = g.list;
+        {
+            free_tensors(&g);
+            return EXIT_ERROR;
+        }
+    w.given_count = g.count;
+    w.given = g.list;
     if (a->value[ALL]) code = show_list(a, &w, what);
     else if (a->value[COMPARE]) code = show_several(a, &w, what);
     else if (is_model(a->rest[0])) code = show_model(a, &w, what);

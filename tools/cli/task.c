@@ -166,7 +166,8 @@ static void picture(struct task *t)
         for (ptrdiff_t i = 0; i < t->q_len; i++)
             q[a * t->q_len + i] = k[a * t->k_len + t->k_len - t->q_len + i];
     }
-    t->call.q_coord = q, t->call.k_coord = k;
+    t->call.q_coord = q;
+    t->call.k_coord = k;
 }
 
 /* Allocates everything that a call of this stage reads or writes.  A stick has `rem` in place of

@@ -10,7 +10,9 @@
 
 void figure_lines(struct figure *f, ptrdiff_t n, int lines)
 {
-    f->kind = FIGURE_LINES, f->n = n, f->lines = lines;
+    f->kind = FIGURE_LINES;
+    f->n = n;
+    f->lines = lines;
     f->at = draw_alloc((size_t)n, sizeof *f->at);
     for (int i = 0; i < lines; i++) f->line[i].y = draw_alloc((size_t)n, sizeof(double));
 }
@@ -23,13 +25,17 @@ void figure_band(struct figure *f, int line)
 
 void figure_heat(struct figure *f, ptrdiff_t rows, ptrdiff_t cols)
 {
-    f->kind = FIGURE_HEAT, f->rows = rows, f->cols = cols;
+    f->kind = FIGURE_HEAT;
+    f->rows = rows;
+    f->cols = cols;
     f->z = draw_alloc((size_t)(rows * cols), sizeof *f->z);
 }
 
 void figure_table(struct figure *f, ptrdiff_t rows, ptrdiff_t cols)
 {
-    f->kind = FIGURE_TABLE, f->rows = rows, f->cols = cols;
+    f->kind = FIGURE_TABLE;
+    f->rows = rows;
+    f->cols = cols;
     f->cell = draw_alloc((size_t)(rows * cols), sizeof *f->cell);
 }
 
@@ -58,7 +64,11 @@ void figure_cell(struct figure *f, ptrdiff_t row, ptrdiff_t col, const char *for
 void figure_free(struct figure *f)
 {
     for (int i = 0; i < f->lines; i++)
-        free(f->line[i].y), free(f->line[i].low), free(f->line[i].high);
+        {
+            free(f->line[i].y);
+            free(f->line[i].low);
+            free(f->line[i].high);
+        }
     for (ptrdiff_t i = 0; f->cell && i < f->rows * f->cols; i++) free(f->cell[i]);
     free(f->cell);
     free(f->at);
@@ -72,27 +82,41 @@ static void widen(struct axis *a, const double *x, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; x && i < n; i++) {
         if (!isfinite(x[i]) || (a->log && x[i] <= 0)) continue;
-        a->low = fmin(a->low, x[i]), a->high = fmax(a->high, x[i]);
+        a->low = fmin(a->low, x[i]);
+        a->high = fmax(a->high, x[i]);
     }
 }
 
 static bool fix_scale(struct axis *a, const struct axis *wanted)
 {
     const bool found = a->low <= a->high;
-    if (wanted->low < wanted->high) a->low = wanted->low, a->high = wanted->high;
-    else if (!found) a->low = 0, a->high = 1;
+    if (wanted->low < wanted->high) {
+        a->low = wanted->low;
+        a->high = wanted->high;
+    }
+    else if (!found) {
+        a->low = 0;
+        a->high = 1;
+    }
     return found;
 }
 
 /* Marks count towards the range, unless they are far off. */
 bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct axis *z)
 {
-    *x = f->x, *y = f->y, *z = f->scale;
+    *x = f->x;
+    *y = f->y;
+    *z = f->scale;
     struct axis *const all[] = { x, y, z };
-    for (int i = 0; i < 3; i++) all[i]->low = INFINITY, all[i]->high = -INFINITY;
+    for (int i = 0; i < 3; i++) {
+        all[i]->low = INFINITY;
+        all[i]->high = -INFINITY;
+    }
     if (f->kind == FIGURE_HEAT) {
-        x->low = f->x.low, x->high = f->x.low + (double)(f->cols - 1);
-        y->low = f->y.low, y->high = f->y.low + (double)(f->rows - 1);
+        x->low = f->x.low;
+        x->high = f->x.low + (double)(f->cols - 1);
+        y->low = f->y.low;
+        y->high = f->y.low + (double)(f->rows - 1);
         widen(z, f->z, f->rows * f->cols);
         return fix_scale(z, &f->scale);
     }

@@ -76,7 +76,9 @@ void png_data(struct text *t, const unsigned char *cells, int rows, int cols)
     char palette[256][3];
     for (int i = 0; i < 256; i++) {
         const struct colour c = heat_colour((i - 1) / 254.0);
-        palette[i][0] = (char)c.r, palette[i][1] = (char)c.g, palette[i][2] = (char)c.b;
+        palette[i][0] = (char)c.r;
+        palette[i][1] = (char)c.g;
+        palette[i][2] = (char)c.b;
     }
     text_put(&png, "\x89PNG\r\n\x1a\n", 8);
     be32(&part, (uint32_t)cols);

@@ -50,9 +50,14 @@ void wrap_text(struct text *t, const char *words, int columns, int blanks)
         if (at == 0 || at + 1 + n > capacity) {
             text_add(t, "%s%*s", begun ? "\n" : "", blanks, "");
             at = 0;
-        } else text_add(t, " "), at++;
+        } else {
+            text_add(t, " ");
+            at++;
+        }
         text_put(t, s, (size_t)n);
-        at += n, s += n, begun = true;
+        at += n;
+        s += n;
+        begun = true;
         if (*s && *s != ' ') at = 0;                     /* the rest goes onto the next line */
         while (*s == ' ') s++;
     }
@@ -136,7 +141,10 @@ static void print_heat(struct text *t, const struct figure *f, const struct term
     short_number(high, sizeof high, scale.high);
     text_add(t, "  %s: %s ", f->scale.label, low);
     for (int i = 0; i < 9; i++) {
-        if (colours) paint(t, m, heat_colour(i / 8.0), false), text_add(t, "\u2588");
+        if (colours) {
+            paint(t, m, heat_colour(i / 8.0), false);
+            text_add(t, "\u2588");
+        }
         else text_add(t, "%c", ink[i]);
     }
     text_add(t, "%s %s\n", colours ? "\033[0m" : "", high);
@@ -177,7 +185,8 @@ static void draw_line(struct canvas *c, const struct figure *f, int line, const 
             dot(c, k, to, line);
             for (int h = from; h != to; h += from < to ? 1 : -1) dot(c, k, h, line);
         }
-        last_x = px, last_y = py;
+        last_x = px;
+        last_y = py;
     }
 }
 
@@ -197,7 +206,10 @@ static void legend(struct text *t, const struct figure *f, const struct terminal
     text_add(t, "%*s", left, "");
     for (int i = 0; i < f->lines; i++) {
         const int n = (int)strlen(f->line[i].name) + 4;
-        if (at + n > room_of(m) && at > left) text_add(t, "\n%*s", left, ""), at = left;
+        if (at + n > room_of(m) && at > left) {
+            text_add(t, "\n%*s", left, "");
+            at = left;
+        }
         if (dots) {
             paint(t, m, line_colours[i % LINE_COLOURS].dark, false);
             text_add(t, "\u2501\033[0m %s  ", f->line[i].name);
@@ -302,10 +314,17 @@ static void last_cell(struct text *t, const char *words, int left, int columns)
     int at = 0;
     for (const char *s = words; *s;) {
         const int n = (int)strcspn(s, " ");
-        if (at && at + 1 + n > columns) text_add(t, "\n%*s", left, ""), at = 0;
-        else if (at) text_add(t, " "), at++;
+        if (at && at + 1 + n > columns) {
+            text_add(t, "\n%*s", left, "");
+            at = 0;
+        }
+        else if (at) {
+            text_add(t, " ");
+            at++;
+        }
         text_put(t, s, (size_t)n);
-        at += n, s += n;
+        at += n;
+        s += n;
         while (*s == ' ') s++;
     }
 }

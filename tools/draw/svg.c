@@ -174,7 +174,10 @@ static void trace(struct text *t, const struct frame *r, const double *x, const 
             p[count++] = (struct point){ x_at(r, x[i]), y_at(r, y[i]) };
             continue;
         }
-        if (count == 1 && !go_on) text_add(t, "M%.1f %.1fh.1", p[0].x, p[0].y), count = 0;
+        if (count == 1 && !go_on) {
+            text_add(t, "M%.1f %.1fh.1", p[0].x, p[0].y);
+            count = 0;
+        }
         for (ptrdiff_t from = 0; from < count;) {
             text_add(t, "%c%.1f %.1f", from || go_on ? 'L' : 'M', p[from].x, p[from].y);
             ptrdiff_t to = from + 1;
@@ -224,8 +227,12 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     /* keeps lines away from the edge */
     if (!f->y.log && !(f->y.low < f->y.high)) {
         const double capacity = 0.04 * (r.y.high - r.y.low);
-        r.y.low -= capacity, r.y.high += capacity;
-        if (!(r.y.low < r.y.high)) r.y.low -= 1, r.y.high += 1;
+        r.y.low -= capacity;
+        r.y.high += capacity;
+        if (!(r.y.low < r.y.high)) {
+            r.y.low -= 1;
+            r.y.high += 1;
+        }
     }
     ticks_of(&ticks, &r.y, 6);
     double names = 0, y[MAX_LINES];
@@ -318,7 +325,10 @@ static void svg_heat(struct text *t, const struct figure *f, double top)
     struct ticks ticks;
     struct frame r = { .top = top, .width = HEAT_SIDE, .height = heat_height(f), .down = true };
     figure_reach(f, &r.x, &r.y, &scale);
-    r.x.low -= 0.5, r.x.high += 0.5, r.y.low -= 0.5, r.y.high += 0.5;
+    r.x.low -= 0.5;
+    r.x.high += 0.5;
+    r.y.low -= 0.5;
+    r.y.high += 0.5;
     ticks_of(&ticks, &r.y, 6);
     r.left = 24 + widest(&ticks) + 8;
     text_add(t, "<image x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "

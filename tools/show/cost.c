@@ -51,7 +51,8 @@ loci_status ask_cost(struct show *s, struct finding *f, loci_error *e)
         if (s->tensor[i].role == LOCI_LEARNED) learned += tensor_count(&s->tensor[i]);
     const loci_plan *p = s->embeds ? s->table.plan : s->all.plan;
     char brief[sizeof f->brief];
-    f->parameters = learned, f->flops = pair_flops(s);
+    f->parameters = learned;
+    f->flops = pair_flops(s);
     TRY(decode_bytes(s, &f->bytes, e));
     snprintf(brief, sizeof brief, "%td", learned);
     say(f, NAN, 0, brief,

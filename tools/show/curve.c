@@ -46,12 +46,16 @@ static void sum_up(struct line *l, ptrdiff_t at, double *drawn, ptrdiff_t n)
     double sum = 0;
     ptrdiff_t there = 0;
     for (ptrdiff_t i = 0; i < n; i++)
-        if (isfinite(drawn[i])) sum += drawn[i], drawn[there++] = drawn[i];
+        if (isfinite(drawn[i])) {
+            sum += drawn[i];
+            drawn[there++] = drawn[i];
+        }
     l->y[at] = l->low[at] = l->high[at] = NAN;
     if (there == 0) return;
     qsort(drawn, (size_t)there, sizeof *drawn, by_value);
     l->y[at] = sum / (double)there;
-    l->low[at] = drawn[there / 20], l->high[at] = drawn[there - 1 - there / 20];
+    l->low[at] = drawn[there / 20];
+    l->high[at] = drawn[there - 1 - there / 20];
 }
 
 /* Random tokens of a sequence: uses all rows that have a key at this distance. */
@@ -75,7 +79,12 @@ static loci_status drawn_in_order(struct show *s, struct figure *f, loci_error *
         }
         sum_up(&f->line[0], d, drawn, n - d);
     }
-    free(q), free(k), free(at), free(drawn), free(with), free(without);
+    free(q);
+    free(k);
+    free(at);
+    free(drawn);
+    free(with);
+    free(without);
     return status;
 }
 
@@ -150,7 +159,8 @@ static loci_status rotated_figure(struct show *s, struct figure *f, const double
         status = rotated_line(s, &f->line[l], same, l < s->axes && s->axes > 1 ? l : -1, bias, e);
         if (s->axes == 1) continue;
         /* bands over bands are unreadable */
-        free(f->line[l].low), free(f->line[l].high);
+        free(f->line[l].low);
+        free(f->line[l].high);
         f->line[l].low = f->line[l].high = NULL;
     }
     snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.k, by distance",
@@ -194,7 +204,10 @@ static loci_status bend_figure(struct show *s, struct figure *f, loci_error *e)
              "It knows no positions: a score is bent, wherever its key is.");
     snprintf(f->x.label, sizeof f->x.label, "score before");
     snprintf(f->y.label, sizeof f->y.label, "score after");
-    free(q), free(k), free(at), free(out);
+    free(q);
+    free(k);
+    free(at);
+    free(out);
     return status;
 }
 

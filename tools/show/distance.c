@@ -56,7 +56,10 @@ loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
             const double rise = curve[d * s->heads + h] - curve[(d - 1) * s->heads + h];
             const double size = 1 + fabs(curve[d * s->heads + h]);
             if (!(rise > 1e-12 * size)) continue;
-            if (!first) first = d, head = h;
+            if (!first) {
+                first = d;
+                head = h;
+            }
             most = fmax(most, rise);
         }
     const int tried = (int)(s->len * s->heads);
@@ -83,7 +86,10 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
     double *y = draw_alloc((size_t)(dim * width), sizeof *y);
     double *at = draw_alloc((size_t)dim, sizeof *at), re = 0, im = 0;
     int pairs = 0;
-    for (int c = 0; c < dim; c++) x[c * width + c] = 1, at[c] = d;
+    for (int c = 0; c < dim; c++) {
+        x[c * width + c] = 1;
+        at[c] = d;
+    }
     const loci_status status = show_rotate(s, dim, x, at, y, e);
     double factor;
     const int known = loci_frequencies(s->all.plan, NULL, 0, &factor);
@@ -93,14 +99,20 @@ static loci_status bound_at(struct show *s, double d, double *bound, loci_error 
         /* nothing is rotated yet: either half will do */
         bool first = d == 0 && c < known;
         for (int k = c + 1; k < dim; k++)
-            if (y[c * width + k] != 0) sine = y[c * width + k], first = true;
+            if (y[c * width + k] != 0) {
+                sine = y[c * width + k];
+                first = true;
+            }
         if (!first) continue;
-        re += y[c * width + c] / factor, im += sine / factor;
+        re += y[c * width + c] / factor;
+        im += sine / factor;
         *bound += hypot(re, im);
         pairs++;
     }
     if (pairs) *bound /= pairs;
-    free(x), free(y), free(at);
+    free(x);
+    free(y);
+    free(at);
     return status;
 }
 
@@ -193,7 +205,9 @@ static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out,
         status = show_pairs(s, &p, out, e);
         free(k);
     }
-    free(q_at), free(k_at), free(q);
+    free(q_at);
+    free(k_at);
+    free(q);
     return status;
 }
 
@@ -233,7 +247,11 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
             blur = (double)(i - 1);
         for (ptrdiff_t j = 0; j < i; j++) {
             const double d = apart(code + i * width, code + j * width, width, rows);
-            if (d < least) least = d, one = j, other = i;
+            if (d < least) {
+                least = d;
+                one = j;
+                other = i;
+            }
         }
     }
     loci_error refused;

@@ -23,7 +23,12 @@ struct draws show_make_draws(const struct show *s, ptrdiff_t n, bool unit)
 
 void show_free_draws(struct draws *d)
 {
-    free(d->q), free(d->k), free(d->q_at), free(d->k_at), free(d->score), free(d->plain);
+    free(d->q);
+    free(d->k);
+    free(d->q_at);
+    free(d->k_at);
+    free(d->score);
+    free(d->plain);
 }
 
 loci_status show_draw(struct show *s, struct draws *d, bool same, int axis, double query,

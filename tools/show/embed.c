@@ -51,7 +51,10 @@ static double unreached(const double *rows, ptrdiff_t n, int dim, ptrdiff_t k)
                     for (ptrdiff_t i = 0; i < n; i++) column[i] -= share * basis[b * n + i];
                 }
             const double rest = dot(column, column, n, 1);
-            if (pass) left += rest, whole += size;
+            if (pass) {
+                left += rest;
+                whole += size;
+            }
             else if (rest > 1e-18 * size && rank < dim) {
                 for (ptrdiff_t i = 0; i < n; i++) basis[rank * n + i] = column[i] / sqrt(rest);
                 rank++;

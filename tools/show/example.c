@@ -160,9 +160,15 @@ static loci_status fire(struct text *t, loci_error *e)
     };
     const struct wish w = { .encoding = "fire:layers=1,hidden=1,threshold=4", .heads = 1, .dim = 4,
                             .given = g, .given_count = COUNT(g) };
-    for (int i = 0; i < N; i++) at[i] = 8, key[i] = 8 - i;
+    for (int i = 0; i < N; i++) {
+        at[i] = 8;
+        key[i] = 8 - i;
+    }
     TRY(bias(&w, N, at, key, far, e));
-    for (int i = 0; i < 3; i++) at[i] = 2, key[i] = 2 - i;
+    for (int i = 0; i < 3; i++) {
+        at[i] = 2;
+        key[i] = 2 - i;
+    }
     TRY(bias(&w, 3, at, key, near, e));
     text_add(t, "fire: the normalised distance, c = 0.1, threshold T = 4\n");
     step(t, 1, "x = log(c d + 1) / log(c max(T, i) + 1) is what the network sees of d = i - j");
@@ -185,7 +191,9 @@ static loci_status cope(struct text *t, loci_error *e)
     double with[N * N], without[N * N], count[N];
     for (int i = 0; i < N; i++) {
         at[i] = i;
-        q[i * D] = 1, q[i * D + 1] = 40, k[i * D + 1] = marked[i] == '*' ? 1 : -1;
+        q[i * D] = 1;
+        q[i * D + 1] = 40;
+        k[i * D + 1] = marked[i] == '*' ? 1 : -1;
         table[i * D] = i;
     }
     const struct given g = { "cope.e", 2, { 8, D }, table };

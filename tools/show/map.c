@@ -24,7 +24,10 @@ static struct made make_tokens(const struct show *s, ptrdiff_t n)
 }
 static void free_tokens(struct made *m)
 {
-    free(m->q), free(m->k), free(m->v), free(m->at);
+    free(m->q);
+    free(m->k);
+    free(m->v);
+    free(m->at);
 }
 
 /* ---- Map ------------------------------------------------------------------------------------- */
@@ -129,7 +132,8 @@ static bool extra_line(struct figure *f, struct show *s, const double *rem)
                   : "The share of a row that no key got, by random tokens.");
     snprintf(f->x.label, sizeof f->x.label, gate ? "key" : "query");
     snprintf(f->y.label, sizeof f->y.label, gate ? "gate" : "remainder");
-    f->y.low = 0, f->y.high = 1;
+    f->y.low = 0;
+    f->y.high = 1;
     return true;
 }
 
@@ -162,7 +166,8 @@ loci_status show_attention(struct show *s, struct figure *f, int *count, loci_er
         figure_lines(&f[1], n, 2);
         for (ptrdiff_t d = 0; d < n; d++) {
             f[1].at[d] = (double)d;
-            f[1].line[0].y[d] = a.share[d], f[1].line[1].y[d] = b.share[d];
+            f[1].line[0].y[d] = a.share[d];
+            f[1].line[1].y[d] = b.share[d];
         }
         snprintf(f[1].line[0].name, FIGURE_NAME, "with it");
         snprintf(f[1].line[1].name, FIGURE_NAME, "without");

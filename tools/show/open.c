@@ -185,7 +185,10 @@ static struct held held_of(const struct wish *w)
         loci_tensor *t = &h.list[h.count];
         char *dot = strchr(strcpy(text, g->name), '.');
         *t = (loci_tensor){ .encoding = text, .name = text, .role = LOCI_LEARNED, .rank = g->rank };
-        if (dot) *dot = 0, t->name = dot + 1;
+        if (dot) {
+            *dot = 0;
+            t->name = dot + 1;
+        }
         memcpy(t->shape, g->shape, sizeof t->shape);
         text += strlen(g->name) + 1;
     }
@@ -196,10 +199,12 @@ static struct held held_of(const struct wish *w)
 static loci_status plan_of(struct side *side, loci_desc *d, const struct held *h, loci_error *e)
 {
     if (h && h->count) {
-        d->tensors = h->list, d->tensor_count = h->count;
+        d->tensors = h->list;
+        d->tensor_count = h->count;
         const loci_status status = loci_plan_create(&side->plan, d, e);
         if (!status || status == LOCI_NO_MEMORY) return status;
-        d->tensors = NULL, d->tensor_count = 0;
+        d->tensors = NULL;
+        d->tensor_count = 0;
     }
     return loci_plan_create(&side->plan, d, e);
 }
@@ -287,11 +292,18 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     const char *text = w->encoding ? w->encoding : loci_pe_plain();
     s->encoding = strcpy(draw_alloc(strlen(text) + 1, 1), text);
     snprintf(s->name, sizeof s->name, strlen(text) < sizeof s->name ? "%s" : "%.48s...", text);
-    s->heads = heads, s->dim = dim, s->head = w->head, s->len = len, s->axes = 1;
+    s->heads = heads;
+    s->dim = dim;
+    s->head = w->head;
+    s->len = len;
+    s->axes = 1;
     s->seed = w->seed ? w->seed : 1;
     look_at(s);
     s->embeds = s->places == LOCI_PLACE_EMBED;
-    if (s->embeds) s->heads = 1, s->head = 0;          /* the embedding has no heads */
+    if (s->embeds) {
+        s->heads = 1;
+        s->head = 0;
+    }          /* the embedding has no heads */
     s->trained = w->trained > 0 ? w->trained : (double)len;
     const struct held h = held_of(w);
     const loci_status status = make_plans(s, &h, w, e);

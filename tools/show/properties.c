@@ -14,7 +14,8 @@ void say(struct finding *f, double deviation, int tried, const char *brief, cons
     vsnprintf(f->text, sizeof f->text, format, list);
     va_end(list);
     snprintf(f->brief, sizeof f->brief, "%s", brief);
-    f->largest = deviation, f->tried = tried;
+    f->largest = deviation;
+    f->tried = tried;
 }
 
 /* A deviation in words: exact, to rounding, or more. */
@@ -45,7 +46,10 @@ static struct cases make_cases(const struct show *s)
     c.scores = s->in_order ? s->heads * c.n * c.n : s->heads * c.n;
     return c;
 }
-static void free_cases(struct cases *c) { free(c->q), free(c->k), free(c->q_at), free(c->k_at); }
+static void free_cases(struct cases *c) { free(c->q);
+free(c->k);
+free(c->q_at);
+free(c->k_at); }
 
 /* Their scores with all places shifted by the same distance. */
 static loci_status moved(struct show *s, const struct cases *c, double shift, double *out,
@@ -54,7 +58,10 @@ static loci_status moved(struct show *s, const struct cases *c, double shift, do
     const ptrdiff_t n = c->n * s->axes;
     double *q_at = draw_alloc((size_t)n, sizeof *q_at), *k_at = draw_alloc((size_t)n, sizeof *k_at);
     loci_status status;
-    for (ptrdiff_t i = 0; i < n; i++) q_at[i] = c->q_at[i] + shift, k_at[i] = c->k_at[i] + shift;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        q_at[i] = c->q_at[i] + shift;
+        k_at[i] = c->k_at[i] + shift;
+    }
     if (s->in_order) {
         show_places(s, c->n, shift, k_at);
         const struct tokens t = { .n = c->n, .q = c->q, .k = c->k, .at = k_at };
@@ -97,7 +104,10 @@ loci_status ask_translation(struct show *s, struct finding *f, loci_error *e)
             break;
         }
         const double d = largest(here, there, c.scores) / (size > 0 ? size : 1);
-        if (d > worst) worst = d, at = shifts[i];
+        if (d > worst) {
+            worst = d;
+            at = shifts[i];
+        }
     }
     const int tried = COUNT(shifts) * (int)c.scores;
     if (refused)
@@ -142,7 +152,8 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
         "q and k exchanged with their places: scores %s (%.2g of the largest); positions alone: "
         "%s (%.2g)", scores < 1e-9 ? "stay" : "change", scores, bias < 1e-9 ? "stay" : "change",
         bias);
-    free(a), free(b);
+    free(a);
+    free(b);
     free_cases(&c);
     return status;
 }
@@ -190,7 +201,10 @@ loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
     double *with = draw_alloc((size_t)c.scores, sizeof *with);
     double *without = draw_alloc((size_t)c.scores, sizeof *without), spread = 0;
     for (ptrdiff_t i = 0; i < c.n * s->axes; i++)
-        c.q_at[i] = (double)(s->len / 2), c.k_at[i] = (double)(s->len / 4);
+        {
+            c.q_at[i] = (double)(s->len / 2);
+            c.k_at[i] = (double)(s->len / 4);
+        }
     const struct pairs p = { c.n, c.q, c.k, c.q_at, c.k_at };
     loci_status status = show_pairs(s, &p, with, e);
     if (!status) status = show_plain(s, &p, without, e);
@@ -201,7 +215,8 @@ loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
     say(f, spread, (int)c.scores, spread < 1e-9 ? "no" : "yes",
         "%s: over random q and k, at one distance, it varies by %.2g", spread < 1e-9 ? "no" : "yes",
         spread);
-    free(with), free(without);
+    free(with);
+    free(without);
     free_cases(&c);
     return status;
 }

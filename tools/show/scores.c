@@ -82,13 +82,15 @@ static void put_places(const struct show *s, struct buffers *r, loci_call *c, co
     const ptrdiff_t q_n = c->batch * c->q_len, k_n = c->batch * c->k_len;
     c->per_batch = 1;
     if (s->axes > 1) {
-        c->q_coord = q_at, c->k_coord = k_at;
+        c->q_coord = q_at;
+        c->k_coord = k_at;
         return;
     }
     int64_t *q = buffers_alloc(r, q_n, sizeof *q), *k = buffers_alloc(r, k_n, sizeof *k);
     for (ptrdiff_t i = 0; i < q_n; i++) q[i] = (int64_t)q_at[i];
     for (ptrdiff_t i = 0; i < k_n; i++) k[i] = (int64_t)k_at[i];
-    c->q_pos = q, c->k_pos = k;
+    c->q_pos = q;
+    c->k_pos = k;
 }
 
 /* The largest distance of pairs, and of tokens of a sequence, whose places ascend. */
@@ -301,7 +303,8 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
             for (ptrdiff_t i = 0; i < t->n; i++) at[i] = (int64_t)t->at[i];
             status = show_embed(s, t->n, t->q, at, q, e);
             if (!status) status = show_embed(s, t->n, t->k, at, k, e);
-            moved.q = q, moved.k = k;
+            moved.q = q;
+            moved.k = k;
             free(at);
         }
         if (!status) status = sequence(&alone, &alone.plain, &moved, out, NULL, e);

@@ -110,7 +110,9 @@ static loci_status measured(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->x.label, sizeof f->x.label, "channel");
     snprintf(f->y.label, sizeof f->y.label, "positions per turn");
     f->y.log = true;
-    free(x), free(y), free(at);
+    free(x);
+    free(y);
+    free(at);
     return status;
 }
 
@@ -144,7 +146,9 @@ static loci_status by_position(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->x.label, sizeof f->x.label, "channel");
     snprintf(f->y.label, sizeof f->y.label, "position p");
     snprintf(f->scale.label, sizeof f->scale.label, "value");
-    free(x), free(y), free(at);
+    free(x);
+    free(y);
+    free(at);
     return status;
 }
 
@@ -167,7 +171,10 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
     const int up = s->axes > 2 ? 1 : 0;
     for (int i = 0; i < side && !status; i++) {
         for (int j = 0; j < side; j++)
-            q_at[j * s->axes + up] = i - half, q_at[j * s->axes + up + 1] = j - half;
+            {
+                q_at[j * s->axes + up] = i - half;
+                q_at[j * s->axes + up + 1] = j - half;
+            }
         status = show_pairs(s, &p, out, e);
         for (int j = 0; j < side; j++)
             f->z[i * n + j] = out[j * s->heads + s->head] / whole;
@@ -180,7 +187,10 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->x.label, sizeof f->x.label, "distance along axis %d", up + 1);
     snprintf(f->y.label, sizeof f->y.label, "distance along axis %d", up);
     snprintf(f->scale.label, sizeof f->scale.label, "share of q.q");
-    free(x), free(q_at), free(k_at), free(out);
+    free(x);
+    free(q_at);
+    free(k_at);
+    free(out);
     return status;
 }
 

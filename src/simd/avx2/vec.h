@@ -26,7 +26,8 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 {
     /* Unpacking works within halves of 128 bits too. */
     const vf a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
-    *low = _mm256_permute2f128_ps(a, b, 0x20), *high = _mm256_permute2f128_ps(a, b, 0x31);
+    *low = _mm256_permute2f128_ps(a, b, 0x20);
+    *high = _mm256_permute2f128_ps(a, b, 0x31);
 }
 static inline vf vf_evens(vf x) { return _mm256_moveldup_ps(x); }
 static inline vf vf_odds(vf x) { return _mm256_movehdup_ps(x); }

@@ -19,12 +19,13 @@ static inline vf vf_load_bf16(const uint16_t *p)
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
     const uint32x4_t x = vreinterpretq_u32_u16(vld1q_u16(p));
-    *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16)),
+    *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16));
     *odd = vreinterpretq_f32_u32(vandq_u32(x, vdupq_n_u32(0xffff0000)));
 }
 static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 {
-    *low = vzip1q_f32(even, odd), *high = vzip2q_f32(even, odd);
+    *low = vzip1q_f32(even, odd);
+    *high = vzip2q_f32(even, odd);
 }
 static inline vf vf_evens(vf x) { return vtrn1q_f32(x, x); }
 static inline vf vf_odds(vf x) { return vtrn2q_f32(x, x); }
