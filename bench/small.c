@@ -37,12 +37,14 @@ static void *take(size_t bytes)
 }
 
 /* A plan with its tables, and a call of one row. */
-struct small { loci_plan *plan; void *tables, *work; loci_cache *cache; loci_call call; };
+struct small {
+    loci_plan *plan;
+    void *tables, *work;
+    loci_cache *cache;
+    loci_call call;
+};
 
-static void forward(struct small *s)
-{
-    need(loci_forward(s->plan, s->tables, s->work, &s->call));
-}
+static void forward(struct small *s) { need(loci_forward(s->plan, s->tables, s->work, &s->call)); }
 /* The next token, which takes the place of the last one. */
 static void decode(struct small *s)
 {
@@ -58,8 +60,8 @@ static void measure(struct small *s)
 static struct small open_small(const char *encoding, ptrdiff_t len, int cached)
 {
     static const void *const tensors[32] = { learned, learned, learned, learned };
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .dim = DIM,
-                                  .keys_rotated = cached);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .heads = HEADS, .dim = DIM, .keys_rotated = cached);
     struct small s = { .call = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = len, .q.data = q,
                                          .k.data = k, .v.data = v, .o.data = o, .lse = lse,
                                          .tensors = tensors, .error = &error) };

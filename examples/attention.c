@@ -19,8 +19,8 @@ static void fill(float *x, int count)
 int main(void)
 {
     /* 1. The plan: every error of wish shows here, as a sentence. */
-    loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half+t5:buckets=16", .heads = HEADS,
-                            .dim = DIM);
+    loci_desc d =
+        LOCI_DESC(.encoding = "rope:pairing=half+t5:buckets=16", .heads = HEADS, .dim = DIM);
     loci_error e;
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e)) {
@@ -31,11 +31,10 @@ int main(void)
     /* 2. What the encoding learns.  rope has no tensors, t5 one; its paper starts it at zero, which
      * would be dull here. */
     loci_tensor wanted;
-    if (loci_tensors(plan, &wanted, 1) != 1)
-        {
-            fprintf(stderr, "more tensors than expected\n");
-            return 1;
-        }
+    if (loci_tensors(plan, &wanted, 1) != 1) {
+        fprintf(stderr, "more tensors than expected\n");
+        return 1;
+    }
     printf("%s.%s is [%td][%td]\n", wanted.encoding, wanted.name, wanted.shape[0], wanted.shape[1]);
     fill(bias[0], BUCKETS * HEADS);
     const void *tensors[] = { bias };
@@ -43,11 +42,10 @@ int main(void)
     /* 3. Tables: made once, and again whenever the bias changes. */
     const size_t tables_bytes = loci_tables_size(plan, LENGTH);
     void *tables = aligned_alloc(64, tables_bytes);
-    if (!tables || loci_prepare(plan, LENGTH, tensors, tables))
-        {
-            fprintf(stderr, "no tables\n");
-            return 1;
-        }
+    if (!tables || loci_prepare(plan, LENGTH, tensors, tables)) {
+        fprintf(stderr, "no tables\n");
+        return 1;
+    }
 
     /* 4. The call: shapes, buffers, and a workspace for them. */
     fill(q[0][0], HEADS * LENGTH * DIM);
@@ -55,8 +53,7 @@ int main(void)
     fill(v[0][0], HEADS * LENGTH * DIM);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q.data = q,
                                .k.data = k, .v.data = v, .o.data = o, .lse = lse,
-                               .tensors = tensors, .error = &e,
-                               .tables_bytes = tables_bytes);
+                               .tensors = tensors, .error = &e, .tables_bytes = tables_bytes);
     call.work_bytes = loci_workspace(plan, &call, 0);
     void *work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_forward(plan, tables, work, &call)) {

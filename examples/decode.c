@@ -26,7 +26,11 @@ static void stop(const char *what)
     exit(1);
 }
 
-struct layer { loci_plan *plan; void *tables, *work; size_t tables_bytes, work_bytes; };
+struct layer {
+    loci_plan *plan;
+    void *tables, *work;
+    size_t tables_bytes, work_bytes;
+};
 static struct layer make(int keys_rotated)
 {
     loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half,base=500000+alibi", .heads = HEADS,
@@ -59,18 +63,17 @@ static void step(const struct layer *l, int from, int n)
     for (int i = 0; i < n; i++) places[i] = from + i;
     const loci_view keys = { &k[0][from], 0, ALL * DIM, DIM },
                     cached = { &k_cache[0][from], 0, ALL * DIM, DIM };
-    loci_call turn = LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places,
-                               .error = &e, .tables_bytes = l->tables_bytes,
-                               .work_bytes = l->work_bytes);
+    loci_call turn =
+        LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places, .error = &e,
+                  .tables_bytes = l->tables_bytes, .work_bytes = l->work_bytes);
     if (loci_rotate(l->plan, l->tables, l->work, &turn, LOCI_CACHE, keys, cached)) stop("rotate");
     for (int h = 0; h < KV_HEADS; h++)
         memcpy(v_cache[h][from], v[h][from], (size_t)n * sizeof v[h][from]);
 
-    loci_call call = LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n,
-                               .q = { &q[0][from], 0, ALL * DIM, DIM },
-                               .o = { row, 0, PROMPT * DIM, DIM },
-                               .k = { k_cache, 0, ALL * DIM, DIM },
-                               .v = { v_cache, 0, ALL * DIM, DIM });
+    loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n,
+                  .q = { &q[0][from], 0, ALL * DIM, DIM }, .o = { row, 0, PROMPT * DIM, DIM },
+                  .k = { k_cache, 0, ALL * DIM, DIM }, .v = { v_cache, 0, ALL * DIM, DIM });
     attend(l, &call);
 }
 

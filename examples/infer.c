@@ -20,7 +20,13 @@
 #include <loci/cache.h>
 
 enum {
-    TOKENS = 96, LAYERS = 3, HEADS = 4, KV_HEADS = 2, DIM = 16, MODEL = 48, WIDE = HEADS * DIM,
+    TOKENS = 96,
+    LAYERS = 3,
+    HEADS = 4,
+    KV_HEADS = 2,
+    DIM = 16,
+    MODEL = 48,
+    WIDE = HEADS * DIM,
     NARROW = KV_HEADS * DIM
 };
 enum { PROMPT = 150, CHUNK = 64, STEPS = 50, ALL = PROMPT + STEPS, MAX_TENSORS = 32 };
@@ -114,8 +120,8 @@ static void make_input(const loci_tensor *t, const float *w, float *to, int rows
         float *row = take((size_t)(heads * each) * sizeof *row);
         product(row, n[r], w, MODEL, heads * each);
         for (ptrdiff_t i = 0; i < heads * each; i++)
-            to[(i / each * rows + r) * each + i % each] = gate ? -log1pf(expf(-3 - row[i]))
-                                                               : row[i];
+            to[(i / each * rows + r) * each + i % each] =
+                gate ? -log1pf(expf(-3 - row[i])) : row[i];
         free(row);
     }
 }

@@ -173,8 +173,7 @@ int main(int argc, char **argv)
     call.work_bytes = loci_parallel_decode_workspace(plan, &call, &all);
     work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_parallel_decode(plan, tables, work, &call, &all)) stop(e.text);
-    if (transport.rank == 0)
-        printf("%-10s %016llx\n", "token", (unsigned long long)hash(o, HEADS));
+    if (transport.rank == 0) printf("%-10s %016llx\n", "token", (unsigned long long)hash(o, HEADS));
 
     free(work);
     free(q);

@@ -19,8 +19,15 @@
 #include <loci/loci.h>
 
 enum {
-    TOKENS = 24, HALF = 12, LENGTH = 2 * HALF, BATCH = 16, ROWS = BATCH * LENGTH, HEADS = 2,
-    DIM = 16, MODEL = 32, WIDE = HEADS * DIM
+    TOKENS = 24,
+    HALF = 12,
+    LENGTH = 2 * HALF,
+    BATCH = 16,
+    ROWS = BATCH * LENGTH,
+    HEADS = 2,
+    DIM = 16,
+    MODEL = 32,
+    WIDE = HEADS * DIM
 };
 enum { MAX_TENSORS = 32, E = 0, WQ, WK, WV, WO, U, WEIGHTS };
 
@@ -41,7 +48,10 @@ static void *take(size_t bytes)
 /* ---- Numbers that learn ---------------------------------------------------------------------- */
 
 /* the numbers, their gradient, and what AdamW remembers */
-struct weight { float *x, *d, *m, *v; ptrdiff_t count; };
+struct weight {
+    float *x, *d, *m, *v;
+    ptrdiff_t count;
+};
 
 static struct weight new_weight(ptrdiff_t count, float size)
 {
@@ -181,8 +191,7 @@ int main(int argc, char **argv)
 #define VIEW(x) { x, LENGTH * WIDE, DIM, WIDE }
     loci_call call = LOCI_CALL(.batch = BATCH, .q_len = LENGTH, .k_len = LENGTH, .q = VIEW(q),
                                .k = VIEW(k), .v = VIEW(v), .o = VIEW(o), .lse = lse, .rem = rem,
-                               .q_coord = coord, .k_coord = coord, .tensors = tensors,
-                               .error = &e);
+                               .q_coord = coord, .k_coord = coord, .tensors = tensors, .error = &e);
     const loci_grad grad = LOCI_GRAD(.dout = VIEW(dout), .dq = VIEW(dq), .dk = VIEW(dk),
                                      .dv = VIEW(dv), .dtensors = dtensors);
     call.tables_bytes = loci_tables_size(plan, LENGTH);

@@ -93,7 +93,7 @@ static const char *find_part(const char *text, bool (*is)(const struct loci_pe *
 }
 static bool has_option(const struct loci_pe *pe, const void *name)
 {
-    for (const loci_option *o = pe->opts; o->name; o++)
+    for (const loci_option *o = encoding_options(pe); o->name; o++)
         if (!strcmp(o->name, name)) return true;
     return false;
 }
@@ -112,8 +112,7 @@ const char *lab_arm_at(const char *text, int places, size_t *n)
 double lab_arm_option(const char *text, const char *encoding, const char *option)
 {
     size_t n;
-    const char *part = encoding ? lab_arm_part(text, encoding, &n)
-                                : lab_arm_with(text, option, &n),
+    const char *part = encoding ? lab_arm_part(text, encoding, &n) : lab_arm_with(text, option, &n),
                *value = part ? find_option(part, n, option) : NULL;
     return value ? atof(value) : NAN;
 }
@@ -249,7 +248,8 @@ bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
         return part && !memchr(part, ':', n);
     case LAB_LOGN: /* weights without a softmax have no scores that could be sharpened */
         return a->layer == LAB_PLAIN && !lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
-    default: return true;
+    default:
+        return true;
     }
 }
 
@@ -265,8 +265,12 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
     const char *part = NULL;
     size_t n = 0;
     switch (c) {
-    case LAB_PI: snprintf(more, sizeof more, "scaling=linear,factor=%.9g", times); break;
-    case LAB_NTK: snprintf(more, sizeof more, "scaling=ntk,factor=%.9g", times); break;
+    case LAB_PI:
+        snprintf(more, sizeof more, "scaling=linear,factor=%.9g", times);
+        break;
+    case LAB_NTK:
+        snprintf(more, sizeof more, "scaling=ntk,factor=%.9g", times);
+        break;
     case LAB_YARN:
         snprintf(more, sizeof more,
                  "scaling=yarn,factor=%.9g,original_length=%d,beta_fast=%.9g,beta_"
@@ -277,8 +281,11 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
         snprintf(more, sizeof more, "scaling=dynamic,factor=2,original_length=%d,length=%.0f",
                  length, times * length);
         break;
-    case LAB_INTERPOLATE: strcpy(more, "slopes=given"); break;
-    default: break;
+    case LAB_INTERPOLATE:
+        strcpy(more, "slopes=given");
+        break;
+    default:
+        break;
     }
     snprintf(text, LAB_TEXT, "%s", a->attention);
     if (!more[0]) return LOCI_OK;

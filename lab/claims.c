@@ -526,11 +526,10 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
         /* An arm that has not learned the task says nothing about all arms.  It is left out, unless
          * no arm has learned it. */
         if (to->findings > first && r->learned == 0
-            && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
-            {
-                to->finding[to->findings - 1].aside = true;
-                aside++;
-            }
+            && to->finding[to->findings - 1].state == PART_NOT_LEARNED) {
+            to->finding[to->findings - 1].aside = true;
+            aside++;
+        }
     }
     int saved = first;
     for (int i = first; i < to->findings && aside < to->findings - first; i++)

@@ -55,13 +55,13 @@ struct finding {
     enum part_state state;
     char task[LAB_NAME], words[300];
     struct interval margin;
-    bool aside;                          /* of an arm in a part over all arms: it has not learned */
+    bool aside; /* of an arm in a part over all arms: it has not learned */
 };
 struct judged {
     const struct claim *claim;
     enum verdict verdict;
-    char sentence[700]; /* the figures that decided */
-    int findings, aside;                 /* aside: left out, not having learned the task */
+    char sentence[700];  /* the figures that decided */
+    int findings, aside; /* aside: left out, not having learned the task */
     struct finding *finding;
 };
 const char *verdict_name(enum verdict);

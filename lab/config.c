@@ -70,10 +70,12 @@ struct key {
     bool real;
     double low, high;
 };
+/* clang-format off */
 #define WHOLE(field, low, high)                                                                    \
     {                                                                                              \
 #field, offsetof(struct lab_config, field), false, low, high                               \
     }
+/* clang-format on */
 static const struct key keys[] = {
     WHOLE(seed, 0, 1e9),
     WHOLE(layers, 1, 64),
@@ -368,7 +370,7 @@ bool lab_change_tested(enum lab_change change, const struct lab_config *c, const
 {
     const bool text = !strcmp(c->task, "text");
     return c->variants && lab_change_fits(change, a)
-           && (text || (change != LAB_WINDOW && change != LAB_LOGN));
+        && (text || (change != LAB_WINDOW && change != LAB_LOGN));
 }
 bool lab_change_finetuned(enum lab_change change, const struct lab_config *c,
                           const struct lab_arm *a)
@@ -578,17 +580,15 @@ static int choose_arms(const struct lab_preset *p, const struct lab_wish *w, str
     } else if (rest) {
         while (next_word(&rest, list[count].text, LAB_ARM, true)) list[count++].chief = true;
     } else if (p && p->arms == LAB_FOUR_ARMS) {
-        for (; four[count]; count++)
-            {
-                strcpy(list[count].text, four[count]);
-                list[count].chief = true;
-            }
+        for (; four[count]; count++) {
+            strcpy(list[count].text, four[count]);
+            list[count].chief = true;
+        }
     } else
-        for (; count < n; count++)
-            {
-                strcpy(list[count].text, known[count].text);
-                list[count].chief = known[count].chief;
-            }
+        for (; count < n; count++) {
+            strcpy(list[count].text, known[count].text);
+            list[count].chief = known[count].chief;
+        }
     *to = list;
     return count;
 }

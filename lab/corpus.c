@@ -24,25 +24,29 @@ enum { LEAST_BYTES = 4096, MOST_BYTES = 1 << 30 };
  * All random draws are whole numbers, so that every machine writes the same bytes. */
 enum { NEAR = 30, FAR = 500, PEOPLE = 3, THINGS = 4, PLACES = 3, SENTENCES = 64, NAME = 16 };
 
-struct noun { const char *one, *many; };
+struct noun {
+    const char *one, *many;
+};
 static const struct noun nouns[] = {
-    { "lamp", "lamps" }, { "key", "keys" }, { "box", "boxes" }, { "knife", "knives" },
-    { "letter", "letters" }, { "rope", "ropes" }, { "jar", "jars" }, { "loaf", "loaves" },
-    { "coat", "coats" }, { "map", "maps" }, { "drum", "drums" }, { "barrel", "barrels" },
-    { "book", "books" }, { "candle", "candles" }, { "axe", "axes" }, { "apple", "apples" },
-    { "brush", "brushes" }, { "violin", "violins" }, { "clock", "clocks" }, { "basket", "baskets" },
+    { "lamp", "lamps" },   { "key", "keys" },       { "box", "boxes" },
+    { "knife", "knives" }, { "letter", "letters" }, { "rope", "ropes" },
+    { "jar", "jars" },     { "loaf", "loaves" },    { "coat", "coats" },
+    { "map", "maps" },     { "drum", "drums" },     { "barrel", "barrels" },
+    { "book", "books" },   { "candle", "candles" }, { "axe", "axes" },
+    { "apple", "apples" }, { "brush", "brushes" },  { "violin", "violins" },
+    { "clock", "clocks" }, { "basket", "baskets" },
 };
 static const char *const looks[] = {
-    "old", "red", "blue", "small", "heavy", "broken", "brass", "yellow", "empty", "quaint",
-    "painted", "narrow", "iron", "dusty", "green", "frozen",
+    "old",   "red",    "blue",    "small",  "heavy", "broken", "brass", "yellow",
+    "empty", "quaint", "painted", "narrow", "iron",  "dusty",  "green", "frozen",
 };
 static const char *const places[] = {
-    "mill", "bridge", "market", "harbour", "inn", "well", "orchard", "tower", "ferry", "school",
-    "quarry", "stable", "garden", "forge", "chapel", "square",
+    "mill",  "bridge", "market", "harbour", "inn",    "well",  "orchard", "tower",
+    "ferry", "school", "quarry", "stable",  "garden", "forge", "chapel",  "square",
 };
 static const char *const heads[] = {
-    "Ta", "Bre", "Ka", "Mo", "Li", "Sa", "Do", "Ha", "Wil", "Ne", "Pe", "Ru", "Jo", "Os", "Al",
-    "Zi",
+    "Ta",  "Bre", "Ka", "Mo", "Li", "Sa", "Do", "Ha",
+    "Wil", "Ne",  "Pe", "Ru", "Jo", "Os", "Al", "Zi",
 };
 static const char *const middles[] = {
     "mo", "ri", "la", "ve", "do", "sha", "ne", "bu", "ti", "gra",
@@ -52,8 +56,8 @@ static const char *const tails[2][8] = {
     { "na", "lia", "rine", "dora", "mei", "seth", "belle", "ja" },
 };
 static const char *const months[] = {
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
+    "January", "February", "March",     "April",   "May",      "June",
+    "July",    "August",   "September", "October", "November", "December",
 };
 static const int month_days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
 static const char *const numbers[] = {
@@ -67,12 +71,20 @@ static const char *const moods[] = {
 };
 #define SIZE(list) ((int)(sizeof(list) / sizeof *(list)))
 
-struct person { char name[NAME]; bool woman; int place, coins; };
+struct person {
+    char name[NAME];
+    bool woman;
+    int place, coins;
+};
 /* holder: index of a person, or -1 */
-struct thing { const struct noun *noun; const char *look; int holder, place; };
+struct thing {
+    const struct noun *noun;
+    const char *look;
+    int holder, place;
+};
 
 struct story {
-    uint64_t drawn;                      /* numbers drawn so far, over all stories */
+    uint64_t drawn; /* numbers drawn so far, over all stories */
     char *text;
     size_t used, size;
     struct person person[PEOPLE];
@@ -81,8 +93,10 @@ struct story {
     int day, month, year;
     /* the person of the last sentence, whom "he" or "she" means; or -1 */
     int subject;
-    int sentences;                       /* of this story; the last SENTENCES are stored */
-    struct { size_t at, length; } sentence[SENTENCES], list;
+    int sentences; /* of this story; the last SENTENCES are stored */
+    struct {
+        size_t at, length;
+    } sentence[SENTENCES], list;
 };
 
 static int pick(struct story *s, int n)
@@ -103,7 +117,8 @@ static void add(struct story *s, const char *bytes, size_t n)
 #if defined __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif
-static void say(struct story *s, const char *format, ...)
+static void
+say(struct story *s, const char *format, ...)
 {
     char text[256];
     va_list args;
@@ -200,10 +215,8 @@ static void sees(struct story *s, int who)
     const int n = 1 + pick(s, SIZE(numbers) - 1);
     const char *look = ANY(s, looks), *where = s->place[s->person[who].place];
     s->subject = -1;
-    if (n == 1)
-        say(s, "There was %s %s %s near the %s.", article(look), look, noun->one, where);
-    else
-        say(s, "There were %s %s %s near the %s.", numbers[n], look, noun->many, where);
+    if (n == 1) say(s, "There was %s %s %s near the %s.", article(look), look, noun->one, where);
+    else say(s, "There were %s %s %s near the %s.", numbers[n], look, noun->many, where);
 }
 
 static void weather(struct story *s)
@@ -290,7 +303,7 @@ static void tells(struct story *s)
     else if (kind < 73) dates(s, who);
     else if (kind < 97) quotes(s, who);
     else lists(s, who);
-    if (kind >= 73) return;              /* quotations are not quoted again */
+    if (kind >= 73) return; /* quotations are not quoted again */
     const int i = s->sentences++ % SENTENCES;
     s->sentence[i].at = from;
     s->sentence[i].length = s->used - from;

@@ -12,7 +12,9 @@
 enum { LAB_NOT_ASKED = -1, LAB_SHORTEST = 16, LAB_LONGEST = 1000000 };
 
 /* Numbers 0, 1, 2 ... of a key, in the order of the calls. */
-struct lab_draws { uint64_t key, next; };
+struct lab_draws {
+    uint64_t key, next;
+};
 
 static inline double lab_next(struct lab_draws *d) { return loci_uniform(d->key, d->next++); }
 static inline int lab_pick(struct lab_draws *d, int n) { return lab_below(lab_next(d), n); }

@@ -14,12 +14,14 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
     char text[LAB_TEXT];
     TRY(lab_change_text(as.change, &m->arm, m->shape.length, as.times, text, error));
     /* The scale overrides an encoding's own rule. */
-    const loci_desc d = LOCI_DESC(
-        .encoding = text, .heads = m->shape.heads, .kv_heads = m->shape.kv_heads, .dim = m->head,
-        .model_dim = m->shape.dim, .dtype = m->dtype, .scale = 1 / sqrt((double)m->head),
-        .max_len = m->shape.longest, .isa = m->shape.isa,
-        .keys_rotated = as.cached && (strstr(family, "rotate") || strstr(family, "state")),
-        .window_left = as.change == LAB_WINDOW ? loci_window(m->shape.length) : 0);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .heads = m->shape.heads, .kv_heads = m->shape.kv_heads,
+                  .dim = m->head, .model_dim = m->shape.dim, .dtype = m->dtype,
+                  .scale = 1 / sqrt((double)m->head), .max_len = m->shape.longest,
+                  .isa = m->shape.isa,
+                  .keys_rotated =
+                      as.cached && (strstr(family, "rotate") || strstr(family, "state")),
+                  .window_left = as.change == LAB_WINDOW ? loci_window(m->shape.length) : 0);
     return loci_plan_create(&e->attention, &d, error);
 }
 
@@ -43,11 +45,10 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     }
     for (int i = 0; i < m->pe_count; i++)
         if (!strcmp(m->pe_tensor[i].encoding, x->encoding)
-            && !strcmp(m->pe_tensor[i].name, x->name))
-            {
-                e->place[t] = i;
-                return LOCI_OK;
-            }
+            && !strcmp(m->pe_tensor[i].name, x->name)) {
+            e->place[t] = i;
+            return LOCI_OK;
+        }
     if (e == &m->trained) {
         CHECK(error, m->pe_count < LAB_PE_TENSORS, LOCI_UNSUPPORTED,
               "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
@@ -82,7 +83,7 @@ static loci_status open_embedding(struct lab_model *m, struct lab_encoding *e, l
     if (!m->arm.embed[0]) return LOCI_OK;
     const loci_desc d = LOCI_DESC(.encoding = m->arm.embed, .stage = LOCI_EMBED,
                                   .model_dim = m->shape.dim, .dtype = m->dtype,
-                                  .max_len = m->arm.random                     ? m->arm.range
+                                  .max_len = m->arm.random                  ? m->arm.range
                                            : m->shape.learned == LAB_RANDOM ? m->shape.longest
                                                                             : m->shape.length,
                                   .isa = m->shape.isa);
@@ -194,9 +195,9 @@ static void added_tensors(const struct lab_model *m, enum lab_list from, void **
 static int64_t row_of(const struct lab_model *m, int64_t pos)
 {
     if (pos < m->shape.length || m->arm.random) return pos;
-    return m->shape.learned == LAB_CLAMP  ? m->shape.length - 1
-           : m->shape.learned == LAB_WRAP ? pos % m->shape.length
-                                          : pos;
+    return m->shape.learned == LAB_CLAMP ? m->shape.length - 1
+         : m->shape.learned == LAB_WRAP  ? pos % m->shape.length
+                                         : pos;
 }
 
 static loci_status embed_rows(struct lab_model *m, const int64_t *pos, ptrdiff_t rows, void *x,
@@ -206,8 +207,8 @@ static loci_status embed_rows(struct lab_model *m, const int64_t *pos, ptrdiff_t
     added_tensors(m, LAB_WEIGHTS, list);
     TRY(loci_prepare_on(m->host, m->trained.embed, m->shape.longest, (const void *const *)list,
                         m->trained.embed_tables, error));
-    const loci_call call = LOCI_CALL(.batch = 1, .q_len = rows, .q_pos = pos, .host = m->host,
-                                     .error = error);
+    const loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = rows, .q_pos = pos, .host = m->host, .error = error);
     const loci_view view = { .data = x };
     return loci_embed(m->trained.embed, m->trained.embed_tables, &call, view, view);
 }
@@ -242,8 +243,8 @@ loci_status lab_encoding_embed_backward(struct lab_model *m, const struct lab_ba
     if (!m->added_count) return LOCI_OK;
     void *grads[LAB_PE_TENSORS];
     added_tensors(m, LAB_GRADIENTS, grads);
-    const loci_call call = LOCI_CALL(.batch = 1, .q_len = b->rows, .q_pos = b->pos, .host = m->host,
-                                     .error = error);
+    const loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = b->rows, .q_pos = b->pos, .host = m->host, .error = error);
     const size_t bytes = loci_workspace(m->trained.embed, &call, 1);
     lab_grow(m, &m->work, &m->work_bytes, bytes);
     return loci_embed_backward(m->trained.embed, m->trained.embed_tables, m->work, &call,

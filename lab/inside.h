@@ -54,9 +54,9 @@ struct lab_encoding {
 /* A layer's saved values of a forward pass, up to the row capacity. */
 struct lab_saved {
     char *x, *a, *map[MAPS], *o, *y, *b, *h, *u, *scale1, *scale2;
-    char *lse;                      /* [heads][rows]; sba: the remainder */
-    char *lf;                       /* [heads][rows]: log of the forget gates */
-    char *gates;                    /* cope's, dense */
+    char *lse;   /* [heads][rows]; sba: the remainder */
+    char *lf;    /* [heads][rows]: log of the forget gates */
+    char *gates; /* cope's, dense */
     /* fox-pro: k shifted, and normed; v shifted, q normed; o before and after its norm */
     char *k, *kn, *v, *q, *o1, *o2;
     /* tape: states, their average, updated; the MLP; its gates */
@@ -93,15 +93,15 @@ struct lab_model {
     ptrdiff_t numbers;
     char *list[4];
     char *transposed; /* transposed matrices, at the same offsets */
-    char *sums;   /* of the gradients of the portions so far */
+    char *sums;       /* of the gradients of the portions so far */
 
     struct lab_encoding trained, changed;
     struct lab_encoding *view; /* one of the two */
     struct lab_view as;
 
-    ptrdiff_t capacity, seq_capacity;             /* allocated rows and sequences */
-    bool saved_all;                                /* buffers of a backward pass are allocated */
-    struct lab_saved *saved;                        /* [layers] */
+    ptrdiff_t capacity, seq_capacity; /* allocated rows and sequences */
+    bool saved_all;                   /* buffers of a backward pass are allocated */
+    struct lab_saved *saved;          /* [layers] */
     /* rows after the layers; the scored ones, normed, and their logits */
     char *top, *picked, *top_scale, *ys, *logits;
     char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
@@ -152,8 +152,7 @@ static inline ptrdiff_t lab_count(const loci_tensor *t)
 }
 
 /* 64-byte aligned, zeroed; exits if out of memory */
-void *lab_alloc(size_t count,
-               size_t each);
+void *lab_alloc(size_t count, size_t each);
 void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);
 
 /* Runs job(arg, 0 .. n - 1) on the host's threads. */

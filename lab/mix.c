@@ -96,18 +96,18 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
             x->tensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
-                            : e->source[t] == LOCI_SOURCE_KEYS   ? k->gates
+                          : e->source[t] == LOCI_SOURCE_KEYS     ? k->gates
                                                                  : k->e;
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
     x->k = heads_of(m, b, pro ? k->kn : k->map[MAP_K], kv);
     x->v = heads_of(m, b, pro ? k->v : k->map[MAP_V], kv);
-    x->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = b->rows, .k_len = b->rows, .q = x->q,
-                                   .k = x->k, .v = x->v,
-                                   .o = heads_of(m, b, pro ? k->o1 : k->o, m->shape.dim),
-                                   .q_starts = b->starts, .k_starts = b->starts,
-                                   .sequences = b->sequences,
-                                   .tensors = (const void *const *)x->tensors, .host = m->host,
-                                   .error = error, .ae = m->arm.layer == LAB_TAPE ? k->ae : NULL);
+    x->call =
+        (loci_call)LOCI_CALL(.batch = 1, .q_len = b->rows, .k_len = b->rows, .q = x->q, .k = x->k,
+                             .v = x->v, .o = heads_of(m, b, pro ? k->o1 : k->o, m->shape.dim),
+                             .q_starts = b->starts, .k_starts = b->starts,
+                             .sequences = b->sequences, .tensors = (const void *const *)x->tensors,
+                             .host = m->host, .error = error,
+                             .ae = m->arm.layer == LAB_TAPE ? k->ae : NULL);
     if (e->sticks) x->call.rem = k->lse;
     else x->call.lse = k->lse;
     if (m->arm.random) x->call.q_pos = x->call.k_pos = b->pos;
@@ -240,24 +240,24 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     void *dtensors[LAB_PE_TENSORS];
     if (pro) TRY(pro_after_backward(m, b, layer, error));
     if (carries)
-        TRY(loci_tape_attention_update_backward(
-            &l, LOCI_TAPE_ROWSUM, dense(k->ae), lab_weight(m, m->own[layer][OWN_TW]), dense(m->de1),
-            dense(m->dae), lab_gradient(m, m->own[layer][OWN_TW])));
+        TRY(loci_tape_attention_update_backward(&l, LOCI_TAPE_ROWSUM, dense(k->ae),
+                                                lab_weight(m, m->own[layer][OWN_TW]), dense(m->de1),
+                                                dense(m->dae),
+                                                lab_gradient(m, m->own[layer][OWN_TW])));
     open_mixing(m, b, layer, &x, error);
     lab_encoding_tensors(m, e, layer, LAB_GRADIENTS, dtensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            dtensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? m->dlf
-                          : e->source[t] == LOCI_SOURCE_KEYS   ? m->dgates
-                          : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
-                                                                      : m->de2;
-    const loci_grad grad = LOCI_GRAD(.dout = heads_of(m, b, pro ? m->d2 : m->d_o, m->shape.dim),
-                                     .dae = carries ? m->dae : NULL,
-                                     .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q],
-                                                    m->shape.dim),
-                                     .dk = heads_of(m, b, pro ? m->d3 : m->dmap[MAP_K], kv),
-                                     .dv = heads_of(m, b, pro ? m->dv : m->dmap[MAP_V], kv),
-                                     .dtensors = dtensors);
+            dtensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
+                        : e->source[t] == LOCI_SOURCE_KEYS          ? m->dgates
+                        : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
+                                                                    : m->de2;
+    const loci_grad grad =
+        LOCI_GRAD(.dout = heads_of(m, b, pro ? m->d2 : m->d_o, m->shape.dim),
+                  .dae = carries ? m->dae : NULL,
+                  .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q], m->shape.dim),
+                  .dk = heads_of(m, b, pro ? m->d3 : m->dmap[MAP_K], kv),
+                  .dv = heads_of(m, b, pro ? m->dv : m->dmap[MAP_V], kv), .dtensors = dtensors);
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(e->attention, &x.call, 1));
     TRY(loci_backward(e->attention, e->tables[layer], m->work, &x.call, &grad));
     if (pro) TRY(pro_before_backward(m, b, layer, error));
@@ -303,10 +303,11 @@ loci_status lab_mix_after_backward(struct lab_model *m, const struct lab_batch *
     const int *own = m->own[layer];
     const ptrdiff_t d = m->shape.dim;
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
-    TRY(loci_tape_mlp_update_backward(
-        &l, LAB_TAPE_UNITS, dense(k->e1), units_of(b, k->t), lab_weight(m, own[OWN_TUP]),
-        lab_weight(m, own[OWN_TDOWN]), dense(m->de), dense(m->de1), units_of(b, m->dt),
-        lab_gradient(m, own[OWN_TUP]), lab_gradient(m, own[OWN_TDOWN])));
+    TRY(loci_tape_mlp_update_backward(&l, LAB_TAPE_UNITS, dense(k->e1), units_of(b, k->t),
+                                      lab_weight(m, own[OWN_TUP]), lab_weight(m, own[OWN_TDOWN]),
+                                      dense(m->de), dense(m->de1), units_of(b, m->dt),
+                                      lab_gradient(m, own[OWN_TUP]),
+                                      lab_gradient(m, own[OWN_TDOWN])));
     m->engine->product(true, b->rows, d, LAB_TAPE_UNITS, m->dt, LAB_TAPE_UNITS, 1,
                        lab_at(m, m->transposed, m->tensor[own[OWN_TX]].at), d, m->dm, d);
     m->engine->product(false, d, LAB_TAPE_UNITS, b->rows, k->m, 1, d, m->dt, LAB_TAPE_UNITS,

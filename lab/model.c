@@ -117,8 +117,11 @@ static int add_list(struct lab_model *m, const char *name, int layer, ptrdiff_t 
 {
     return add_tensor(m, name, layer, 1, count, count);
 }
-static int of_encoding(struct lab_model *m, int t) { m->tensor[t].encoding = true;
-return t; }
+static int of_encoding(struct lab_model *m, int t)
+{
+    m->tensor[t].encoding = true;
+    return t;
+}
 
 static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list, int count,
                          int *index)
@@ -265,8 +268,7 @@ loci_status lab_model_open(struct lab_model **to, const struct lab_shape *s, con
     if (status) {
         lab_model_close(m);
         *to = NULL;
-    }
-    else m->shape.arm = m->arm.text;
+    } else m->shape.arm = m->arm.text;
     return status;
 }
 
@@ -274,11 +276,10 @@ static void free_rows(struct lab_model *m)
 {
     for (int l = 0; m->saved && l < m->shape.layers; l++) {
         char **list = (char **)&m->saved[l];
-        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++)
-            {
-                free(list[i]);
-                list[i] = NULL;
-            }
+        for (size_t i = 0; i < sizeof m->saved[l] / sizeof *list; i++) {
+            free(list[i]);
+            list[i] = NULL;
+        }
     }
     char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
                             &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,

@@ -26,9 +26,9 @@ struct lab_shape {
     const char *arm;
     /* ffn 0: 4 dim, or the width that gives fox-pro the same size */
     int layers, dim, heads, kv_heads, ffn;
-    int vocabulary, length, longest;       /* of training; including tests */
+    int vocabulary, length, longest; /* of training; including tests */
     enum lab_learned learned;
-    double std, embed_std;  /* initial, of matrices and of embeddings; 0: 0.02 */
+    double std, embed_std; /* initial, of matrices and of embeddings; 0: 0.02 */
     /* trained in the form of this variant, which must not have fewer learned tensors */
     enum lab_change change;
     double times;

@@ -78,8 +78,7 @@ static void after_mixing(void *arg, int index)
     m->engine->gelu(n * wide, lab_at(m, k->h, from * wide), lab_at(m, k->u, from * wide));
     memcpy(next, y, bytes);
     if (!k->m) apply(m, true, own[OWN_W2], from, n, k->u, p->next);
-    else { /* tape reads what the MLP says */
-        apply(m, false, own[OWN_W2], from, n, k->u, k->m);
+    else { /* tape reads what the MLP says */ apply(m, false, own[OWN_W2], from, n, k->u, k->m);
         m->engine->add(n * d, lab_at(m, k->m, from * d), next);
     }
 }

@@ -62,13 +62,15 @@ static void add_curve(struct report_pictures *p, const struct lab_config *c, str
     struct show *show;
     loci_error e;
     const int layer = s->layers - 1, count = given_tensors(m, layer, given, name);
-    const struct wish w = { .encoding = lab_model_arm(m)->attention,
-                            .heads = s->heads,
-                            .dim = s->dim / s->heads,
-                            .len = 4 * s->length < 1024 ? 4 * s->length : 1024,
-                            .trained = s->length,
-                            .given_count = count,
-                            .given = given };
+    const struct wish w = {
+        .encoding = lab_model_arm(m)->attention,
+        .heads = s->heads,
+        .dim = s->dim / s->heads,
+        .len = 4 * s->length < 1024 ? 4 * s->length : 1024,
+        .trained = s->length,
+        .given_count = count,
+        .given = given,
+    };
     if (count && !show_open(&show, &w, &e)) {
         struct figure list[MAX_FIGURES];
         int figures = 0;
@@ -104,7 +106,7 @@ static bool look(const struct lab_config *c, struct lab_model *m, int layer,
     to->gates = draw_alloc((size_t)(H * b.rows), sizeof *to->gates);
     float *all = draw_alloc((size_t)(H * b.rows * b.rows), sizeof *all);
     const bool fine = !lab_model_forward(m, &b, false, NULL, NULL, NULL)
-                      && !lab_model_attention(m, &b, layer, all, NULL);
+                   && !lab_model_attention(m, &b, layer, all, NULL);
     for (ptrdiff_t i = 0; i < b.rows * b.rows && fine; i++)
         for (int h = 0; h < H; h++) to->weights[i] += (double)all[h * b.rows * b.rows + i] / H;
     if (fine) lab_model_gates(m, &b, layer, to->gates);
@@ -112,8 +114,11 @@ static bool look(const struct lab_config *c, struct lab_model *m, int layer,
     lab_batch_free(&b);
     return fine;
 }
-static void free_looked(struct looked *l) { free(l->weights);
-free(l->gates); }
+static void free_looked(struct looked *l)
+{
+    free(l->weights);
+    free(l->gates);
+}
 
 /* By square roots, so that small weights of long rows are visible. */
 static void add_map(struct report_pictures *p, const struct lab_config *c,

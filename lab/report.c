@@ -141,9 +141,9 @@ static void verdicts(struct report *r)
         const char *const cells[] = { j->claim->id, verdict_name(j->verdict), j->claim->sentence,
                                       j->sentence, j->claim->source };
         for (int k = 0; k < COUNT(cells); k++) figure_cell(&b->figure, i + 1, k, "%s", cells[k]);
-        b->mark[i + 1] = j->verdict == CLAIM_HOLDS          ? MARK_GOOD
-                         : j->verdict == CLAIM_CONTRADICTED ? MARK_BAD
-                                                            : MARK_OFF;
+        b->mark[i + 1] = j->verdict == CLAIM_HOLDS        ? MARK_GOOD
+                       : j->verdict == CLAIM_CONTRADICTED ? MARK_BAD
+                                                          : MARK_OFF;
     }
     snprintf(b->figure.about, sizeof b->figure.about,
              "A claim holds where the intervals of 95 %% of all of its parts, paired by seed, lie "
@@ -452,7 +452,7 @@ static void series_of(const struct lab_measured *c, char to[LAB_NAME])
         const size_t word = strcspn(p, " ");
         const size_t digits = strspn(p, "0123456789");
         const bool length = (digits + 1 == word && p[digits] == 'L') || !strncmp(p, "n=", 2)
-                            || (word == 2 && !strncmp(p, "at", 2));
+                         || (word == 2 && !strncmp(p, "at", 2));
         const bool sized = digits == word && !strncmp(p + word, " digit", 6);
         if (sized) return;
         if (!length) {

@@ -21,7 +21,7 @@ enum {
     LOGGED = 100,
     CURVE = 12,
     CURVE_TOKENS = 4096
-/* lines of a log; number and size of the tests */
+    /* lines of a log; number and size of the tests */
 };
 
 /* The capacity of a log from a checkpoint is unknown, so every line reallocates. */
@@ -64,7 +64,7 @@ struct training {
     struct lab_claim claim;
     struct lab_model *model;
     struct lab_result result;
-    double seconds; /* of the steps made here */
+    double seconds;     /* of the steps made here */
     int made, diverged; /* diverged: the step with a loss that was not finite; 0: none */
 };
 
@@ -91,7 +91,7 @@ static loci_status train(struct training *t, loci_error *e)
         lab_train_batch(c, t->model, step, &b);
         status = lab_model_backward(t->model, &b, &line.loss, e);
         if (status) break;
-        if (!isfinite(line.loss)) {      /* also a result: it has learned nothing */
+        if (!isfinite(line.loss)) { /* also a result: it has learned nothing */
             t->diverged = step + 1;
             break;
         }
@@ -152,8 +152,10 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
     TRY(lab_test_all(t->config, t->model, &t->result, e));
     lab_warn(t->config, t->model, &t->result);
     if (t->diverged)
-        lab_add_warning(&t->result, "diverged: the loss of step %d was not finite, and training "
-                        "ended there; a lower learning rate would be needed", t->diverged);
+        lab_add_warning(&t->result,
+                        "diverged: the loss of step %d was not finite, and training "
+                        "ended there; a lower learning rate would be needed",
+                        t->diverged);
     TRY(lab_weights_write(t->claim.folder, t->config, t->model, t->result.weights_sha256, e));
     lab_write_begin();
     const loci_status status = lab_result_write(&t->result, t->claim.folder, e);

@@ -29,19 +29,19 @@ struct lab_work {
     const struct lab_runs *runs;
     /* runs whose number is shard modulo shards; 0, 1: all */
     int shard, shards;
-    int threads;       /* in all */
-    double checkpoint; /* seconds */
+    int threads;           /* in all */
+    double checkpoint;     /* seconds */
     const char *isa, *cpu; /* cpu: its name, for the results */
-    atomic_int *stop; /* not 0: all stop after a checkpoint */
+    atomic_int *stop;      /* not 0: all stop after a checkpoint */
 
     struct lab_progress *progress; /* [runs->count] */
     /* its own */
     atomic_int next, active, failed;
-    struct training *held;               /* active runs */
-    int each;                            /* threads of a run */
+    struct training *held; /* active runs */
+    int each;              /* threads of a run */
     pthread_t *worker;
     int workers;
-    loci_error error;                    /* the first one */
+    loci_error error; /* the first one */
 };
 
 /* Begins, with threads of its own; polls for the end; waits, and returns the error.  Polling also

@@ -264,7 +264,7 @@ static void sweep(const char *folder)
 }
 
 loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct lab_config *config,
-                           enum lab_claimed *what, loci_error *e)
+                              enum lab_claimed *what, loci_error *e)
 {
     char id[33], path[LAB_PATH];
     lab_config_id(config, id);

@@ -32,7 +32,7 @@ struct lab_claim {
 };
 /* Creates the run's folder and claims it, unless it is done or claimed by another process. */
 loci_status lab_claim_acquire(struct lab_claim *, const char *dir, const struct lab_config *,
-                           enum lab_claimed *, loci_error *);
+                              enum lab_claimed *, loci_error *);
 /* Records the progress of the run, every two seconds at most. */
 void lab_claim_tell(struct lab_claim *, int step, int steps, double loss);
 void lab_claim_drop(struct lab_claim *);

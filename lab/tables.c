@@ -48,9 +48,10 @@ static const char *const families[] = { "no position", "absolute",         "bias
                                         "rotation",    "relative vectors", "by content",
                                         "other" };
 /* The place of each in `families`. */
-static const int shelves[] = { [FAMILY_NONE] = 0,     [FAMILY_ABSOLUTE] = 1, [FAMILY_DISTANCE] = 2,
-                               [FAMILY_ROTATION] = 3, [FAMILY_VECTORS] = 4,  [FAMILY_CONTENT] = 5,
-                               [FAMILY_OTHER] = 6 };
+static const int shelves[] = {
+    [FAMILY_NONE] = 0,    [FAMILY_ABSOLUTE] = 1, [FAMILY_DISTANCE] = 2, [FAMILY_ROTATION] = 3,
+    [FAMILY_VECTORS] = 4, [FAMILY_CONTENT] = 5,  [FAMILY_OTHER] = 6
+};
 
 const char *family_name(int family) { return families[family]; }
 
@@ -59,8 +60,8 @@ int arm_family(const char *arm)
 {
     const size_t n = strcspn(arm, ":+@");
     const struct lab_around *around = lab_arm_around(arm, n);
-    const struct loci_pe *pe = around ? loci_pe_find(around->encoding, strlen(around->encoding))
-                                      : loci_pe_find(arm, n);
+    const struct loci_pe *pe =
+        around ? loci_pe_find(around->encoding, strlen(around->encoding)) : loci_pe_find(arm, n);
     return shelves[pe ? pe->family : FAMILY_OTHER];
 }
 
@@ -173,7 +174,7 @@ static bool same_own(const char *a, const char *b)
 static bool belongs(const struct table *t, const struct lab_result *r)
 {
     return !strcmp(t->task, r->task) && !strcmp(t->size, r->size) && t->length == r->length
-           && t->steps == r->steps && same_rest(t->settings, r->settings);
+        && t->steps == r->steps && same_rest(t->settings, r->settings);
 }
 
 static void add_column(struct table *t, const struct lab_measured *c)

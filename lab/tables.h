@@ -42,10 +42,10 @@ struct table_row {
     const char *arm, *variant; /* variant "": as trained */
     char label[160];           /* the arm, and its differences from other rows */
     int family, seeds, learned;
-    bool chosen;                      /* the best learning rate within L, if several */
-    const struct lab_result **run;    /* [seeds], rising */
-    const struct lab_row **row;       /* of these runs */
-    struct cell *cell;                /* [columns] of the table */
+    bool chosen;                   /* the best learning rate within L, if several */
+    const struct lab_result **run; /* [seeds], rising */
+    const struct lab_row **row;    /* of these runs */
+    struct cell *cell;             /* [columns] of the table */
     /* the mean of the columns beyond L; NaN if not learned */
     double beyond;
     double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */

@@ -65,9 +65,11 @@ bool lab_check_corpus(const struct lab_problem *p, ptrdiff_t test, loci_error *e
     if (!p->corpus) return lab_refuse(e, "%s: needs a corpus", p->task->name);
     /* the test part is a 20th, rounded up */
     return p->corpus->count - p->corpus->train >= test
-        || lab_refuse(e, "%s: the corpus %s has %td bytes, and length %d needs at least %td: its "
-                      "last 5 %% are for tests", p->task->name, p->corpus->name, p->corpus->count,
-                      p->length, 20 * (test - 1) + 1);
+        || lab_refuse(e,
+                      "%s: the corpus %s has %td bytes, and length %d needs at least %td: its "
+                      "last 5 %% are for tests",
+                      p->task->name, p->corpus->name, p->corpus->count, p->length,
+                      20 * (test - 1) + 1);
 }
 
 /* ---- Options --------------------------------------------------------------------------------- */

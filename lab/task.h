@@ -19,15 +19,15 @@ enum { LAB_NAME = 32, LAB_OPTIONS = 6, LAB_COLUMNS = 24, LAB_BOS = 0 };
 /* Text for the tasks text and passkey (corpus.c): bytes as tokens 1 .. symbols.  Only bytes that
  * occur have a token.  The first 95 % are for training. */
 struct lab_corpus {
-    char name[LAB_NAME];    /* "generated", or the base name of a file */
-    int32_t *token;         /* [count], each 1 .. symbols */
+    char name[LAB_NAME]; /* "generated", or the base name of a file */
+    int32_t *token;      /* [count], each 1 .. symbols */
     /* total count; the first `train` tokens are for training */
     ptrdiff_t count, train;
     int symbols;
     unsigned char byte[256]; /* [symbols]: token t is byte[t - 1] */
     /* nats per token by the frequencies of the training part */
     double unigram;
-    char sha256[65];         /* of the bytes: belongs to the identity of a run */
+    char sha256[65]; /* of the bytes: belongs to the identity of a run */
 };
 
 struct lab_option {

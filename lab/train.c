@@ -225,9 +225,7 @@ static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
     for (int i = 0; i < row->columns; i++) {
         const struct lab_measured *c = &row->column[i];
         if (!c->trained) continue;
-        sum += c->metric == LAB_LOSS    ? c->loss
-               : c->metric == LAB_EXACT ? c->exact
-                                        : c->accuracy;
+        sum += c->metric == LAB_LOSS ? c->loss : c->metric == LAB_EXACT ? c->exact : c->accuracy;
         n++;
     }
     if (n == 0) return false;

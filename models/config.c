@@ -81,7 +81,8 @@ static loci_status read_own(struct config *c, loci_error *e)
         s = loci_json_flag(c->text, "rotary_value", &values, e);
         if (values) c->note = "values are rotated as keys are";
         break;
-    case COMMON: case DEEPSEEK_V4:       /* settings of V4 alone are read layer by layer */
+    case COMMON:
+    case DEEPSEEK_V4: /* settings of V4 alone are read layer by layer */
         break;
     }
     return s;
@@ -99,8 +100,8 @@ static loci_status check_layer_types(struct config *c, loci_error *e)
     if (which == 3) return LOCI_OK;
     const char *key = names[which];
     const json_t *v = json_object_get(c->text, key);
-    const size_t n = json_array_size(v);             /* 0: no list */
-    const bool repeats = which == 2;                 /* RecurrentGemma's block_types, one period */
+    const size_t n = json_array_size(v); /* 0: no list */
+    const bool repeats = which == 2;     /* RecurrentGemma's block_types, one period */
     IO_CHECK(e, n == (size_t)c->layers || (repeats && n > 0),
              "%s must be a list of %d strings, one per layer", key, c->layers);
     for (int l = 0; l < c->layers; l++) {
@@ -136,21 +137,30 @@ static loci_status read_switch(struct config *c, loci_error *e)
  * existing name counts: files with both halves of a model are read for their decoder. */
 static loci_status read_shape(struct config *c, loci_error *e)
 {
-    static const char *const layers[] = {
-        "num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_num_hidden_layers",
-        "decoder_layers", "encoder_num_hidden_layers", "encoder_layers", NULL
-    };
-    static const char *const heads[] = {
-        "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_num_attention_heads",
-        "decoder_attention_heads", "encoder_num_attention_heads", "encoder_attention_heads", NULL
-    };
+    static const char *const layers[] = { "num_hidden_layers",
+                                          "n_layer",
+                                          "num_layers",
+                                          "n_layers",
+                                          "decoder_num_hidden_layers",
+                                          "decoder_layers",
+                                          "encoder_num_hidden_layers",
+                                          "encoder_layers",
+                                          NULL };
+    static const char *const heads[] = { "num_attention_heads",
+                                         "n_head",
+                                         "n_heads",
+                                         "num_heads",
+                                         "decoder_num_attention_heads",
+                                         "decoder_attention_heads",
+                                         "encoder_num_attention_heads",
+                                         "encoder_attention_heads",
+                                         NULL };
     static const char *const hidden[] = { "hidden_size", "n_embd", "d_model", NULL };
-    static const char *const head_dim[] = {
-        "head_dim", "attention_head_dim", "kv_channels", "d_kv", NULL
-    };
+    static const char *const head_dim[] = { "head_dim", "attention_head_dim", "kv_channels", "d_kv",
+                                            NULL };
     static const char *const lengths[] = {
-        "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "model_max_length",
-        "max_sequence_length", NULL
+        "max_position_embeddings", "n_positions",         "seq_length", "max_seq_len",
+        "model_max_length",        "max_sequence_length", NULL
     };
     /* Some families without rotation give heads of width 0. */
     const int low = c->family->instead ? 0 : 1;
@@ -173,10 +183,8 @@ static loci_status read_shape(struct config *c, loci_error *e)
  * deep.  Returns the innermost word for its type, which may be above it. */
 static const json_t *find_type_word(struct config *c)
 {
-    static const char *const nested[] = {
-        "text_config", "llm_config", "language_config", "thinker_config", "decoder_config",
-        "decoder"
-    };
+    static const char *const nested[] = { "text_config",    "llm_config",     "language_config",
+                                          "thinker_config", "decoder_config", "decoder" };
     const json_t *type = json_object_get(c->root, "model_type");
     c->text = c->root;
     for (int depth = 0; depth < 3; depth++) {
@@ -236,7 +244,7 @@ loci_status loci_config_open(struct loci_model *m, const struct source *from, lo
     if (!s) s = loci_io_read(from, text, n, 0, e);
     if (!s) s = loci_json_parse(text, n, &c->root, e);
     if (!s) s = interpret(m, c, e);
-    free(text);                          /* jansson has copied what it needs */
+    free(text); /* jansson has copied what it needs */
     m->file = c;
     m->read = loci_config_layer;
     m->close = close_config;

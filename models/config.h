@@ -14,34 +14,63 @@
 
 struct config {
     json_t *root;
-    json_t *usual;                       /* the class's own rope_parameters, for files without */
-    const json_t *text;                  /* the part about the language model */
+    json_t *usual;      /* the class's own rope_parameters, for files without */
+    const json_t *text; /* the part about the language model */
     const struct family *family;
     int layers, heads, hidden, head_dim;
-    double trained, base;                /* base: of the class, which a file of CHATGLM changes */
-    bool alibi, rotates;                   /* rotates: some layer may */
-    const json_t *layer_types;           /* block_types, if shorter, repeat */
+    double trained, base;      /* base: of the class, which a file of CHATGLM changes */
+    bool alibi, rotates;       /* rotates: some layer may */
+    const json_t *layer_types; /* block_types, if shorter, repeat */
     const char *note;
 };
 
 /* One layer: its kind, the file's word for it, its object in per_layer_config or NULL. */
-struct layer { int index; enum kind kind; const char *word; const json_t *over; };
+struct layer {
+    int index;
+    enum kind kind;
+    const char *word;
+    const json_t *over;
+};
 
 /* ---- A dictionary ---------------------------------------------------------------------------- */
 
 enum type { DEFAULT, LINEAR, DYNAMIC, NTK, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
 enum key {
-    K_TYPE, K_OLD_TYPE, K_THETA, K_PARTIAL, K_ORIGINAL, K_MAX, K_FACTOR, K_BETA_FAST, K_BETA_SLOW,
-    K_TRUNCATE, K_EXTRAPOLATION, K_MSCALE, K_MSCALE_ALL, K_LOW, K_HIGH, K_MIXED_B, K_ALPHA,
-    K_ATTENTION, K_SHORT, K_LONG, K_SHORT_MSCALE, K_LONG_MSCALE, K_SECTION, K_SPREAD, K_SPREAD_TOO,
-    K_FINETUNED, K_BETA, KEYS
+    K_TYPE,
+    K_OLD_TYPE,
+    K_THETA,
+    K_PARTIAL,
+    K_ORIGINAL,
+    K_MAX,
+    K_FACTOR,
+    K_BETA_FAST,
+    K_BETA_SLOW,
+    K_TRUNCATE,
+    K_EXTRAPOLATION,
+    K_MSCALE,
+    K_MSCALE_ALL,
+    K_LOW,
+    K_HIGH,
+    K_MIXED_B,
+    K_ALPHA,
+    K_ATTENTION,
+    K_SHORT,
+    K_LONG,
+    K_SHORT_MSCALE,
+    K_LONG_MSCALE,
+    K_SECTION,
+    K_SPREAD,
+    K_SPREAD_TOO,
+    K_FINETUNED,
+    K_BETA,
+    KEYS
 };
 struct dict {
-    const char *where;                   /* its name, for sentences */
-    const json_t *json;                  /* NULL: there is none */
+    const char *where;  /* its name, for sentences */
+    const json_t *json; /* NULL: there is none */
     enum type type;
-    const char *scaling;                 /* the type in the words of the grammar; NULL: none */
-    double value[KEYS];                  /* NaN: absent; flags 0 or 1 */
+    const char *scaling; /* the type in the words of the grammar; NULL: none */
+    double value[KEYS];  /* NaN: absent; flags 0 or 1 */
 };
 
 /* The dictionary that applies to a layer, read and checked. */
@@ -59,7 +88,11 @@ loci_status loci_dict_list(const struct dict *, enum key, int count, double *to,
 /* ---- A layer --------------------------------------------------------------------------------- */
 
 /* The meaning of a word of layer_types, and the current word for an outdated one. */
-struct layer_word { const char *word; enum kind kind; const char *now; };
+struct layer_word {
+    const char *word;
+    enum kind kind;
+    const char *now;
+};
 /* NULL: unknown. */
 const struct layer_word *loci_layer_word(const char *word);
 

@@ -13,17 +13,16 @@
 
 /* Two words for one type: mrope is recognised by its sections, and su is
  * Phi-3's word for longrope. */
-static const struct { const char *name; enum type type; const char *scaling; } types[] = {
-    { "default", DEFAULT, NULL },
-    { "mrope", DEFAULT, NULL },
-    { "linear", LINEAR, "linear" },
-    { "dynamic", DYNAMIC, "dynamic" },
-    { "ntk", NTK, "ntk_fixed" },
-    { "yarn", YARN, "yarn" },
-    { "longrope", LONGROPE, "longrope" },
-    { "su", LONGROPE, "longrope" },
-    { "llama3", LLAMA3, "llama3" },
-    { "proportional", PROPORTIONAL, "proportional" },
+static const struct {
+    const char *name;
+    enum type type;
+    const char *scaling;
+} types[] = {
+    { "default", DEFAULT, NULL },         { "mrope", DEFAULT, NULL },
+    { "linear", LINEAR, "linear" },       { "dynamic", DYNAMIC, "dynamic" },
+    { "ntk", NTK, "ntk_fixed" },          { "yarn", YARN, "yarn" },
+    { "longrope", LONGROPE, "longrope" }, { "su", LONGROPE, "longrope" },
+    { "llama3", LLAMA3, "llama3" },       { "proportional", PROPORTIONAL, "proportional" },
 };
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -44,8 +43,8 @@ static const struct {
                      IN(DYNAMIC) | IN(YARN) | IN(LONGROPE) | IN(LLAMA3) },
     [K_MAX] = { "max_position_embeddings", NUMBER, 0 },
     [K_FACTOR] = { "factor", NUMBER,
-                   IN(LINEAR) | IN(DYNAMIC) | IN(NTK) | IN(YARN) | IN(LONGROPE) | IN(LLAMA3) |
-                   IN(PROPORTIONAL) },
+                   IN(LINEAR) | IN(DYNAMIC) | IN(NTK) | IN(YARN) | IN(LONGROPE) | IN(LLAMA3)
+                       | IN(PROPORTIONAL) },
     [K_BETA_FAST] = { "beta_fast", OR_ZERO, IN(YARN) },
     [K_BETA_SLOW] = { "beta_slow", OR_ZERO, IN(YARN) },
     [K_TRUNCATE] = { "truncate", FLAG, IN(YARN) },
@@ -89,11 +88,10 @@ static loci_status find_type(struct dict *d, loci_error *e)
             d->type = types[i].type;
             d->scaling = types[i].scaling;
             /* early files of Phi-3 say yarn for lists of longrope */
-            if (d->type == YARN && json_object_get(d->json, "short_factor"))
-                {
-                    d->type = LONGROPE;
-                    d->scaling = "longrope";
-                }
+            if (d->type == YARN && json_object_get(d->json, "short_factor")) {
+                d->type = LONGROPE;
+                d->scaling = "longrope";
+            }
             IO_CHECK(e, v || !json_object_get(d->json, "factor"),
                      "%s has a factor, but no rope_type, which is required with it", d->where);
             return LOCI_OK;
@@ -129,9 +127,10 @@ static loci_status read_dict(struct dict *d, loci_error *e)
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
         if (k == KEYS && PLANTED_BUG(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
-        if (is_a(m.value, JSON_NULL)) continue;     /* as if it were absent */
+        if (is_a(m.value, JSON_NULL)) continue; /* as if it were absent */
         switch (keys[k].kind) {
-        case NUMBER: case OR_ZERO:
+        case NUMBER:
+        case OR_ZERO:
             s = loci_json_number(d->json, name, keys[k].kind == OR_ZERO, &d->value[k], e);
             break;
         case FLAG:
@@ -195,8 +194,7 @@ static loci_status pick_dict(const struct layer *l, const json_t *all, struct di
 {
     const char *rotation = l->kind == SLIDING ? "main" : "compress";
     for (struct member m = { .of = all }; next_member(&m);)
-        IO_CHECK(e,
-                 names_dict(m.key) && (is_a(m.value, JSON_OBJECT) || is_a(m.value, JSON_NULL)),
+        IO_CHECK(e, names_dict(m.key) && (is_a(m.value, JSON_OBJECT) || is_a(m.value, JSON_NULL)),
                  "%s has one object per layer type and also the key '%.32s'; known layer types: "
                  "full_attention sliding_attention chunked_attention linear_attention",
                  d->where, m.key);
@@ -232,8 +230,8 @@ loci_status loci_dict_find(const struct config *c, const struct layer *l, struct
     const char *key = new ? "rope_parameters" : "rope_scaling";
     *d = loci_json_given(c->text, key)
            ? (struct dict){ .where = key, .json = json_object_get(c->text, key) }
-           : (struct dict){ .where =
-           "the default rope_parameters of the model type", .json = c->usual };
+           : (struct dict){ .where = "the default rope_parameters of the model type",
+                            .json = c->usual };
     IO_CHECK(e, !d->json || is_a(d->json, JSON_OBJECT), "%s must be an object or null", d->where);
     if (loci_dict_several(d->json)) {
         loci_status s = pick_dict(l, d->json, d, e);

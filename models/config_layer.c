@@ -94,9 +94,8 @@ static loci_status in_list(const struct config *c, const char *key, int layer, b
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *x = json_array_get(v, i);
         const json_int_t n = is_a(x, JSON_INTEGER) ? json_integer_value(x) : -1;
-        IO_CHECK(e, n >= 0 && n < c->layers,
-                 "number %zu of %s must be a layer number, 0 to %d", i, key,
-                 c->layers - 1);
+        IO_CHECK(e, n >= 0 && n < c->layers, "number %zu of %s must be a layer number, 0 to %d", i,
+                 key, c->layers - 1);
         if (n == layer) *in = true;
     }
     return LOCI_OK;
@@ -113,8 +112,7 @@ static loci_status own_number(const struct config *c, const char *key, int layer
     IO_CHECK(e, json_array_size(v) == (size_t)c->layers,
              "%s must be a list of %d numbers, one per layer", key, c->layers);
     const double x = loci_json_item(v, (size_t)layer);
-    IO_CHECK(e, x >= 0 && x <= 1e18,
-             "number %d of %s must be from 0 to 1e18", layer, key);
+    IO_CHECK(e, x >= 0 && x <= 1e18, "number %d of %s must be from 0 to 1e18", layer, key);
     *to = x;
     return LOCI_OK;
 }
@@ -124,9 +122,8 @@ static loci_status own_number(const struct config *c, const char *key, int layer
 /* Hybrids that list their layers with attention: LFM2's, Bamba's and Zamba's words. */
 static loci_status find_listed(const struct config *c, struct layer *l, loci_error *e)
 {
-    static const char *const lists[] = {
-        "full_attn_idxs", "attn_layer_indices", "hybrid_layer_ids"
-    };
+    static const char *const lists[] = { "full_attn_idxs", "attn_layer_indices",
+                                         "hybrid_layer_ids" };
     for (int i = 0; i < 3; i++) {
         bool there, in;
         loci_status s = in_list(c, lists[i], l->index, &there, &in, e);
@@ -138,16 +135,14 @@ static loci_status find_listed(const struct config *c, struct layer *l, loci_err
         }
         return LOCI_OK;
     }
-    return LOCI_OK;                      /* every layer attends */
+    return LOCI_OK; /* every layer attends */
 }
 
 /* The n of "one in every n layers", for which each family has its own word. */
 static loci_status find_period(const struct config *c, int *period, loci_error *e)
 {
-    static const char *const names[] = {
-        "sliding_window_pattern", "global_attn_every_n_layers", "full_attention_interval",
-        "no_rope_layer_interval"
-    };
+    static const char *const names[] = { "sliding_window_pattern", "global_attn_every_n_layers",
+                                         "full_attention_interval", "no_rope_layer_interval" };
     *period = c->family->period;
     for (int i = 0; i < 4; i++) {
         loci_status s = loci_json_whole(c->text, names[i], 1, MAX_LAYERS, period, e);
@@ -178,9 +173,9 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
     int period;
     bool listed = true;
     set_kind(l, FULL);
-    if (c->layer_types) {                /* check_layer_types() knows all its words */
-        const json_t *v = json_array_get(c->layer_types,
-                                         (size_t)n % json_array_size(c->layer_types));
+    if (c->layer_types) { /* check_layer_types() knows all its words */
+        const json_t *v =
+            json_array_get(c->layer_types, (size_t)n % json_array_size(c->layer_types));
         const struct layer_word *w = loci_layer_word(json_string_value(v));
         l->kind = w->kind;
         l->word = w->now ? w->now : w->word;
@@ -212,8 +207,7 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
     case LISTED_ATTEND:
         return find_listed(c, l, e);
     case ONLY_LISTED:
-        return loci_io_fail(e, LOCI_BAD_ARG,
-                            "layer_types is missing; %s requires it",
+        return loci_io_fail(e, LOCI_BAD_ARG, "layer_types is missing; %s requires it",
                             c->family->type);
     }
     return s;
@@ -233,14 +227,17 @@ static bool in_prefix(const struct config *c, int layer)
 /* Tests if the family's rule lets this kind of layer rotate; *base is set if
  * layers have their own bases. */
 static loci_status find_rotations(const struct config *c, const struct layer *l, bool *rotates,
-                              double *base, loci_error *e)
+                                  double *base, loci_error *e)
 {
     const bool zeros_only = c->family->rotates == LATE_ZEROS_STILL;
     bool there;
     int period;
     *rotates = l->kind != WITHOUT;
     switch (c->family->rotates) {
-    case ALL_ROTATE: case SCALED_ROTATE: case NULL_STILL: case NULL_BASE_STILL:
+    case ALL_ROTATE:
+    case SCALED_ROTATE:
+    case NULL_STILL:
+    case NULL_BASE_STILL:
         break;
     case SLIDING_ROTATES:
         *rotates = l->kind == SLIDING;
@@ -252,14 +249,15 @@ static loci_status find_rotations(const struct config *c, const struct layer *l,
         break;
     case LISTED_ROTATE:
         return listed_rotation(c, l->index, rotates, e);
-    case BASES_ROTATE: case LATE_ZEROS_STILL: {
+    case BASES_ROTATE:
+    case LATE_ZEROS_STILL: {
         loci_status s;
         if ((s = own_number(c, "layer_rope_theta", l->index, &there, base, e))
             || (s = find_period(c, &period, e)))
             return s;
         if (there) *rotates = *base > 0;
         else if (zeros_only) *rotates = (c->layers - 1 - l->index) % period != 0;
-        if (zeros_only) *base = 0;       /* numbers other than zero are not bases there */
+        if (zeros_only) *base = 0; /* numbers other than zero are not bases there */
         break;
     }
     case PREFIX_ROTATES:
@@ -297,7 +295,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
         || (s = own_whole(c, l, "hidden_size", 1, 1 << 20, &hidden, e)))
         return s;
     t->heads = heads;
-    if (c->family->partial > 0) *rope = 0;           /* these give it as a share */
+    if (c->family->partial > 0) *rope = 0; /* these give it as a share */
     if (*rope > 0) {
         IO_CHECK(e, loci_json_given(place(c, l, "qk_nope_head_dim"), "qk_nope_head_dim"),
                  "qk_nope_head_dim is missing; qk_rope_head_dim requires it");
@@ -368,7 +366,7 @@ static loci_status find_scale(const struct config *c, struct settings *t, loci_e
         s = loci_json_number(c->text, "query_pre_attn_scalar", false, &of, e);
         t->scale = of > 0 ? 1 / sqrt(of) : 0;
         break;
-    case MULTIPLIER:                     /* without a default, by the head */
+    case MULTIPLIER: /* without a default, by the head */
         if (f->scale_of > 0) t->scale = f->scale_of;
         s = loci_json_number(c->text, "attention_multiplier", false, &t->scale, e);
         break;
@@ -406,7 +404,7 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
         if (is_a(json_object_get(place(c, l, names[i]), names[i]), JSON_NULL)) window = 0;
         s = own_whole(c, l, names[i], 0, 1 << 30, &window, e);
     }
-    if (!s && f->windowed == HALVED) {   /* ModernBERT counts both sides in one number */
+    if (!s && f->windowed == HALVED) { /* ModernBERT counts both sides in one number */
         window = f->window;
         s = loci_json_whole(c->text, "local_attention", 0, 1 << 30, &window, e);
         window /= 2;
@@ -417,8 +415,8 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
     }
     /* A class with a window everywhere reads layer_types if the file has it, as all classes do.
      * In RecurrentGemma's list "attention" slides. */
-    const bool everywhere = f->windowed == EVERYWHERE
-                            && (!c->layer_types || f->pattern == LAST_ATTENDS);
+    const bool everywhere =
+        f->windowed == EVERYWHERE && (!c->layer_types || f->pattern == LAST_ATTENDS);
     const bool slides = l->kind == SLIDING || (everywhere && l->kind == FULL);
     if (s || !asked || window == 0 || !slides) return s;
     t->window = sees_both_ways(c) ? window / 2 + 1 : window + f->both;
@@ -433,7 +431,7 @@ static loci_status find_company(const struct config *c, const struct layer *l, s
     const json_t *cap = json_object_get(c->text, "attn_logit_softcapping");
     loci_status s;
     t->sink = sinks == SINKS || (sinks == SLIDING_SINKS && l->kind == SLIDING);
-    t->cap = cap ? 0 : c->family->cap;   /* null in the file means none, as 0 is not allowed */
+    t->cap = cap ? 0 : c->family->cap; /* null in the file means none, as 0 is not allowed */
     if ((s = loci_json_number(c->text, "attn_logit_softcapping", false, &t->cap, e))
         || (s = find_window(c, l, t, e)))
         return s;
@@ -486,7 +484,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     t->note = c->note;
     t->values = c->note && (c->family->own == ROFORMER || c->family->own == DEEPSEEK_V4);
     if (c->alibi || c->family->instead) {
-        set_kind(&l, FULL);              /* a bias applies to every layer alike */
+        set_kind(&l, FULL); /* a bias applies to every layer alike */
         if ((s = find_head(c, &l, t, &rope, e)) || (s = find_company(c, &l, t, e))) return s;
         return read_instead(c, t, e);
     }

@@ -15,7 +15,7 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
 {
     const bool two = c->family->local == GLOBAL_LOCAL;
     loci_status s;
-    if (*base > 0) return LOCI_OK;       /* the layer's own */
+    if (*base > 0) return LOCI_OK; /* the layer's own */
     *base = d->value[K_THETA];
     if (!isnan(*base)) return LOCI_OK;
     if (l->kind == SLIDING && (two || c->family->local == LOCAL_FREQ)) {
@@ -25,8 +25,7 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
     }
     *base = c->base;
     if ((s = loci_json_number(c->text, "rotary_emb_base", false, base, e))) return s;
-    if (!c->family->rotary_words
-        && (s = loci_json_number(c->text, "rope_theta", false, base, e)))
+    if (!c->family->rotary_words && (s = loci_json_number(c->text, "rope_theta", false, base, e)))
         return s;
     /* DeepSeek-V4: layers that compress their keys have their own base */
     if (l->kind != SLIDING
@@ -57,8 +56,8 @@ static loci_status find_share(const struct config *c, const struct dict *d,
         && (s = loci_json_number(c->text, "partial_rotary_factor", false, share, e)))
         return s;
     if (!isnan(d->value[K_PARTIAL])) *share = d->value[K_PARTIAL];
-    IO_CHECK(e, *share <= 1,
-             "partial_rotary_factor is %g, but must be at most 1, the whole head", *share);
+    IO_CHECK(e, *share <= 1, "partial_rotary_factor is %g, but must be at most 1, the whole head",
+             *share);
     return LOCI_OK;
 }
 
@@ -84,7 +83,7 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     if ((s = find_share(c, d, t, &share, e))) return s;
     t->dim = (int)(t->head_dim * share);
     t->stretch = 1;
-    if (d->type == PROPORTIONAL) {       /* pairs after the share have frequency 0 */
+    if (d->type == PROPORTIONAL) { /* pairs after the share have frequency 0 */
         t->dim = t->head_dim;
         set_option(t, "partial", share);
     } else if (c->family->partial == 0 && share < 1) {
@@ -95,15 +94,14 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
         t->dim = t->head_dim;
         t->note = "partial_rotary_factor is in the file, but this model type rotates whole heads";
     }
-    IO_CHECK(e, t->dim >= 1, "%g of %d channels rotate, but the number must be even",
-             share, t->head_dim);
+    IO_CHECK(e, t->dim >= 1, "%g of %d channels rotate, but the number must be even", share,
+             t->head_dim);
     /* Classes round an odd number of channels up to pairs, and their exponents still divide by
      * the odd number: the base of the text compensates for that (write_text() in model.c).
      * Scalings that compare wavelengths by the number of channels would be wrong. */
     if (t->dim % 2) {
         IO_CHECK(e, t->dim < t->head_dim && d->type != DYNAMIC && d->type != YARN,
-                 "%d of %d channels rotate, but the number must be even", t->dim,
-                 t->head_dim);
+                 "%d of %d channels rotate, but the number must be even", t->dim, t->head_dim);
         t->stretch = (t->dim + 1.0) / t->dim;
         t->dim++;
     }
@@ -148,8 +146,8 @@ static loci_status find_original(const struct config *c, const struct dict *d, d
                                  loci_error *e)
 {
     *original = d->value[K_ORIGINAL];
-    loci_status s = loci_json_number(c->text, "original_max_position_embeddings", false, original,
-                                     e);
+    loci_status s =
+        loci_json_number(c->text, "original_max_position_embeddings", false, original, e);
     if (s) return s;
     if (isnan(*original) && c->family->original > 0) *original = c->family->original;
     if (isnan(*original) && c->trained > 0 && d->type != LLAMA3) *original = c->trained;
@@ -160,19 +158,21 @@ static loci_status find_original(const struct config *c, const struct dict *d, d
 /* Keys that are options of the grammar under another name, or the same one. */
 static void set_options(const struct dict *d, struct settings *t)
 {
-    static const struct { enum key key; const char *option; } options[] = {
-        { K_BETA_FAST, "beta_fast" }, { K_BETA_SLOW, "beta_slow" }, { K_TRUNCATE, "truncate" },
-        { K_EXTRAPOLATION, "extrapolation_factor" }, { K_MSCALE, "mscale" },
-        { K_MSCALE_ALL, "mscale_all_dim" },
-        { K_LOW, "low_freq_factor" }, { K_HIGH, "high_freq_factor" }, { K_MIXED_B, "mixed_b" },
-        { K_ATTENTION, "attention_factor" },
+    static const struct {
+        enum key key;
+        const char *option;
+    } options[] = {
+        { K_BETA_FAST, "beta_fast" }, { K_BETA_SLOW, "beta_slow" },
+        { K_TRUNCATE, "truncate" },   { K_EXTRAPOLATION, "extrapolation_factor" },
+        { K_MSCALE, "mscale" },       { K_MSCALE_ALL, "mscale_all_dim" },
+        { K_LOW, "low_freq_factor" }, { K_HIGH, "high_freq_factor" },
+        { K_MIXED_B, "mixed_b" },     { K_ATTENTION, "attention_factor" },
     };
     for (int i = 0; i < (int)(sizeof options / sizeof *options); i++) {
         const enum key k = options[i].key;
         /* classes write "beta or 32", so that 0 means the default */
         const bool usual = (k == K_BETA_FAST || k == K_BETA_SLOW) && d->value[k] == 0;
-        if (loci_dict_heeds(d, k) && !usual)
-            set_option(t, options[i].option, d->value[k]);
+        if (loci_dict_heeds(d, k) && !usual) set_option(t, options[i].option, d->value[k]);
     }
 }
 
@@ -181,7 +181,7 @@ static loci_status find_lists(const struct dict *d, double length, double origin
                               struct settings *t, loci_error *e)
 {
     loci_status s;
-    t->factors = t->dim / 2;             /* find_head() has bounded it */
+    t->factors = t->dim / 2; /* find_head() has bounded it */
     if ((s = loci_dict_list(d, K_SHORT, t->factors, t->short_factor, e))
         || (s = loci_dict_list(d, K_LONG, t->factors, t->long_factor, e)))
         return s;
@@ -207,7 +207,7 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     t->scaling = d->scaling;
     if (d->type == DEFAULT) return LOCI_OK;
     if (d->type == DYNAMIC && !isnan(v[K_ALPHA])) {
-        t->scaling = "ntk";              /* a fixed scaling under dynamic's name (Hunyuan) */
+        t->scaling = "ntk"; /* a fixed scaling under dynamic's name (Hunyuan) */
         set_option(t, "factor", v[K_ALPHA]);
         return LOCI_OK;
     }
@@ -246,7 +246,7 @@ loci_status loci_config_rotation(const struct config *c, const struct layer *l,
     loci_status s;
     t->base = own_base;
     if ((s = find_base(c, l, d, &t->base, e)) || (s = find_channels(c, d, rope, t, e))
-        || (s = find_sections(c, d, t, e)))          /* they count the pairs of the channels */
+        || (s = find_sections(c, d, t, e))) /* they count the pairs of the channels */
         return s;
     return find_scaling(c, d, length, t, e);
 }

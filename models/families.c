@@ -37,8 +37,8 @@
 #define KINDS(full) "{\"full_attention\":" full ",\"sliding_attention\":" PLAIN("10000", "") "}"
 #define TWO(a, of_a, b, of_b) "{\"" a "\":" of_a ",\"" b "\":" of_b "}"
 #define DOTS3_KINDS \
-    "{\"indexed_attention\":" PLAIN("80000000", "") ",\"full_attention\":" PLAIN("80000000", "") \
-    ",\"sliding_attention\":" PLAIN("50000", "") "}"
+    "{\"indexed_attention\":" PLAIN("80000000", "") ",\"full_attention\":" PLAIN( \
+        "80000000", "") ",\"sliding_attention\":" PLAIN("50000", "") "}"
 #define PROPORTIONAL(share) "{\"rope_type\":\"proportional\",\"rope_theta\":1000000" PART(share) "}"
 
 /* ---- Settings that encodings cannot express -------------------------------------------------- */
@@ -49,7 +49,9 @@
 #define NOTE_TIMESFM "queries are also multiplied by a learned number per channel"
 #define NOTE_V4 "values are rotated as keys are, and outputs are rotated back"
 
+/* clang-format off */
 #define STILL(word) { .type = word, .instead = "nope" }
+/* clang-format on */
 
 /* ---- The families ---------------------------------------------------------------------------- */
 

@@ -11,19 +11,19 @@ enum kind { FULL, SLIDING, CHUNKED, WITHOUT };
 /* The kind of each layer if the file has no list; n is the family's period. */
 enum pattern {
     ALL_FULL,
-    LAST_FULL,                           /* the last of every n is full, the others slide */
-    FIRST_FULL,                          /* the first */
-    LATE_FULL,                           /* the last, counted from the model's end */
-    LAST_CHUNKLESS,                      /* the last is full, the others see chunks */
-    LAST_ATTENDS,                        /* the last is full, the others have linear attention */
-    LISTED_ATTEND,                       /* those in a list of the file are full; others only mix */
-    ONLY_LISTED                          /* no rule: the file must list them */
+    LAST_FULL,      /* the last of every n is full, the others slide */
+    FIRST_FULL,     /* the first */
+    LATE_FULL,      /* the last, counted from the model's end */
+    LAST_CHUNKLESS, /* the last is full, the others see chunks */
+    LAST_ATTENDS,   /* the last is full, the others have linear attention */
+    LISTED_ATTEND,  /* those in a list of the file are full; others only mix */
+    ONLY_LISTED     /* no rule: the file must list them */
 };
 
 /* Which layers rotate. */
 enum rotates {
     ALL_ROTATE,
-    SLIDING_ROTATES,                        /* only sliding layers */
+    SLIDING_ROTATES, /* only sliding layers */
     /* only sliding layers, but all if the file has no window */
     SLIDING_OR_OPEN,
     /* no_rope_layers: 1 rotates, 0 does not; without it the last of every n does not */
@@ -36,8 +36,8 @@ enum rotates {
     PREFIX_ROTATES,
     /* all; rope_scaling_layers lists those that are scaled */
     SCALED_ROTATE,
-    NULL_STILL,                          /* kinds whose dictionary is null do not */
-    NULL_BASE_STILL                      /* none where the base is null */
+    NULL_STILL,     /* kinds whose dictionary is null do not */
+    NULL_BASE_STILL /* none where the base is null */
 };
 
 /* Where sliding layers find their own base in files without a dictionary for each kind of layer:
@@ -47,12 +47,12 @@ enum local { SAME_BASE, LOCAL_FREQ, GLOBAL_LOCAL, FULL_SCALED };
 
 /* The factor of q.k. */
 enum scale {
-    ROOT,                                /* 1/sqrt(head_dim) */
+    ROOT, /* 1/sqrt(head_dim) */
     ONE,
-    PRE_ATTENTION,                       /* 1/sqrt(query_pre_attn_scalar) */
-    MULTIPLIER,                          /* attention_multiplier */
-    QK_FACTOR,                           /* qk_scale_factor/sqrt(head_dim) */
-    HALF_HEAD                            /* 1/sqrt(head_dim/2) */
+    PRE_ATTENTION, /* 1/sqrt(query_pre_attn_scalar) */
+    MULTIPLIER,    /* attention_multiplier */
+    QK_FACTOR,     /* qk_scale_factor/sqrt(head_dim) */
+    HALF_HEAD      /* 1/sqrt(head_dim/2) */
 };
 
 enum sinks { NO_SINKS, SINKS, SLIDING_SINKS };
@@ -62,35 +62,35 @@ enum own { COMMON, BLOOM, MPT, CHATGLM, FALCON, DBRX, ROFORMER, DEEPSEEK_V4 };
 
 /* Numbers and words that a file may give have these defaults. */
 struct family {
-    const char *type;                    /* "_text" at the end of the file's word is ignored */
-    const char *instead;                 /* this family never rotates: its encoding */
-    const char *only_if, *only_word;     /* it rotates only if this key is true, or this word */
+    const char *type;                /* "_text" at the end of the file's word is ignored */
+    const char *instead;             /* this family never rotates: its encoding */
+    const char *only_if, *only_word; /* it rotates only if this key is true, or this word */
     bool interleaved;
-    double base;                         /* 0: 10000 */
-    double partial;                      /* share that rotates, for any file; 0: all */
-    int head_dim, full_head_dim;         /* 0: hidden_size / heads; of full layers, if wider */
-    const char *rope;                    /* rope_parameters */
+    double base;                 /* 0: 10000 */
+    double partial;              /* share that rotates, for any file; 0: all */
+    int head_dim, full_head_dim; /* 0: hidden_size / heads; of full layers, if wider */
+    const char *rope;            /* rope_parameters */
     enum pattern pattern;
     int period;
     enum rotates rotates;
     enum local local;
-    double original;                     /* original_max_position_embeddings; 0: none */
-    bool mla_scale;                      /* mscale_all_dim multiplies the scores' scale, squared */
-    bool rotary_dim;                     /* that key applies */
-    bool rotary_words;                   /* of words next to the dictionary only rotary_... apply */
-    bool width_rules;                    /* head_dim is hidden_size / heads, for any file */
-    bool head_end;                       /* the last channels of the head rotate */
-    int window;                          /* sliding_window */
+    double original;   /* original_max_position_embeddings; 0: none */
+    bool mla_scale;    /* mscale_all_dim multiplies the scores' scale, squared */
+    bool rotary_dim;   /* that key applies */
+    bool rotary_words; /* of words next to the dictionary only rotary_... apply */
+    bool width_rules;  /* head_dim is hidden_size / heads, for any file */
+    bool head_end;     /* the last channels of the head rotate */
+    int window;        /* sliding_window */
     enum windowed windowed;
-    bool both;                           /* keys ahead are visible: the window counts one side's */
+    bool both; /* keys ahead are visible: the window counts one side's */
     enum scale scale;
-    double scale_of;                     /* the number that `scale` refers to */
-    double cap;                          /* attn_logit_softcapping */
+    double scale_of; /* the number that `scale` refers to */
+    double cap;      /* attn_logit_softcapping */
     enum sinks sinks;
-    int sections[3];                     /* mrope_section */
-    bool spread;                         /* sections interleaved, for any file */
-    enum own own;                        /* own words, see read_own() in config.c */
-    const char *note;                    /* a note on what the encoding cannot express */
+    int sections[3];  /* mrope_section */
+    bool spread;      /* sections interleaved, for any file */
+    enum own own;     /* own words, see read_own() in config.c */
+    const char *note; /* a note on what the encoding cannot express */
 };
 
 /* NULL: unknown. */

@@ -19,8 +19,12 @@
 /* MAX_ARRAY suffices for the words of a tokeniser.  Only lists with a number per layer are used,
  * so longer ones are skipped. */
 enum {
-    MAX_STRING = 1 << 20, MAX_ARRAY = 1 << 20, MAX_NAME = 1024, MAX_RANK = 8,
-    KEPT_NUMBERS = MAX_LAYERS, MAX_ENTRIES = 1 << 20
+    MAX_STRING = 1 << 20,
+    MAX_ARRAY = 1 << 20,
+    MAX_NAME = 1024,
+    MAX_RANK = 8,
+    KEPT_NUMBERS = MAX_LAYERS,
+    MAX_ENTRIES = 1 << 20
 };
 
 /* ---- Reading, bounded by the remaining bytes ------------------------------------------------- */
@@ -31,7 +35,7 @@ static const int sizes[TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 struct reader {
     const struct source *from;
     uint64_t at;
-    unsigned char ahead[1 << 14];        /* bytes of the file from `first` on */
+    unsigned char ahead[1 << 14]; /* bytes of the file from `first` on */
     uint64_t first, have;
     loci_error *e;
 };
@@ -51,7 +55,7 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
     loci_status s = check_end(r->from, r->at, n, r->e);
     if (s) return s;
     while (n > 0) {
-        if (r->at >= r->first + r->have) {         /* reading only moves forward */
+        if (r->at >= r->first + r->have) { /* reading only moves forward */
             r->first = r->at;
             r->have = left(r) < sizeof r->ahead ? left(r) : sizeof r->ahead;
             if ((s = loci_io_read(r->from, r->ahead, r->have, r->first, r->e))) return s;
@@ -65,8 +69,11 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
     return LOCI_OK;
 }
 /* The caller has compared n with the remaining bytes. */
-static loci_status skip(struct reader *r, uint64_t n) { r->at += n;
-return LOCI_OK; }
+static loci_status skip(struct reader *r, uint64_t n)
+{
+    r->at += n;
+    return LOCI_OK;
+}
 
 /* A string of at most `most` bytes; the caller frees *to; NULL skips it. */
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
@@ -77,14 +84,13 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     IO_CHECK(r->e, n <= left(r),
              "a %s claims %" PRIu64 " bytes, but %" PRIu64 " are left in the file", what, n,
              left(r));
-    IO_CHECK(r->e, n <= most, "a %s has %" PRIu64 " bytes; the limit is %" PRIu64, what, n,
-             most);
+    IO_CHECK(r->e, n <= most, "a %s has %" PRIu64 " bytes; the limit is %" PRIu64, what, n, most);
     if (!to) return skip(r, n);
     *to = malloc(n + 1);
     if (!*to) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     (*to)[n] = 0;
     s = read_bytes(r, *to, n);
-    if (!s && strlen(*to) != n)          /* names that differ behind it would be one */
+    if (!s && strlen(*to) != n) /* names that differ behind it would be one */
         s = loci_io_fail(r->e, LOCI_BAD_ARG, "a %s contains a zero byte", what);
     if (s) {
         free(*to);
@@ -109,16 +115,27 @@ static double value_of(enum type type, const unsigned char *b)
     } v = { 0 };
     memcpy(&v, b, (size_t)sizes[type]);
     switch (type) {
-    case U8: case BOOL: return b[0];
-    case I8:  return v.i1;
-    case U16: return v.u2;
-    case I16: return v.i2;
-    case U32: return v.u4;
-    case I32: return v.i4;
-    case F32: return v.f;
-    case U64: return (double)v.u;
-    case I64: return (double)v.i;
-    default:  return v.d;
+    case U8:
+    case BOOL:
+        return b[0];
+    case I8:
+        return v.i1;
+    case U16:
+        return v.u2;
+    case I16:
+        return v.i2;
+    case U32:
+        return v.u4;
+    case I32:
+        return v.i4;
+    case F32:
+        return v.f;
+    case U64:
+        return (double)v.u;
+    case I64:
+        return (double)v.i;
+    default:
+        return v.d;
     }
 }
 
@@ -165,8 +182,8 @@ static loci_status numbers(struct reader *r, enum type type, uint64_t count, str
         unsigned char b[8];
         loci_status s = read_bytes(r, b, (uint64_t)sizes[type]);
         if (s) return s;
-        IO_CHECK(r->e, type != BOOL || b[0] <= 1,
-                 "the boolean '%.64s' is %d, but must be 0 or 1", to->name, b[0]);
+        IO_CHECK(r->e, type != BOOL || b[0] <= 1, "the boolean '%.64s' is %d, but must be 0 or 1",
+                 to->name, b[0]);
         to->value[to->count] = value_of(type, b);
     }
     return LOCI_OK;
@@ -187,8 +204,8 @@ static loci_status array(struct reader *r, struct entry *to)
     IO_CHECK(r->e, count <= left(r) / (type == STRING ? 8 : (uint64_t)sizes[type]),
              "'%.64s' claims %" PRIu64 " values, more than the %" PRIu64 " bytes left can hold",
              to->name, count, left(r));
-    IO_CHECK(r->e, count <= MAX_ARRAY, "'%.64s' has %" PRIu64 " values; the limit is %d",
-             to->name, count, MAX_ARRAY);
+    IO_CHECK(r->e, count <= MAX_ARRAY, "'%.64s' has %" PRIu64 " values; the limit is %d", to->name,
+             count, MAX_ARRAY);
     if (type != STRING) return numbers(r, type, count, to);
     for (uint64_t i = 0; i < count; i++)
         if ((s = string(r, MAX_STRING, "string", NULL))) return s;
@@ -202,9 +219,8 @@ static loci_status read_entry(struct reader *r, struct entry *to)
     loci_status s;
     if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_bytes(r, &type, 4))) return s;
     IO_CHECK(r->e, *to->name, "a key is empty");
-    IO_CHECK(r->e, type < TYPES,
-             "'%.64s' has the unknown type %u; known types are 0 to %d", to->name,
-             (unsigned)type, TYPES - 1);
+    IO_CHECK(r->e, type < TYPES, "'%.64s' has the unknown type %u; known types are 0 to %d",
+             to->name, (unsigned)type, TYPES - 1);
     to->type = type;
     if (type == ARRAY) return array(r, to);
     if (type != STRING) return numbers(r, type, 1, to);
@@ -218,7 +234,7 @@ static loci_status read_entries(struct reader *r, struct gguf *g, uint64_t count
     if (s) return s;
     g->entry = calloc((size_t)count + 1, sizeof *g->entry);
     if (!g->entry) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
-    while (g->entries < (int)count)      /* counted first: half an entry is freed, too */
+    while (g->entries < (int)count) /* counted first: half an entry is freed, too */
         if ((s = read_entry(r, &g->entry[g->entries++]))) return s;
     return sort(r, g->entry, g->entries, sizeof *g->entry, "key");
 }
@@ -238,9 +254,8 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
     loci_status s;
     if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_bytes(r, &rank, 4)))
         return s;
-    IO_CHECK(r->e, rank <= MAX_RANK,
-             "tensor '%.64s' has %u dimensions, but at most %d are allowed", p->name,
-             (unsigned)rank, MAX_RANK);
+    IO_CHECK(r->e, rank <= MAX_RANK, "tensor '%.64s' has %u dimensions, but at most %d are allowed",
+             p->name, (unsigned)rank, MAX_RANK);
     p->count = 1;
     for (uint32_t i = 0; i < rank; i++) {
         uint64_t n;
@@ -269,7 +284,7 @@ static loci_status find_alignment(const struct reader *r, const struct gguf *g, 
 /* Places are compared with the size after all entries are read: the data start after them. */
 static loci_status read_places(struct reader *r, struct gguf *g, uint64_t count)
 {
-    uint64_t alignment = 32;             /* of files that do not give it */
+    uint64_t alignment = 32; /* of files that do not give it */
     loci_status s = find_alignment(r, g, &alignment);
     /* A tensor has 8 bytes of length, 1 of name, 4 of rank, 4 of type and 8 of offset, or more. */
     if (s || (s = check_count(r, count, 25, "tensors"))) return s;

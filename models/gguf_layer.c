@@ -10,7 +10,7 @@
 static bool has_window(const struct gguf_model *g)
 {
     const struct entry *v = loci_gguf_setting(g, "attention.sliding_window");
-    return v && v->value[0] > 0;         /* find_kind() has checked that it is a number */
+    return v && v->value[0] > 0; /* find_kind() has checked that it is a number */
 }
 
 /* Tests if a layer is full.  The file's list or period precedes the architecture's.  If there is
@@ -26,7 +26,7 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     IO_CHECK(e, v || g->arch->layers != LOCAL_BASE || period > 0,
              "attention.sliding_window_pattern is missing; it must say which layers have full "
              "attention");
-    if (v && v->array) {                 /* per layer: does its window slide? */
+    if (v && v->array) { /* per layer: does its window slide? */
         double slides = 0;
         s = loci_gguf_number(g, "attention.sliding_window_pattern", layer, 0, 1, &slides, e);
         *full = slides == 0;
@@ -35,8 +35,8 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     s = loci_gguf_whole(g, "attention.sliding_window_pattern", layer, 1, MAX_LAYERS, &period, e);
     if (s) return s;
     /* If kinds also differ in their rotation, they differ without a window as well. */
-    const bool windowless = !g->arch->first
-                            && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_ROTATE);
+    const bool windowless =
+        !g->arch->first && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_ROTATE);
     if (period > 0 && (window > 0 || windowless))
         *full = (g->arch->first ? layer : layer + 1) % period == 0;
     return LOCI_OK;
@@ -188,18 +188,19 @@ static loci_status divide(const struct gguf_model *g, enum factors from_short,
 static loci_status find_yarn(const struct gguf_model *g, int layer, double factor, double original,
                              struct settings *t, loci_error *e)
 {
-    static const struct { const char *key, *option; } options[] = {
+    static const struct {
+        const char *key, *option;
+    } options[] = {
         { "rope.scaling.yarn_beta_fast", "beta_fast" },
         { "rope.scaling.yarn_beta_slow", "beta_slow" },
         { "rope.scaling.yarn_ext_factor", "extrapolation_factor" },
     };
     double log_multiplier = 0;
-    loci_status s = loci_gguf_number(g, "rope.scaling.yarn_log_multiplier", layer, 0, 1e3,
-                                     &log_multiplier, e);
+    loci_status s =
+        loci_gguf_number(g, "rope.scaling.yarn_log_multiplier", layer, 0, 1e3, &log_multiplier, e);
     if (s) return s;
     IO_CHECK(e, factor > 0, "rope.scaling.factor is missing; rope.scaling.type yarn requires it");
-    IO_CHECK(e, !g->factor_count[FREQS],
-             "%s together with rope.scaling.type yarn is not supported",
+    IO_CHECK(e, !g->factor_count[FREQS], "%s together with rope.scaling.type yarn is not supported",
              loci_gguf_factor_names[FREQS]);
     t->scaling = "yarn";
     set_option(t, "factor", factor);
@@ -207,12 +208,12 @@ static loci_status find_yarn(const struct gguf_model *g, int layer, double facto
     for (int i = 0; i < (int)(sizeof options / sizeof *options); i++) {
         double x = NAN;
         if ((s = loci_gguf_number(g, options[i].key, layer, 0, 1e6, &x, e))) return s;
-        if (x > 0) set_option(t, options[i].option, x);          /* 0 means the default */
+        if (x > 0) set_option(t, options[i].option, x); /* 0 means the default */
     }
     /* It represents mscale_all_dim: a tenth of it in DeepSeek's files, whose mscale is the same. */
     if (log_multiplier > 0) {
-        const bool deepseek = !strncmp(g->arch->name, "deepseek", 8)
-                              || !strcmp(g->arch->name, "glm-dsa");
+        const bool deepseek =
+            !strncmp(g->arch->name, "deepseek", 8) || !strcmp(g->arch->name, "glm-dsa");
         const double all = deepseek ? log_multiplier * 10 : log_multiplier;
         const double m = loci_yarn_mscale(factor, all);
         set_option(t, "mscale", deepseek ? all : 1);
@@ -308,7 +309,7 @@ static loci_status find_company(const struct gguf_model *g, int layer, bool full
     /* Gemma's models of 27 billion use the width of the model, which files reveal only
      * by their number of layers. */
     const bool of_27b = (!strcmp(a->name, "gemma2") && g->layers == 46)
-                        || (!strcmp(a->name, "gemma3") && g->layers == 62);
+                     || (!strcmp(a->name, "gemma3") && g->layers == 62);
     const double of = of_27b && t->heads > 0 ? width / t->heads : t->head_dim;
     t->scale = of_file > 0 ? of_file : a->scale > 0 ? a->scale : of > 0 ? 1 / sqrt(of) : 0;
     /* Llama 4's chunks have no key, and its layers without rotation see all keys. */
@@ -325,8 +326,8 @@ static loci_status read_instead(const struct gguf_model *g, struct settings *t, 
     if (!g->arch->alibi_key) return LOCI_OK;
     loci_status s = loci_gguf_number(g, "attention.max_alibi_bias", 0, 0, 1e6, &most, e);
     if (s) return s;
-    IO_CHECK(e, most == 0 || most == 8,
-             "attention.max_alibi_bias is %g, but only 8 is supported", most);
+    IO_CHECK(e, most == 0 || most == 8, "attention.max_alibi_bias is %g, but only 8 is supported",
+             most);
     if (most > 0) t->instead = "alibi";
     return LOCI_OK;
 }
@@ -373,12 +374,11 @@ static loci_status find_warmth(const struct gguf_model *g, int layer, bool rotat
         || (s = loci_gguf_number(g, "attention.temperature_length", layer, 1, 1e18, &length, e)))
         return s;
     if (warmth == 0 && !strcmp(g->arch->name, "llama4")) warmth = 0.1;
-    if (warmth > 0 && !(some && rotates))
-        {
-            t->warmth = warmth;
-            t->warm_length = length;
-            t->warm_shift = some;
-        }
+    if (warmth > 0 && !(some && rotates)) {
+        t->warmth = warmth;
+        t->warm_length = length;
+        t->warm_shift = some;
+    }
     return LOCI_OK;
 }
 
@@ -414,7 +414,7 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
     if (!rotates) t->instead = "nope";
     if (t->instead) return LOCI_OK;
     t->interleaved = g->arch->interleaved;
-    t->base = 10000;                     /* of files without rope.freq_base */
+    t->base = 10000; /* of files without rope.freq_base */
     if ((s = find_channels(g, layer, full, t, e)) || (s = find_sections(g, t, e))) return s;
     if (how == LOCAL_BASE && !full) return find_local_base(g, layer, t, e);
     if ((s = loci_gguf_number(g, "rope.freq_base", layer, 1, 1e18, &t->base, e))) return s;

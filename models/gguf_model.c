@@ -153,7 +153,7 @@ enum { ARCHS = sizeof archs / sizeof *archs };
 
 const struct entry *loci_gguf_setting(const struct gguf_model *g, const char *name)
 {
-    char full[128];                      /* both parts are names from this file, and short */
+    char full[128]; /* both parts are names from this file, and short */
     snprintf(full, sizeof full, "%s.%s", g->arch->name, name);
     return loci_gguf_find(&g->file, full);
 }
@@ -262,7 +262,7 @@ static loci_status read_file(struct gguf_model *g, const struct source *from, lo
     for (enum factors k = 0; k < FACTORS; k++)
         if ((s = read_factors(g, from, k, e))) return s;
     find_sinks(g);
-    loci_gguf_free_places(&g->file);     /* thousands of names, not needed any more */
+    loci_gguf_free_places(&g->file); /* thousands of names, not needed any more */
     return LOCI_OK;
 }
 

@@ -21,7 +21,7 @@ loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, 
         e->status = status;
         vsnprintf(e->text, sizeof e->text, format, args);
         va_end(args);
-        make_plain(e->text);             /* names come from files */
+        make_plain(e->text); /* names come from files */
     }
     return status;
 }
@@ -53,13 +53,12 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         memcpy(to, from->bytes + at, (size_t)bytes);
         return LOCI_OK;
     }
-    while (bytes > 0) {                  /* a read may return fewer bytes than requested */
+    while (bytes > 0) { /* a read may return fewer bytes than requested */
         size_t part = bytes < (1 << 30) ? (size_t)bytes : 1 << 30;
         ssize_t n = pread(from->fd, p, part, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return loci_io_fail(e, LOCI_BAD_ARG, "cannot read: %s", strerror(errno));
-        if (n == 0)
-            return loci_io_fail(e, LOCI_BAD_ARG, "the file shrank while it was read");
+        if (n == 0) return loci_io_fail(e, LOCI_BAD_ARG, "the file shrank while it was read");
         p += n;
         at += (uint64_t)n;
         bytes -= (uint64_t)n;

@@ -17,12 +17,15 @@ loci_status loci_io_fail(loci_error *, loci_status, const char *format, ...)
     ;
 #define IO_CHECK(e, rule, ...) \
     do { \
-        if (!(rule)) \
-            return loci_io_fail(e, LOCI_BAD_ARG, __VA_ARGS__); \
+        if (!(rule)) return loci_io_fail(e, LOCI_BAD_ARG, __VA_ARGS__); \
     } while (0)
 
 /* The input: an open file, or bytes in memory. */
-struct source { int fd; const unsigned char *bytes; uint64_t size; };
+struct source {
+    int fd;
+    const unsigned char *bytes;
+    uint64_t size;
+};
 
 /* Opens a regular file; the caller closes fd. */
 loci_status loci_io_open(struct source *, const char *path, loci_error *);

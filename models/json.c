@@ -11,7 +11,7 @@ enum { MAX_DEPTH = 32 };
 static bool too_deep(const char *s, size_t n, int most)
 {
     int depth = 0;
-    bool string = false;                 /* brackets in strings nest nothing */
+    bool string = false; /* brackets in strings nest nothing */
     for (size_t i = 0; i < n; i++) {
         if (string) {
             if (s[i] == '\\') i++;
@@ -40,7 +40,7 @@ loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_erro
     json_t *twin = json_loadb(text, n, flags, &again);
     *root = json_loadb(text, n, flags, &why);
     const bool agreed = *root && twin ? json_equal(*root, twin) == 1
-                      : !*root && !twin && !strcmp(why.text, again.text);
+                                      : !*root && !twin && !strcmp(why.text, again.text);
     json_decref(twin);
     if (agreed && *root) return LOCI_OK;
     json_decref(*root);
@@ -79,8 +79,7 @@ loci_status loci_json_whole(const json_t *o, const char *key, int low, int high,
     if (!loci_json_given(o, key)) return LOCI_OK;
     const json_t *v = json_object_get(o, key);
     IO_CHECK(e,
-             is_a(v, JSON_INTEGER) && json_integer_value(v) >= low
-                 && json_integer_value(v) <= high,
+             is_a(v, JSON_INTEGER) && json_integer_value(v) >= low && json_integer_value(v) <= high,
              "%s must be a whole number from %d to %d", key, low, high);
     *to = (int)json_integer_value(v);
     return LOCI_OK;

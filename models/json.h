@@ -21,7 +21,12 @@ static inline bool is_flag(const json_t *v) { return is_a(v, JSON_TRUE) || is_a(
 /* The keys of an object one by one; none if it is not an object:
  *
  *     for (struct member m = { .of = object }; next_member(&m);)      m.key, m.value */
-struct member { const json_t *of; void *at; const char *key; const json_t *value; };
+struct member {
+    const json_t *of;
+    void *at;
+    const char *key;
+    const json_t *value;
+};
 static inline bool next_member(struct member *m)
 {
     /* jansson does not accept const here, and changes nothing */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* model.c -- from settings to an encoding text, and from that, through a plan, to frequencies:
  * the library defines their rules. */
-#define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
+#define _POSIX_C_SOURCE 200809L /* newlocale, uselocale */
 
 #include <locale.h>
 #include <math.h>
@@ -54,8 +54,7 @@ static void name_path(loci_error *e, const char *path)
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
-    IO_CHECK(e, m,
-             "loci_model_open: model must not be NULL; it receives the model");
+    IO_CHECK(e, m, "loci_model_open: model must not be NULL; it receives the model");
     *m = NULL;
     IO_CHECK(e, path,
              "loci_model_open: path must not be NULL; it names a config.json or a GGUF file");
@@ -70,11 +69,9 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 
 loci_status loci_model_parse(loci_model **m, const void *bytes, size_t size, loci_error *e)
 {
-    IO_CHECK(e, m,
-             "loci_model_parse: model must not be NULL; it receives the model");
+    IO_CHECK(e, m, "loci_model_parse: model must not be NULL; it receives the model");
     *m = NULL;
-    IO_CHECK(e, bytes || size == 0,
-             "loci_model_parse: bytes must not be NULL; size is %zu", size);
+    IO_CHECK(e, bytes || size == 0, "loci_model_parse: bytes must not be NULL; size is %zu", size);
     return open_source(m, &(struct source){ .fd = -1, .bytes = bytes, .size = size }, e);
 }
 
@@ -99,7 +96,7 @@ static void add_number(char **at, double x)
     char text[NUMBER_ROOM];
     int digits = 0;
     do snprintf(text, sizeof text, "%.*g", ++digits, x);
-    while (islessgreater(strtod(text, NULL), x));    /* 17 are enough */
+    while (islessgreater(strtod(text, NULL), x)); /* 17 are enough */
     /* 500000, not 5e+05 */
     if (x == floor(x) && fabs(x) < 1e15) snprintf(text, sizeof text, "%.0f", x);
     *at += sprintf(*at, "%s", text);
@@ -158,8 +155,8 @@ static void write_attention(const struct settings *s, const char *encoding, char
 /* A plan checks the text, and its frequencies are those of the library. */
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
-    const loci_desc d = LOCI_DESC(.encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1,
-                                  .dim = s->head_dim);
+    const loci_desc d =
+        LOCI_DESC(.encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = s->head_dim);
     loci_plan *plan;
     loci_status status = loci_plan_create(&plan, &d, e);
     if (status) return status;
@@ -176,8 +173,7 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
-             "%d of %d channels rotate, but the number must be even", s->dim,
-             s->head_dim);
+             "%d of %d channels rotate, but the number must be even", s->dim, s->head_dim);
     write_text(s, length, 0, r->encoding);
     loci_status status = read_plan(s, r, e);
     if (status || s->times == 1) return status;
@@ -225,7 +221,7 @@ static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
     r->chunk = s->chunk;
     r->values = s->values && r->rotates;
     r->note = s->note;
-    r->attention = malloc(strlen(r->encoding) + 64);     /* softcap with a number, and sink */
+    r->attention = malloc(strlen(r->encoding) + 64); /* softcap with a number, and sink */
     if (!r->attention) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     write_attention(s, r->encoding, r->attention);
     if (s->slope_scale > 0) return write_slopes(s, r, e);
@@ -252,17 +248,16 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
     IO_CHECK(e, m,
              "loci_model_rope: model must not be NULL; loci_model_open() or loci_model_parse() "
              "makes one");
-    IO_CHECK(e, layer >= 0 && layer < m->layers, "layer %d must be from 0 to %d",
-             layer, m->layers - 1);
+    IO_CHECK(e, layer >= 0 && layer < m->layers, "layer %d must be from 0 to %d", layer,
+             m->layers - 1);
     IO_CHECK(e, length >= 0 && length <= 1e18,
-             "the context length %g must be from 1 to 1e18, or 0 for the trained one",
-             length);
+             "the context length %g must be from 1 to 1e18, or 0 for the trained one", length);
     struct settings *s = calloc(1, sizeof *s);
     char *text = calloc(1, TEXT_ROOM);
     /* numbers in texts have a decimal point */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    loci_status status = s && text && c ? LOCI_OK
-                                        : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    loci_status status =
+        s && text && c ? LOCI_OK : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     r->encoding = text;
     if (!status) {
         const locale_t before = uselocale(c);

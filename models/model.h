@@ -7,28 +7,34 @@
 #include "loci/io.h"
 
 enum {
-    MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16,
+    MAX_LAYERS = 4096,
+    MAX_HEAD = 1024,
+    MAX_PAIRS_READ = MAX_HEAD / 2,
+    MAX_SETTINGS = 16,
     MAX_TYPE = 64
 };
 
 struct settings {
-    const char *instead;                 /* without rotation: the encoding, "nope" or a bias */
-    double slope_scale;                  /* ALiBi's slopes in bfloat16 times this; 0: not listed */
-    const char *layer;                   /* its kind, in the words of config.json */
+    const char *instead; /* without rotation: the encoding, "nope" or a bias */
+    double slope_scale;  /* ALiBi's slopes in bfloat16 times this; 0: not listed */
+    const char *layer;   /* its kind, in the words of config.json */
     bool interleaved, spread;
     int heads, head_dim, dim, offset, sections[3];
     double base;
-    const char *scaling;                 /* a name of the grammar; NULL: none */
+    const char *scaling; /* a name of the grammar; NULL: none */
     /* of the scaling, in the order of the text */
-    struct { const char *name; double value; } option[MAX_SETTINGS];
+    struct {
+        const char *name;
+        double value;
+    } option[MAX_SETTINGS];
     int options;
-    int factors;                         /* longrope: numbers in each list */
+    int factors; /* longrope: numbers in each list */
     double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
     /* factor of the attention factor that the scaling's rule gives */
     double times;
-    double stretch;                      /* ratio of dim to the divisor of the exponents */
+    double stretch; /* ratio of dim to the divisor of the exponents */
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
-    double scale, cap;                   /* of q.k without softmax_factor; 0: unknown, none */
+    double scale, cap; /* of q.k without softmax_factor; 0: unknown, none */
     int window, chunk;
     bool sink, values;
     const char *note;
@@ -40,7 +46,7 @@ struct loci_model {
     loci_status (*read)(const struct loci_model *, int layer, double length, struct settings *,
                         loci_error *);
     void (*close)(struct loci_model *);
-    void *file;                          /* the format's own */
+    void *file; /* the format's own */
 };
 
 /* Fill all of a model.  A failed call stores nothing. */

@@ -42,11 +42,11 @@ static char *join(const char *path, int folder, const char *name, const char *en
  * memory, or too many links. */
 static char *follow(const char *path)
 {
-    enum { MOST = 40 };                  /* as the system itself */
+    enum { MOST = 40 }; /* as the system itself */
     char to[4096], *at = join(path, 0, path, "");
     for (int links = 0; at; links++) {
         const ssize_t n = readlink(at, to, sizeof to - 1);
-        if (n < 0) return at;                            /* not a link */
+        if (n < 0) return at; /* not a link */
         to[n] = 0;
         char *next = links < MOST ? join(at, *to == '/' ? 0 : folder_length(at), to, "")
                                   : (errno = ELOOP, NULL);
@@ -119,7 +119,7 @@ static void on_ending(int number)
 {
     for (const struct new_file *o = unfinished; o; o = o->next) unlink(o->temp);
     signal(number, SIG_DFL);
-    raise(number);                       /* arrives when this function returns */
+    raise(number); /* arrives when this function returns */
 }
 
 /* The handler must wait while the list changes, and between the creation
@@ -158,8 +158,9 @@ static void list(struct new_file *o)
 static void unlist(struct new_file *o)
 {
     if (unfinished == o) unfinished = o->next;
-    else for (struct new_file *p = unfinished; p; p = p->next)
-        if (p->next == o) p->next = o->next;
+    else
+        for (struct new_file *p = unfinished; p; p = p->next)
+            if (p->next == o) p->next = o->next;
     for (int i = 0; i < ENDING && !unfinished; i++)
         if (caught[i]) signal(ending[i], SIG_DFL);
 }
@@ -179,7 +180,7 @@ static bool inherit(int fd, const struct stat *old)
 /* Creates a file under an unused name; *temp and the descriptor, or -1 and errno. */
 static int open_beside(const char *path, const struct stat *old, char **temp)
 {
-    enum { TRIES = 100, LONGEST = 200 };         /* a longer name leaves no space for the suffix */
+    enum { TRIES = 100, LONGEST = 200 }; /* a longer name leaves no space for the suffix */
     const int folder = folder_length(path);
     const char *name = strlen(path + folder) > LONGEST ? "loci" : path + folder;
     int fd = -1;
@@ -257,8 +258,7 @@ loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *
 {
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");
     const sigset_t before = block_signals();
-    if (!so_far && rename(o->temp, o->path))
-        so_far = system_error(e, "rename the new file");
+    if (!so_far && rename(o->temp, o->path)) so_far = system_error(e, "rename the new file");
     if (so_far) unlink(o->temp);
     unlist(o);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -21,7 +21,11 @@
 loci_status loci_output_check(const char *path, int inputs, const char *const *input, loci_error *);
 
 /* Must not move from begin to end; one thread writes at a time. */
-struct new_file { char *path, *temp; int fd; struct new_file *next; };
+struct new_file {
+    char *path, *temp;
+    int fd;
+    struct new_file *next;
+};
 
 /* A begin that fails needs no end.  end keeps the file if `so_far` is LOCI_OK, and removes it
  * otherwise; it returns so_far, or its own failure. */

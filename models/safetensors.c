@@ -15,14 +15,18 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "tensors are stored little-endian and read as they are");
 _Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");
 
-static const struct { const char *name; size_t size; } types[] = {
-    [ST_BOOL] = { "BOOL", 1 }, [ST_U8] = { "U8", 1 }, [ST_I8] = { "I8", 1 },
-    [ST_F8_E4M3] = { "F8_E4M3", 1 }, [ST_F8_E5M2] = { "F8_E5M2", 1 },
-    [ST_F8_E8M0] = { "F8_E8M0", 1 },
-    [ST_U16] = { "U16", 2 }, [ST_I16] = { "I16", 2 }, [ST_F16] = { "F16", 2 },
-    [ST_BF16] = { "BF16", 2 },
-    [ST_U32] = { "U32", 4 }, [ST_I32] = { "I32", 4 }, [ST_F32] = { "F32", 4 },
-    [ST_U64] = { "U64", 8 }, [ST_I64] = { "I64", 8 }, [ST_F64] = { "F64", 8 },
+static const struct {
+    const char *name;
+    size_t size;
+} types[] = {
+    [ST_BOOL] = { "BOOL", 1 },       [ST_U8] = { "U8", 1 },
+    [ST_I8] = { "I8", 1 },           [ST_F8_E4M3] = { "F8_E4M3", 1 },
+    [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0", 1 },
+    [ST_U16] = { "U16", 2 },         [ST_I16] = { "I16", 2 },
+    [ST_F16] = { "F16", 2 },         [ST_BF16] = { "BF16", 2 },
+    [ST_U32] = { "U32", 4 },         [ST_I32] = { "I32", 4 },
+    [ST_F32] = { "F32", 4 },         [ST_U64] = { "U64", 8 },
+    [ST_I64] = { "I64", 8 },         [ST_F64] = { "F64", 8 },
 };
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -41,7 +45,10 @@ enum safetensors_type loci_safetensors_type_of(loci_dtype dtype)
 
 /* Strings are converted in place to their final form, which is never longer, so that a
  * header needs no other memory. */
-struct parser { char *text, *at; loci_error *e; };
+struct parser {
+    char *text, *at;
+    loci_error *e;
+};
 
 /* A sentence with the place where reading stopped. */
 static loci_status expected(const struct parser *p, const char *what)
@@ -76,7 +83,7 @@ static int read_escape(const char *s, uint32_t *code)
             unit[k] = unit[k] << 4 | (uint32_t)((d - digits) & 15);
         }
         if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000))
-            return *code = unit[0], *code ? 5 : 0;       /* zero would end the string */
+            return *code = unit[0], *code ? 5 : 0; /* zero would end the string */
     }
     /* a pair of surrogates; alone, or in the wrong order, they are invalid */
     *code = 0x10000 + ((unit[0] & 0x3ff) << 10) + (unit[1] & 0x3ff);
@@ -102,7 +109,7 @@ static const char *read_string(struct parser *p)
     while (*p->at != '"') {
         uint32_t code;
         int n = read_utf8(p->at, &code);
-        if (n <= 0 || code < 0x20) return NULL;          /* including the end of the header */
+        if (n <= 0 || code < 0x20) return NULL; /* including the end of the header */
         if (code == '\\') {
             const char *escape = p->at[1] ? strchr(escapes, p->at[1]) : NULL;
             n = escape ? 2 : p->at[1] == 'u' ? 1 + read_escape(p->at + 1, &code) : 1;
@@ -233,10 +240,9 @@ static loci_status parse_meta(struct parser *p, struct safetensors *f)
 {
     IO_CHECK(p->e, !f->meta, "__metadata__ occurs twice");
     if (!accept(p, '{')) return expected(p, "the '{' of __metadata__");
-    const size_t count = count_outside(p->at, ':', '}');         /* one per entry */
-    IO_CHECK(p->e, count <= ST_MAX_META,
-             "__metadata__ has %zu entries, but at most %d are allowed", count,
-             ST_MAX_META);
+    const size_t count = count_outside(p->at, ':', '}'); /* one per entry */
+    IO_CHECK(p->e, count <= ST_MAX_META, "__metadata__ has %zu entries, but at most %d are allowed",
+             count, ST_MAX_META);
     f->meta = calloc(count + 1, sizeof *f->meta);
     if (!f->meta) return loci_io_fail(p->e, LOCI_NO_MEMORY, "out of memory");
     if (accept(p, '}')) return LOCI_OK;
@@ -254,7 +260,7 @@ static int by_offset(const void *a, const void *b)
 {
     const struct safetensor *s = a, *t = b;
     if (s->offset != t->offset) return s->offset < t->offset ? -1 : 1;
-    return (s->bytes > t->bytes) - (s->bytes < t->bytes);          /* empty ones first */
+    return (s->bytes > t->bytes) - (s->bytes < t->bytes); /* empty ones first */
 }
 static int by_name(const void *a, const void *b)
 {
@@ -313,14 +319,14 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t c
     IO_CHECK(e, count <= ST_MAX_TENSORS, "the file has more than %d tensors", ST_MAX_TENSORS);
     f->tensor = malloc((count + 1) * sizeof *f->tensor);
     if (!f->tensor) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    accept(&p, '{');                       /* already tested */
+    accept(&p, '{'); /* already tested */
     if (!accept(&p, '}')) {
         do {
             const char *name = read_string(&p);
             if (!name || !accept(&p, ':')) return expected(&p, "the name of a tensor and a colon");
             const bool meta = !strcmp(name, "__metadata__");
-            const loci_status s = meta ? parse_meta(&p, f)
-                                       : parse_tensor(&p, &f->tensor[f->count], name, capacity);
+            const loci_status s =
+                meta ? parse_meta(&p, f) : parse_tensor(&p, &f->tensor[f->count], name, capacity);
             if (s) return s;
             f->count += !meta;
         } while (accept(&p, ','));
@@ -362,7 +368,7 @@ loci_status loci_safetensors_open(struct safetensors *f, const char *path, loci_
     *f = (struct safetensors){ .fd = -1 };
     loci_status s = loci_io_open(&from, path, e);
     if (s) return s;
-    f->fd = from.fd;                     /* stays open: tensors are read on request */
+    f->fd = from.fd; /* stays open: tensors are read on request */
     s = read_header(f, &from, e);
     if (s) loci_safetensors_close(f);
     return s;

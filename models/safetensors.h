@@ -16,12 +16,29 @@
 #include "loci/loci.h"
 
 enum safetensors_type {
-    ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_U16, ST_I16, ST_F16, ST_BF16,
-    ST_U32, ST_I32, ST_F32, ST_U64, ST_I64, ST_F64
+    ST_BOOL,
+    ST_U8,
+    ST_I8,
+    ST_F8_E4M3,
+    ST_F8_E5M2,
+    ST_F8_E8M0,
+    ST_U16,
+    ST_I16,
+    ST_F16,
+    ST_BF16,
+    ST_U32,
+    ST_I32,
+    ST_F32,
+    ST_U64,
+    ST_I64,
+    ST_F64
 };
 /* A header of 16 MiB is one of 100000 tensors.  Reading one needs less than four times its size. */
 enum {
-    ST_MAX_RANK = 8, ST_MAX_NAME = 1024, ST_MAX_HEADER = 16 << 20, ST_MAX_TENSORS = 1 << 20,
+    ST_MAX_RANK = 8,
+    ST_MAX_NAME = 1024,
+    ST_MAX_HEADER = 16 << 20,
+    ST_MAX_TENSORS = 1 << 20,
     ST_MAX_META = 1 << 16
 };
 
@@ -30,28 +47,30 @@ struct safetensor {
     enum safetensors_type type;
     int rank;
     ptrdiff_t shape[ST_MAX_RANK];
-    ptrdiff_t count;                     /* elements */
-    uint64_t offset, bytes;              /* in the data part */
+    ptrdiff_t count;        /* elements */
+    uint64_t offset, bytes; /* in the data part */
 };
-struct safetensors_meta { const char *key, *value; };
+struct safetensors_meta {
+    const char *key, *value;
+};
 
 struct safetensors {
     int count, meta_count;
-    struct safetensor *tensor;           /* in the order of the data */
+    struct safetensor *tensor; /* in the order of the data */
     struct safetensors_meta *meta;
     int fd;
-    uint64_t data;                       /* where the data part starts */
-    char *text;                          /* the header: contains the strings */
+    uint64_t data; /* where the data part starts */
+    char *text;    /* the header: contains the strings */
 };
 
 /* After a failure nothing is open.  Error sentences do not name the file: the caller knows it. */
 loci_status loci_safetensors_open(struct safetensors *, const char *path, loci_error *);
-void        loci_safetensors_close(struct safetensors *);
+void loci_safetensors_close(struct safetensors *);
 
 /* NULL: absent */
 const char *loci_safetensors_meta(const struct safetensors *, const char *key);
 const char *loci_safetensors_type_name(enum safetensors_type);
-size_t      loci_safetensors_type_size(enum safetensors_type);
+size_t loci_safetensors_type_size(enum safetensors_type);
 enum safetensors_type loci_safetensors_type_of(loci_dtype);
 
 /* Reads t->count elements as they are stored. */
@@ -67,7 +86,10 @@ loci_status loci_safetensors_write(const char *path, int count, const struct saf
 /* The same for data in pieces: begin, put all bytes in the order of the tensors, end.  A begin
  * that fails needs no end.  end keeps the file if `so_far` is LOCI_OK, and removes it otherwise;
  * it returns so_far, or its own failure. */
-struct safetensors_writer { struct new_file out; uint64_t left; };
+struct safetensors_writer {
+    struct new_file out;
+    uint64_t left;
+};
 loci_status loci_safetensors_begin(struct safetensors_writer *, const char *path, int count,
                                    const struct safetensor *, int meta_count,
                                    const struct safetensors_meta *, loci_error *);

@@ -11,7 +11,10 @@
 
 /* ---- The header's text ----------------------------------------------------------------------- */
 
-struct text { char *to; size_t length; };        /* `to` NULL: only measured */
+struct text {
+    char *to;
+    size_t length;
+}; /* `to` NULL: only measured */
 
 static void put_bytes(struct text *t, const char *bytes, size_t n)
 {
@@ -87,7 +90,7 @@ static void put_header(struct text *to, int count, const struct safetensor *t, i
         put_entry(to, &t[i], at);
     }
     put_text(to, "}");
-    while (to->length % 8) put_text(to, " ");            /* the data starts on 8 bytes */
+    while (to->length % 8) put_text(to, " "); /* the data starts on 8 bytes */
 }
 
 /* ---- The file -------------------------------------------------------------------------------- */
@@ -99,9 +102,8 @@ static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loc
              "cannot write: the name of tensor '%.64s' must be UTF-8 of 1 to %d bytes", t->name,
              ST_MAX_NAME);
     IO_CHECK(e, t->rank >= 0 && t->rank <= ST_MAX_RANK,
-             "cannot write: tensor '%.64s' has %d dimensions, but must have 0 to %d",
-             t->name, t->rank,
-             ST_MAX_RANK);
+             "cannot write: tensor '%.64s' has %d dimensions, but must have 0 to %d", t->name,
+             t->rank, ST_MAX_RANK);
     ptrdiff_t bytes = (ptrdiff_t)loci_safetensors_type_size(t->type), sum;
     bool fits = true;
     for (int k = 0; k < t->rank; k++)
@@ -150,8 +152,7 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     put_header(&head, count, t, meta_count, meta);
     IO_CHECK(e, head.length <= ST_MAX_HEADER,
              "cannot write: the header would have %zu bytes, but at most %d are allowed",
-             head.length,
-             ST_MAX_HEADER);
+             head.length, ST_MAX_HEADER);
     head = (struct text){ .to = malloc(head.length) };
     if (!head.to) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     put_header(&head, count, t, meta_count, meta);

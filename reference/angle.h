@@ -14,8 +14,7 @@ __extension__ typedef __float128 precise;
 static inline precise angle_arc(int n, int sign)
 {
     precise power = (precise)1 / n, sum = 0;
-    for (int k = 1; k < 180 && power != 0; k += 2, power = sign * power / (n * n))
-        sum += power / k;
+    for (int k = 1; k < 180 && power != 0; k += 2, power = sign * power / (n * n)) sum += power / k;
     return sum;
 }
 /* pi / 2 by Machin's formula, and ln 2 = 2 atanh(1/3). */
@@ -90,7 +89,9 @@ static inline precise angle_pow(precise base, precise exponent) { return powl(ba
 static inline precise power_of(precise base, precise exponent)
 {
     enum { SAVED = 509 };
-    static _Thread_local struct { precise base, exponent, power; } saved[SAVED];
+    static _Thread_local struct {
+        precise base, exponent, power;
+    } saved[SAVED];
     const int slot = (int)fabsl(fmodl((long double)exponent * 123457, SAVED));
     if (saved[slot].base != base || saved[slot].exponent != exponent) {
         saved[slot].base = base;

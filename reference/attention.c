@@ -36,10 +36,10 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     ptrdiff_t size[] = { q, q, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
 
-    p->sees = (bool *)carve(base, &used, p->H * p->Lk);   /* a double each is more than enough */
+    p->sees = (bool *)carve(base, &used, p->H * p->Lk); /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
-    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->before, &p->flat, &p->a, &p->s, &p->w,
-                       &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
+    double **row[] = { &p->raw, &p->log_mul, &p->add,  &p->before,   &p->flat, &p->a,  &p->s,
+                       &p->w,   &p->dadd,    &p->draw, &p->dlog_mul, &p->da,   &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
     double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
     for (int i = 0; i < COUNT(number); i++) *number[i] = carve(base, &used, p->H);
@@ -136,7 +136,7 @@ static void write_rows(const struct problem *p, loci_view x, int heads, int copi
 /* Reads rows and rotates them.  Keys that are rotated already, as a cache stores them, get
  * the rest (xpos: the fading). */
 static void read_rotated(const struct problem *p, loci_which which, loci_view x, int heads,
-                        int copies, ptrdiff_t rows, double *y)
+                         int copies, ptrdiff_t rows, double *y)
 {
     int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
@@ -170,7 +170,7 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
             }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
-                                     p->scratch[0], row);
+                                       p->scratch[0], row);
         }
 }
 
@@ -200,8 +200,7 @@ static void score(struct problem *p)
         for (int e = 0; e < p->plan->encs; e++) {
             if (p->def[e]->score) p->def[e]->score(p, e, h);
             if (!p->def[e]->bend) continue;
-            memcpy(of_head(p, p->before, h), of_head(p, p->add, h),
-                   (size_t)p->Lk * sizeof *p->add);
+            memcpy(of_head(p, p->before, h), of_head(p, p->add, h), (size_t)p->Lk * sizeof *p->add);
             zero(of_head(p, p->add, h), p->Lk);
         }
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -246,7 +245,7 @@ static void score_backward(struct problem *p)
         for (int e = p->plan->encs - 1; e >= 0; e--) {
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
             if (!p->def[e]->bend) continue;
-            for (ptrdiff_t j = 0; j < p->Lk; j++) {      /* what was added before it */
+            for (ptrdiff_t j = 0; j < p->Lk; j++) { /* what was added before it */
                 loci_reference_bend(p, of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
                                     &slope);
                 of_head(p, p->dadd, h)[j] *= slope;
@@ -335,7 +334,7 @@ static void forward_row(struct problem *p)
     int rule = loci_reference_weights(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
-        p->rem[h] = 0;                                   /* a softmax has no remainder */
+        p->rem[h] = 0; /* a softmax has no remainder */
         if (rule >= 0) p->def[rule]->weights_of_row(p, rule, h);
         else softmax(p, h);
         double *o = p->o + h * p->Dv;

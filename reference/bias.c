@@ -46,9 +46,11 @@ static void alibi_backward(struct problem *p, int e, int h)
         else left[h] -= dadd[j] * fabs(d);
     }
 }
-const struct definition loci_define_alibi = { .name = "alibi",
-                                              .score = alibi,
-                                              .score_backward = alibi_backward };
+const struct definition loci_define_alibi = {
+    .name = "alibi",
+    .score = alibi,
+    .score_backward = alibi_backward,
+};
 
 /* ---- t5: one number per bucket of distance --------------------------------------------------- */
 
@@ -90,9 +92,11 @@ static void t5_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) table[t5_number(p, e, h, j)] += option(p, e, "bias_scale", 1) * dadd[j];
 }
-const struct definition loci_define_t5 = { .name = "t5",
-                                           .score = t5,
-                                           .score_backward = t5_backward };
+const struct definition loci_define_t5 = {
+    .name = "t5",
+    .score = t5,
+    .score_backward = t5_backward,
+};
 
 /* ---- clip: one number per distance; those from `max` on share one ---------------------------- */
 
@@ -116,9 +120,11 @@ static void clip_table_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) table[clip_number(p, e, h, j)] += of_head(p, p->dadd, h)[j];
 }
-const struct definition loci_define_clip = { .name = "clip",
-                                             .score = clip_table,
-                                             .score_backward = clip_table_backward };
+const struct definition loci_define_clip = {
+    .name = "clip",
+    .score = clip_table,
+    .score_backward = clip_table_backward,
+};
 
 /* ---- kerple ------------------------------------------------------------------------------------
  *
@@ -180,10 +186,9 @@ static bool kerple_factors(const struct problem *p, int e)
 {
     return tensor_number(p, e, "w1") >= 0;
 }
-const struct definition loci_define_kerple = { .name = "kerple",
-                                               .score = kerple,
-                                               .score_backward = kerple_backward,
-                                               .factors = kerple_factors };
+const struct definition loci_define_kerple = {
+    .name = "kerple", .score = kerple, .score_backward = kerple_backward, .factors = kerple_factors
+};
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
@@ -204,10 +209,12 @@ static void sandwich_backward(struct problem *p, int e, int h)
 {
     (void)p;
     (void)e;
-    (void)h;                           /* nothing is learned */
+    (void)h; /* nothing is learned */
 }
 const struct definition loci_define_sandwich = {
-    .name = "sandwich", .score = sandwich, .score_backward = sandwich_backward,
+    .name = "sandwich",
+    .score = sandwich,
+    .score_backward = sandwich_backward,
 };
 
 /* ---- fire ---------------------------------------------------------------------------------------
@@ -219,19 +226,24 @@ static double relu(double x) { return x > 0 ? x : 0; }
 static double sign(double x) { return (x > 0) - (x < 0); }
 
 struct fire {
-    bool finite;                         /* all learned numbers are finite: else the bias is NaN */
+    bool finite; /* all learned numbers are finite: else the bias is NaN */
     int hidden;
-    double c, limit, far, norm;          /* |c|; T; max(T, pos_i); N_i */
-    const double *w1, *b1, *w2, *b2, *w3, *b3;   /* w2 NULL: one hidden layer */
+    double c, limit, far, norm;                /* |c|; T; max(T, pos_i); N_i */
+    const double *w1, *b1, *w2, *b2, *w3, *b3; /* w2 NULL: one hidden layer */
 };
 /* The numbers that all pairs of row i share. */
 static struct fire fire_of(const struct problem *p, int e)
 {
     struct fire f = {
-        .hidden = (int)option(p, e, "hidden", 32), .c = fabs(*tensor(p, e, "c")),
+        .hidden = (int)option(p, e, "hidden", 32),
+        .c = fabs(*tensor(p, e, "c")),
         .limit = fabs(*tensor(p, e, "l")) * option(p, e, "threshold", 512),
-        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"),
-        .b2 = tensor(p, e, "b2"), .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
+        .w1 = tensor(p, e, "w1"),
+        .b1 = tensor(p, e, "b1"),
+        .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"),
+        .w3 = tensor(p, e, "w3"),
+        .b3 = tensor(p, e, "b3"),
     };
     /* Any infinity makes every bias NaN, even if it would not reach the output. */
     f.finite = true;
@@ -264,8 +276,8 @@ static void fire(struct problem *p, int e, int h)
 }
 /* Adds the gradients of the network's tensors for one pair, whose bias has the gradient g, and
  * returns the gradient by x.  A unit at exactly 0 counts as closed. */
-static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x,
-                                    int h, double g)
+static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h,
+                                    double g)
 {
     double *y1 = p->scratch[0], *y2 = p->scratch[1], *dy1 = p->scratch[2], dx = 0;
     double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"),
@@ -283,7 +295,7 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
         add_scaled(dy1, dt, f->w2 + n * f->hidden, f->hidden);
     }
     for (int n = 0; n < f->hidden; n++) {
-        if (y1[n] <= 0) continue;        /* likewise from the second to the first, and to x */
+        if (y1[n] <= 0) continue; /* likewise from the second to the first, and to x */
         db1[n] += dy1[n];
         dw1[n] += dy1[n] * x;
         dx += dy1[n] * f->w1[n];
@@ -310,6 +322,8 @@ static void fire_backward(struct problem *p, int e, int h)
     *dtensor(p, e, "c") += sign(*tensor(p, e, "c")) * dc;
     *dtensor(p, e, "l") += sign(*tensor(p, e, "l")) * option(p, e, "threshold", 512) * share * dfar;
 }
-const struct definition loci_define_fire = { .name = "fire",
-                                             .score = fire,
-                                             .score_backward = fire_backward };
+const struct definition loci_define_fire = {
+    .name = "fire",
+    .score = fire,
+    .score_backward = fire_backward,
+};

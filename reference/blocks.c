@@ -15,8 +15,8 @@ struct blocks_by {
     /* A[axis][j] of a kv head, and the function that adds dL/dA to the tensors. */
     precise (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
                          int column);
-    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row,
-                 int column, double d);
+    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row, int column,
+                 double d);
 };
 
 /* Up to this norm `wide` is enough: 2^-64 times it is 2^-48. */
@@ -25,7 +25,7 @@ static const double near = 65536;
 #else
 static const double near = 1;
 #endif
-enum { WIDE_TERMS = 18, PRECISE_TERMS = 28 };            /* at a norm of 1/2: below 2^-70, 2^-120 */
+enum { WIDE_TERMS = 18, PRECISE_TERMS = 28 }; /* at a norm of 1/2: below 2^-70, 2^-120 */
 
 /* The largest matrix and three more of `precise`, and one of double. */
 static ptrdiff_t room_of(const struct blocks_by *b)
@@ -43,20 +43,20 @@ static precise *matrix_of(const struct problem *p, ptrdiff_t numbers, double **o
 }
 
 /* y = exp(x)^(2^halvings), n x n, by Horner's rule and squaring; t is scratch. */
-#define DEFINE_SERIES(name_, number, terms)                                                        \
-    static void name_(int n, const number *x, number *y, number *t, int halvings)                  \
-    {                                                                                              \
-        for (int i = 0; i < n * n; i++) y[i] = i % (n + 1) == 0;                                   \
-        for (int k = terms; k > -halvings; k--) {                                                  \
-            const number *left = k > 0 ? x : y;                                                    \
-            for (int i = 0; i < n; i++)                                                            \
-                for (int j = 0; j < n; j++) {                                                      \
-                    number sum = 0;                                                                \
-                    for (int m = 0; m < n; m++) sum += left[i * n + m] * y[m * n + j];             \
-                    t[i * n + j] = k > 0 ? (i == j) + sum / k : sum;     /* 1 + x y / k, or y y */ \
-                }                                                                                  \
-            memcpy(y, t, (size_t)(n * n) * sizeof *y);                                             \
-        }                                                                                          \
+#define DEFINE_SERIES(name_, number, terms) \
+    static void name_(int n, const number *x, number *y, number *t, int halvings) \
+    { \
+        for (int i = 0; i < n * n; i++) y[i] = i % (n + 1) == 0; \
+        for (int k = terms; k > -halvings; k--) { \
+            const number *left = k > 0 ? x : y; \
+            for (int i = 0; i < n; i++) \
+                for (int j = 0; j < n; j++) { \
+                    number sum = 0; \
+                    for (int m = 0; m < n; m++) sum += left[i * n + m] * y[m * n + j]; \
+                    t[i * n + j] = k > 0 ? (i == j) + sum / k : sum; /* 1 + x y / k, or y y */ \
+                } \
+            memcpy(y, t, (size_t)(n * n) * sizeof *y); \
+        } \
     }
 DEFINE_SERIES(series_wide, wide, WIDE_TERMS)
 DEFINE_SERIES(series_precise, precise, PRECISE_TERMS)
@@ -117,8 +117,8 @@ static void rotate_blocks(const struct problem *p, int e, const struct blocks_by
 /* y = exp(X) x: dx = exp(X)^T dy, and dL/dexp(X) = dy x^T goes into the upper right of the
  * doubled matrix, whose exponential has exp(X)^T as its first block. */
 static void rotate_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
-                                 loci_which which, int head, ptrdiff_t row, const double *x,
-                                 const double *dy, double *dx)
+                                   loci_which which, int head, ptrdiff_t row, const double *x,
+                                   const double *dy, double *dx)
 {
     int n = b->block, m = 2 * n, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
     double *out;
@@ -202,8 +202,8 @@ static precise comrope_skew(const struct problem *p, int e, int kv, int j, int r
     const double *P = tensor(p, e, "p");
     return (precise)P[p_number(p, e, kv, j, row, column)] - P[p_number(p, e, kv, j, column, row)];
 }
-static precise comrope_generator(const struct problem *p, int e, int kv, int axis, int j,
-                                 int row, int column)
+static precise comrope_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
+                                 int column)
 {
     return comrope_weight(p, e, axis, j) * comrope_skew(p, e, kv, j, row, column);
 }
@@ -221,8 +221,11 @@ static struct blocks_by blocks_of_comrope(const struct problem *p, int e)
 {
     int block = (int)option(p, e, "block", 2);
     return (struct blocks_by){
-        .block = block, .count = p->D / block, .axes = (int)option(p, e, "axes", 2),
-        .generator = comrope_generator, .give = comrope_give,
+        .block = block,
+        .count = p->D / block,
+        .axes = (int)option(p, e, "axes", 2),
+        .generator = comrope_generator,
+        .give = comrope_give,
     };
 }
 DEFINE_BLOCKS(comrope)
@@ -230,24 +233,24 @@ DEFINE_BLOCKS(comrope)
 /* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal -------------------- */
 
 /* Where a number is in raw: one table for all heads, or one per kv head. */
-static int liere_number(const struct problem *p, int e, int kv, int axis, int j,
-                        int row, int column)
+static int liere_number(const struct problem *p, int e, int kv, int axis, int j, int row,
+                        int column)
 {
     int block = (int)option(p, e, "block", 64), count = p->D / block,
         heads = form(p, e, "raw")->rank == 5 ? p->Hkv : 1;
     return (((axis * heads + (heads > 1 ? kv : 0)) * count + j) * block + row) * block + column;
 }
 /* An entry of U - U^T. */
-static precise liere_generator(const struct problem *p, int e, int kv, int axis, int j,
-                               int row, int column)
+static precise liere_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
+                               int column)
 {
     const double *raw = tensor(p, e, "raw");
     if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];
     return row == column ? 0 : -raw[liere_number(p, e, kv, axis, j, column, row)];
 }
 /* An entry and its mirror image both lead to the entry above the diagonal. */
-static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row,
-                       int column, double d)
+static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column,
+                       double d)
 {
     double *draw = dtensor(p, e, "raw");
     if (row < column) draw[liere_number(p, e, kv, axis, j, row, column)] += d;
@@ -257,8 +260,11 @@ static struct blocks_by blocks_of_liere(const struct problem *p, int e)
 {
     int block = (int)option(p, e, "block", 64);
     return (struct blocks_by){
-        .block = block, .count = p->D / block, .axes = (int)option(p, e, "axes", 2),
-        .generator = liere_generator, .give = liere_give,
+        .block = block,
+        .count = p->D / block,
+        .axes = (int)option(p, e, "axes", 2),
+        .generator = liere_generator,
+        .give = liere_give,
     };
 }
 DEFINE_BLOCKS(liere)

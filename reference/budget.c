@@ -14,8 +14,10 @@ static ptrdiff_t count_of(const struct problem *p, const loci_tensor *t)
 {
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++)
-        n *= t->shape[i] == LOCI_DIM_BATCH ? p->B : t->shape[i] == LOCI_DIM_QUERIES ? p->Lq
-           : t->shape[i] == LOCI_DIM_KEYS ? p->Lk : t->shape[i];
+        n *= t->shape[i] == LOCI_DIM_BATCH   ? p->B
+           : t->shape[i] == LOCI_DIM_QUERIES ? p->Lq
+           : t->shape[i] == LOCI_DIM_KEYS    ? p->Lk
+                                             : t->shape[i];
     return n;
 }
 
@@ -23,22 +25,24 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
 {
     ptrdiff_t used = 0;
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv,
-        row = p->H * p->Lk;
+                    row = p->H * p->Lk;
     for (int t = 0; t < p->plan->tensors.n; t++) {
         z->elements[t] = count_of(p, &p->plan->tensors.list[t]);
         z->dtensor[t] = carve(base, &used, z->elements[t]);
         z->jt[t] = carve(base, &used, z->elements[t]);
     }
-    double **const whole[] = { &z->q, &z->eq, &z->dq, &z->jq, &z->k, &z->ek, &z->dk, &z->jk, &z->dv,
-                               &z->jv };
+    double **const whole[] = { &z->q,  &z->eq, &z->dq, &z->jq, &z->k,
+                               &z->ek, &z->dk, &z->jk, &z->dv, &z->jv };
     const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
-    double **const rows[] = { &z->raw, &z->logs, &z->before, &z->add, &z->flat, &z->a, &z->s,
-                              &z->dw, &z->ds, &z->da, &z->dadd, &z->term[0], &z->term[1],
-                              &z->term[2], &z->hot, &z->none, &z->j[0], &z->j[1], &z->j[2] };
+    double **const rows[] = { &z->raw,  &z->logs,    &z->before,  &z->add,     &z->flat,
+                              &z->a,    &z->s,       &z->dw,      &z->ds,      &z->da,
+                              &z->dadd, &z->term[0], &z->term[1], &z->term[2], &z->hot,
+                              &z->none, &z->j[0],    &z->j[1],    &z->j[2] };
     for (int i = 0; i < COUNT(rows); i++) *rows[i] = carve(base, &used, row);
-    double **const heads[] = { &z->lse, &z->rem, &z->delta, &z->drem, &z->cotrow[0],
-                               &z->cotrow[1] };
+    double **const heads[] = {
+        &z->lse, &z->rem, &z->delta, &z->drem, &z->cotrow[0], &z->cotrow[1]
+    };
     for (int i = 0; i < COUNT(heads); i++) *heads[i] = carve(base, &used, p->H);
     z->o = carve(base, &used, p->H * p->Dv);
     z->cot = carve(base, &used, p->H * p->Dv);
@@ -146,7 +150,7 @@ static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int 
     const bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies && e >= 0 && !cached; h++)
-        for (ptrdiff_t i = 0; i < rows; i++) stretch(p, e, which, h, i);      /* fope's widest */
+        for (ptrdiff_t i = 0; i < rows; i++) stretch(p, e, which, h, i); /* fope's widest */
     for (int h = 0; h < heads * copies; h++)
         for (ptrdiff_t i = 0; i < rows; i++, rotated += p->D, size += p->D, off += p->D) {
             for (int c = 0; c < p->D; c++) {
@@ -180,10 +184,21 @@ void loci_budget_begin(struct problem *p)
 
 static struct places save_places(const struct problem *p)
 {
-    struct places s = { .dq = p->dq, .dk = p->dk, .dv = p->dv, .dadd = p->dadd, .draw = p->draw,
-                        .dlog_mul = p->dlog_mul, .da = p->da, .ds = p->ds, .dw = p->dw,
-                        .dout = p->dout, .dae = p->dae, .dlse = p->dlse, .drem = p->drem,
-                        .rem = p->rem, .w = p->w };
+    struct places s = { .dq = p->dq,
+                        .dk = p->dk,
+                        .dv = p->dv,
+                        .dadd = p->dadd,
+                        .draw = p->draw,
+                        .dlog_mul = p->dlog_mul,
+                        .da = p->da,
+                        .ds = p->ds,
+                        .dw = p->dw,
+                        .dout = p->dout,
+                        .dae = p->dae,
+                        .dlse = p->dlse,
+                        .drem = p->drem,
+                        .rem = p->rem,
+                        .w = p->w };
     memcpy(s.dtensor, p->dtensor, sizeof s.dtensor);
     return s;
 }
@@ -289,7 +304,7 @@ static void even_out(struct problem *p, int e)
 
 /* Rotates gradients of rows back, and adds to those of the rotation's parameters. */
 static void rotate_back(struct problem *p, loci_which which, loci_view x, int heads, int copies,
-                      ptrdiff_t rows, double *d, double *to)
+                        ptrdiff_t rows, double *d, double *to)
 {
     struct sizes *z = p->budget;
     const int e = loci_reference_rotation(p);
@@ -309,7 +324,7 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
                     zero(z->ones, p->D);
                     z->ones[r] = 1;
                     p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
-                                             z->ones, z->sum);
+                                               z->ones, z->sum);
                     even_out(p, e);
                     loci_harvest_tensors(p, e, sum[z->group[r]]);
                 }

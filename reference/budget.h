@@ -24,21 +24,21 @@ enum kind { RAW, ADD, LOG, KINDS };
 struct sizes {
     const struct loci_budget *to;
     double *scratch_size;
-    double lost;                         /* weights below this times the unit may be 0 */
+    double lost; /* weights below this times the unit may be 0 */
     /* Rotated rows; their errors, 0 if rows are not rotated; their gradients. */
     double *q, *k, *eq, *ek, *dq, *dk, *dv;
-    double *jq, *jk, *jv;                /* derivatives of one number at a time */
+    double *jq, *jk, *jv; /* derivatives of one number at a time */
     double *dtensor[MAX_TENSORS], *jt[MAX_TENSORS];
     ptrdiff_t elements[MAX_TENSORS];
-    int *group;                          /* of channels that rotate together */
-    bool *alone;                         /* [Lk], a key that is shown alone */
-    double *cope;                        /* [3][Lk] */
-    double *ones, *column, *sum, *widest;        /* [D], the last [2][H] */
+    int *group;                           /* of channels that rotate together */
+    bool *alone;                          /* [Lk], a key that is shown alone */
+    double *cope;                         /* [3][Lk] */
+    double *ones, *column, *sum, *widest; /* [D], the last [2][H] */
     /* Sizes of the row, [H][Lk]. */
     double *raw, *logs, *before, *add, *flat, *a, *s, *dw, *ds, *da, *dadd;
-    double *term[KINDS], *hot, *none, *j[3];     /* terms alone, a single 1, zeros, derivatives */
-    double *o, *ae, *lse, *rem, *delta, *drem;   /* [H][Dv], [H][D], [H] */
-    double *cot, *cotae, *cotrow[2];     /* single cotangents */
+    double *term[KINDS], *hot, *none, *j[3];   /* terms alone, a single 1, zeros, derivatives */
+    double *o, *ae, *lse, *rem, *delta, *drem; /* [H][Dv], [H][D], [H] */
+    double *cot, *cotae, *cotrow[2];           /* single cotangents */
 };
 
 static inline void zero(double *x, ptrdiff_t n) { memset(x, 0, (size_t)n * sizeof *x); }

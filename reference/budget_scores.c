@@ -5,8 +5,7 @@
 
 /* ---- Derivatives, one at a time -------------------------------------------------------------- */
 
-double loci_harvest(double *j, ptrdiff_t n, const double *size, double by, double least,
-                      double *to)
+double loci_harvest(double *j, ptrdiff_t n, const double *size, double by, double least, double *to)
 {
     double sum = 0;
     for (ptrdiff_t c = 0; c < n; c++) {
@@ -23,8 +22,8 @@ double loci_harvest_tensors(const struct problem *p, int e, double by)
     struct sizes *z = p->budget;
     double sum = 0;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
-        sum += loci_harvest(z->jt[t], z->elements[t], p->tensors[t], by, z->to->least,
-                       z->dtensor[t]);
+        sum +=
+            loci_harvest(z->jt[t], z->elements[t], p->tensors[t], by, z->to->least, z->dtensor[t]);
     return sum;
 }
 
@@ -57,7 +56,7 @@ static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kin
         for (ptrdiff_t l = 0; l < p->Lk; l++)
             if (p->seen[l]) z->jt[p->plan->first_tensor[e]][(p->b * p->H + h) * p->Lk + l] = 1;
     const ptrdiff_t first = alone ? j : 0, n = alone ? 1 : p->Lk, kd = k + first * p->D,
-        vd = v + first * p->Dv;
+                    vd = v + first * p->Dv;
     const double least = z->to->least;
     return (on & ON_Q ? loci_harvest(z->jq + q, p->D, z->q + q, by, least, z->dq + q) : 0)
          + (on & ON_K ? loci_harvest(z->jk + kd, n * p->D, z->k + kd, by, least, z->dk + kd) : 0)
@@ -100,7 +99,7 @@ static void add_terms(struct problem *p, int e, int h)
         return;
     }
     double *const raw = p->raw, *const logs = p->log_mul, *const add = p->add,
-        *const size[KINDS] = { z->raw, z->add, z->logs };
+                  *const size[KINDS] = { z->raw, z->add, z->logs };
     for (int n = 0; n < KINDS; n++) zero(of_head(p, z->term[n], h), p->Lk);
     p->raw = z->term[RAW];
     p->add = z->term[ADD];
@@ -113,8 +112,8 @@ static void add_terms(struct problem *p, int e, int h)
         const int on = depends(p, e, h, n);
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (counts(p, h, j))
-                of_head(p, size[n], h)[j] += fabs(of_head(p, z->term[n], h)[j])
-                                           + (on ? derive(p, e, h, j, n, on, 0) : 0);
+                of_head(p, size[n], h)[j] +=
+                    fabs(of_head(p, z->term[n], h)[j]) + (on ? derive(p, e, h, j, n, on, 0) : 0);
     }
 }
 
@@ -205,13 +204,13 @@ void loci_score_back_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
     double *const raw = of_head(p, z->j[0], h), *const logs = of_head(p, z->j[1], h),
-        *const add = of_head(p, z->dadd, h), slope, up, down;
+                  *const add = of_head(p, z->dadd, h), slope, up, down;
     p->seen = p->sees + h * p->Lk;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
         const double x = p->flat[hj] + p->before[hj], step = 1e-6 * (1 + fabs(x)),
-            by = exp(p->log_mul[hj]) * p->plan->scale;
+                     by = exp(p->log_mul[hj]) * p->plan->scale;
         loci_reference_bend(p, x, &slope);
         loci_reference_bend(p, x + step, &up);
         loci_reference_bend(p, x - step, &down);
@@ -240,14 +239,15 @@ void loci_score_back_sizes(struct problem *p, int h)
         for (ptrdiff_t j = 0; j < p->Lk && p->def[e]->bend; j++) {
             if (!counts(p, h, j)) continue;
             const double x = of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
-                step = 1e-6 * (1 + fabs(x));
+                         step = 1e-6 * (1 + fabs(x));
             loci_reference_bend(p, x, &slope);
             loci_reference_bend(p, x + step, &up);
             loci_reference_bend(p, x - step, &down);
             /* numbers added before the cap go through the slope of the cap, as in a */
             add[j] = of_head(p, z->da, h)[j]
-                   * (fabs(slope) + 1 + fabs(up - down) / (2 * step)
-                      * (of_head(p, z->flat, h)[j] + of_head(p, z->before, h)[j]));
+                   * (fabs(slope) + 1
+                      + fabs(up - down) / (2 * step)
+                            * (of_head(p, z->flat, h)[j] + of_head(p, z->before, h)[j]));
         }
     }
 }

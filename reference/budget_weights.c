@@ -34,13 +34,13 @@ static double output_size(struct problem *p, int h, double top)
                  * (of_head(p, z->s, h)[j] + 1 + fabs(of_head(p, p->s, h)[j] - top));
     const int s = loci_reference_sinking(p);
     for (int e = 0; e < p->plan->encs; e++) {
-        if (e == s)                      /* the logit is as far from the top as its own value */
+        if (e == s) /* the logit is as far from the top as its own value */
             sum += fabs(z->jt[p->plan->first_tensor[e]][h])
                  * (1 + fabs(p->def[e]->sink(p, e, h) - top));
         if (p->def[e]->value || e == s) sum += loci_harvest_tensors(p, e, 0);
     }
     sum += loci_harvest(z->jv + v_row(p, h, 0), p->Lk * p->Dv, p->v + v_row(p, h, 0), 0, 0,
-                   z->dv + v_row(p, h, 0));
+                        z->dv + v_row(p, h, 0));
     return sum;
 }
 
@@ -85,15 +85,14 @@ void loci_output_sizes(struct problem *p, int h, const struct places *real)
             if (!state) size += w[j] * fabs(p->v[v_row(p, h, j) + c]);
         }
         const double value = state ? p->ae[at] : p->o[at],
-            cotangent = fabs(state ? real->dae[at] : real->dout[at]);
+                     cotangent = fabs(state ? real->dae[at] : real->dout[at]);
         size += fabs(value);
         (state ? z->ae : z->o)[at] = size;
-        z->delta[h] += cotangent * (size + fabs(value) * z->to->stored / z->to->unit)
-                     + z->to->least;
+        z->delta[h] +=
+            cotangent * (size + fabs(value) * z->to->stored / z->to->unit) + z->to->least;
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (counts(p, h, j))
-                of_head(p, z->dw, h)[j] += cotangent * fabs(of_head(p, p->dw, h)[j])
-                                         + z->to->least;
+                of_head(p, z->dw, h)[j] += cotangent * fabs(of_head(p, p->dw, h)[j]) + z->to->least;
     }
 }
 
@@ -109,8 +108,8 @@ static double weight_sizes(struct problem *p, int h)
     if (loci_reference_weights(p) < 0) {
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (counts(p, h, j))
-                size[j] = (w[j] + z->lost) * (1 + of_head(p, z->s, h)[j] + fabs(s[j] - p->lse[h])
-                                              + z->lse[h]);
+                size[j] = (w[j] + z->lost)
+                        * (1 + of_head(p, z->s, h)[j] + fabs(s[j] - p->lse[h]) + z->lse[h]);
         return 0;
     }
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
@@ -126,7 +125,7 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
 {
     struct sizes *z = p->budget;
     const double rem = weight_sizes(p, h), *size = of_head(p, z->j[0], h),
-        *dw = of_head(p, real->dw, h), *w = of_head(p, p->w, h), *s = of_head(p, p->s, h);
+                 *dw = of_head(p, real->dw, h), *w = of_head(p, p->w, h), *s = of_head(p, p->s, h);
     const int sink = loci_reference_sinking(p);
     double mean = 0, older = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) mean += counts(p, h, j) ? w[j] * dw[j] : 0;
@@ -168,12 +167,13 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
             loci_harvest_tensors(p, e, 1);
         }
     loci_harvest(z->jv + v_row(p, h, 0), p->Lk * p->Dv, p->v + v_row(p, h, 0), 1, z->to->least,
-            z->dv + v_row(p, h, 0));
+                 z->dv + v_row(p, h, 0));
     if (sink >= 0 && p->lse[h] != -INFINITY) {
         const double logit = p->def[sink]->sink(p, sink, h), share = exp(logit - p->lse[h]);
         p->def[sink]->sink_backward(p, sink, h,
-                                    (share + z->lost) * ((2 + fabs(logit - p->lse[h]) + z->lse[h])
-                                                         * fabs(mean) + z->delta[h]));
+                                    (share + z->lost)
+                                        * ((2 + fabs(logit - p->lse[h]) + z->lse[h]) * fabs(mean)
+                                           + z->delta[h]));
         loci_harvest_tensors(p, sink, 1);
     }
     p->rem[h] = saved;

@@ -39,10 +39,9 @@ static void fox_backward(struct problem *p, int e, int h)
         before += dadd[j];
     }
 }
-const struct definition loci_define_fox = { .name = "fox",
-                                            .score = fox,
-                                            .score_backward = fox_backward,
-                                            .over_row = true };
+const struct definition loci_define_fox = {
+    .name = "fox", .score = fox, .score_backward = fox_backward, .over_row = true
+};
 
 /* ---- cope ---------------------------------------------------------------------------------------
  *
@@ -55,7 +54,7 @@ enum { GATES_K, GATES_V, GATES_GIVEN };
 
 struct cope {
     double npos, gate_scale, pos_scale;
-    const double *e, *g;                 /* [npos][D]; row j of g at j * D */
+    const double *e, *g; /* [npos][D]; row j of g at j * D */
     double *de, *dg;
 };
 /* The inputs of head h of the batch entry and, backward, their gradients.  Gates by k or v share
@@ -66,8 +65,10 @@ static struct cope cope_of(const struct problem *p, int e, int h)
               values = kv_head(p, h) * p->Lk * p->D;
     int gates = (int)option(p, e, "gates", GATES_K);
     struct cope c = {
-        .npos = option(p, e, "npos", 64), .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
-        .pos_scale = option(p, e, "pos_scale", 1), .e = tensor(p, e, "e") + table,
+        .npos = option(p, e, "npos", 64),
+        .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+        .pos_scale = option(p, e, "pos_scale", 1),
+        .e = tensor(p, e, "e") + table,
         .g = gates == GATES_K ? p->k + keys : p->v + values,
         .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
     };
@@ -141,12 +142,12 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
 {
     struct sizes *z = p->budget;
     const ptrdiff_t q = q_row(p, h), D = p->D, given = tensor_number(p, e, "gate_k"),
-        te = tensor_number(p, e, "e"), first = table_of_head(form(p, e, "e"), h);
+                    te = tensor_number(p, e, "e"), first = table_of_head(form(p, e, "e"), h);
     const double npos = option(p, e, "npos", 64), *table = tensor(p, e, "e") + first,
-        gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
-        pos_scale = option(p, e, "pos_scale", 1), *g, *eg = NULL;
+                 gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+                 pos_scale = option(p, e, "pos_scale", 1), *g, *eg = NULL;
     double *dg, *de = z->dtensor[te] + first, *const at = z->cope, *const off = at + p->Lk,
-        *const slopes = off + p->Lk, sum = 0, off_sum = 0, dgate = 0;
+                *const slopes = off + p->Lk, sum = 0, off_sum = 0, dgate = 0;
     const ptrdiff_t values = kv_head(p, h) * p->Lk * D, batch = p->b * p->Hkv * p->Lk * D;
     if (given >= 0) {
         g = tensor(p, e, "gate_k") + batch + values;
@@ -163,9 +164,9 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
         if (!p->seen[j]) continue;
         double size = 1;
         for (int c = 0; c < D; c++)
-            size += gate_scale * (fabs(p->q[q + c] * g[j * D + c]) + z->eq[q + c]
-                                  * fabs(g[j * D + c])
-                                  + (eg ? eg[j * D + c] * fabs(p->q[q + c]) : 0));
+            size += gate_scale
+                  * (fabs(p->q[q + c] * g[j * D + c]) + z->eq[q + c] * fabs(g[j * D + c])
+                     + (eg ? eg[j * D + c] * fabs(p->q[q + c]) : 0));
         const double y = gate_scale * dot(p->q + q, g + j * D, D), gate = sigmoid(y);
         sum += gate;
         off_sum += gate * sigmoid(-y) * size + gate;
@@ -178,8 +179,8 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
         /* the rows that p may be between, with its error, and the sizes of their products */
         const double scratch_size = 64 * z->to->unit * off[j];
         const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - scratch_size, npos - 1))),
-            high = (ptrdiff_t)ceil(fmin(at[j] + scratch_size, npos - 1)),
-            on = (ptrdiff_t)fmin(at[j], npos - 1);
+                        high = (ptrdiff_t)ceil(fmin(at[j] + scratch_size, npos - 1)),
+                        on = (ptrdiff_t)fmin(at[j], npos - 1);
         double most = 0, steep = 0;
         for (ptrdiff_t r = low; r <= high; r++) {
             double product = 0;
@@ -187,15 +188,15 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
                 product += (fabs(p->q[q + c]) + z->eq[q + c]) * fabs(table[r * D + c]);
             most = fmax(most, product);
             if (r == high) break;
-            const double step = dot(p->q + q, table + (r + 1) * D, D)
-                              - dot(p->q + q, table + r * D, D);
+            const double step =
+                dot(p->q + q, table + (r + 1) * D, D) - dot(p->q + q, table + r * D, D);
             steep = fmax(steep, fabs(step));
         }
         if (score && counts(p, h, j))
             of_head(p, score, h)[j] += pos_scale * (2 * most + steep * off[j]);
         if (!back) continue;
         const double dz = pos_scale * (counts(p, h, j) ? of_head(p, back, h)[j] : 0),
-            t = at[j] < npos - 1 ? at[j] - (double)on : 0;
+                     t = at[j] < npos - 1 ? at[j] - (double)on : 0;
         for (ptrdiff_t r = low; r <= high; r++) {
             double share = r == on ? 1 - t : r == on + 1 ? t : 0;
             share += off[j];
@@ -205,20 +206,20 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
             }
         }
         /* next to a whole position the slope of either side is correct */
-        dgate += dz * (2 * most + (high - low > 1 || at[j] + scratch_size >= npos - 1
-                                   ? 2 * steep / z->to->unit : 0));
+        dgate += dz
+               * (2 * most
+                  + (high - low > 1 || at[j] + scratch_size >= npos - 1 ? 2 * steep / z->to->unit
+                                                                        : 0));
         const double dlogit = gate_scale * dgate * slopes[j];
         for (int c = 0; c < D; c++) {
-            z->dq[q + c] += dlogit * (fabs(g[j * D + c]) + (eg ? eg[j * D + c] : 0))
-                          + z->to->least;
+            z->dq[q + c] += dlogit * (fabs(g[j * D + c]) + (eg ? eg[j * D + c] : 0)) + z->to->least;
             dg[j * D + c] += dlogit * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
         }
     }
 }
-const struct definition loci_define_cope = { .name = "cope",
-                                             .score = cope,
-                                             .score_backward = cope_backward,
-                                             .score_sizes = cope_sizes };
+const struct definition loci_define_cope = {
+    .name = "cope", .score = cope, .score_backward = cope_backward, .score_sizes = cope_sizes
+};
 
 /* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) ------------
  *
@@ -301,15 +302,19 @@ static void sba_value_backward(struct problem *p, int e, int h)
     }
 }
 const struct definition loci_define_sba = {
-    .name = "sba", .check = sba_check, .weights_of_row = sba, .weigh_backward = sba_backward,
-    .value = sba_value, .value_backward = sba_value_backward,
+    .name = "sba",
+    .check = sba_check,
+    .weights_of_row = sba,
+    .weigh_backward = sba_backward,
+    .value = sba_value,
+    .value_backward = sba_value_backward,
 };
 
 /* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------- */
 
 /* The numbers that all pairs of a call share. */
 struct cape {
-    int hidden, H, width;                /* width 2H, or H if no encoding adds anything */
+    int hidden, H, width; /* width 2H, or H if no encoding adds anything */
     bool add_bias;
     double leak;
     const double *w1, *b1, *w2, *b2;
@@ -317,10 +322,15 @@ struct cape {
 static struct cape cape_of(const struct problem *p, int e)
 {
     return (struct cape){
-        .hidden = (int)form(p, e, "w1")->shape[0], .H = p->H,
-        .width = (int)form(p, e, "w1")->shape[1], .add_bias = option(p, e, "add_bias", 1) == 1,
-        .leak = option(p, e, "leak", 0.01), .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"),
-        .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
+        .hidden = (int)form(p, e, "w1")->shape[0],
+        .H = p->H,
+        .width = (int)form(p, e, "w1")->shape[1],
+        .add_bias = option(p, e, "add_bias", 1) == 1,
+        .leak = option(p, e, "leak", 0.01),
+        .w1 = tensor(p, e, "w1"),
+        .b1 = tensor(p, e, "b1"),
+        .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"),
     };
 }
 /* Input x of the network at key j. */
@@ -343,8 +353,8 @@ static void cape(struct problem *p, int e)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         for (int h = 0; h < c.H; h++)
-            of_head(p, p->s, h)[j] = of_head(p, p->a, h)[j]
-                                   + (c.add_bias ? of_head(p, p->add, h)[j] : 0) + c.b2[h];
+            of_head(p, p->s, h)[j] =
+                of_head(p, p->a, h)[j] + (c.add_bias ? of_head(p, p->add, h)[j] : 0) + c.b2[h];
         for (int u = 0; u < c.hidden; u++) {
             double t = cape_unit(p, &c, u, j), g = t > 0 ? t : c.leak * t;
             for (int h = 0; h < c.H; h++) of_head(p, p->s, h)[j] += c.w2[h * c.hidden + u] * g;
@@ -381,6 +391,8 @@ static void cape_backward(struct problem *p, int e)
         }
     }
 }
-const struct definition loci_define_cape = { .name = "cape",
-                                             .mix = cape,
-                                             .mix_backward = cape_backward };
+const struct definition loci_define_cape = {
+    .name = "cape",
+    .mix = cape,
+    .mix_backward = cape_backward,
+};

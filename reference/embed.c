@@ -50,7 +50,10 @@ static void learned_backward(const struct problem *p, int e, int64_t pos, const 
     add_scaled(dtensor(p, e, "table") + pos * p->plan->model_dim, 1, dy, p->plan->model_dim);
 }
 const struct definition loci_define_learned = {
-    .name = "learned", .check = learned_check, .embed = learned, .embed_backward = learned_backward,
+    .name = "learned",
+    .check = learned_check,
+    .embed = learned,
+    .embed_backward = learned_backward,
 };
 
 /* ---- The position itself, as a part of the length, and in binary ----------------------------- */
@@ -86,9 +89,11 @@ static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
     (void)e;
     add_everywhere(p, (double)pos, y);
 }
-const struct definition loci_define_index = { .name = "index",
-                                              .check = index_check,
-                                              .embed = whole_index };
+const struct definition loci_define_index = {
+    .name = "index",
+    .check = index_check,
+    .embed = whole_index,
+};
 
 static loci_status normalised_check(const struct problem *p, int e, loci_error *error)
 {
@@ -98,9 +103,11 @@ static void normalised(const struct problem *p, int e, int64_t pos, double *y)
 {
     add_everywhere(p, (double)pos / (option(p, e, "length", 0) - 1), y);
 }
-const struct definition loci_define_normalised = { .name = "normalised",
-                                                   .check = normalised_check,
-                                                   .embed = normalised };
+const struct definition loci_define_normalised = {
+    .name = "normalised",
+    .check = normalised_check,
+    .embed = normalised,
+};
 
 static loci_status binary_check(const struct problem *p, int e, loci_error *error)
 {
@@ -114,9 +121,11 @@ static void binary(const struct problem *p, int e, int64_t pos, double *y)
     (void)e;
     for (int c = 0; c < p->plan->model_dim; c++, pos /= 2) y[c] += (double)(pos % 2);
 }
-const struct definition loci_define_binary = { .name = "binary",
-                                               .check = binary_check,
-                                               .embed = binary };
+const struct definition loci_define_binary = {
+    .name = "binary",
+    .check = binary_check,
+    .embed = binary,
+};
 
 /* ---- The addition ---------------------------------------------------------------------------- */
 

@@ -57,14 +57,16 @@ static bool sees(const struct problem *p, ptrdiff_t j)
 
 /* Scratch of one batch entry: f, f rotated, and their gradients, of
  * queries and keys; rows of dv. */
-struct scratch_size { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
+struct scratch_size {
+    double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g;
+};
 
 /* Lays out everything after the gradients of tensors; with base NULL it only measures.  dq and
  * dtq are adjacent, as are dk, dtk and dv: batch_entry() zeroes them at once. */
 static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
-    double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,  &r->dk,
+    double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,          &r->dk,
                         &r->dtk, &r->dv, &r->o,  &r->g,   &p->scratch[0], &p->scratch_size };
     const ptrdiff_t size[] = {
         q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_scratch(p)
@@ -115,7 +117,7 @@ static void batch_entry(struct problem *p, const struct scratch_size *r, const l
     const loci_view v = dense(c->v, p->Hkv, p->Lk, p->Dv), o = dense(c->o, p->H, p->Lq, p->Dv);
     features(p, LOCI_QUERY, c->q, p->H, p->Lq, r->q, r->tq);
     features(p, LOCI_KEY, c->k, p->Hkv, p->Lk, r->k, r->tk);
-    memset(r->dq, 0, (size_t)(2 * p->H * p->Lq * p->D) * sizeof(double));           /* dtq too */
+    memset(r->dq, 0, (size_t)(2 * p->H * p->Lq * p->D) * sizeof(double)); /* dtq too */
     /* dtk and dv too */
     memset(r->dk, 0, (size_t)(2 * p->Hkv * p->Lk * p->D + p->Hkv * p->Lk * p->Dv) * sizeof(double));
     for (int h = 0; h < p->H; h++)

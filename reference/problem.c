@@ -8,7 +8,7 @@ static const struct definition *const definitions[] = {
 #undef DEFINITION
 };
 
-const struct definition loci_define_nope = { .name = "nope" };     /* plain attention */
+const struct definition loci_define_nope = { .name = "nope" }; /* plain attention */
 
 /* The definition of an encoding by its name, or NULL. */
 static const struct definition *find(const char *name)
@@ -39,15 +39,22 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
                                 const void *const *tensors, const loci_call *call)
 {
     *p = (struct problem){
-        .plan = plan, .call = call, .tensors = tensors, .B = call->batch, .Lq = call->q_len,
-        .Lk = call->k_len, .H = plan->heads, .Hkv = plan->kv_heads, .Hk = plan->key_heads,
-        .D = plan->dim, .Dv = plan->value_dim,
+        .plan = plan,
+        .call = call,
+        .tensors = tensors,
+        .B = call->batch,
+        .Lq = call->q_len,
+        .Lk = call->k_len,
+        .H = plan->heads,
+        .Hkv = plan->kv_heads,
+        .Hk = plan->key_heads,
+        .D = plan->dim,
+        .Dv = plan->value_dim,
     };
     CHECK(call->error, plan->f64, LOCI_BAD_ARG,
           "the reference works in double: make the plan with dtype F64");
     CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG,
-          "batch %td, q_len %td and k_len %td cannot be negative",
-          p->B, p->Lq, p->Lk);
+          "batch %td, q_len %td and k_len %td cannot be negative", p->B, p->Lq, p->Lk);
     for (int t = 0; t < plan->tensors.n; t++)
         CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing",
               plan->tensors.list[t].name, plan->tensors.list[t].encoding);
@@ -67,8 +74,10 @@ static ptrdiff_t elements(const struct problem *p, const loci_tensor *t)
 {
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++)
-        n *= t->shape[i] == LOCI_DIM_BATCH ? p->B : t->shape[i] == LOCI_DIM_QUERIES ? p->Lq
-           : t->shape[i] == LOCI_DIM_KEYS ? p->Lk : t->shape[i];
+        n *= t->shape[i] == LOCI_DIM_BATCH   ? p->B
+           : t->shape[i] == LOCI_DIM_QUERIES ? p->Lq
+           : t->shape[i] == LOCI_DIM_KEYS    ? p->Lk
+                                             : t->shape[i];
     return n;
 }
 

@@ -19,9 +19,9 @@ struct problem {
     const void *const *tensors;
     const struct definition *def[MAX_ENCODINGS];
     ptrdiff_t B, Lq, Lk;
-    int H, Hkv, Hk, D, Dv;               /* Hk: heads of the rotated keys */
+    int H, Hkv, Hk, D, Dv; /* Hk: heads of the rotated keys */
     bool backward;
-    double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
+    double *dtensor[MAX_TENSORS]; /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
     /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv] */
@@ -31,19 +31,19 @@ struct problem {
     ptrdiff_t i;
     /* [Lk], of the current head; a mix has the same in all */
     bool *seen;
-    bool *sees;                          /* [H][Lk] */
+    bool *sees; /* [H][Lk] */
     /* [H][Lk], as are the next two lines: score() adds to these */
-    double *raw, *log_mul, *add, *before;      /* before: the sum that is added before a softcap */
+    double *raw, *log_mul, *add, *before; /* before: the sum that is added before a softcap */
     /* flat = mul scale (q.k + raw); a, the same or bent; s, the final score; w, the weight */
     double *flat, *a, *s, *w;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
-    double *lse, *rem, *dlse, *drem;     /* [H] */
-    double *o, *dout;                    /* [H][Dv] */
-    double *ae, *dae;                    /* [H][D] */
+    double *lse, *rem, *dlse, *drem; /* [H] */
+    double *o, *dout;                /* [H][Dv] */
+    double *ae, *dae;                /* [H][D] */
     /* as long as the largest of Lk, D, Dv and every extent of a tensor */
     double *scratch[3];
-    double *scratch_size;                        /* memory that the rotation asked for */
-    struct sizes *budget;                /* NULL: not wanted */
+    double *scratch_size; /* memory that the rotation asked for */
+    struct sizes *budget; /* NULL: not wanted */
 };
 
 /* An encoding, by the places where it enters attention; NULL elsewhere.  e is its number in the
@@ -54,10 +54,10 @@ struct definition {
     loci_status (*check)(const struct problem *, int e, loci_error *);
     /* One row of q or k: y from x; dx from dy. */
     void (*rotate)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
-                 const double *x, double *y);
+                   const double *x, double *y);
     void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
-                          const double *x, const double *dy, double *dx);
-    ptrdiff_t (*scratch_size)(const struct problem *, int e);    /* doubles to rotate a row */
+                            const double *x, const double *dy, double *dx);
+    ptrdiff_t (*scratch_size)(const struct problem *, int e); /* doubles to rotate a row */
     /* The rest of the rotation for a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
@@ -189,7 +189,7 @@ static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
         return keys ? keys - (c->q_starts[s + 1] - i) : i - c->q_starts[s];
     }
     if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
-    return p->Lk ? p->Lk - p->Lq + i : i;                /* stage EMBED: rows count from 0 */
+    return p->Lk ? p->Lk - p->Lq + i : i; /* stage EMBED: rows count from 0 */
 }
 static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
 {
@@ -268,8 +268,9 @@ static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 
 static inline loci_view dense(loci_view x, ptrdiff_t heads, ptrdiff_t rows, ptrdiff_t width)
 {
     if (x.batch || x.head || x.row) return x;
-    return (loci_view){ .data = x.data, .batch = heads * rows * width, .head = rows * width,
-                        .row = width };
+    return (loci_view){
+        .data = x.data, .batch = heads * rows * width, .head = rows * width, .row = width
+    };
 }
 static inline double *view_row(loci_view x, ptrdiff_t b, int h, ptrdiff_t i)
 {

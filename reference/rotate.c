@@ -10,7 +10,7 @@
 /* How an encoding rotates its pairs. */
 struct pairs {
     int count, offset, axes;
-    bool interleaved, single;            /* single: angles are products of floats, rounded */
+    bool interleaved, single; /* single: angles are products of floats, rounded */
     double factor;
     /* the tensor of the frequencies; if the plan has none, they follow a formula */
     const char *learned;
@@ -38,7 +38,7 @@ static int kv_of(const struct problem *p, loci_which which, int head)
 /* phi of pair t in a row.  With `single`, frequency, coordinate and product are rounded to
  * float, as in float32 code; cos and sin of the result are still exact. */
 static precise angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
-                         int head, ptrdiff_t row, int t)
+                     int head, ptrdiff_t row, int t)
 {
     const double *learned = tensor(p, e, r->learned);
     precise phi = 0;
@@ -54,7 +54,7 @@ static precise angle(const struct problem *p, int e, const struct pairs *r, loci
 
 /* Channels that are in no pair are copied. */
 static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
-                       int head, ptrdiff_t row, const double *x, double *y)
+                         int head, ptrdiff_t row, const double *x, double *y)
 {
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int t = 0; t < r->count; t++) {
@@ -67,8 +67,8 @@ static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, 
 }
 /* The inverse rotation, times the factor.  dphi sums over the axes by their coordinates. */
 static void rotate_pairs_backward(const struct problem *p, int e, const struct pairs *r,
-                                loci_which which, int head, ptrdiff_t row, const double *x,
-                                const double *dy, double *dx)
+                                  loci_which which, int head, ptrdiff_t row, const double *x,
+                                  const double *dy, double *dx)
 {
     double *dlearned = dtensor(p, e, r->learned);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
@@ -136,7 +136,7 @@ static bool is_given(const struct problem *p, int e, const char *name)
 }
 
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
-static const double full_circle = 6.283185307179586;     /* 2 pi */
+static const double full_circle = 6.283185307179586; /* 2 pi */
 
 /* The unscaled share of the frequency of pair t, from 1 to 0 between the pairs that make
  * beta_fast and beta_slow turns in the trained length. */
@@ -225,9 +225,14 @@ static double rope_factor(const struct problem *p, int e)
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0),
-        .axes = 1, .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
-        .single = option(p, e, "angles", 0) == 1, .learned = "freq", .number = one_axis,
+        .count = (int)option(p, e, "dim", p->D) / 2,
+        .offset = (int)option(p, e, "offset", 0),
+        .axes = 1,
+        .interleaved = option(p, e, "pairing", 0) == 1,
+        .factor = rope_factor(p, e),
+        .single = option(p, e, "angles", 0) == 1,
+        .learned = "freq",
+        .number = one_axis,
         .formula = rope_frequency,
     };
 }
@@ -293,7 +298,7 @@ static void xpos_backward(const struct problem *p, int e, loci_which which, int 
                           const double *x, const double *dy, double *dx)
 {
     struct pairs r = pairs_of_xpos(p, e);
-    double faded[1024];                  /* the widest head there is */
+    double faded[1024]; /* the widest head there is */
     memcpy(faded, dy, (size_t)p->D * sizeof *faded);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, faded);
     rotate_pairs_backward(p, e, &r, which, head, row, x, faded, dx);
@@ -304,7 +309,10 @@ static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x
 }
 
 const struct definition loci_define_xpos = {
-    .name = "xpos", .rotate = xpos, .rotate_backward = xpos_backward, .cached = fade_cached,
+    .name = "xpos",
+    .rotate = xpos,
+    .rotate_backward = xpos_backward,
+    .cached = fade_cached,
 };
 
 /* ---- rope2d ------------------------------------------------------------------------------------
@@ -327,8 +335,13 @@ static precise rope2d_frequency(const struct problem *p, int e, int n)
 static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = p->D / 2, .axes = 2, .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1,
-        .learned = "", .number = rope2d_number, .formula = rope2d_frequency,
+        .count = p->D / 2,
+        .axes = 2,
+        .interleaved = option(p, e, "pairing", 1) == 1,
+        .factor = 1,
+        .learned = "",
+        .number = rope2d_number,
+        .formula = rope2d_frequency,
     };
 }
 DEFINE_PAIRS(rope2d)
@@ -343,8 +356,11 @@ static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
 static struct pairs pairs_of_mixed(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = p->D / 2, .axes = (int)option(p, e, "axes", 2),
-        .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1, .learned = "freq",
+        .count = p->D / 2,
+        .axes = (int)option(p, e, "axes", 2),
+        .interleaved = option(p, e, "pairing", 1) == 1,
+        .factor = 1,
+        .learned = "freq",
         .number = mixed_number,
     };
 }
@@ -356,7 +372,11 @@ DEFINE_PAIRS(mixed)
  * sums of waves for t < sums, then 1 + i pad_sin. */
 
 /* One row's cos or sin: the number of waves, and sums of them. */
-struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
+struct fope {
+    const struct problem *p;
+    int e, all, waves, sums, kv;
+    double x;
+};
 
 /* Frequency l; 0 below the floor. */
 static precise fope_frequency(const struct fope *f, int l)
@@ -370,8 +390,11 @@ static precise fope_frequency(const struct fope *f, int l)
 static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
                            ptrdiff_t row)
 {
-    struct fope f = { .p = p, .e = e, .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
-                      .kv = kv_of(p, which, head), .x = coordinate(p, which, 0, row) };
+    struct fope f = { .p = p,
+                      .e = e,
+                      .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
+                      .kv = kv_of(p, which, head),
+                      .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
     f.waves = f.all;
     /* Frequencies fall, so zeros are at the end. */
@@ -463,7 +486,7 @@ static void fope_means(struct problem *p, int e, int kv, const double *x, const 
     for (int n = p->plan->first_tensor[e]; n < p->plan->first_tensor[e + 1]; n++) {
         const loci_tensor *f = &p->plan->tensors.list[n];
         const ptrdiff_t sums = f->shape[f->rank - 1], waves = f->shape[f->rank - 2],
-            first = table_of_head(f, kv);
+                        first = table_of_head(f, kv);
         for (ptrdiff_t t = 0; t < sums; t++) {
             double whole = 0;
             for (ptrdiff_t l = 0; l < waves; l++)
@@ -473,11 +496,13 @@ static void fope_means(struct problem *p, int e, int kv, const double *x, const 
         }
     }
 }
-const struct definition loci_define_fope = { .name = "fope",
-                                             .rotate = fope,
-                                             .rotate_backward = fope_backward,
-                                             .turn_sizes = fope_means,
-                                             .cancels = true };
+const struct definition loci_define_fope = {
+    .name = "fope",
+    .rotate = fope,
+    .rotate_backward = fope_backward,
+    .turn_sizes = fope_means,
+    .cancels = true,
+};
 
 /* ---- tape: rows rotate by states, by query head; ae = sum_j w_ij ek_j ------------------------ */
 
@@ -529,12 +554,15 @@ static void tape_value_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         of_head(p, p->dw, h)[j] += dot(dae, tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
-        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j],
-                   dae, p->D);
+        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae,
+                   p->D);
     }
 }
 const struct definition loci_define_tape = {
-    .name = "tape", .rotate = tape, .rotate_backward = tape_backward, .value = tape_value,
+    .name = "tape",
+    .rotate = tape,
+    .rotate_backward = tape_backward,
+    .value = tape_value,
     .value_backward = tape_value_backward,
 };
 

@@ -20,6 +20,8 @@ static void sink_backward(const struct problem *p, int e, int h, double dlogit)
 {
     dtensor(p, e, "logit")[h] += dlogit;
 }
-const struct definition loci_define_sink = { .name = "sink",
-                                             .sink = sink,
-                                             .sink_backward = sink_backward };
+const struct definition loci_define_sink = {
+    .name = "sink",
+    .sink = sink,
+    .sink_backward = sink_backward,
+};

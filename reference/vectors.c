@@ -42,8 +42,8 @@ static void shaw_value(struct problem *p, int e, int h)
     v += table_of_head(form(p, e, "v"), h);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j])
-            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j],
-                       v + shaw_row(p, e, j) * p->Dv, p->Dv);
+            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j], v + shaw_row(p, e, j) * p->Dv,
+                       p->Dv);
 }
 static void shaw_value_backward(struct problem *p, int e, int h)
 {
@@ -60,15 +60,21 @@ static void shaw_value_backward(struct problem *p, int e, int h)
 }
 
 const struct definition loci_define_shaw = {
-    .name = "shaw", .score = shaw, .score_backward = shaw_backward,
-    .value = shaw_value, .value_backward = shaw_value_backward,
+    .name = "shaw",
+    .score = shaw,
+    .score_backward = shaw_backward,
+    .value = shaw_value,
+    .value_backward = shaw_value_backward,
 };
 
 /* ---- xl ----------------------------------------------------------------------------------------
  *
  * raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
 
-struct xl { ptrdiff_t width; const double *w, *u, *v; };   /* of the head */
+struct xl {
+    ptrdiff_t width;
+    const double *w, *u, *v;
+}; /* of the head */
 
 static struct xl xl_of(const struct problem *p, int e, int h)
 {
@@ -121,9 +127,11 @@ static void xl_backward(struct problem *p, int e, int h)
             add_scaled(dw + c * x.width, g * (q[c] + x.v[c]), p->scratch[0], x.width);
     }
 }
-const struct definition loci_define_xl = { .name = "xl",
-                                           .score = xl,
-                                           .score_backward = xl_backward };
+const struct definition loci_define_xl = {
+    .name = "xl",
+    .score = xl,
+    .score_backward = xl_backward,
+};
 
 /* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij], or with p2c=ji k_j.Q[delta_ji] ----- */
 
@@ -181,6 +189,8 @@ static void deberta_backward(struct problem *p, int e, int h)
         }
     }
 }
-const struct definition loci_define_deberta = { .name = "deberta",
-                                                .score = deberta,
-                                                .score_backward = deberta_backward };
+const struct definition loci_define_deberta = {
+    .name = "deberta",
+    .score = deberta,
+    .score_backward = deberta_backward,
+};

@@ -39,21 +39,24 @@ static double probe(void)
         for (int i = 0; i < CHAINS; i++) x[i] = x[i] * a + a;
     const double time = seconds() - start;
     for (int i = 0; i < CHAINS; i++) sum += x[i];
-    __asm__ volatile("" : : "m"(sum));       /* keeps the loop */
+    __asm__ volatile("" : : "m"(sum)); /* keeps the loop */
     return 2.0 * CHAINS * STEPS * LANES / time;
 }
 
-struct problem { const char *dtype; int dim, heads; long len; };
+struct problem {
+    const char *dtype;
+    int dim, heads;
+    long len;
+};
 
 /* Options that are not given have no meaning here, or are defaults of loci. */
 static struct problem read_arguments(int argc, char **argv)
 {
     struct problem p = { .dtype = "f32" };
-    if (argc < 3 || strcmp(argv[2], "nope"))
-        {
-            fputs("ggml-serve knows nope alone\n", stderr);
-            exit(2);
-        }
+    if (argc < 3 || strcmp(argv[2], "nope")) {
+        fputs("ggml-serve knows nope alone\n", stderr);
+        exit(2);
+    }
     for (int i = 3; i < argc; i++) {
         const char *name = argv[i];
         if (!strcmp(name, "--serve")) continue;
@@ -63,13 +66,13 @@ static struct problem read_arguments(int argc, char **argv)
         else if (!strcmp(name, "--len")) p.len = atol(value);
         else if (!strcmp(name, "--dtype")) p.dtype = value;
         else if ((!strcmp(name, "--pass") && strcmp(value, "forward"))
-                 || ((!strcmp(name, "--batch") || !strcmp(name, "--threads")) && atoi(value) != 1))
-            {
-                fprintf(stderr,
+                 || ((!strcmp(name, "--batch") || !strcmp(name, "--threads"))
+                     && atoi(value) != 1)) {
+            fprintf(stderr,
                     "ggml-serve makes forward passes of one batch and one thread, not %s %s\n",
                     name, value);
-                exit(2);
-            }
+            exit(2);
+        }
     }
     return p;
 }
@@ -98,8 +101,7 @@ static struct ggml_cgraph *make_graph(const struct problem *p)
     for (long i = 0; i < p->len; i++)
         for (long j = 0; j < p->len; j++)
             ((ggml_fp16_t *)m->data)[i * p->len + j] = ggml_fp32_to_fp16(j <= i ? 0 : -INFINITY);
-    struct ggml_tensor *o =
-        ggml_flash_attn_ext(c, q, k, v, m, 1 / sqrtf((float)p->dim), 0, 0);
+    struct ggml_tensor *o = ggml_flash_attn_ext(c, q, k, v, m, 1 / sqrtf((float)p->dim), 0, 0);
     ggml_flash_attn_ext_set_prec(o, GGML_PREC_F32);
     struct ggml_cgraph *graph = ggml_new_graph(c);
     ggml_build_forward_expand(graph, o);

@@ -39,7 +39,7 @@ typedef struct {
     /* Numbers from one [heads][dim][inner] to the next; 0 = dense. */
     ptrdiff_t stride;
 } loci_channels;
-#define LOCI_CHANNELS(...) { .size = sizeof(loci_channels), __VA_ARGS__ }
+#define LOCI_CHANNELS(...) LOCI_SIZED(loci_channels, __VA_ARGS__)
 /* y may be x; otherwise they must not overlap.  error may be NULL. */
 LOCI_API loci_status loci_convert_channels(const loci_channels *, loci_pairing from,
                                            loci_pairing to, const void *x, void *y,
@@ -72,7 +72,7 @@ typedef struct {
     /* Outputs.  NULL = not written. */
     void *cos, *sin;
 } loci_rope_table;
-#define LOCI_ROPE_TABLE(...) { .size = sizeof(loci_rope_table), __VA_ARGS__ }
+#define LOCI_ROPE_TABLE(...) LOCI_SIZED(loci_rope_table, __VA_ARGS__)
 /* The text of the plan has one rope.  tensors are those of loci_prepare(), NULL if the plan has
  * none. */
 LOCI_API loci_status loci_export_rope(const loci_plan *, const void *const *tensors,

@@ -31,8 +31,8 @@ typedef struct loci_model loci_model;
 LOCI_API loci_status loci_model_open(loci_model **model, const char *path, loci_error *);
 LOCI_API loci_status loci_model_parse(loci_model **model, const void *bytes, size_t size,
                                       loci_error *);
-LOCI_API void        loci_model_close(loci_model *);
-LOCI_API int         loci_model_layers(const loci_model *);
+LOCI_API void loci_model_close(loci_model *);
+LOCI_API int loci_model_layers(const loci_model *);
 /* The family as the file names it, such as "llama". */
 LOCI_API const char *loci_model_type(const loci_model *);
 
@@ -94,7 +94,7 @@ typedef struct {
  * does nothing. */
 LOCI_API loci_status loci_model_rope(const loci_model *, int layer, double length, loci_rope *,
                                      loci_error *);
-LOCI_API void        loci_rope_free(loci_rope *);
+LOCI_API void loci_rope_free(loci_rope *);
 
 #ifdef __cplusplus
 }

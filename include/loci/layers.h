@@ -42,7 +42,7 @@ typedef struct {
     /* Receives the sentence of a failed call, or NULL. */
     loci_error *error;
 } loci_layer;
-#define LOCI_LAYER(...) { .size = sizeof(loci_layer), __VA_ARGS__ }
+#define LOCI_LAYER(...) LOCI_SIZED(loci_layer, __VA_ARGS__)
 
 /* y = w x / sqrt(mean(x^2) + eps) over the width of each row.  weight is [heads][width], NULL =
  * ones.  FoX (Pro) has eps 1e-5 for q and k, and 1e-6 for its output. */

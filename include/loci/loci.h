@@ -108,12 +108,18 @@ extern "C" {
 #define LOCI_API __attribute__((visibility("default")))
 #endif
 
+/* The initialiser of a struct that begins with its size. */
+#define LOCI_SIZED(type, ...) \
+    { \
+        .size = sizeof(type), __VA_ARGS__ \
+    }
+
 /* ---- Version and errors ---------------------------------------------------------------------- */
 
 /* 10000 major + 100 minor + patch */
 #define LOCI_VERSION 300
 /* The version of the library that runs. */
-LOCI_API int         loci_version(void);
+LOCI_API int loci_version(void);
 LOCI_API const char *loci_version_text(void);
 
 typedef enum {
@@ -126,7 +132,10 @@ typedef enum {
     LOCI_TRANSPORT
 } loci_status;
 /* text is one sentence: what was wrong and what would be right. */
-typedef struct { loci_status status; char text[512]; } loci_error;
+typedef struct {
+    loci_status status;
+    char text[512];
+} loci_error;
 
 /* No key on that side of a window, see loci_desc.  loci_cache_length(): no such entry. */
 #define LOCI_NONE (-1)
@@ -187,7 +196,7 @@ typedef struct {
     const loci_tensor *tensors;
     int tensor_count;
 } loci_desc;
-#define LOCI_DESC(...) { .size = sizeof(loci_desc), __VA_ARGS__ }
+#define LOCI_DESC(...) LOCI_SIZED(loci_desc, __VA_ARGS__)
 
 /* The window_left of a model that counts keys, such as sliding_window in a config.json: `keys`
  * includes the row's own key, and 0 means all keys.  With `full` it is the window_right too.  A
@@ -201,11 +210,11 @@ typedef struct loci_plan loci_plan;
 
 /* Parses and validates the description.  On failure *plan is NULL. */
 LOCI_API loci_status loci_plan_create(loci_plan **plan, const loci_desc *, loci_error *);
-LOCI_API void        loci_plan_destroy(loci_plan *);
+LOCI_API void loci_plan_destroy(loci_plan *);
 /* The encoding with all options, the scale and the instruction set, for logs. */
 LOCI_API const char *loci_plan_text(const loci_plan *);
 /* Coordinates per position in q_coord and k_coord.  1: positions are enough. */
-LOCI_API int         loci_axes(const loci_plan *);
+LOCI_API int loci_axes(const loci_plan *);
 
 /* Radians per position of each pair of rope or mrope, after scaling; *factor is the
  * attention_factor.  Returns the number of pairs and fills at most `room` of the list.  Returns 0
@@ -217,15 +226,15 @@ LOCI_API int loci_frequencies(const loci_plan *, double *list, int room, double 
 /* The tensors of a plan.  Every `tensors` and `dtensors` below is a list of pointers in this
  * order.  Their numbers are double if dtype is F64, else float; so are lse, rem and ae.  Returns
  * the number of tensors and fills at most `room` of the list. */
-LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
+LOCI_API int loci_tensors(const loci_plan *, loci_tensor *list, int room);
 /* Fills tensor `which` with its initial values, as its paper defines them. */
 LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);
 /* What a layer makes an input of; LOCI_SOURCE_OTHER for tensors that are no input. */
 typedef enum {
-    LOCI_SOURCE_OTHER,                   /* the encoding's page says what */
-    LOCI_SOURCE_LOG_GATE,                /* log sigmoid of a number per head and key */
-    LOCI_SOURCE_KEYS,                    /* a projection of its own, in the shape of keys */
-    LOCI_SOURCE_STATES                   /* states that go from layer to layer */
+    LOCI_SOURCE_OTHER,    /* the encoding's page says what */
+    LOCI_SOURCE_LOG_GATE, /* log sigmoid of a number per head and key */
+    LOCI_SOURCE_KEYS,     /* a projection of its own, in the shape of keys */
+    LOCI_SOURCE_STATES    /* states that go from layer to layer */
 } loci_source;
 LOCI_API loci_source loci_tensor_source(const loci_plan *, int which);
 /* The least value that training keeps a learned tensor at, by clamping after each step;
@@ -235,7 +244,7 @@ LOCI_API double loci_tensor_low(const loci_plan *, int which);
 /* Tables are what learned and fixed tensors become before a call.  Prepare them once, and again
  * after a tensor changes.  max_distance is an upper bound of |pos_q - pos_k| in later calls. */
 /* Bytes of `tables`; 0 if they would be too large. */
-LOCI_API size_t      loci_tables_size(const loci_plan *, ptrdiff_t max_distance);
+LOCI_API size_t loci_tables_size(const loci_plan *, ptrdiff_t max_distance);
 LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance,
                                   const void *const *tensors, void *tables);
 
@@ -247,16 +256,16 @@ typedef struct {
      * that has started must be able to continue: others may wait for it. */
     void (*run)(void *user, int n, void (*job)(void *arg, int index), void *arg);
     /* Called before each work item; not 0 cancels the call.  NULL = never. */
-    int  (*cancelled)(void *user);
+    int (*cancelled)(void *user);
     void *user;
     /* The largest number of jobs that run at the same time. */
-    int   threads;
+    int threads;
 } loci_host;
 /* Creates a host with its own threads.  On failure it leaves no thread and does not change *host;
  * the status is LOCI_NO_MEMORY if memory or a thread is missing.  A library built with
  * LOCI_THREADS=OFF supports one thread only, and returns LOCI_UNSUPPORTED for more. */
 LOCI_API loci_status loci_pool_create(loci_host *, int threads);
-LOCI_API void        loci_pool_destroy(loci_host *);
+LOCI_API void loci_pool_destroy(loci_host *);
 /* loci_prepare() on the threads of a host, with an error sentence.  It cannot be cancelled.  The
  * host and the error may be NULL.  The tables have the same bits. */
 LOCI_API loci_status loci_prepare_on(const loci_host *, const loci_plan *, ptrdiff_t max_distance,
@@ -273,12 +282,18 @@ LOCI_API loci_status loci_prepare_on(const loci_host *, const loci_plan *, ptrdi
  * All strides 0 = dense.  A stride of an input may be LOCI_BROADCAST: each step reads the same
  * numbers.  A stride of 0 means the same unless all three are 0.  If you pass on the strides of
  * another library, replace each 0 by LOCI_BROADCAST, because { x, 0, 0, 0 } means dense. */
-typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
+typedef struct {
+    void *data;
+    ptrdiff_t batch, head, row;
+} loci_view;
 
 /* Keys and values in pages of `length` keys: key j of batch entry b is row j % length of page
  * table[b * entry + j / length].  The batch strides of the views k and v are then the strides from
  * page to page. */
-typedef struct { const int32_t *table; ptrdiff_t length, entry; } loci_pages;
+typedef struct {
+    const int32_t *table;
+    ptrdiff_t length, entry;
+} loci_pages;
 
 /* A mask has an element for each pair of a row and a key.
  *
@@ -343,7 +358,7 @@ typedef struct {
     loci_mask mask_kind;
     loci_view mask;
 } loci_call;
-#define LOCI_CALL(...) { .size = sizeof(loci_call), __VA_ARGS__ }
+#define LOCI_CALL(...) LOCI_SIZED(loci_call, __VA_ARGS__)
 
 /* Bytes of `work`, 0 if the call is invalid.  backward 0: for every pass but the backward ones; 1:
  * for all passes.  The size depends on the shapes, on the sequences, on host->threads and on which
@@ -382,7 +397,7 @@ typedef struct {
      * the mask repeats numbers by LOCI_BROADCAST, add up their gradients. */
     loci_view dmask;
 } loci_grad;
-#define LOCI_GRAD(...) { .size = sizeof(loci_grad), __VA_ARGS__ }
+#define LOCI_GRAD(...) LOCI_SIZED(loci_grad, __VA_ARGS__)
 
 /* The call is that of the forward pass.  Its o and lse are read (sba: rem), with dae also its
  * ae.  The workspace is one of loci_workspace() with backward = 1. */
@@ -436,7 +451,7 @@ LOCI_API loci_status loci_embed_backward(const loci_plan *, const void *tables, 
  * Rows and states have the same bits in one call, in chunks and token by token.  Gradients are
  * those of a call without states. */
 /* Bytes of a state, 0 if the plan or the batch is invalid. */
-LOCI_API size_t      loci_linear_state(const loci_plan *, ptrdiff_t batch);
+LOCI_API size_t loci_linear_state(const loci_plan *, ptrdiff_t batch);
 LOCI_API loci_status loci_linear_forward(const loci_plan *, const void *tables, void *work,
                                          const loci_call *, const void *before, void *after);
 LOCI_API loci_status loci_linear_backward(const loci_plan *, const void *tables, void *work,

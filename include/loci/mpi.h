@@ -44,7 +44,7 @@ LOCI_API void loci_mpi_destroy(loci_transport *);
  * initialises MPI unless it is initialised, and uses all ranks of MPI_COMM_WORLD.
  * loci_mpi_finish() ends both. */
 LOCI_API loci_status loci_mpi_world(loci_transport *, double seconds, loci_error *);
-LOCI_API void        loci_mpi_finish(loci_transport *);
+LOCI_API void loci_mpi_finish(loci_transport *);
 
 #ifdef __cplusplus
 }

@@ -51,10 +51,13 @@ typedef struct {
     void *user;
 } loci_transport;
 /* The macro of loci_transport; LOCI_TRANSPORT is a status. */
-#define LOCI_TRANSPORT_INIT(...) { .size = sizeof(loci_transport), __VA_ARGS__ }
+#define LOCI_TRANSPORT_INIT(...) LOCI_SIZED(loci_transport, __VA_ARGS__)
 
 /* Rank `rank` owns rows, or keys, first .. first + count - 1. */
-typedef struct { int64_t first, count; int rank; } loci_share;
+typedef struct {
+    int64_t first, count;
+    int rank;
+} loci_share;
 
 /* Divides the rows of a sequence among ranks, in equal pieces:
  *
@@ -80,7 +83,7 @@ typedef struct {
     /* Bytes of keys, values, and what belongs to them. */
     uint64_t sent, received;
 } loci_parallel_report;
-#define LOCI_PARALLEL_REPORT(...) { .size = sizeof(loci_parallel_report), __VA_ARGS__ }
+#define LOCI_PARALLEL_REPORT(...) LOCI_SIZED(loci_parallel_report, __VA_ARGS__)
 
 typedef struct {
     /* sizeof(loci_parallel) */
@@ -100,7 +103,7 @@ typedef struct {
     /* Output, or NULL. */
     loci_parallel_report *report;
 } loci_parallel;
-#define LOCI_PARALLEL(...) { .size = sizeof(loci_parallel), __VA_ARGS__ }
+#define LOCI_PARALLEL(...) LOCI_SIZED(loci_parallel, __VA_ARGS__)
 
 /* A call describes what this rank owns: q_len rows and k_len keys, those of its shares in order,
  * in each batch entry; and their o, lse, rem, ae, positions, coordinates and INPUT tensors.
@@ -123,8 +126,8 @@ typedef struct {
  * Gradients of LEARNED and FIXED tensors are complete and equal on every rank: do not add them up.
  * All ranks must ask for the same gradients.  Shares of rows must start at multiples of 1024 (those
  * of loci_share_out() do if there are enough rows), and shares of keys at multiples of 64. */
-LOCI_API size_t      loci_parallel_workspace(const loci_plan *, const loci_call *,
-                                             const loci_parallel *, int backward);
+LOCI_API size_t loci_parallel_workspace(const loci_plan *, const loci_call *, const loci_parallel *,
+                                        int backward);
 LOCI_API loci_status loci_parallel_forward(const loci_plan *, const void *tables, void *work,
                                            const loci_call *, const loci_parallel *);
 LOCI_API loci_status loci_parallel_backward(const loci_plan *, const void *tables, void *work,
@@ -140,8 +143,8 @@ LOCI_API loci_status loci_parallel_backward(const loci_plan *, const void *table
  * The size of loci_parallel_decode_workspace() is enough for calls with fewer batch entries, rows,
  * keys (of the rank and of all ranks) or threads.  For a generation, ask with the largest q_len and
  * with the shares that have the largest number of keys. */
-LOCI_API size_t      loci_parallel_decode_workspace(const loci_plan *, const loci_call *,
-                                                    const loci_parallel *);
+LOCI_API size_t loci_parallel_decode_workspace(const loci_plan *, const loci_call *,
+                                               const loci_parallel *);
 LOCI_API loci_status loci_parallel_decode(const loci_plan *, const void *tables, void *work,
                                           const loci_call *, const loci_parallel *);
 

@@ -33,8 +33,8 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     list[columns++].trained = true;
     for (int i = 0; i < 4; i++) {
         n = digits[i] > n ? digits[i] : n + 1;
-        list[columns] = lab_column_of((double)n / most, tokens(n), COUNT, LAB_EXACT, "%d digits",
-                                      n);
+        list[columns] =
+            lab_column_of((double)n / most, tokens(n), COUNT, LAB_EXACT, "%d digits", n);
         list[columns++].value[0] = n;
     }
     return columns;
@@ -79,16 +79,22 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
 
 static void show(const struct lab_problem *p, int32_t token, char text[16])
 {
-    static const char *const names[TOKENS] = { "BOS", "0", "1", "2", "3", "4", "5", "6", "7",
-                                               "8", "9", "+", "=", "EOS" };
+    static const char *const names[TOKENS] = { "BOS", "0", "1", "2", "3", "4", "5",
+                                               "6",   "7", "8", "9", "+", "=", "EOS" };
     (void)p;
     snprintf(text, 16, "%s", names[token]);
 }
 
 const struct lab_task lab_task_add = {
-    .name = "add", .brief = "sums, the least significant digit first",
+    .name = "add",
+    .brief = "sums, the least significant digit first",
     .scored = "the sum and its end",
     .options = { [DIGITS] = { "digits", 8, 4, MOST, true, "of the longest number in training" } },
-    .learned = 0.9, .chance = 0.1, .vocabulary = vocabulary, .longest = longest,
-    .columns = columns, .draw = draw, .show = show,
+    .learned = 0.9,
+    .chance = 0.1,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };

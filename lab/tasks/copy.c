@@ -10,7 +10,7 @@
 #include "lab/draw.h"
 
 enum { SYMBOLS, MOST };
-enum { SEP = 1, FIRST, ENDS = 1 };       /* symbols from FIRST on; copy1 has EOS after them */
+enum { SEP = 1, FIRST, ENDS = 1 }; /* symbols from FIRST on; copy1 has EOS after them */
 
 extern const struct lab_task lab_task_copy1, lab_task_reverse;
 static bool one(const struct lab_problem *p) { return p->task == &lab_task_copy1; }
@@ -45,8 +45,7 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     int32_t *string = token + 1, *copy = target + n + 1;
     token[0] = LAB_BOS;
     token[n + 1] = SEP;
-    for (int i = 0; i < n; i++)
-        string[i] = one(p) && i ? string[0] : FIRST + lab_pick(&d, symbols);
+    for (int i = 0; i < n; i++) string[i] = one(p) && i ? string[0] : FIRST + lab_pick(&d, symbols);
     for (int i = 0; i <= n; i++) target[i] = LAB_NOT_ASKED;
     for (int i = 0; i < n; i++) copy[i] = string[reversed(p) ? n - 1 - i : i];
     if (one(p)) copy[n] = FIRST + symbols;
@@ -64,21 +63,55 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 }
 
 #define STRINGS \
-    { [SYMBOLS] = { "symbols", 32, 2, 4096, true, "different symbols" }, \
-      [MOST] = { "most", 20, 4, 100000, true, "the longest string in training" } }
+    { \
+        [SYMBOLS] = { "symbols", 32, 2, 4096, true, "different symbols" }, [MOST] = { \
+            "most", \
+            20, \
+            4, \
+            100000, \
+            true, \
+            "the longest string in training" \
+        } \
+    }
 
 const struct lab_task lab_task_copy = {
-    .name = "copy", .brief = "a string again", .scored = "the copy", .options = STRINGS,
-    .learned = 0.9, .chance = 1.0 / 32, .vocabulary = vocabulary, .longest = longest,
-    .columns = columns, .draw = draw, .show = show,
+    .name = "copy",
+    .brief = "a string again",
+    .scored = "the copy",
+    .options = STRINGS,
+    .learned = 0.9,
+    .chance = 1.0 / 32,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };
 const struct lab_task lab_task_copy1 = {
-    .name = "copy1", .brief = "one symbol as often again", .scored = "the copy and its end",
-    .options = STRINGS, .extended = true, .learned = 0.9, .chance = 1.0 / 33,
-    .vocabulary = vocabulary, .longest = longest, .columns = columns, .draw = draw, .show = show,
+    .name = "copy1",
+    .brief = "one symbol as often again",
+    .scored = "the copy and its end",
+    .options = STRINGS,
+    .extended = true,
+    .learned = 0.9,
+    .chance = 1.0 / 33,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };
 const struct lab_task lab_task_reverse = {
-    .name = "reverse", .brief = "a string backwards", .scored = "the reversed string",
-    .options = STRINGS, .extended = true, .learned = 0.9, .chance = 1.0 / 32,
-    .vocabulary = vocabulary, .longest = longest, .columns = columns, .draw = draw, .show = show,
+    .name = "reverse",
+    .brief = "a string backwards",
+    .scored = "the reversed string",
+    .options = STRINGS,
+    .extended = true,
+    .learned = 0.9,
+    .chance = 1.0 / 32,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };

@@ -24,8 +24,10 @@ static bool check(const struct lab_problem *p, loci_error *e)
     const int need = 4 * shortest(variables(p));
     if (!lab_check_length(p, e)) return false;
     return p->length > need - 4
-        || lab_refuse(e, "count: length %d must be at least %d with %d variables, as a quarter of "
-                      "it sets them all and prints one", p->length, need - 3, variables(p));
+        || lab_refuse(e,
+                      "count: length %d must be at least %d with %d variables, as a quarter of "
+                      "it sets them all and prints one",
+                      p->length, need - 3, variables(p));
 }
 
 static int vocabulary(const struct lab_problem *p) { return FIRST + variables(p); }

@@ -29,11 +29,11 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     static const int count[3][3] = { { 128, 64, 64 }, { 256, 128, 88 }, { 64, 64, 64 } };
     int n = 0;
     for (int i = 0; i < 3; i++) {
-        if (i > 0 && ignore[i] == ignore[0]) continue;       /* equal to the trained value */
+        if (i > 0 && ignore[i] == ignore[0]) continue; /* equal to the trained value */
         for (int t = 0; t < 3; t++) {
-            list[n] = lab_column_of(times[t], longest(p) * times[t], count[i][t], LAB_ACCURACY,
-                                    times[t] > 1 ? "%.9g at %dL" : "%.9g at L", ignore[i],
-                                    times[t]);
+            list[n] =
+                lab_column_of(times[t], longest(p) * times[t], count[i][t], LAB_ACCURACY,
+                              times[t] > 1 ? "%.9g at %dL" : "%.9g at L", ignore[i], times[t]);
             list[n].trained = i == 0 && t == 0;
             list[n++].value[0] = ignore[i];
         }
@@ -76,9 +76,16 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 }
 
 const struct lab_task lab_task_flipflop = {
-    .name = "flipflop", .brief = "one bit of memory: written, read, and noise between",
+    .name = "flipflop",
+    .brief = "one bit of memory: written, read, and noise between",
     .scored = "bits that are read",
     .options = { [P_IGNORE] = { "p_ignore", 0.8, 0, 1, false, "share of noise in training" } },
-    .learned = 0.99, .chance = 0.5, .check = lab_check_length, .vocabulary = vocabulary,
-    .longest = longest, .columns = columns, .draw = draw, .show = show,
+    .learned = 0.99,
+    .chance = 0.5,
+    .check = lab_check_length,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };

@@ -51,9 +51,16 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 }
 
 const struct lab_task lab_task_parity = {
-    .name = "parity", .brief = "is the number of ones odd? a control that nothing extrapolates",
+    .name = "parity",
+    .brief = "is the number of ones odd? a control that nothing extrapolates",
     .scored = "one bit",
     .options = { [MOST] = { "most", 20, 4, 100000, true, "bits in training at most" } },
-    .extended = true, .learned = 0.99, .chance = 0.5, .vocabulary = vocabulary,
-    .longest = longest, .columns = columns, .draw = draw, .show = show,
+    .extended = true,
+    .learned = 0.99,
+    .chance = 0.5,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };

@@ -11,16 +11,22 @@
 
 enum { DIGITS = 5, DEPTHS = 11, PER_DEPTH = 18, LONGEST = 8 };
 static const char marks[] = "#k=?0123456789";
-enum { MARKS = sizeof marks - 1, KEY = 3 + DIGITS + 1, QUESTION = 3, BESIDE = 1 + KEY + QUESTION
-       + DIGITS - 1 };
+enum {
+    MARKS = sizeof marks - 1,
+    KEY = 3 + DIGITS + 1,
+    QUESTION = 3,
+    BESIDE = 1 + KEY + QUESTION + DIGITS - 1
+};
 enum { LEAST = 2 * BESIDE };
 
 static bool check(const struct lab_problem *p, loci_error *e)
 {
     if (!lab_check_corpus(p, (ptrdiff_t)LONGEST * p->length, e)) return false;
     return p->length >= LEAST
-        || lab_refuse(e, "passkey: length %d must be at least %d, as the key and the question take "
-                      "%d", p->length, LEAST, BESIDE);
+        || lab_refuse(e,
+                      "passkey: length %d must be at least %d, as the key and the question take "
+                      "%d",
+                      p->length, LEAST, BESIDE);
 }
 
 /* Tokens of the marks.  Marks that occur in the corpus use its tokens, the others get new ones.
@@ -48,8 +54,8 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
 {
     int n = 0;
     for (int k = 1; k <= LONGEST; k *= 2, n++) {
-        list[n] = lab_column_of(k, k * p->length, DEPTHS * PER_DEPTH, LAB_EXACT,
-                                k > 1 ? "%dL" : "L", k);
+        list[n] =
+            lab_column_of(k, k * p->length, DEPTHS * PER_DEPTH, LAB_EXACT, k > 1 ? "%dL" : "L", k);
         list[n].trained = k == 1;
     }
     return n;
@@ -68,10 +74,10 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     const struct lab_corpus *text = p->corpus;
     const int n = c ? c->length : p->length, words = n - BESIDE;
     const ptrdiff_t first = c ? text->train : 0, end = c ? text->count : text->train;
-    const int32_t *from = text->token + first
-                        + (ptrdiff_t)(lab_next(&d) * (double)(end - first - words + 1));
-    const int depth = c ? (int)((int64_t)words * (row % DEPTHS) / (DEPTHS - 1))
-                        : lab_between(&d, 0, words);
+    const int32_t *from =
+        text->token + first + (ptrdiff_t)(lab_next(&d) * (double)(end - first - words + 1));
+    const int depth =
+        c ? (int)((int64_t)words * (row % DEPTHS) / (DEPTHS - 1)) : lab_between(&d, 0, words);
     int32_t mark[MARKS], *at = token;
     char digits[DIGITS + 1] = { 0 };
     find_marks(text, mark);
@@ -102,8 +108,17 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 }
 
 const struct lab_task lab_task_passkey = {
-    .name = "passkey", .brief = "five digits that lie somewhere in a text",
-    .scored = "the five digits", .extended = true, .corpus = true, .learned = 0.9, .chance = 0.1,
-    .check = check, .vocabulary = vocabulary, .longest = longest, .columns = columns, .draw = draw,
+    .name = "passkey",
+    .brief = "five digits that lie somewhere in a text",
+    .scored = "the five digits",
+    .extended = true,
+    .corpus = true,
+    .learned = 0.9,
+    .chance = 0.1,
+    .check = check,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
     .show = show,
 };

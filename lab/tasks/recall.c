@@ -18,7 +18,7 @@
 #include "lab/draw.h"
 
 enum { KEYS, VALUES, FORM };
-enum { MOST = 256 };                     /* keys in use at most, of a pool of twice that */
+enum { MOST = 256 }; /* keys in use at most, of a pool of twice that */
 
 static int keys(const struct lab_problem *p) { return (int)p->option[KEYS]; }
 static int32_t value(const struct lab_problem *p, struct lab_draws *d)
@@ -60,7 +60,10 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
 }
 
 /* The first `use` of a shuffled pool. last[] is by key: its value, or 0. */
-struct state { int use; int32_t key[2 * MOST], last[2 * MOST + 1]; };
+struct state {
+    int use;
+    int32_t key[2 * MOST], last[2 * MOST + 1];
+};
 static void begin(struct state *s, const struct lab_problem *p, struct lab_draws *d, int use)
 {
     const int pool = 2 * keys(p);

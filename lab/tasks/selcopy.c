@@ -22,8 +22,14 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
 {
     enum { COUNT = 256 };
     const int m = (int)p->option[BLANKS];
-    const struct { const char *name; int blanks; } kinds[] = {
-        { "as trained", m }, { "dense", m / 2 }, { "sparse", 2 * m }, { "long", 7 * m },
+    const struct {
+        const char *name;
+        int blanks;
+    } kinds[] = {
+        { "as trained", m },
+        { "dense", m / 2 },
+        { "sparse", 2 * m },
+        { "long", 7 * m },
     };
     int n = 0;
     for (; n < 4; n++) {

@@ -25,8 +25,8 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     int n = 0;
     for (int k = 1; k <= LONGEST; k *= 2) {
         const int windows = LONGEST / k;
-        list[n] = lab_column_of(k, k * p->length, STRETCHES * windows, LAB_LOSS,
-                                k > 1 ? "%dL" : "L", k);
+        list[n] =
+            lab_column_of(k, k * p->length, STRETCHES * windows, LAB_LOSS, k > 1 ? "%dL" : "L", k);
         list[n].trained = k == 1;
         list[n++].value[0] = windows;
     }
@@ -68,7 +68,16 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 }
 
 const struct lab_task lab_task_text = {
-    .name = "text", .brief = "the next byte of a text", .scored = "every byte", .corpus = true,
-    .learned = 0.75, .chance = -1, .check = check, .vocabulary = vocabulary, .longest = longest,
-    .columns = columns, .draw = draw, .show = show,
+    .name = "text",
+    .brief = "the next byte of a text",
+    .scored = "every byte",
+    .corpus = true,
+    .learned = 0.75,
+    .chance = -1,
+    .check = check,
+    .vocabulary = vocabulary,
+    .longest = longest,
+    .columns = columns,
+    .draw = draw,
+    .show = show,
 };

@@ -22,9 +22,9 @@ int clock_gettime(clockid_t id, struct timespec *t)
     return 0;
 }
 
-static const struct { int read, passed; } list[] = {
-    { 1000, 0 }, { 1003, 3 }, { 50, 3 }, { 51, 4 }, { 10, 4 }, { 30, 24 }, { 30, 24 }
-};
+static const struct {
+    int read, passed;
+} list[] = { { 1000, 0 }, { 1003, 3 }, { 50, 3 }, { 51, 4 }, { 10, 4 }, { 30, 24 }, { 30, 24 } };
 static void *read_elsewhere(void *seconds)
 {
     *(double *)seconds = lab_seconds();
@@ -53,7 +53,8 @@ static int step_of(int fd)
     long pid;
     int step = -1;
     if (pread(fd, line, sizeof line - 1, 0) < 1
-        || sscanf(line, "%63s %ld %d", host, &pid, &step) != 3) return -1;
+        || sscanf(line, "%63s %ld %d", host, &pid, &step) != 3)
+        return -1;
     return step;
 }
 static void claims_go_on(void)
@@ -67,7 +68,7 @@ static void claims_go_on(void)
     clock_seconds = 5001;
     lab_claim_tell(&c, 2, 100, 0.5);
     CHECK_THAT(step_of(c.fd) == 1, "no more than every two seconds");
-    clock_seconds = 100;                 /* 4901 seconds back */
+    clock_seconds = 100; /* 4901 seconds back */
     lab_claim_tell(&c, 3, 100, 0.5);
     clock_seconds = 103;
     lab_claim_tell(&c, 4, 100, 0.5);

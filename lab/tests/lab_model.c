@@ -121,8 +121,7 @@ static void check_gradients(const char *arm, int kv_heads)
         }
         memcpy(w + t[i].at, old, (size_t)count * sizeof *old);
         CHECK_THAT(nothing, "%s: %s: a gradient behind the columns", arm, t[i].name);
-        CHECK_CLOSE(slope, slopes, 2e-8 + 1e-6 * fabs(slope), "%s: %s", arm,
-                    t[i].name);
+        CHECK_CLOSE(slope, slopes, 2e-8 + 1e-6 * fabs(slope), "%s: %s", arm, t[i].name);
         /* Every learned tensor has an effect, except for states that no later layer reads, keys of
          * a row alone and the like. */
         CHECK_THAT(size > 0 || strstr(t[i].name, "layers.1.tape") || strstr(t[i].name, "pe."),
@@ -312,18 +311,16 @@ int main(void)
                                            "comrope", "rope:freq=given" };
     const struct lab_known *list;
     const int n = lab_known_arms(&list);
-    for (int i = 0; i < n; i++)
-        {
-            check_gradients(list[i].text, 0);
-            check_bits(list[i].text);
-            check_decode(list[i].text);
-        }
-    for (int i = 0; i < 4; i++)
-        {
-            check_gradients(more[i], more_kv[i]);
-            check_bits(more[i]);
-            check_decode(more[i]);
-        }
+    for (int i = 0; i < n; i++) {
+        check_gradients(list[i].text, 0);
+        check_bits(list[i].text);
+        check_decode(list[i].text);
+    }
+    for (int i = 0; i < 4; i++) {
+        check_gradients(more[i], more_kv[i]);
+        check_bits(more[i]);
+        check_decode(more[i]);
+    }
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) check_neutral(neutral[i]);
     static const char *const turning[] = { "rope", "learned+rope", "rope@random", "rope+fox",
                                            "rope+t5:buckets=8" };

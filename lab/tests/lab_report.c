@@ -333,7 +333,7 @@ static void make_others(void)
     static const double t3[] = { 1, 1.5, 2 }, ffl_times[] = { 1, 1, 4, 8 }, t4[] = { 1, 2, 4, 8 };
     static const double count_times[] = { 1, 1, 2, 2 };
     const bool no[] = { false, false, false }, some[] = { true, false, true };
-#define SCORES(arm, task, seeds, learned, names, times, wobble, ...)                               \
+#define SCORES(arm, task, seeds, learned, names, times, wobble, ...) \
     add_scores(arm, task, seeds, learned, names, times, COUNT(names), (const double[])__VA_ARGS__, \
                wobble)
     /* E10 holds on the one task that was run */
@@ -490,7 +490,7 @@ static void check_claims(void)
     check_verdict(j, 10, CLAIM_HOLDS, "not run: reverse");
     check_verdict(j, 11, CLAIM_CONTRADICTED, "alibi at n=40 4");
     check_verdict(j, 12, CLAIM_CONTRADICTED, "cope at 3 vars at L");
-    check_verdict(j, 13, CLAIM_HOLDS, "1 arm has not learned it");   /* and is left out */
+    check_verdict(j, 13, CLAIM_HOLDS, "1 arm has not learned it"); /* and is left out */
     check_verdict(j, 14, CLAIM_HOLDS, "1 arm has not learned it");
     check_verdict(j, 15, CLAIM_CONTRADICTED, "fox at 8L");
     check_verdict(j, 16, CLAIM_INCONCLUSIVE, "(one seed)");
@@ -611,7 +611,7 @@ static void check_tables(void)
                 student_quantile(0.975, 20) * sqrt(pooled_variance(&pool) / 3), 1e-9, "pooled");
     for (int s = 0; s < 3; s++) {
         d[s] = run_of(rope->arm, "text", s)->row[0].column[3].loss
-               - run_of("alibi", "text", s)->row[0].column[3].loss;
+             - run_of("alibi", "text", s)->row[0].column[3].loss;
         rest += d[s] / 3;
     }
     CHECK_CLOSE(alibi->versus[0].by.mean, rest, 1e-12, "alibi is better, by what rope loses");
@@ -747,11 +747,12 @@ static void check_same(const struct lab_result *a, const struct lab_result *b)
                        "span %d of %d", k, i);
     }
     for (int i = 0; i < a->logs; i++)
-        CHECK_THAT(
-            a->log[i].step == b->log[i].step && same(a->log[i].loss, b->log[i].loss)
-                && same(a->log[i].rate, b->log[i].rate) && same(a->log[i].norm, b->log[i].norm)
-                && same(a->log[i].trained, b->log[i].trained) && same(a->log[i].far, b->log[i].far),
-            "log %d", i);
+        CHECK_THAT(a->log[i].step == b->log[i].step && same(a->log[i].loss, b->log[i].loss)
+                       && same(a->log[i].rate, b->log[i].rate)
+                       && same(a->log[i].norm, b->log[i].norm)
+                       && same(a->log[i].trained, b->log[i].trained)
+                       && same(a->log[i].far, b->log[i].far),
+                   "log %d", i);
     for (int i = 0; i < a->warnings; i++)
         CHECK_THAT(!strcmp(a->warning[i], b->warning[i]), "warning %d", i);
 }

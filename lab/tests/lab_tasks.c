@@ -18,10 +18,10 @@ static struct lab_corpus stories, bytes;
 
 struct sequence {
     const struct lab_problem *p;
-    const struct lab_column *column;     /* NULL: training */
+    const struct lab_column *column; /* NULL: training */
     int row, n;
     int32_t *token, *target;
-    char (*word)[16], (*want)[16];       /* input and output of solvers: "" or a word */
+    char (*word)[16], (*want)[16]; /* input and output of solvers: "" or a word */
 };
 
 static const char *column_name(const struct lab_column *c) { return c ? c->name : "training"; }
@@ -33,8 +33,12 @@ static struct sequence draw(const struct lab_problem *p, const struct lab_column
                             int row)
 {
     const size_t capacity = (size_t)(c ? c->length : p->task->longest(p));
-    struct sequence s = { .p = p, .column = c, .row = row, .token = malloc(capacity * 4),
-                          .target = malloc(capacity * 4), .word = malloc(capacity * 16),
+    struct sequence s = { .p = p,
+                          .column = c,
+                          .row = row,
+                          .token = malloc(capacity * 4),
+                          .target = malloc(capacity * 4),
+                          .word = malloc(capacity * 16),
                           .want = calloc(capacity, 16) };
     for (size_t i = 0; i < capacity; i++) s.token[i] = s.target[i] = UNTOUCHED;
     s.n = p->task->draw(p, c, key, row, s.token, s.target);
@@ -174,8 +178,8 @@ static void solve_add(struct sequence *s)
     if (s->column && !s->column->trained)
         CHECK_THAT(a == most || b == most, WHERE ": %d, %d digits", OF(s), a, b);
     char sum[32];
-    const int n = snprintf(sum, sizeof sum, "%llu",
-                           number(s, 1, plus) + number(s, plus + 1, equals));
+    const int n =
+        snprintf(sum, sizeof sum, "%llu", number(s, 1, plus) + number(s, plus + 1, equals));
     for (int i = 0; i < n; i++) want(s, equals + i, (char[2]){ sum[n - 1 - i] });
     want(s, equals + n, "EOS");
     CHECK_THAT(s->n == equals + n + 1, WHERE ": %d tokens", OF(s), s->n);
@@ -249,10 +253,13 @@ static void solve_parity(struct sequence *s)
     want(s, s->n - 1, ones % 2 ? "1" : "0");
 }
 
-static const struct solver { const char *task; void (*solve)(struct sequence *); } solvers[] = {
-    { "text", solve_text }, { "flipflop", solve_flipflop }, { "recall", solve_recall },
-    { "copy", solve_string }, { "copy1", solve_string }, { "reverse", solve_string },
-    { "add", solve_add }, { "count", solve_count }, { "selcopy", solve_selcopy },
+static const struct solver {
+    const char *task;
+    void (*solve)(struct sequence *);
+} solvers[] = {
+    { "text", solve_text },       { "flipflop", solve_flipflop }, { "recall", solve_recall },
+    { "copy", solve_string },     { "copy1", solve_string },      { "reverse", solve_string },
+    { "add", solve_add },         { "count", solve_count },       { "selcopy", solve_selcopy },
     { "passkey", solve_passkey }, { "parity", solve_parity },
 };
 enum { SOLVERS = sizeof solvers / sizeof *solvers };
@@ -301,7 +308,7 @@ static void check_again(const struct lab_problem *p, const struct lab_column *c,
 static void check_words(const struct lab_problem *p)
 {
     const int n = p->task->vocabulary(p);
-    char (*word)[16] = malloc((size_t)n * 16);
+    char(*word)[16] = malloc((size_t)n * 16);
     for (int i = 0; i < n; i++) {
         memset(word[i], 'x', 16);
         p->task->show(p, i, word[i]);
@@ -357,8 +364,7 @@ static struct lab_problem problem(const char *task, int length)
 {
     return lab_problem(lab_task(task), length, &stories);
 }
-static struct lab_problem problem_with(const char *task, int length, const char *name,
-                                       double value)
+static struct lab_problem problem_with(const char *task, int length, const char *name, double value)
 {
     struct lab_problem p = problem(task, length);
     loci_error e = { 0 };
@@ -368,16 +374,23 @@ static struct lab_problem problem_with(const char *task, int length, const char 
 
 static void check_all(void)
 {
-    static const struct { const char *task; int length; const char *name; double value; } more[] = {
+    static const struct {
+        const char *task;
+        int length;
+        const char *name;
+        double value;
+    } more[] = {
         { "flipflop", 16, "p_ignore", 0 }, { "flipflop", 17, "p_ignore", 0.98 },
         { "flipflop", 31, "p_ignore", 1 }, { "recall", 17, "keys", 2 },
-        { "recall", 16, "keys", 256 },
-        { "recall", 64, "values", 2 }, { "recall", 64, "form", 1 }, { "recall", 33, "form", 1 },
-        { "copy", 0, "most", 4 }, { "copy", 0, "symbols", 2 }, { "copy1", 0, "most", 5 },
-        { "copy1", 0, "symbols", 2 }, { "reverse", 0, "most", 31 }, { "add", 0, "digits", 4 },
-        { "add", 0, "digits", 9 }, { "count", 21, "variables", 1 }, { "count", 64, "variables", 2 },
-        { "count", 321, "variables", 26 }, { "selcopy", 0, "blanks", 2 },
-        { "selcopy", 0, "symbols", 2 }, { "selcopy", 0, "kinds", 2 },
+        { "recall", 16, "keys", 256 },     { "recall", 64, "values", 2 },
+        { "recall", 64, "form", 1 },       { "recall", 33, "form", 1 },
+        { "copy", 0, "most", 4 },          { "copy", 0, "symbols", 2 },
+        { "copy1", 0, "most", 5 },         { "copy1", 0, "symbols", 2 },
+        { "reverse", 0, "most", 31 },      { "add", 0, "digits", 4 },
+        { "add", 0, "digits", 9 },         { "count", 21, "variables", 1 },
+        { "count", 64, "variables", 2 },   { "count", 321, "variables", 26 },
+        { "selcopy", 0, "blanks", 2 },     { "selcopy", 0, "symbols", 2 },
+        { "selcopy", 0, "kinds", 2 },
     };
     const struct lab_task *const *task;
     const int tasks = lab_tasks(&task);
@@ -394,8 +407,8 @@ static void check_all(void)
     }
     CHECK_THAT(!lab_task("texts"), "an unknown task");
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
-        const struct lab_problem p = problem_with(more[i].task, more[i].length, more[i].name,
-                                                  more[i].value);
+        const struct lab_problem p =
+            problem_with(more[i].task, more[i].length, more[i].name, more[i].value);
         check_problem(&p, 40);
     }
 }
@@ -520,7 +533,8 @@ static void check_add(const struct lab_column *c, int most)
         check_even("add: lengths of b", b, most);
     }
     /* it is the first, or the second and the first by chance */
-    else check_share("first", first, MANY, 0.5 + 0.5 / most);
+    else
+        check_share("first", first, MANY, 0.5 + 0.5 / most);
 }
 
 static void check_count(void)
@@ -533,7 +547,7 @@ static void check_count(void)
         int i = 1, used = 0;
         for (; is(&s, i, "set") && s.word[i + 1][0] == 'a' + used; i += 3) used++;
         in_use[used - 1]++;
-        while (i < s.n - 8) {            /* where every statement still fits */
+        while (i < s.n - 8) { /* where every statement still fits */
             const int w = is(&s, i, "set") ? 0 : is(&s, i, "inc") ? 1 : 2;
             what[w]++;
             all++;
@@ -724,11 +738,10 @@ static void check_keys(void)
         const struct lab_problem p = problem(task[i]->name, 64);
         struct lab_column c[LAB_COLUMNS];
         for (int j = list_columns(&p, c) - 1; j >= 0; j--)
-            for (int row = 0; row < c[j].count; row++, tests++)
-                {
-                    key[n++] = lab_test_key(&p, c[j].name, row);
-                    odd += key[n - 1] % 2;
-                }
+            for (int row = 0; row < c[j].count; row++, tests++) {
+                key[n++] = lab_test_key(&p, c[j].name, row);
+                odd += key[n - 1] % 2;
+            }
         for (int seed = 0; seed < 2; seed++)
             for (int64_t step = 0; step < 100; step++)
                 for (int row = 0; row < 32; row++) key[n++] = lab_train_key(&p, seed, step, row);
@@ -741,7 +754,8 @@ static void check_keys(void)
         if (key[i] == key[i - 1]) CHECK_FAILED("one key twice");
     free(key);
     CHECK_THAT(lab_stream(1, "a") != lab_stream(2, "a") && lab_stream(1, "a") != lab_stream(1, "b")
-               && lab_stream(1, "ab") != lab_stream(1, "ba"), "streams");
+                   && lab_stream(1, "ab") != lab_stream(1, "ba"),
+               "streams");
 }
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
@@ -760,19 +774,17 @@ static void digest(struct sha256 *s, const struct sequence *q)
  * published results, and must be announced. */
 static void check_bits(void)
 {
-    static const struct { const char *task, *option; double value; const char *sha; } golden[] = {
-        { "text", NULL, 0, "212f23942295cd79" },
-        { "flipflop", NULL, 0, "19db12d675f90f5f" },
-        { "recall", NULL, 0, "dfe1eb906df20888" },
-        { "recall", "form", 1, "90668680d2041828" },
-        { "copy", NULL, 0, "e3a6bf0753d5818e" },
-        { "copy1", NULL, 0, "884a2562cdbbbf21" },
-        { "reverse", NULL, 0, "20c2cd9bb3e50ae3" },
-        { "add", NULL, 0, "5efe901f9b624d18" },
-        { "count", NULL, 0, "593a0587609f5273" },
-        { "selcopy", NULL, 0, "9f03ab94f44926c9" },
-        { "passkey", NULL, 0, "deced7c4c498e62b" },
-        { "parity", NULL, 0, "b222f151385f9f3c" },
+    static const struct {
+        const char *task, *option;
+        double value;
+        const char *sha;
+    } golden[] = {
+        { "text", NULL, 0, "212f23942295cd79" },    { "flipflop", NULL, 0, "19db12d675f90f5f" },
+        { "recall", NULL, 0, "dfe1eb906df20888" },  { "recall", "form", 1, "90668680d2041828" },
+        { "copy", NULL, 0, "e3a6bf0753d5818e" },    { "copy1", NULL, 0, "884a2562cdbbbf21" },
+        { "reverse", NULL, 0, "20c2cd9bb3e50ae3" }, { "add", NULL, 0, "5efe901f9b624d18" },
+        { "count", NULL, 0, "593a0587609f5273" },   { "selcopy", NULL, 0, "9f03ab94f44926c9" },
+        { "passkey", NULL, 0, "deced7c4c498e62b" }, { "parity", NULL, 0, "b222f151385f9f3c" },
     };
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
         struct lab_problem p = problem(golden[i].task, 64);
@@ -868,8 +880,7 @@ static void check_stories(void)
     for (at = text; (at = strstr(at, " a")); at++) {
         const bool an = at[2] == 'n' && at[3] == ' ', a = at[2] == ' ';
         const char next = at[an ? 4 : 3];
-        if (next && (a || an))
-            CHECK_THAT(an == (strchr("aeiou", next) != NULL), "%.20s", at);
+        if (next && (a || an)) CHECK_THAT(an == (strchr("aeiou", next) != NULL), "%.20s", at);
     }
     CHECK_THAT(!strstr(text, "There was two") && !strstr(text, "There were a"), "agreement");
     CHECK_THAT(sums > 500 && quotes > 2000 && items > 500, "%d, %d, %d", sums, quotes, items);
@@ -900,7 +911,7 @@ static void check_corpus(void)
     free(a);
     free(b);
     lab_corpus_close(&less);
-    lab_corpus_close(&less);             /* a second close is harmless */
+    lab_corpus_close(&less); /* a second close is harmless */
     check_stories();
 }
 

@@ -56,21 +56,21 @@ size_t loci_cache_workspace(const loci_plan *, const loci_call *);
 
 /* What a pass has in addition to its call. */
 struct opening {
-    loci_stage stage;                    /* ATTENTION or LINEAR_ATTENTION */
-    const loci_grad *grad;               /* NULL: a forward pass */
-    const struct regions *more;          /* memory to check for overlap, or NULL */
-    int64_t from;                        /* position of the first key if positions are counted */
-    const struct run *runs;              /* rows are a part of a longer call's, or NULL */
+    loci_stage stage;           /* ATTENTION or LINEAR_ATTENTION */
+    const loci_grad *grad;      /* NULL: a forward pass */
+    const struct regions *more; /* memory to check for overlap, or NULL */
+    int64_t from;               /* position of the first key if positions are counted */
+    const struct run *runs;     /* rows are a part of a longer call's, or NULL */
     ptrdiff_t run_count;
-    bool tiles;                          /* rows are computed in tiles, even few of them */
+    bool tiles; /* rows are computed in tiles, even few of them */
     /* If not 0, the pass is in parts: k_len of `keys` keys are present at a time, currently from
      * number `first` on. */
     ptrdiff_t keys, first;
-    bool here;                           /* k_pos has the positions of the present keys only */
+    bool here; /* k_pos has the positions of the present keys only */
     struct part part;
-    struct chain chain;                  /* a backward pass over many processes */
-    const bool *apart;                   /* see struct stream */
-    const struct owned *owned;           /* NULL: the call is as the caller gave it */
+    struct chain chain;        /* a backward pass over many processes */
+    const bool *apart;         /* see struct stream */
+    const struct owned *owned; /* NULL: the call is as the caller gave it */
 };
 /* The caller's call, if a pass has a call of its own. */
 struct owned {
@@ -87,10 +87,10 @@ loci_status loci_open_attention(struct call *, const loci_plan *, const void *ta
 struct measured {
     size_t slot, state[MAX_ENCODINGS];
     struct chain_sizes chain;
-    struct call call;                    /* the call as it was measured */
+    struct call call; /* the call as it was measured */
 };
 size_t loci_measure_attention(const loci_plan *, const loci_call *, const struct opening *,
-                           struct measured *);
+                              struct measured *);
 
 /* Checks that a backward pass has what it needs from the forward pass: attention.c. */
 loci_status loci_check_results(const struct call *, const loci_grad *);

@@ -44,8 +44,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
         for (ptrdiff_t i = 0; i < n; i++) {
             const int32_t page = p->table[b * p->entry + i];
             CHECK(e, page >= 0, LOCI_BAD_ARG,
-                  "pages: page %td of batch entry %td is %d, but must not be negative",
-                  i, b, (int)page);
+                  "pages: page %td of batch entry %td is %d, but must not be negative", i, b,
+                  (int)page);
             if (page >= *entries) *entries = (ptrdiff_t)page + 1;
         }
     }
@@ -178,7 +178,7 @@ static void place(struct call *c, const struct opening *o)
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
 }
 size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const struct opening *o,
-                           struct measured *measured)
+                              struct measured *measured)
 {
     struct call c;
     if (loci_open_call(&c, p, in, false)) return 0;
@@ -230,8 +230,14 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     }
     /* Without rows or keys the pointers may be NULL, because nothing is read. */
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
-    if (rows) { TRY(loci_require(c, c->q.data, "q")); TRY(loci_require(c, c->o.data, "o")); }
-    if (keys) { TRY(loci_require(c, c->k.data, "k")); TRY(loci_require(c, c->v.data, "v")); }
+    if (rows) {
+        TRY(loci_require(c, c->q.data, "q"));
+        TRY(loci_require(c, c->o.data, "o"));
+    }
+    if (keys) {
+        TRY(loci_require(c, c->k.data, "k"));
+        TRY(loci_require(c, c->v.data, "v"));
+    }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
           "ae must be NULL: it is an output of the encoding tape only");
     /* Positions stand in for coordinates on one axis only. */
@@ -240,8 +246,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
     TRY(loci_lay_out_workspace(c, work, loci_lay_out, backward));
-    TRY(o->owned ? check_owned(c, tables, o)
-                 : check_memory(c, tables, work, o, entries, length));
+    TRY(o->owned ? check_owned(c, tables, o) : check_memory(c, tables, work, o, entries, length));
     loci_fill_workspace(c);
     TRY(loci_check_positions(c));
     for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
@@ -256,7 +261,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     const struct opening opening = { .stage = LOCI_ATTENTION };
     TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(loci_open_attention(&c, p, tables, work, &in, &opening));
-    if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
+    if (!c.B || !c.Lq) return LOCI_OK; /* no rows, no outputs */
     loci_begin(&c, true);
     const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
@@ -275,8 +280,7 @@ loci_status loci_check_results(const struct call *c, const loci_grad *grad)
           "lse must not be NULL: it is the one that loci_forward() wrote");
     CHECK(in->error, !stick || !rows || in->rem, LOCI_BAD_ARG,
           "rem must not be NULL: it is the one that loci_forward() wrote");
-    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG,
-          "dlse must be NULL: sba has no lse");
+    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG, "dlse must be NULL: sba has no lse");
     CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG,
           "drem must be NULL: only sba has a remainder");
     CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG,
@@ -331,11 +335,10 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     }
     if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
         c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
-    if (apart && c.g.dv.data)
-        {
-            c.g.dv_out = c.g.dv;
-            c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
-        }
+    if (apart && c.g.dv.data) {
+        c.g.dv_out = c.g.dv;
+        c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+    }
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");
@@ -360,9 +363,9 @@ loci_status loci_weights(const loci_plan *p, const void *tables, void *work, con
     TRY(loci_open_view(&c, &weights, &weights, "weights", p->heads, c.Lq, c.Lk));
     if (c.B && c.Lq && c.Lk) TRY(loci_require(&c, weights.data, "weights"));
     loci_add_view(&more, "weights", &weights, c.B, p->heads, c.Lq, c.Lk, p->real, WRITTEN);
-    TRY(loci_open_attention(
-        &c, p, tables, work, &in,
-        &(struct opening){ .stage = LOCI_ATTENTION, .grad = &none, .more = &more }));
+    TRY(loci_open_attention(&c, p, tables, work, &in,
+                            &(struct opening){
+                                .stage = LOCI_ATTENTION, .grad = &none, .more = &more }));
     TRY(loci_check_results(&c, &none));
     c.weights = weights;
     clear_pairs(&c, &c.weights);

@@ -26,9 +26,15 @@ static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
 static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
 {
     return (struct cache_form){
-        .magic = CACHE_MAGIC, .batch = batch, .tiles = capacity / KT + (capacity % KT > 0),
-        .ring = ring != 0, .kv_heads = p->kv_heads, .dim = p->dim, .value_dim = p->value_dim,
-        .dtype = p->dtype, .rotated = p->keys_rotated,
+        .magic = CACHE_MAGIC,
+        .batch = batch,
+        .tiles = capacity / KT + (capacity % KT > 0),
+        .ring = ring != 0,
+        .kv_heads = p->kv_heads,
+        .dim = p->dim,
+        .value_dim = p->value_dim,
+        .dtype = p->dtype,
+        .rotated = p->keys_rotated,
     };
 }
 
@@ -84,8 +90,12 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     }
     /* Encodings that store sums ask a call for its shapes.  This one has the shapes of the whole
      * cache. */
-    const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
-                               .seqs.ktiles = (ptrdiff_t)keys / KT };
+    const struct call like = {
+        .plan = p,
+        .B = (ptrdiff_t)batch,
+        .Lk = (ptrdiff_t)capacity,
+        .seqs.ktiles = (ptrdiff_t)keys / KT,
+    };
     for (int e = 0; e < p->encs; e++) {
         const struct encoding_cache *cache = p->enc[e].pe->cache;
         const size_t bytes = cache ? cache->size(&like, e) : 0;
@@ -105,8 +115,7 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
     CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30",
           batch);
     CHECK(e, capacity >= 1 && capacity <= MOST_DISTANCE, LOCI_BAD_ARG,
-          "capacity %td must be from 1 to " MOST_DISTANCE_TEXT,
-          capacity);
+          "capacity %td must be from 1 to " MOST_DISTANCE_TEXT, capacity);
     CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
           "keys_rotated must be 1 in the plan's description: a cache stores rotated keys");
     return LOCI_OK;
@@ -185,8 +194,7 @@ static bool is_cache(const struct loci_cache *c)
  * an access outside the block is recomputed and compared. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
-    CHECK(e, is_cache(c), LOCI_BAD_ARG,
-          "cache is damaged or was not made by loci_cache_create()");
+    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is damaged or was not made by loci_cache_create()");
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
@@ -240,8 +248,7 @@ size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
 loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes,
                             loci_error *e)
 {
-    CHECK(e, cache, LOCI_BAD_ARG,
-          "loci_cache_open: cache must not be NULL; it receives the cache");
+    CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_open: cache must not be NULL; it receives the cache");
     *cache = NULL;
     struct loci_cache *c = memory;
     TRY(check_plan(p, 0, 1, e));
@@ -297,9 +304,14 @@ static loci_call append_call(const loci_call *in)
 static loci_call remove_call(const loci_call *in, const struct loci_cache *c, const int64_t *shift)
 {
     return (loci_call){
-        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
-        .host = in->host, .error = in->error,
-        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
+        .batch = (ptrdiff_t)c->form.batch,
+        .k_len = KT,
+        .q_pos = shift,
+        .k_pos = shift,
+        .host = in->host,
+        .error = in->error,
+        .work_bytes = in->work_bytes,
+        .tables_bytes = in->tables_bytes,
     };
 }
 size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
@@ -351,8 +363,8 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
         /* Positions are either all given or all counted.  A mixture could not be distinguished
          * later. */
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
-              "k_pos must be NULL: entry %td has %lld keys that were appended without k_pos",
-              b, (long long)len);
+              "k_pos must be NULL: entry %td has %lld keys that were appended without k_pos", b,
+              (long long)len);
         CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG,
               "k_pos must be given, as it was for earlier keys");
     }
@@ -368,8 +380,13 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
 static void save_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
-    const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
-                              .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
+    const struct call all = {
+        .plan = p,
+        .B = batch,
+        .Lk = cache_capacity(c),
+        .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles,
+        .cache = c,
+    };
     for (int e = 0; e < p->encs; e++)
         if (c->made[e]) p->enc[e].pe->cache->update(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
@@ -430,8 +447,11 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     TRY(check_append(p, to, in));
     const loci_call rows = append_call(in);
     TRY(loci_open_call(&c, p, &rows, true));
-    struct cache_update a = { .to = to, .counts = in->k_lens,
-                         .rotate = p->rotate >= 0 && p->keys_rotated };
+    struct cache_update a = {
+        .to = to,
+        .counts = in->k_lens,
+        .rotate = p->rotate >= 0 && p->keys_rotated,
+    };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
@@ -465,7 +485,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
         set_length(to, b, old + count);
         done[b] = old;
     }
-    save_inputs(p, to, done);            /* from the old lengths on */
+    save_inputs(p, to, done); /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
@@ -477,8 +497,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
  * length. */
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
-    CHECK(e, is_cache(c), LOCI_BAD_ARG,
-          "cache is damaged or was not made by loci_cache_create()");
+    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is damaged or was not made by loci_cache_create()");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
     /* Without a plan the whole cache cannot be validated.  The entry is enough. */
@@ -545,8 +564,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     TRY(loci_cache_check(p, c, e));
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
-    CHECK(e, !c->form.ring, LOCI_BAD_ARG,
-          "loci_cache_remove() does not support rings");
+    CHECK(e, !c->form.ring, LOCI_BAD_ARG, "loci_cache_remove() does not support rings");
     CHECK(e, p->axes == 1, LOCI_BAD_ARG,
           "loci_cache_remove() does not support keys with %d coordinates", p->axes);
     CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
@@ -556,8 +574,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     const int64_t len = lengths(c)[entry];
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
           "%lld keys from key %lld on reach beyond the end: entry %td has %lld keys",
-          (long long)count,
-          (long long)first, entry, (long long)len);
+          (long long)count, (long long)first, entry, (long long)len);
     TRY(check_positions(c, (ptrdiff_t)entry, e));
     /* Moving makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
@@ -582,8 +599,13 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
      * for a cancel. */
     if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
         return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
-    struct cache_update a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
-                         .count = (ptrdiff_t)count };
+    struct cache_update a = {
+        .to = c,
+        .remove = true,
+        .entry = entry,
+        .first = (ptrdiff_t)first,
+        .count = (ptrdiff_t)count,
+    };
     rotate_again(p, &call, &a);
     loci_begin(&call, false);
     call.cache = c; /* set only now, because the call so far was about shifts */

@@ -75,9 +75,8 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
           c->q_len);
     TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
     CHECK(c->error, c->q_pos || (c->q_len <= MOST_DISTANCE && c->k_len <= MOST_DISTANCE),
-          LOCI_BAD_ARG,
-          "q_len %td and k_len %td: positions must lie within " MOST_DISTANCE_TEXT, c->q_len,
-          c->k_len);
+          LOCI_BAD_ARG, "q_len %td and k_len %td: positions must lie within " MOST_DISTANCE_TEXT,
+          c->q_len, c->k_len);
     /* A plan of stage EMBED has one encoding.  If its table or code has a limited number of
      * positions, larger ones would read beyond it. */
     const struct loci_pe *pe = p->enc[0].pe;
@@ -138,7 +137,11 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     TRY(embed_view(p, c, &y, "y"));
     TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
     struct embedding e = {
-        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y,
+        .plan = p,
+        .table = loci_table_of(tables, p, 0),
+        .call = c,
+        .x = x,
+        .y = y,
     };
     /* check_embed_call() limits the number of items to an int. */
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
@@ -172,13 +175,11 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     const struct config *cfg = &p->enc[0];
     if (!dtensors || !cfg->pe->embed->row_bwd) return LOCI_OK;
     CHECK(c->error, aligned(work), LOCI_BAD_ARG,
-          "work must not be NULL and must be aligned to %d bytes",
-          ALIGN);
+          "work must not be NULL and must be aligned to %d bytes", ALIGN);
     const size_t need = loci_embed_workspace(p, c);
     CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG,
           "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
-          c->work_bytes,
-          need);
+          c->work_bytes, need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
     /* Sums are in double and start at 0.  They are written to the caller's tensors at the end, so a

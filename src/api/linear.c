@@ -6,14 +6,17 @@
 #include "api/api.h"
 
 /* The head of a state, on its own cache line.  The sums of each batch entry and kv head follow. */
-struct linear_state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
+struct linear_state {
+    uint64_t magic;
+    int64_t keys, batch, kv_heads, dim, value_dim, real;
+};
 enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
 _Static_assert(sizeof(struct linear_state) <= STATE_HEAD, "the sums start 64 bytes behind");
 
 static struct linear_state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
 {
     return (struct linear_state){ STATE_MAGIC, keys,         batch,           p->kv_heads,
-                           p->dim,      p->value_dim, (int64_t)p->real };
+                                  p->dim,      p->value_dim, (int64_t)p->real };
 }
 
 size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
@@ -49,8 +52,7 @@ static loci_status check_states(const loci_plan *p, const loci_call *in,
           "must be NULL");
     CHECK(e, !before || (before->keys <= FAR && in->k_len <= FAR - before->keys), LOCI_BAD_ARG,
           "k_len %td: positions must lie within 2^40, but the state already has %lld keys",
-          in->k_len,
-          (long long)before->keys);
+          in->k_len, (long long)before->keys);
     return LOCI_OK;
 }
 
@@ -99,8 +101,10 @@ static loci_status open_linear(struct call *c, const loci_plan *p, const void *t
                                const struct regions *states)
 {
     TRY(loci_open_attention(c, p, tables, work, in,
-                            &(struct opening){ .stage = LOCI_LINEAR_ATTENTION, .grad = grad,
-                                               .from = past, .more = states }));
+                            &(struct opening){ .stage = LOCI_LINEAR_ATTENTION,
+                                               .grad = grad,
+                                               .from = past,
+                                               .more = states }));
     /* Results of a softmax or a stick. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
           "lse and rem must be NULL: linear attention does not have them");
@@ -121,7 +125,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     const size_t bytes = loci_linear_state(p, in->batch);
     struct regions states;
     states.n = 0;
-    loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be the same */
+    loci_add_list(&states, "before", before, bytes, 1, REPLACED); /* `after` may be the same */
     loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
     TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
     /* Computed before `after` is written, because it may be `before`. */

@@ -26,7 +26,9 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
 }
 
 /* The keys of a sequence whose positions are known: all of them, or the present ones. */
-struct listed { ptrdiff_t first, count; };
+struct listed {
+    ptrdiff_t first, count;
+};
 static struct listed listed_keys(const struct call *c, const struct sequence *q)
 {
     return c->stream.here ? (struct listed){ 0, c->stream.part.count }
@@ -94,10 +96,10 @@ static void add_runs(struct call *c, ptrdiff_t b)
             add_sequence(c, b, i, nq, j, nk, false, false);
             i += nq;
             j += nk;
-        } else if (q < k) {                                          /* padding, or no keys */
+        } else if (q < k) { /* padding, or no keys */
             add_sequence(c, b, i, nq, 0, 0, false, false);
             i += nq;
-        } else {                                                     /* keys that no row sees */
+        } else { /* keys that no row sees */
             add_sequence(c, b, c->Lq, 0, j, nk, false, false);
             j += nk;
         }
@@ -230,8 +232,8 @@ loci_status loci_check_positions(const struct call *c)
         if (ahead > most) most = ahead;
         CHECK(e, most <= c->range, LOCI_BAD_ARG,
               "the call has distances up to %lld, but the tables were prepared for max_distance "
-              "%lld", (long long)most,
-              (long long)c->range);
+              "%lld",
+              (long long)most, (long long)c->range);
     }
     return LOCI_OK;
 }
@@ -266,7 +268,7 @@ size_t loci_most_sequences(const struct call *c)
     if (c->in->q_starts) return (size_t)c->in->sequences;
     if (c->stream.runs) return (size_t)(c->B * c->stream.run_count);
     if (!c->in->q_seg) return (size_t)c->B;
-    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every row or key may be a run */
+    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1); /* every row or key may be a run */
 }
 ptrdiff_t loci_most_ktiles(const struct call *c)
 {

@@ -9,7 +9,10 @@
 #include "util/arguments.h"
 #include "util/overlap.h"
 
-struct tables_header { uint64_t magic, bytes; int64_t range; };
+struct tables_header {
+    uint64_t magic, bytes;
+    int64_t range;
+};
 
 static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
 {
@@ -52,8 +55,7 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t cap
                               loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG,
-          "tables must not be NULL and must be aligned to %d bytes",
-          ALIGN);
+          "tables must not be NULL and must be aligned to %d bytes", ALIGN);
     CHECK(e, capacity == 0 || capacity >= ALIGN, LOCI_BAD_ARG,
           "tables_bytes is %zu, but tables have at least %d bytes", capacity, ALIGN);
     /* The range is read before the size is checked: it
@@ -80,11 +82,9 @@ static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
           "max_distance %td must be 0 .. " MOST_DISTANCE_TEXT, max_distance);
     const size_t bytes = loci_tables_size(p, max_distance);
     CHECK(e, bytes > 0, LOCI_BAD_ARG,
-          "tables for max_distance %td need more bytes than size_t can count",
-          max_distance);
+          "tables for max_distance %td need more bytes than size_t can count", max_distance);
     CHECK(e, aligned(tables), LOCI_BAD_ARG,
-          "tables must not be NULL and must be aligned to %d bytes",
-          ALIGN);
+          "tables must not be NULL and must be aligned to %d bytes", ALIGN);
     CHECK(e, !host || !host->run || (host->threads >= 1 && host->threads <= MAX_THREADS),
           LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", host->threads, MAX_THREADS);
     struct regions r;
@@ -120,9 +120,15 @@ loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t
         int first = p->first_tensor[x];
         size_t n = table_size(p, x, max_distance);
         struct prep prep = {
-            .cfg = &p->enc[x], .tensor = p->tensors.list + first,
-            .data = tensors ? tensors + first : NULL, .f64 = p->f64, .range = max_distance,
-            .shape = loci_shape_of(p, x), .table = at, .engine = p->engine, .host = host,
+            .cfg = &p->enc[x],
+            .tensor = p->tensors.list + first,
+            .data = tensors ? tensors + first : NULL,
+            .f64 = p->f64,
+            .range = max_distance,
+            .shape = loci_shape_of(p, x),
+            .table = at,
+            .engine = p->engine,
+            .host = host,
         };
         if (p->enc[x].pe->prepare) p->enc[x].pe->prepare(&prep);
         at += round_up(n);

@@ -99,8 +99,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && engine->skips(c))
-        c->mem.knorm = carve_bytes(&a, (size_t)loci_most_ktiles(c),
-                              sizeof(float) * (size_t)p->key_heads);
+        c->mem.knorm =
+            carve_bytes(&a, (size_t)loci_most_ktiles(c), sizeof(float) * (size_t)p->key_heads);
     if (backward) {
         bool learns = false;
         for (int x = 0; x < p->uses; x++) {
@@ -119,8 +119,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         if ((learns || apart) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
-            c->g.dv_sum = carve_bytes(&a, (size_t)rows,
-                                   (size_t)(p->kv_heads * p->value_dim) * p->real);
+            c->g.dv_sum =
+                carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
     if (linear) {
         c->linear.seen = carve_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
@@ -191,13 +191,14 @@ static loci_status open_cache(struct call *c)
  * have 64 bits. */
 static loci_status check_straight(const loci_call *in)
 {
-    const struct { const char *name; const void *p; } lists[] = {
-        { "q_pos", in->q_pos },       { "k_pos", in->k_pos },
-        { "q_coord", in->q_coord },   { "k_coord", in->k_coord },
-        { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
-        { "k_lens", in->k_lens },     { "q_starts", in->q_starts },
-        { "k_starts", in->k_starts }, { "k_first", in->k_first },
-        { "k_last", in->k_last },
+    const struct {
+        const char *name;
+        const void *p;
+    } lists[] = {
+        { "q_pos", in->q_pos },     { "k_pos", in->k_pos },       { "q_coord", in->q_coord },
+        { "k_coord", in->k_coord }, { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
+        { "k_lens", in->k_lens },   { "q_starts", in->q_starts }, { "k_starts", in->k_starts },
+        { "k_first", in->k_first }, { "k_last", in->k_last },
     };
     for (int i = 0; i < COUNT(lists); i++)
         CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
@@ -225,8 +226,14 @@ static void choose_way(struct call *c, bool wide)
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
-    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len,
-                        .where = { .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
+    *c = (struct call){ .plan = p,
+                        .in = in,
+                        .B = in->batch,
+                        .Lq = in->q_len,
+                        .Lk = in->k_len,
+                        .where = { .lens = in->k_lens,
+                                   .q_pos = in->q_pos,
+                                   .k_pos = in->k_pos,
                                    .q_pos_entry = in->per_batch ? in->q_len : 0,
                                    .k_pos_entry = in->per_batch ? in->k_len : 0,
                                    .k_coord = in->cache ? NULL : in->k_coord } };
@@ -262,8 +269,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG,
           "k_lens, pages and cache must be NULL with q_starts and k_starts");
     CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
-          "batch %td must be 1 with q_starts and k_starts",
-          in->batch);
+          "batch %td must be 1 with q_starts and k_starts", in->batch);
     CHECK(e, in->sequences >= 0 && in->sequences < MOST_NUMBERS, LOCI_BAD_ARG,
           "sequences %td must be the number of sequences", in->sequences);
     CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG,
@@ -313,8 +319,7 @@ loci_status loci_lay_out_workspace(struct call *c, void *work, lay_out_workspace
           "the shapes need more bytes than size_t can count");
     CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->mem.work_bytes, LOCI_BAD_ARG,
           "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
-          c->in->work_bytes,
-          c->mem.work_bytes);
+          c->in->work_bytes, c->mem.work_bytes);
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
@@ -339,7 +344,10 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
     if (loci_open_call(&c, p, &in, false)) return 0;
     size_t most = in.cache ? loci_cache_workspace(p, &in) : 0;
     const ptrdiff_t few = few_rows(p, in.q_len);
-    const struct { ptrdiff_t rows; bool pass, backward, wide; } passes[] = {
+    const struct {
+        ptrdiff_t rows;
+        bool pass, backward, wide;
+    } passes[] = {
         { in.q_len, true, false, false },
         { few, few < in.q_len, false, false },
         { in.q_len, p->rotate >= 0, false, true },
@@ -382,8 +390,8 @@ static void end(struct call *c)
     for (int e = 0; e < c->plan->encs; e++) {
         const struct loci_pe *pe = c->plan->enc[e].pe;
         if (pe->end_keys && !chained(c)) pe->end_keys(c, e);
-        if (pe->end && !(chained(c) && pe->stream && pe->stream->row_size
-                         && pe->stream->row_size(c, e)))
+        if (pe->end
+            && !(chained(c) && pe->stream && pe->stream->row_size && pe->stream->row_size(c, e)))
             pe->end(c, e);
     }
 }
@@ -403,15 +411,17 @@ void loci_fold(struct call *c, void *const *out)
             if (p->use[x].enc == e) totals[uses++] = c->g.total[x];
         for (int i = 0; i < n; i++) data[i] = c->input[first + i];
         /* The arguments of prepare(), and the totals of the encoding's terms in order. */
-        const struct prep prep = { .cfg = &p->enc[e],
-                                   .tensor = p->tensors.list + first,
-                                   .data = data,
-                                   .f64 = p->f64,
-                                   .range = c->range,
-                                   .shape = loci_shape_of(p, e),
-                                   .table = (void *)c->table[e],
-                                   .dtable = totals,
-                                   .dtensor = c->g.dtensor + first };
+        const struct prep prep = {
+            .cfg = &p->enc[e],
+            .tensor = p->tensors.list + first,
+            .data = data,
+            .f64 = p->f64,
+            .range = c->range,
+            .shape = loci_shape_of(p, e),
+            .table = (void *)c->table[e],
+            .dtable = totals,
+            .dtensor = c->g.dtensor + first,
+        };
         if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
         for (int i = 0; i < n; i++) {
             if (!out || !out[first + i]) continue;
@@ -430,11 +440,10 @@ void loci_want(struct call *c, void *const *out)
         bool any = false;
         for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
             if (!out || !out[i]) c->g.dtensor[i] = NULL;
-            else
-                {
-                    any = true;
-                    memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
-                }
+            else {
+                any = true;
+                memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
+            }
         }
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].enc != e || !c->g.total[x]) continue;
@@ -444,8 +453,7 @@ void loci_want(struct call *c, void *const *out)
     }
 }
 
-loci_status loci_copy_grad(loci_grad *to, const loci_call *in, bool sized,
-                           const loci_grad *from)
+loci_status loci_copy_grad(loci_grad *to, const loci_call *in, bool sized, const loci_grad *from)
 {
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
     return COPY_STRUCT(loci_grad, to, from, dtensors, sized, in->error);

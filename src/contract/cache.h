@@ -18,20 +18,22 @@ struct cache_form {
     int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
 };
 /* An INPUT tensor by key: [B][outer][capacity][inner] reals. */
-struct cache_input { ptrdiff_t at, outer, inner; };
+struct cache_input {
+    ptrdiff_t at, outer, inner;
+};
 
 struct loci_cache {
     struct cache_form form;
-    int placed;                          /* some key's position is not its number */
+    int placed; /* some key's position is not its number */
     /* Lists of [B] numbers.  len: keys so far.  most: the largest len so far.  base: the number of
      * a call's key 0, a multiple of CHUNK.  present: how many keys a call has.  first: positions
      * that append() computes. */
     ptrdiff_t len, most, base, present, first;
-    ptrdiff_t pos;                       /* [B][capacity] if placed */
+    ptrdiff_t pos; /* [B][capacity] if placed */
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
-    ptrdiff_t made[MAX_ENCODINGS];       /* what encodings store for their inputs; 0: nothing */
-    ptrdiff_t done;                      /* [B]: the length that `made` covers */
+    ptrdiff_t made[MAX_ENCODINGS]; /* what encodings store for their inputs; 0: nothing */
+    ptrdiff_t done;                /* [B]: the length that `made` covers */
 };
 
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
@@ -87,7 +89,7 @@ static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h,
 /* The numbers of key j as the call stores them.  Returns the first one; *step is the distance from
  * one to the next. */
 static inline const void *key_at(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
-                                    ptrdiff_t *step)
+                                 ptrdiff_t *step)
 {
     const loci_pages *p = c->in->pages;
     ptrdiff_t at = j % KT;

@@ -16,7 +16,7 @@ struct sequence {
     /* Query rows, their tiles and chunks, and key tiles of all earlier sequences.  Sequences with
      * the same keys share their tiles. */
     ptrdiff_t first_row, first_tile, first_chunk, first_ktile;
-    ptrdiff_t keys;                      /* number of the first sequence with these keys */
+    ptrdiff_t keys; /* number of the first sequence with these keys */
     int64_t d0;
     bool run;
     /* Ids must be compared, because equal ids are not all neighbours here. */
@@ -27,7 +27,7 @@ struct sequence {
 struct where {
     /* [B]: keys of an entry, and the position of its first key.  NULL: Lk, and 0. */
     const int64_t *lens, *firsts;
-    int64_t from;                        /* position of key 0 if firsts is NULL */
+    int64_t from; /* position of key 0 if firsts is NULL */
     /* Positions of queries and keys: the caller's, or computed from starts or runs.  NULL: keys are
      * counted, and the queries are the last of them.  Entry b starts at b * .._entry. */
     const int64_t *q_pos;
@@ -41,12 +41,12 @@ struct sequences {
     ptrdiff_t n;
     struct sequence *list;
     ptrdiff_t rows, tiles, chunks, ktiles;
-    ptrdiff_t longest;                   /* the most keys of a sequence */
+    ptrdiff_t longest; /* the most keys of a sequence */
 };
 
 /* Backward: gradients that are read and written. */
 struct gradients {
-    loci_view dout, dq, dk, dv, dmask;   /* dk has key_heads */
+    loci_view dout, dq, dk, dv, dmask; /* dk has key_heads */
     /* The caller's dk and dv if they are summed elsewhere.  This is so if they are stored in 16
      * bits, or for dk if kv_heads is less than key_heads. */
     loci_view dk_out, dv_out;
@@ -55,23 +55,23 @@ struct gradients {
     void *dk_sum, *dv_sum;
     /* sums of a term's parts over all work items, in item order */
     double *total[MAX_USES];
-    double *dtensor[MAX_TENSORS];        /* of tensors, zeroed; NULL if not wanted */
+    double *dtensor[MAX_TENSORS]; /* of tensors, zeroed; NULL if not wanted */
     ptrdiff_t dtensor_count[MAX_TENSORS];
 };
 
 /* The memory of a call: its workspace, and pieces of it. */
 struct call_memory {
-    size_t work_bytes;                   /* workspace that this call needs */
-    int64_t *counted;                    /* positions that are counted from starts */
-    void *scratch[MAX_ENCODINGS];        /* filled by begin() */
+    size_t work_bytes;            /* workspace that this call needs */
+    int64_t *counted;             /* positions that are counted from starts */
+    void *scratch[MAX_ENCODINGS]; /* filled by begin() */
     /* Keys after rotation, reals [B][key_heads][Lk][D].  NULL: k is read in place. */
     void *rotated;
     /* [key_heads][ktiles]: the largest |k| of a tile, rounded up; NaN if a k or v is not finite.
      * NULL: not needed. */
     float *knorm;
-    void *chunk_sums;                    /* decode: the sums of every chunk until they join */
-    char *workspaces;                    /* one per thread: tiles and saved state */
-    size_t workspace;                    /* bytes of each */
+    void *chunk_sums; /* decode: the sums of every chunk until they join */
+    char *workspaces; /* one per thread: tiles and saved state */
+    size_t workspace; /* bytes of each */
     /* Backward: sums that are added in order (util/ordered_sum.h). */
     char *blocks;
     size_t block;
@@ -81,11 +81,11 @@ struct call_memory {
 struct call {
     const struct loci_plan *plan;
     const loci_call *in;
-    const loci_grad *grad;               /* NULL in the forward pass */
+    const loci_grad *grad; /* NULL in the forward pass */
     ptrdiff_t B, Lq, Lk;
     int threads;
-    bool backward;                       /* the workspace includes memory for gradients */
-    bool decode;                         /* few rows: engine/decode.c processes them one by one */
+    bool backward; /* the workspace includes memory for gradients */
+    bool decode;   /* few rows: engine/decode.c processes them one by one */
     /* fast: bf16 dot products.  packed: rotated keys are bf16, each in the first half of its
      * row. */
     bool fast, packed;
@@ -97,19 +97,19 @@ struct call {
     struct sequences seqs;
     struct gradients g;
 
-    const void *input[MAX_TENSORS];      /* INPUT tensors; those by key have capacity for Lk keys */
-    const void *table[MAX_ENCODINGS];    /* prepared tables */
-    ptrdiff_t range;                     /* the largest distance that the tables cover */
+    const void *input[MAX_TENSORS];   /* INPUT tensors; those by key have capacity for Lk keys */
+    const void *table[MAX_ENCODINGS]; /* prepared tables */
+    ptrdiff_t range;                  /* the largest distance that the tables cover */
 
     struct call_memory mem;
     struct stream stream;
 
-    struct {                             /* stage LINEAR_ATTENTION */
+    struct { /* stage LINEAR_ATTENTION */
         /* [B][Lq]: how many keys of its sequence a row sees.  They are the first ones, and never
          * fewer than the previous row sees. */
         ptrdiff_t *seen;
-        void *den;                       /* [B][H][Lq] reals (backward) */
-        const char *before;              /* states [B][Hkv], or NULL */
+        void *den;          /* [B][H][Lq] reals (backward) */
+        const char *before; /* states [B][Hkv], or NULL */
         char *after;
     } linear;
 };
@@ -147,7 +147,9 @@ static inline bool sees_intervals(const struct call *c, const struct sequence *q
 /* ---- Keys that are present ------------------------------------------------------------------- */
 
 /* Keys first .. end - 1, counted in their sequence.  Empty if end <= first. */
-struct key_span { int64_t first, end; };
+struct key_span {
+    int64_t first, end;
+};
 
 /* Keys of an entry, present or not. */
 static inline ptrdiff_t all_keys(const struct call *c)
@@ -227,9 +229,8 @@ static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
     const ptrdiff_t at = c->stream.first + j;
-    return c->where.k_pos
-             ? c->where.k_pos[b * c->where.k_pos_entry + (c->stream.here ? j : at)]
-             : first_pos(c, b) + at;
+    return c->where.k_pos ? c->where.k_pos[b * c->where.k_pos_entry + (c->stream.here ? j : at)]
+                          : first_pos(c, b) + at;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {

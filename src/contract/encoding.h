@@ -19,7 +19,11 @@
 #include "math/half.h"
 
 enum {
-    MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3,
+    MAX_OPTIONS = 28,
+    MAX_ENCODINGS = 8,
+    MAX_TENSORS = 32,
+    MAX_USES = 16,
+    MAX_AXES = 3,
     MAX_DIM = 1024
 };
 
@@ -30,18 +34,18 @@ enum {
 
 struct config {
     const struct loci_pe *pe;
-    double opt[MAX_OPTIONS];             /* NaN: left to a rule, not given */
+    double opt[MAX_OPTIONS]; /* NaN: left to a rule, not given */
     bool given[MAX_OPTIONS];
-    double *list[MAX_OPTIONS];           /* LIST options: `count` numbers; owned by the plan */
+    double *list[MAX_OPTIONS]; /* LIST options: `count` numbers; owned by the plan */
     int count[MAX_OPTIONS];
 
     loci_stage stage;
     int heads, kv_heads, dim, value_dim, model_dim;
     bool full;
     ptrdiff_t max_len;
-    size_t real;                         /* bytes of a number in tables: 4 or 8 */
-    bool alone;                          /* the only encoding of the text */
-    int adds;                            /* number of ADD terms of the other encodings (cape) */
+    size_t real; /* bytes of a number in tables: 4 or 8 */
+    bool alone;  /* the only encoding of the text */
+    int adds;    /* number of ADD terms of the other encodings (cape) */
     /* Forms of the tensors that the caller has.  See loci_have(). */
     const loci_tensor *have;
     int have_count;
@@ -57,13 +61,16 @@ enum init { INIT_ZERO, INIT_CONSTANT, INIT_NORMAL, INIT_UNIFORM };
 struct tensors {
     int n;
     loci_tensor list[MAX_TENSORS];
-    struct { enum init kind; double a, b; } init[MAX_TENSORS];
+    struct {
+        enum init kind;
+        double a, b;
+    } init[MAX_TENSORS];
     /* Computes element i in place of `init`. */
     double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);
     /* The same, from random numbers. */
     double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);
-    loci_source source[MAX_TENSORS];     /* of inputs */
-    double low[MAX_TENSORS];             /* of learned ones; -INFINITY where nothing is set */
+    loci_source source[MAX_TENSORS]; /* of inputs */
+    double low[MAX_TENSORS];         /* of learned ones; -INFINITY where nothing is set */
 };
 /* Adds a tensor.  Tensors of an encoding are numbered from 0 in the order of adding. */
 loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char *name, loci_role,
@@ -72,12 +79,9 @@ loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char
 loci_tensor *loci_add_input(struct tensors *, const struct config *, const char *name, loci_source,
                             int rank, const ptrdiff_t *shape);
 #define SHAPE(...) \
-    (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]) \
-    { \
-        __VA_ARGS__ \
-    }
+    (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]) { __VA_ARGS__ }
 
-static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and FIXED tensors */
+static inline ptrdiff_t tensor_count(const loci_tensor *t) /* of LEARNED and FIXED tensors */
 {
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++) n *= t->shape[i];
@@ -100,8 +104,8 @@ enum trait {
     NOT_AGAIN = 2,
     /* Reads queries or keys apart from their products.  Fading would give it wrong numbers. */
     READS_ALONE = 4,
-    READS_STAGED = 8,                    /* its encoding reads rotated keys where they are staged */
-    BENDS = 16,                          /* transforms scores instead of adding to them */
+    READS_STAGED = 8, /* its encoding reads rotated keys where they are staged */
+    BENDS = 16,       /* transforms scores instead of adding to them */
     /* A score also depends on the keys between its key and the row. */
     IN_ORDER = 32,
     /* Sums run over all keys from the first one on, visible or not. */
@@ -120,7 +124,14 @@ static inline bool term_is(enum term_id term, enum trait trait)
  * result so far.  ADD runs last: it adds, or transforms what earlier ADD terms in the text have
  * added.  A SINK does not change scores; it joins the sum of the softmax. */
 enum group {
-    GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK,
+    GROUP_NONE,
+    GROUP_RAW,
+    GROUP_MUL,
+    GROUP_CAP,
+    GROUP_ADD,
+    GROUP_MIX,
+    GROUP_WEIGHT,
+    GROUP_SINK,
     GROUP_ROTATE
 };
 
@@ -133,7 +144,11 @@ struct use {
     int enc;
     _Alignas(8) unsigned char shape[SHAPE_BYTES];
 };
-struct termlist { int n; struct use use[MAX_USES]; int enc; };
+struct termlist {
+    int n;
+    struct use use[MAX_USES];
+    int enc;
+};
 void loci_add_term(struct termlist *, enum term_id, enum group);
 void loci_add_shaped(struct termlist *, enum term_id, enum group, const void *shape, size_t bytes);
 
@@ -144,18 +159,18 @@ void loci_add_shaped(struct termlist *, enum term_id, enum group, const void *sh
  * sides. */
 struct prep {
     const struct config *cfg;
-    const loci_tensor *tensor;           /* tensors of this encoding, and their data */
+    const loci_tensor *tensor; /* tensors of this encoding, and their data */
     const void *const *data;
     bool f64;
     /* Distances from -range to range can occur; from 0 to range unless cfg->full. */
     ptrdiff_t range;
-    const void *shape;                   /* layout of the first term */
-    void *table;                         /* aligned to 64 bytes */
-    const struct engine *engine;         /* prepare */
-    const loci_host *host;               /* prepare; NULL: the calling thread only */
+    const void *shape;           /* layout of the first term */
+    void *table;                 /* aligned to 64 bytes */
+    const struct engine *engine; /* prepare */
+    const loci_host *host;       /* prepare; NULL: the calling thread only */
     /* fold: sums of the parts of each term of this encoding, in the order of terms(). */
     const double *const *dtable;
-    double *const *dtensor;              /* fold: per tensor, zeroed; NULL if not wanted */
+    double *const *dtensor; /* fold: per tensor, zeroed; NULL if not wanted */
 };
 static inline double load_real(const void *p, bool f64, ptrdiff_t i)
 {
@@ -188,7 +203,12 @@ static inline void prepare_each(const struct prep *p, int n, void (*job)(void *,
 
 /* What reports put side by side. */
 enum family {
-    FAMILY_OTHER, FAMILY_NONE, FAMILY_ABSOLUTE, FAMILY_DISTANCE, FAMILY_ROTATION, FAMILY_VECTORS,
+    FAMILY_OTHER,
+    FAMILY_NONE,
+    FAMILY_ABSOLUTE,
+    FAMILY_DISTANCE,
+    FAMILY_ROTATION,
+    FAMILY_VECTORS,
     FAMILY_CONTENT
 };
 
@@ -207,16 +227,16 @@ struct encoding_embed {
  * key from[b]. */
 struct encoding_cache {
     size_t (*size)(const struct call *, int enc);
-    void   (*update)(const struct call *, int enc, const int64_t *from);
+    void (*update)(const struct call *, int enc, const int64_t *from);
 };
 
 struct encoding_stream;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     enum family family;
-    int places;                          /* LOCI_PLACE_... */
-    bool causal_only, rotates;           /* rotates: also works in stage ROTATE */
-    bool states;                         /* rotates by states of each query head, and fills ae */
+    int places;                /* LOCI_PLACE_... */
+    bool causal_only, rotates; /* rotates: also works in stage ROTATE */
+    bool states;               /* rotates by states of each query head, and fills ae */
     /* Has no effect on positions: an encoding next to it still counts as alone. */
     bool beside;
     double tol;
@@ -227,37 +247,37 @@ struct loci_pe {
     /* Checks what ranges cannot express, and fills options by rule. */
     loci_status (*check)(struct config *, loci_error *);
     /* Coordinates per position.  NULL: 1, the position. */
-    int       (*axes)(const struct config *);
+    int (*axes)(const struct config *);
     /* Default scale if alone.  NULL: 1/sqrt(dim). */
-    double    (*scale)(const struct config *);
+    double (*scale)(const struct config *);
     /* Rotations: loci_frequencies(), 0 if none follow from options.  NULL: never. */
-    int       (*frequencies)(const struct config *, double *list, int room, double *factor);
+    int (*frequencies)(const struct config *, double *list, int room, double *factor);
     /* Weights: is the key at a row's own position invisible?  NULL: no. */
-    bool      (*strict)(const struct config *);
-    void      (*tensors)(const struct config *, struct tensors *);
-    void      (*terms)(const struct config *, struct termlist *);
+    bool (*strict)(const struct config *);
+    void (*tensors)(const struct config *, struct tensors *);
+    void (*terms)(const struct config *, struct termlist *);
 
     /* Tables */
     /* Bytes; `real` is the size of a number. */
-    size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);
-    void      (*prepare)(const struct prep *), (*fold)(const struct prep *);
+    size_t (*size)(const struct config *, ptrdiff_t range, size_t real);
+    void (*prepare)(const struct prep *), (*fold)(const struct prep *);
     /* Rotations: the factor that rotating multiplies channels by.  It applies to *channels channels
      * from *channel on.  NULL: 1. */
-    double    (*multiplies)(const void *table, int *channel, int *channels);
+    double (*multiplies)(const void *table, int *channel, int *channels);
 
     /* Call.  accept() checks what only a call can get wrong, before any output is written.  begin()
      * computes the scratch (in bytes) from inputs and positions.  The hooks below are its
      * adjoint. */
     loci_status (*accept)(const struct call *, int enc);
-    size_t    (*scratch)(const struct call *, int enc);
-    void      (*begin)(struct call *, int enc);
+    size_t (*scratch)(const struct call *, int enc);
+    void (*begin)(struct call *, int enc);
     /* After the backward pass: gradients of inputs by key, then all other gradients. */
-    void      (*end_keys)(struct call *, int enc), (*end)(struct call *, int enc);
+    void (*end_keys)(struct call *, int enc), (*end)(struct call *, int enc);
 
     /* NULL if the encoding has none. */
     const struct encoding_embed *embed;
     const struct encoding_cache *cache;
-    const struct encoding_stream *stream;    /* contract/stream.h */
+    const struct encoding_stream *stream; /* contract/stream.h */
 };
 
 /* The options of an encoding; an empty list if it has none. */

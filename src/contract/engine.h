@@ -6,17 +6,17 @@
 
 #include "contract/call.h"
 
-enum { LATER_TILES = 16 };               /* tiles that sum_later() processes at once */
+enum { LATER_TILES = 16 }; /* tiles that sum_later() processes at once */
 
 /* Arguments of append and remove for the rows of a cache. */
 struct cache_update {
     struct loci_cache *to;
-    loci_view k, v;                      /* append: strides resolved */
+    loci_view k, v; /* append: strides resolved */
     /* append: how many of the last rows count, by entry.  NULL: all. */
     const int64_t *counts;
     bool remove;
-    ptrdiff_t entry, first, count;       /* remove */
-    bool rotate;                         /* keys are rotated when they are stored */
+    ptrdiff_t entry, first, count; /* remove */
+    bool rotate;                   /* keys are rotated when they are stored */
     /* remove: rotates keys further from where they are.  A rotation that also multiplies would do
      * so twice.  So `channels` rotated channels, starting at `channel`, are multiplied by
      * `undo`. */
@@ -26,11 +26,11 @@ struct cache_update {
 
 /* The steps of a backward pass over many processes (struct chain in stream.h). */
 struct chain_sizes {
-    size_t item, part;                   /* bytes of an item, and of its gradients of tables */
+    size_t item, part; /* bytes of an item, and of its gradients of tables */
     /* Bytes of the rotation's gradients of a key tile, over all heads. */
     size_t tile;
-    int groups;                          /* items for the same rows of an entry */
-    bool scans;                          /* chunks are swept before they are summed */
+    int groups; /* items for the same rows of an entry */
+    bool scans; /* chunks are swept before they are summed */
 };
 struct chained {
     struct chain_sizes (*sizes)(const struct call *);
@@ -60,43 +60,43 @@ struct engine {
     /* workspace(): bytes for one thread.  block(): bytes of a block of sums in the backward pass.
      * Both return SIZE_MAX if that is too many.  chunk_sums(): reals stored for every chunk in
      * decode.  total(): reals of the total of a term's parts, 0 if it has none. */
-    size_t    (*workspace)(const struct call *, bool backward);
-    size_t    (*block)(const struct call *);
-    size_t    (*chunk_sums)(const struct call *);
+    size_t (*workspace)(const struct call *, bool backward);
+    size_t (*block)(const struct call *);
+    size_t (*chunk_sums)(const struct call *);
     ptrdiff_t (*total)(const struct call *, int x);
-    bool      (*skips)(const struct call *);         /* needs the norms of the keys */
-    void      (*keys)(struct call *);                /* rotates keys and computes norms */
-    size_t    (*part_slot)(const struct call *);     /* bytes of a slot of struct part */
+    bool (*skips)(const struct call *);       /* needs the norms of the keys */
+    void (*keys)(struct call *);              /* rotates keys and computes norms */
+    size_t (*part_slot)(const struct call *); /* bytes of a slot of struct part */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
-    loci_status (*weights)(struct call *);           /* stored, not multiplied by values */
+    loci_status (*weights)(struct call *); /* stored, not multiplied by values */
     /* Forward with bf16 dot products.  NULL: this build has none. */
     loci_status (*fast)(struct call *);
     /* Stores dk and dv that were summed elsewhere, after all additions: those of `count` keys from
      * `first` on.  In the caller's arrays they start at key `to`. */
-    void      (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
+    void (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
     const struct chained *chained;
-    size_t (*cache_workspace)(const struct call *);  /* bytes of one thread */
+    size_t (*cache_workspace)(const struct call *); /* bytes of one thread */
     loci_status (*update_cache)(struct call *, const struct cache_update *);
-    size_t    (*rotate_workspace)(const struct call *);   /* bytes of one thread */
+    size_t (*rotate_workspace)(const struct call *); /* bytes of one thread */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x,
                                    const loci_view *dy, const loci_view *dx);
     /* Stage LINEAR_ATTENTION: bytes of a thread's workspace, and of the state of a kv head, in
      * whole lines of 64 bytes. */
-    size_t    (*linear_workspace)(const struct call *, bool backward);
-    size_t    (*linear_state)(const struct loci_plan *);
+    size_t (*linear_workspace)(const struct call *, bool backward);
+    size_t (*linear_state)(const struct loci_plan *);
     loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
     /* For LATER_TILES tiles of KT reals.  later: for each number, the sum of those after it in its
      * tile, newest first.  sum: the sum of a tile.  top: the largest of `later` in a tile. */
-    void      (*sum_later)(const void *x, void *later, double *sum, double *top);
+    void (*sum_later)(const void *x, void *later, double *sum, double *top);
     /* to[m][n] += x[m][k] y[k][n]; the same bits on every machine. */
-    void      (*add_product)(int m, int k, int n, const double *x, const double *y, double *to);
+    void (*add_product)(int m, int k, int n, const double *x, const double *y, double *to);
 };
 
 /* isa.c.  Returns the best engine that this CPU and operating system run, or the one named.  NULL:
  * the name is unknown or cannot run here.  The f64 engine is portable C and the same for every ISA
  * name. */
 const struct engine *loci_engine(const char *isa, bool f64);
-bool loci_dots_bf16(void);               /* do this CPU and operating system run engine.fast? */
+bool loci_dots_bf16(void); /* do this CPU and operating system run engine.fast? */
 
 #endif

@@ -14,18 +14,18 @@ enum { ROWS = 64, ROW_CHUNK = 1024 };
 struct engine;
 struct loci_plan {
     unsigned magic;
-    bool sized;                          /* structs of its calls must have their size set */
+    bool sized; /* structs of its calls must have their size set */
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
     /* Heads of the keys that scores read: heads if each query head rotates keys in its own way,
      * else kv_heads. */
     int key_heads;
     loci_dtype dtype;
-    size_t real;                         /* sizeof of a number in the engine: 4 or 8 */
-    size_t stored;                       /* of q, k, v, o and their gradients: the same, or 2 */
-    bool fast;                           /* wide forward passes use bf16 dot products */
-    bool f64, full, strict, keys_rotated;      /* strict: pos_k < pos_q (sba without its own key) */
-    bool states;                         /* one of the encodings has states */
+    size_t real;                          /* sizeof of a number in the engine: 4 or 8 */
+    size_t stored;                        /* of q, k, v, o and their gradients: the same, or 2 */
+    bool fast;                            /* wide forward passes use bf16 dot products */
+    bool f64, full, strict, keys_rotated; /* strict: pos_k < pos_q (sba without its own key) */
+    bool states;                          /* one of the encodings has states */
     /* INT64_MAX: open.  0: no keys on that side; `strict` also applies. */
     int64_t window_left, window_right;
     double scale;
@@ -33,12 +33,12 @@ struct loci_plan {
     struct config enc[MAX_ENCODINGS];
     int uses;
     struct use use[MAX_USES];
-    int rotate, mix, weight;             /* index into use, or -1 (weight -1: softmax) */
-    int axes;                            /* of the encoding that has coordinates, else 1 */
+    int rotate, mix, weight; /* index into use, or -1 (weight -1: softmax) */
+    int axes;                /* of the encoding that has coordinates, else 1 */
     struct tensors tensors;
     /* Tensors of encoding e: first_tensor[e] .. first_tensor[e + 1] - 1. */
     int first_tensor[MAX_ENCODINGS + 1];
-    const struct engine *engine;         /* chosen by ISA */
+    const struct engine *engine; /* chosen by ISA */
     char *text;
 };
 
@@ -64,6 +64,6 @@ static inline bool wants_sizes(const struct loci_plan *p)
 
 /* Layout of the encoding's first term.  NULL: the encoding has no term. */
 const void *loci_shape_of(const loci_plan *, int enc);
-bool loci_plan_is(const loci_plan *, loci_stage);    /* is it a valid plan of this stage? */
+bool loci_plan_is(const loci_plan *, loci_stage); /* is it a valid plan of this stage? */
 
 #endif

@@ -29,7 +29,9 @@ static ptrdiff_t engine_chunk(const struct rank_ctx *a, int64_t chunk)
 /* ---- The rows of a share --------------------------------------------------------------------- */
 
 /* Chunks that the rows of a share see.  Rows that see no key still get one chunk. */
-struct range { int64_t first, last; };
+struct range {
+    int64_t first, last;
+};
 static struct range chunks_of(const struct rank_ctx *a, const struct backward *w, int share)
 {
     const struct key_span s = w->spans[share].gathered;
@@ -125,8 +127,7 @@ static void pass_key_state(struct rank_ctx *a, struct backward *w, int share, in
     if (step < 0)
         loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_KEY_STATE, w->key_state,
                           w->key_state_bytes);
-    else
-        loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
+    else loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
     loci_end_box(a, &w->in);
 }
 /* Gradients of INPUT tensors by key: copies the sums of present keys to the caller's arrays. */
@@ -161,8 +162,8 @@ static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_c
     if (!a->all.gather) loci_copy_own(a, &a->transfer, &h->p, h->p.chunk * CHUNK);
     begin_chunk(a, w, h->p.chunk);
     const ptrdiff_t at = loci_key_number(a, w, h->p.first),
-                    first_tile = (ptrdiff_t)((h->p.first - (a->all.gather ? a->gathered.first : 0))
-                                             / KT);
+                    first_tile =
+                        (ptrdiff_t)((h->p.first - (a->all.gather ? a->gathered.first : 0)) / KT);
     loci_copy_sums(w, UNPACK, at, keys, h->data);
     clear_inputs(a, c);
     c->stream.chain.own = at;
@@ -216,7 +217,10 @@ static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct ar
     b->n = 0;
 }
 /* The most items of a run, all items, and the rank's own key tiles and messages. */
-struct counts { size_t items, all; ptrdiff_t tiles, packets; };
+struct counts {
+    size_t items, all;
+    ptrdiff_t tiles, packets;
+};
 static struct counts count(const struct rank_ctx *a, int groups)
 {
     struct counts n = { 0 };
@@ -245,12 +249,11 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     w->spans = carve_bytes(&m, (size_t)a->all.count, sizeof *w->spans);
     for (int s = 0; w->spans && s < a->all.count; s++)
         w->spans[s] = loci_share_required_range(a, s);
-    if (!a->all.gather)
-        {
-            a->transfer.by_share = true;
-            a->transfer.required = a->transfer.mine = w->spans;
-            a->transfer.required_count = a->all.count;
-        }
+    if (!a->all.gather) {
+        a->transfer.by_share = true;
+        a->transfer.required = a->transfer.mine = w->spans;
+        a->transfer.required_count = a->all.count;
+    }
     w->shifts = carve_bytes(&m, 2 * B, sizeof *w->shifts);
     w->last = carve_bytes(&m, B, sizeof *w->last);
     w->apart = carve_bytes(&m, B, sizeof *w->apart);
@@ -348,8 +351,8 @@ static loci_status agree_on_wishes(struct rank_ctx *a, struct backward *w)
         const bool by_key = loci_by_key(a, &t->list[i], &outer, &inner);
         const bool speaks = by_key ? keys : t->list[i].role != LOCI_INPUT || rows,
                    given = w->grad.dtensors && w->grad.dtensors[i];
-        facts[2 + i] = (struct fact){ "which gradients of tensors are given",
-                                      speaks ? given : ANY, true };
+        facts[2 + i] =
+            (struct fact){ "which gradients of tensors are given", speaks ? given : ANY, true };
     }
     TRY(loci_agree(a, LOCI_OK, facts, 2 + t->n));
     w->want_dk = facts[0].value == 1;
@@ -364,7 +367,7 @@ static void send_keys(struct rank_ctx *a, struct backward *w)
 {
     if (w->scans && !a->all.gather) {
         loci_send(a, &w->sweep);
-        a->transfer.packed = true;       /* the messages are the same */
+        a->transfer.packed = true; /* the messages are the same */
     }
     loci_send(a, &a->transfer);
 }

@@ -4,7 +4,7 @@
  * as one process does, and sends them to the other ranks. */
 #include "distributed/sums.h"
 
-enum { PIECE = 256 };                    /* rows of a message */
+enum { PIECE = 256 }; /* rows of a message */
 
 /* Bytes of a row of a head that an encoding collects.  0: none. */
 static size_t row_size(const struct call *c, int enc)
@@ -28,8 +28,12 @@ static void make_full(const struct rank_ctx *a, struct collected *f)
     f->in.k_len = (ptrdiff_t)a->keys;
     f->in.q_coord = f->q_coord;
     f->in.k_coord = f->k_coord;
-    f->call = (struct call){ .plan = a->plan, .in = &f->in, .B = a->call.batch,
-                             .Lq = f->in.q_len, .Lk = f->in.k_len, .backward = true,
+    f->call = (struct call){ .plan = a->plan,
+                             .in = &f->in,
+                             .B = a->call.batch,
+                             .Lq = f->in.q_len,
+                             .Lk = f->in.k_len,
+                             .backward = true,
                              .where.k_coord = f->k_coord };
     f->call.threads = f->in.host && f->in.host->run ? f->in.host->threads : 1;
 }
@@ -62,9 +66,9 @@ void loci_collect_keys(const struct rank_ctx *a, const struct backward *w, ptrdi
         const size_t bytes = row_size(c, e);
         for (ptrdiff_t i = 0; i < c->B * p->kv_heads; i++)
             p->enc[e].pe->stream->move_rows(c, e, false, i, at, keys,
-                                    w->collected.keys
-                                        + (size_t)(i * a->call.k_len + own) * bytes,
-                                    false);
+                                            w->collected.keys
+                                                + (size_t)(i * a->call.k_len + own) * bytes,
+                                            false);
     }
 }
 
@@ -75,14 +79,16 @@ static bool pass(struct rank_ctx *a, struct backward *w, int owner, size_t bytes
     if (a->broken || (owner != a->via.rank && a->via.rank)) return false;
     if (owner == 0) return true;
     if (a->via.rank) loci_send_to(a, &w->in, 0, TAG_TOTALS, message, bytes);
-    else
-        loci_receive_from(a, &w->in.requests[w->in.n++], owner, TAG_TOTALS, message,
-                          bytes);
+    else loci_receive_from(a, &w->in.requests[w->in.n++], owner, TAG_TOTALS, message, bytes);
     loci_end_box(a, &w->in);
     return !a->broken;
 }
 /* Pieces of all shares, in an order that both sides know.  own: the owner's own row number. */
-struct walk { int share; int64_t at; ptrdiff_t own; };
+struct walk {
+    int share;
+    int64_t at;
+    ptrdiff_t own;
+};
 static bool walk(const loci_share *list, int count, struct walk *p, ptrdiff_t *rows)
 {
     for (; p->share < count; p->share++, p->at = 0) {
@@ -111,8 +117,7 @@ static void collect_coordinates(struct rank_ctx *a, struct backward *w, bool que
         for (struct walk p = { 0 }; walk(list, count, &p, &n);) {
             const int owner = list[p.share].rank;
             const size_t bytes = (size_t)n * sizeof *own;
-            if (owner == a->via.rank)
-                memcpy(w->collected.message, own + i * len + p.own, bytes);
+            if (owner == a->via.rank) memcpy(w->collected.message, own + i * len + p.own, bytes);
             if (pass(a, w, owner, bytes) && !a->via.rank)
                 memcpy(to + i * all + list[p.share].first + p.at - n, w->collected.message, bytes);
         }
@@ -136,7 +141,8 @@ static void collect_rows(struct rank_ctx *a, struct backward *w, int enc, bool q
                        (size_t)n * each);
             if (pass(a, w, owner, (size_t)n * each) && !a->via.rank)
                 pe->stream->move_rows(&w->collected.call, enc, query, i,
-                              (ptrdiff_t)(list[p.share].first + p.at) - n, n, message, true);
+                                      (ptrdiff_t)(list[p.share].first + p.at) - n, n, message,
+                                      true);
         }
 }
 /* Rank 0 has the gradients and sends them to all others. */
@@ -152,8 +158,7 @@ static void spread(struct rank_ctx *a, struct backward *w, int enc)
             loci_end_box(a, &w->in);
         }
         if (!a->via.rank) continue;
-        loci_receive_from(a, &w->in.requests[w->in.n++], 0, TAG_TOTALS, (char *)x,
-                          bytes);
+        loci_receive_from(a, &w->in.requests[w->in.n++], 0, TAG_TOTALS, (char *)x, bytes);
         loci_end_box(a, &w->in);
     }
 }

@@ -13,27 +13,33 @@
 enum { TAG_STATE = 1, TAG_SUMS, TAG_RESULT };
 
 /* The head of every message: the status of the senders so far. */
-struct message_header { int64_t status; char text[512 + 56]; };
+struct message_header {
+    int64_t status;
+    char text[512 + 56];
+};
 _Static_assert(sizeof(struct message_header) % ALIGN == 0, "states start on lines");
 /* A message, and how many bytes follow its head. */
-struct message_block { struct message_header *head; size_t bytes; };
+struct message_block {
+    struct message_header *head;
+    size_t bytes;
+};
 
 struct decode {
-    loci_call call;                      /* the caller's rows against the keys of this rank */
+    loci_call call; /* the caller's rows against the keys of this rank */
     struct opening opening;
     struct regions messages;
     struct run run;
     struct call open;
-    loci_share own;                      /* share of this rank's keys; count 0: none */
-    int newer, older;                    /* ranks that own the adjacent keys, or -1 */
-    int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
+    loci_share own;     /* share of this rank's keys; count 0: none */
+    int newer, older;   /* ranks that own the adjacent keys, or -1 */
+    int newest, oldest; /* ranks at the ends of the chain; -1: there are no keys */
 
     /* In the workspace: the state of the rows over the keys so far, the outputs, and the states
      * that encodings pass on. */
     struct message_block state, result, sums;
-    size_t sums_at[MAX_ENCODINGS];       /* where each encoding's state begins */
-    void *inner;                         /* workspace of the pass itself */
-    double attention;                    /* seconds */
+    size_t sums_at[MAX_ENCODINGS]; /* where each encoding's state begins */
+    void *inner;                   /* workspace of the pass itself */
+    double attention;              /* seconds */
 };
 static char *data_of(const struct message_block *b) { return (char *)(b->head + 1); }
 
@@ -53,8 +59,8 @@ static loci_status find_chain(struct rank_ctx *a, struct decode *d)
                   "key_shares: rank %d has two shares; in decode a rank has one share of the keys",
                   s->rank);
         CHECK(e, s->first % CHUNK == 0, LOCI_UNSUPPORTED,
-              "key_shares: share %d begins at key %lld; in decode it must be a multiple of %d",
-              i, (long long)s->first, CHUNK);
+              "key_shares: share %d begins at key %lld; in decode it must be a multiple of %d", i,
+              (long long)s->first, CHUNK);
         if (s->rank == rank) {
             d->own = *s;
             d->older = before;
@@ -91,7 +97,10 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
     loci_error *e = in->error;
-    const struct { const char *name; bool given; } fields[] = {
+    const struct {
+        const char *name;
+        bool given;
+    } fields[] = {
         { "q_seg and k_seg", in->q_seg || in->k_seg },
         { "q_starts and k_starts", in->q_starts || in->k_starts || in->sequences },
         { "k_lens", in->k_lens },
@@ -107,13 +116,13 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
     a->key_count = a->all.key_shares ? a->all.key_count : a->all.count;
     TRY(loci_check_shares(a->key_shares, a->key_count, a->via.ranks, "key_shares", &a->keys, e));
     CHECK(e, a->keys < MOST_NUMBERS, LOCI_BAD_ARG,
-          "key_shares: %lld keys are too many; positions must lie within 2^40",
-          (long long)a->keys);
+          "key_shares: %lld keys are too many; positions must lie within 2^40", (long long)a->keys);
     TRY(find_chain(a, d));
-    CHECK(e, in->batch >= 0 && in->q_len >= 0
-                 && in->batch < MOST_NUMBERS / p->heads / (p->dim + p->value_dim + 1)
-                 && in->q_len <= MOST_NUMBERS / (in->batch + 1) / p->heads
-                                     / (p->dim + p->value_dim + 1),
+    CHECK(e,
+          in->batch >= 0 && in->q_len >= 0
+              && in->batch < MOST_NUMBERS / p->heads / (p->dim + p->value_dim + 1)
+              && in->q_len
+                     <= MOST_NUMBERS / (in->batch + 1) / p->heads / (p->dim + p->value_dim + 1),
           LOCI_BAD_ARG, "batch %td or q_len %td is too large or negative", in->batch, in->q_len);
     a->rows = in->q_len;
     a->all.shares = a->key_shares;
@@ -159,11 +168,17 @@ static void make_call(struct rank_ctx *a, struct decode *d)
     d->call = a->call;
     d->call.work_bytes = 0;
     d->run = (struct run){ .count = a->call.q_len, .at = a->keys - a->call.q_len };
-    d->opening = (struct opening){ .stage = LOCI_ATTENTION, .runs = &d->run, .run_count = 1,
-                                   .keys = (ptrdiff_t)a->keys, .first = (ptrdiff_t)d->own.first,
-                                   .here = true, .more = &d->messages };
-    d->opening.part = (struct part){ .count = (ptrdiff_t)d->own.count, .opens = d->newer < 0,
-                                     .closes = d->older < 0, .partial_inputs = true };
+    d->opening = (struct opening){ .stage = LOCI_ATTENTION,
+                                   .runs = &d->run,
+                                   .run_count = 1,
+                                   .keys = (ptrdiff_t)a->keys,
+                                   .first = (ptrdiff_t)d->own.first,
+                                   .here = true,
+                                   .more = &d->messages };
+    d->opening.part = (struct part){ .count = (ptrdiff_t)d->own.count,
+                                     .opens = d->newer < 0,
+                                     .closes = d->older < 0,
+                                     .partial_inputs = true };
 }
 static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
 {
@@ -172,19 +187,19 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
     struct arena m = { .base = base };
     struct measured measured;
     make_call(a, d);
-    d->opening.part.state = (char *)d;   /* measured as if the state existed */
+    d->opening.part.state = (char *)d; /* measured as if the state existed */
     const size_t inner = loci_measure_attention(p, &d->call, &d->opening, &measured);
     d->state.bytes = (rows + 1) * measured.slot;
     d->result.bytes = rows
                     * ((size_t)p->value_dim * p->stored
-                       + p->real * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
-                                    + (a->call.ae ? (size_t)p->dim : 0)));
+                       + p->real
+                             * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
+                                + (a->call.ae ? (size_t)p->dim : 0)));
     d->sums.bytes = 0;
-    for (int e = 0; e < p->encs; e++)
-        {
-            d->sums_at[e] = d->sums.bytes;
-            d->sums.bytes += measured.state[e];
-        }
+    for (int e = 0; e < p->encs; e++) {
+        d->sums_at[e] = d->sums.bytes;
+        d->sums.bytes += measured.state[e];
+    }
     struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
         blocks[i]->head = carve_bytes(&m, 1, sizeof(struct message_header) + blocks[i]->bytes);
@@ -316,7 +331,7 @@ static loci_status run(struct rank_ctx *a, struct decode *d)
     for (int i = 0; i < COUNT(blocks); i++)
         memset(blocks[i]->head, 0, sizeof(struct message_header));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
-    if (d->oldest < 0) {                 /* no keys: each rank computes that by itself */
+    if (d->oldest < 0) { /* no keys: each rank computes that by itself */
         loci_begin(&d->open, true);
         return pass(a, d, PART_WHOLE);
     }

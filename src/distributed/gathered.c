@@ -15,16 +15,19 @@ static struct keyed *add_keyed(struct transfer *g, struct keyed x)
 static struct keyed *add_view(struct rank_ctx *a, const loci_view *v, int width)
 {
     const ptrdiff_t each = (ptrdiff_t)a->plan->stored;
-    return add_keyed(&a->transfer,
-                     (struct keyed){ .own = v->data, .n = { a->call.batch, a->plan->kv_heads },
-                                     .stride = { v->batch * each, v->head * each },
-                                     .row = v->row * each, .bytes = (size_t)(width * each) });
+    return add_keyed(&a->transfer, (struct keyed){ .own = v->data,
+                                                   .n = { a->call.batch, a->plan->kv_heads },
+                                                   .stride = { v->batch * each, v->head * each },
+                                                   .row = v->row * each,
+                                                   .bytes = (size_t)(width * each) });
 }
 /* A dense array of [outer][keys of the rank][inner bytes]. */
 static struct keyed *add_list(struct rank_ctx *a, struct transfer *g, const void *list,
                               ptrdiff_t outer, size_t inner)
 {
-    return add_keyed(g, (struct keyed){ .own = list, .n = { outer, 1 }, .row = (ptrdiff_t)inner,
+    return add_keyed(g, (struct keyed){ .own = list,
+                                        .n = { outer, 1 },
+                                        .row = (ptrdiff_t)inner,
                                         .stride = { a->call.k_len * (ptrdiff_t)inner, 0 },
                                         .bytes = inner });
 }
@@ -103,11 +106,10 @@ static void make_host(struct rank_ctx *a, struct whole *w)
 {
     w->caller = &here;
     w->host = (loci_host){ .cancelled = ask_host, .user = w, .threads = 1 };
-    if (a->call.host && a->call.host->run)
-        {
-            w->host.run = run_on_host;
-            w->host.threads = a->call.host->threads;
-        }
+    if (a->call.host && a->call.host->run) {
+        w->host.run = run_on_host;
+        w->host.threads = a->call.host->threads;
+    }
 }
 
 /* The call over all keys of the rank, at once or chunk by chunk. */
@@ -120,19 +122,24 @@ static void make_whole(struct rank_ctx *a, struct whole *w)
     w->call.k_len = keys;
     w->call.work_bytes = 0;
     w->call.k = (loci_view){ w->k->gathered, Hkv * keys * p->dim, keys * p->dim, p->dim };
-    w->call.v = (loci_view){ w->v->gathered, Hkv * keys * p->value_dim, keys * p->value_dim,
-                             p->value_dim };
+    w->call.v =
+        (loci_view){ w->v->gathered, Hkv * keys * p->value_dim, keys * p->value_dim, p->value_dim };
     if (w->k_pos) w->call.k_pos = (const int64_t *)w->k_pos->gathered;
     if (w->k_coord) w->call.k_coord = (const double *)w->k_coord->gathered;
     for (int i = 0; i < p->tensors.n; i++)
-        w->tensors[i] = w->tensor[i]        ? w->tensor[i]->gathered
-                        : a->call.tensors ? a->call.tensors[i]
-                                            : NULL;
+        w->tensors[i] = w->tensor[i]    ? w->tensor[i]->gathered
+                      : a->call.tensors ? a->call.tensors[i]
+                                        : NULL;
     w->call.tensors = w->tensors;
-    w->opening = (struct opening){ .stage = LOCI_ATTENTION, .from = gather ? a->gathered.first : 0,
-                                   .runs = a->runs, .run_count = a->run_count, .tiles = true,
-                                   .keys = gather ? 0 : (ptrdiff_t)a->keys, .owned = &a->owned,
-                                   .grad = w->grad, .chain = w->chain };
+    w->opening = (struct opening){ .stage = LOCI_ATTENTION,
+                                   .from = gather ? a->gathered.first : 0,
+                                   .runs = a->runs,
+                                   .run_count = a->run_count,
+                                   .tiles = true,
+                                   .keys = gather ? 0 : (ptrdiff_t)a->keys,
+                                   .owned = &a->owned,
+                                   .grad = w->grad,
+                                   .chain = w->chain };
     w->opening.part = (struct part){ .state = a->state, .slot = a->slot, .count = keys };
     if (a->key_shares == a->all.shares && !a->placed) w->opening.part.values = a->owned.v;
     make_host(a, w);
@@ -149,7 +156,8 @@ static ptrdiff_t find_runs(struct rank_ctx *a)
         const loci_share *s = &a->all.shares[i];
         if (s->rank != a->via.rank || !s->count) continue;
         if (a->runs)
-            a->runs[n] = (struct run){ .first = own, .count = (ptrdiff_t)s->count,
+            a->runs[n] = (struct run){ .first = own,
+                                       .count = (ptrdiff_t)s->count,
                                        .at = s->first + a->keys - a->rows };
         n++;
         own += (ptrdiff_t)s->count;
@@ -173,12 +181,11 @@ ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *
     const ptrdiff_t rows = find_runs(a);
     struct transfer *const cargos[] = { &a->before, &a->transfer };
     for (int i = 0; i < COUNT(cargos); i++) {
-        if (!cargos[i]->by_share)
-            {
-                cargos[i]->required = a->required;
-                cargos[i]->required_count = a->via.ranks;
-                cargos[i]->mine = a->required ? a->required + a->via.rank : NULL;
-            }
+        if (!cargos[i]->by_share) {
+            cargos[i]->required = a->required;
+            cargos[i]->required_count = a->via.ranks;
+            cargos[i]->mine = a->required ? a->required + a->via.rank : NULL;
+        }
         loci_carve_transfer(a, cargos[i], m);
     }
     make_whole(a, w);
@@ -214,7 +221,7 @@ loci_status loci_open_pass(struct rank_ctx *a, const void *tables, struct whole 
     return w->grad ? loci_check_results(&w->open, w->grad) : LOCI_OK;
 }
 loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, struct whole *w,
-                            lay_out_rank *lay_out)
+                           lay_out_rank *lay_out)
 {
     loci_error *e = &a->said;
     const size_t bytes = lay_out(a, NULL, w);

@@ -14,13 +14,13 @@ struct whole {
     struct opening opening;
     const void *tensors[MAX_TENSORS];
     const struct keyed *k, *v, *k_pos, *k_coord, *tensor[MAX_TENSORS];
-    const loci_grad *grad;               /* NULL: a forward pass */
+    const loci_grad *grad; /* NULL: a forward pass */
     struct chain chain;
     struct call open;
     /* The caller's host; its cancel hook also polls the transport. */
     loci_host host;
-    const char *caller;                  /* the thread that called */
-    double attention;                    /* seconds */
+    const char *caller; /* the thread that called */
+    double attention;   /* seconds */
     /* Makes progress on messages other than keys.  Returns false if none is open.  NULL: only keys
      * are transferred. */
     bool (*progress)(struct whole *);
@@ -38,7 +38,7 @@ void loci_measure_whole(struct whole *, bool streamed);
  * are too many.  It is first called with base NULL, to measure. */
 typedef size_t lay_out_rank(struct rank_ctx *, char *base, struct whole *);
 loci_status loci_open_rank(struct rank_ctx *, const void *tables, void *work, struct whole *,
-                            lay_out_rank *);
+                           lay_out_rank *);
 /* Opens the pass over all keys.  All checks are done here, and no key is read. */
 loci_status loci_open_pass(struct rank_ctx *, const void *tables, struct whole *);
 /* The extents of an INPUT tensor before and after its keys.  Returns false if it has no keys. */

@@ -36,12 +36,10 @@ loci_status loci_check_shares(const loci_share *list, int count, int ranks, cons
           "%s must have at least one share; loci_share_out() makes a list", name);
     for (int i = 0; i < count; i++) {
         CHECK(e, list[i].rank >= 0 && list[i].rank < ranks, LOCI_BAD_ARG,
-              "%s: share %d has rank %d, but ranks are 0 .. %d", name, i, list[i].rank,
-              ranks - 1);
+              "%s: share %d has rank %d, but ranks are 0 .. %d", name, i, list[i].rank, ranks - 1);
         CHECK(e, list[i].first == *all, LOCI_BAD_ARG,
               "%s: share %d begins at %lld, but must begin at %lld, the end of those before it",
-              name, i,
-              (long long)list[i].first, (long long)*all);
+              name, i, (long long)list[i].first, (long long)*all);
         CHECK(e, list[i].count >= 0 && list[i].count <= FAR - *all, LOCI_BAD_ARG,
               "%s: share %d has %lld rows; all shares together must have 0 .. 2^40", name, i,
               (long long)list[i].count);
@@ -102,8 +100,9 @@ static struct key_span whole_chunks(const struct rank_ctx *a, struct key_span s)
 struct required_range loci_share_required_range(const struct rank_ctx *a, int share)
 {
     const loci_share *s = &a->all.shares[share];
-    return (struct required_range){ .rank = s->rank, .rows = s->count > 0,
-                          .gathered = whole_chunks(a, seen_by(a, s)) };
+    return (struct required_range){ .rank = s->rank,
+                                    .rows = s->count > 0,
+                                    .gathered = whole_chunks(a, seen_by(a, s)) };
 }
 struct required_range loci_required_range(const struct rank_ctx *a, int rank)
 {

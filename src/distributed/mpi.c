@@ -35,7 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef LOCI_MPI_PIECE                       /* tests have smaller ones */
+#ifndef LOCI_MPI_PIECE /* tests have smaller ones */
 #define LOCI_MPI_PIECE ((size_t)1 << 30)
 #endif
 
@@ -44,7 +44,7 @@ enum { GRACE = 1 };
 struct mpi_piece {
     struct mpi_piece *next;
     MPI_Request request;
-    int bytes, comes;                    /* comes: it is a receive */
+    int bytes, comes; /* comes: it is a receive */
 };
 
 struct mpi {
@@ -52,12 +52,12 @@ struct mpi {
     int ranks, highest_tag;
     double seconds;
     int broken;
-    double grace;                        /* if broken: open requests may end until this time */
+    double grace; /* if broken: open requests may end until this time */
     struct mpi_piece *idle;
     MPI_Request agreement;
-    int64_t *numbers;                    /* of the agreement */
+    int64_t *numbers; /* of the agreement */
     int measured;
-    int ends;                            /* loci initialised MPI, and finalises it */
+    int ends; /* loci initialised MPI, and finalises it */
 };
 
 static loci_status fail(loci_error *e, loci_status status, const char *format, ...)
@@ -148,7 +148,7 @@ static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, i
     /* Allocates first, because a message that was started in part could not be withdrawn. */
     struct mpi_piece *chain = NULL, **last = &chain;
     size_t rest = bytes;
-    do {                                 /* an empty message is a piece, too */
+    do { /* an empty message is a piece, too */
         struct mpi_piece *p = next_piece(m);
         if (!p) {
             while (chain) chain = put_back(m, chain);
@@ -253,8 +253,7 @@ static void drop(struct mpi *m)
 }
 
 /* Checks the arguments of this process. */
-static loci_status look(const struct mpi *m, const loci_transport *t, double seconds,
-                        loci_error *e)
+static loci_status look(const struct mpi *m, const loci_transport *t, double seconds, loci_error *e)
 {
     int level = MPI_THREAD_SINGLE;
     if (!m) return fail(e, LOCI_NO_MEMORY, "mpi: out of memory");
@@ -309,12 +308,17 @@ loci_status loci_mpi_create(loci_transport *t, MPI_Comm comm, double seconds, lo
 
     int *tag, found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &found);
-    m->highest_tag = found ? *tag : 32767;       /* the value that MPI guarantees */
+    m->highest_tag = found ? *tag : 32767; /* the value that MPI guarantees */
     m->comm = own;
     m->agreement = MPI_REQUEST_NULL;
     m->seconds = seconds;
-    *t = (loci_transport){ .size = sizeof *t, .send = send_to, .receive = receive_from,
-                           .wait = wait_for, .test = test_one, .highest = highest, .user = m };
+    *t = (loci_transport){ .size = sizeof *t,
+                           .send = send_to,
+                           .receive = receive_from,
+                           .wait = wait_for,
+                           .test = test_one,
+                           .highest = highest,
+                           .user = m };
     MPI_Comm_rank(own, &t->rank);
     MPI_Comm_size(own, &t->ranks);
     m->ranks = t->ranks;

@@ -44,9 +44,8 @@ loci_status loci_check_work(const struct rank_ctx *a, const void *work, size_t b
           "work must not be NULL and must be aligned to 64 bytes");
     CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
     CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, but this call needs %zu; %s() returns the size",
-          a->call.work_bytes, bytes,
-          tells);
+          "work has %zu bytes, but this call needs %zu; %s() returns the size", a->call.work_bytes,
+          bytes, tells);
     return LOCI_OK;
 }
 
@@ -55,7 +54,10 @@ loci_status loci_check_fields(const struct rank_ctx *a)
 {
     const loci_call *in = &a->call;
     loci_error *e = in->error;
-    const struct { const char *name; bool given; } fields[] = {
+    const struct {
+        const char *name;
+        bool given;
+    } fields[] = {
         { "q_seg and k_seg", in->q_seg || in->k_seg },
         { "q_starts and k_starts", in->q_starts || in->k_starts || in->sequences },
         { "k_lens", in->k_lens },
@@ -107,9 +109,9 @@ loci_status loci_open_shares(struct rank_ctx *a)
 /* All of a plan except its instruction set. */
 static int64_t hash_plan(const struct loci_plan *p)
 {
-    const int64_t numbers[] = { p->heads, p->kv_heads, p->dim, p->value_dim, p->dtype, p->fast,
-                                p->full, p->keys_rotated, p->window_left, p->window_right,
-                                p->enc[0].max_len };
+    const int64_t numbers[] = { p->heads,       p->kv_heads,     p->dim,           p->value_dim,
+                                p->dtype,       p->fast,         p->full,          p->keys_rotated,
+                                p->window_left, p->window_right, p->enc[0].max_len };
     const char *isa = strstr(p->text, " isa="), *rest = isa + strcspn(isa + 1, " ") + 1;
     int64_t h = loci_hash(0, numbers, sizeof numbers);
     h = loci_hash(h, p->text, (size_t)(isa - p->text));

@@ -21,65 +21,72 @@ struct keyed {
     size_t bytes;
     char *gathered;
 };
-enum { MAX_KEYED = 4 + MAX_TENSORS };    /* keys, values, positions, coordinates, INPUT tensors */
+enum { MAX_KEYED = 4 + MAX_TENSORS }; /* keys, values, positions, coordinates, INPUT tensors */
 
 /* Arrays that are transferred together.  Shares of keys are cut at chunk borders.  Each piece is
  * one message, with one array after the other. */
 struct transfer {
     /* All ranks with rows require all keys.  Otherwise they require the keys of their range. */
     bool everything;
-    bool by_share;                       /* each share of rows makes its own requests */
+    bool by_share; /* each share of rows makes its own requests */
     /* Ranges that require keys, and the one that this rank receives for. */
     const struct required_range *required;
     int required_count;
     const struct required_range *mine;
     struct keyed list[MAX_KEYED];
     int n;
-    size_t bytes;                        /* per key, of all arrays */
-    int64_t measured;                    /* capacity in keys */
-    int tag;                             /* of the first message */
+    size_t bytes;     /* per key, of all arrays */
+    int64_t measured; /* capacity in keys */
+    int tag;          /* of the first message */
 
-    char *outbox;                        /* the rank's own messages, one after the other */
-    bool packed;                         /* the outbox is filled */
-    void **sends;                        /* requests of sent messages, and their number */
+    char *outbox; /* the rank's own messages, one after the other */
+    bool packed;  /* the outbox is filled */
+    void **sends; /* requests of sent messages, and their number */
     int64_t sending;
-    struct slot { char *message; void *request; } *slots; /* [ahead]: messages that are received */
+    struct slot {
+        char *message;
+        void *request;
+    } * slots; /* [ahead]: messages that are received */
 };
 
 /* The keys that a rank requires for all its rows, or for those of one share.  rows: there are rows
  * to compute. */
-struct required_range { int rank; struct key_span gathered; bool rows; };
+struct required_range {
+    int rank;
+    struct key_span gathered;
+    bool rows;
+};
 
 struct rank_ctx {
     const loci_plan *plan;
-    loci_call call;                      /* what the rank owns */
+    loci_call call; /* what the rank owns */
     loci_parallel all;
     loci_transport via;
-    loci_error *error;                   /* the caller's, or NULL */
-    loci_error said;                     /* the error of this rank */
+    loci_error *error; /* the caller's, or NULL */
+    loci_error said;   /* the error of this rank */
 
-    int64_t rows, keys;                  /* of all ranks */
+    int64_t rows, keys; /* of all ranks */
     const loci_share *key_shares;
     int key_count;
     /* Positions or coordinates are given.  So no rank knows which keys the rows of others see. */
     bool placed;
-    struct key_span gathered;            /* the keys that this rank has or receives */
-    bool sums;                           /* backward pass: sums of chunks pass from rank to rank */
-    bool broken;                         /* the transport failed */
-    int64_t asked;                       /* the request that was tested last */
+    struct key_span gathered; /* the keys that this rank has or receives */
+    bool sums;                /* backward pass: sums of chunks pass from rank to rank */
+    bool broken;              /* the transport failed */
+    int64_t asked;            /* the request that was tested last */
     double waited;
     uint64_t sent, received;
-    int64_t outputs;                     /* which outputs must have the same bits on all ranks */
+    int64_t outputs; /* which outputs must have the same bits on all ranks */
 
     /* If keys are streamed, `before` has what must arrive before a pass can begin, and `transfer`
      * has what arrives chunk by chunk.  Otherwise `transfer` has all keys. */
     struct transfer before, transfer;
 
     /* In the workspace. */
-    struct required_range *required;     /* [ranks] */
-    struct run *runs;                    /* of the rank's own rows, and their number */
+    struct required_range *required; /* [ranks] */
+    struct run *runs;                /* of the rank's own rows, and their number */
     ptrdiff_t run_count;
-    void *inner;                         /* workspace of the pass itself */
+    void *inner; /* workspace of the pass itself */
     /* State of rows if keys are streamed: slots, see stream.h. */
     char *state;
     size_t slot;
@@ -122,7 +129,11 @@ loci_status loci_agree_on_call(struct rank_ctx *, loci_status own, const void *t
 /* A number that must be the same on all ranks.  ANY: this rank adopts the number of the others.
  * hash: the value is not shown in errors. */
 #define ANY INT64_MIN
-struct fact { const char *name; int64_t value; bool hash; };
+struct fact {
+    const char *name;
+    int64_t value;
+    bool hash;
+};
 /* Returns the same status on all ranks: LOCI_OK if no rank has failed and they agree on all facts,
  * which then have the common values.  `own` is the status of this rank; its error is in
  * rank_ctx.said. */
@@ -137,7 +148,10 @@ loci_status loci_break(struct rank_ctx *);
 /* ---- Transfer of keys: transfer.c */
 
 /* The keys of one share in one chunk. */
-struct message { int share; int64_t chunk, first, count; };
+struct message {
+    int share;
+    int64_t chunk, first, count;
+};
 /* The order in which a rank receives messages.  GATHERED: each rank starts at a different message,
  * so that ranks do not all ask the same owner at once. */
 enum order { GATHERED, NEWEST_FIRST, OLDEST_FIRST };
@@ -147,7 +161,7 @@ struct recv_queue {
     /* The first message that is not requested, and not received. */
     struct message begun, next;
     bool more_begun, more;
-    int64_t asked, received;             /* number of other ranks' messages */
+    int64_t asked, received; /* number of other ranks' messages */
 };
 /* Carves a transfer out of the workspace.  loci_carve_again() does so for a second transfer of the
  * same messages to the same place. */
@@ -183,14 +197,23 @@ int loci_tag_of(const struct rank_ctx *, int kind, const struct message *);
 /* Waits for a request.  On failure the transport is broken. */
 void loci_end_request(struct rank_ctx *, void **request);
 
-double loci_seconds(void);               /* since some fixed moment */
+double loci_seconds(void); /* since some fixed moment */
 
 /* Tags distinguish kinds of messages, and messages of a kind.  The last kind has only single
  * messages. */
 enum {
-    TAG_BEFORE, TAG_TRANSFER, TAG_SWEEP, TAG_OWN, TAG_BUFFER, TAG_BACK, TAG_OTHERS, TAG_KINDS,
-    LOCI_TAGS = 32768 / TAG_KINDS,       /* of each kind; MPI guarantees no larger ones */
-    TAG_ON = TAG_OTHERS * LOCI_TAGS, TAG_TOTALS, TAG_KEY_STATE
+    TAG_BEFORE,
+    TAG_TRANSFER,
+    TAG_SWEEP,
+    TAG_OWN,
+    TAG_BUFFER,
+    TAG_BACK,
+    TAG_OTHERS,
+    TAG_KINDS,
+    LOCI_TAGS = 32768 / TAG_KINDS, /* of each kind; MPI guarantees no larger ones */
+    TAG_ON = TAG_OTHERS * LOCI_TAGS,
+    TAG_TOTALS,
+    TAG_KEY_STATE
 };
 
 /* Workspace in bytes of each pass, 0 if the call or the shares are invalid. */

@@ -8,7 +8,7 @@ static bool meets(const struct backward *w, int share, int64_t chunk)
 {
     /* there is no list yet while the workspace is measured */
     const struct key_span s = w->spans ? w->spans[share].gathered
-                                   : loci_share_required_range(w->w.rank_ctx, share).gathered;
+                                       : loci_share_required_range(w->w.rank_ctx, share).gathered;
     return s.first < (chunk + 1) * CHUNK && s.end > chunk * CHUNK && span_length(s);
 }
 /* The next share and the previous share that see a chunk.  -1: none. */
@@ -121,8 +121,8 @@ static struct box *next_out(struct rank_ctx *a, struct backward *w)
 /* The messages of a chunk, oldest first. */
 #define EACH_MESSAGE(a, chunk, p) \
     for (int s_ = 0; s_ < (a)->key_count; s_++) \
-        for (struct message p = { .share = -1 }; \
-             p.share < 0 && loci_message_of(a, s_, chunk, &p); p.share = s_)
+        for (struct message p = { .share = -1 }; p.share < 0 && loci_message_of(a, s_, chunk, &p); \
+             p.share = s_)
 
 /* ---- Own chunks ------------------------------------------------------------------------------ */
 
@@ -131,11 +131,10 @@ static struct box *next_out(struct rank_ctx *a, struct backward *w)
 static int waits_for(const struct rank_ctx *a, const struct backward *w, int share, int64_t chunk)
 {
     int next = earlier(w, share, chunk);
-    while (next >= 0 && !same_rank(a, share, next))
-        {
-            share = next;
-            next = earlier(w, share, chunk);
-        }
+    while (next >= 0 && !same_rank(a, share, next)) {
+        share = next;
+        next = earlier(w, share, chunk);
+    }
     return next;
 }
 static bool waits(const struct rank_ctx *a, const struct backward *w, int64_t chunk, int *share)
@@ -173,18 +172,20 @@ void loci_open_own_chunks(struct rank_ctx *a, struct backward *w)
         if (loci_owner(a, &p) != a->via.rank) continue;
         const size_t bytes = (size_t)p.count * w->bytes;
         struct own_chunk *h = &w->own_chunks[w->own_chunk_count++];
-        *h = (struct own_chunk){ .p = p, .waits_for = -1, .forward_buf = forward_buf,
-                            .data = w->own_sums + (size_t)loci_keys_before(a, &p) * w->bytes };
+        *h = (struct own_chunk){ .p = p,
+                                 .waits_for = -1,
+                                 .forward_buf = forward_buf,
+                                 .data = w->own_sums + (size_t)loci_keys_before(a, &p) * w->bytes };
         int share, last = latest(a, w, p.chunk);
         if (waits(a, w, p.chunk, &share)) {
             forward_buf += bytes;
             expect(a, w, h, share);
         }
         for (int s = last; s >= 0; s = earlier(w, s, p.chunk)) last = s;
-        if (last < 0) memset(h->data, 0, bytes);     /* keys that no row sees */
+        if (last < 0) memset(h->data, 0, bytes); /* keys that no row sees */
         else if (!mine(a, last))
-            loci_receive_from(a, &h->final, rank_of(a, last), loci_tag_of(a, TAG_OWN, &p),
-                              h->data, bytes);
+            loci_receive_from(a, &h->final, rank_of(a, last), loci_tag_of(a, TAG_OWN, &p), h->data,
+                              bytes);
     }
 }
 /* Sends the sums that are buffered here for this share back to its rank. */
@@ -264,10 +265,10 @@ void loci_ask_sums(struct rank_ctx *a, struct backward *w, int share, int64_t ch
         return;
     }
     EACH_MESSAGE(a, chunk, p)
-        if (!owns(a, &p))
-            loci_receive_from(a, &w->in.requests[w->in.n++], loci_owner(a, &p),
-                              loci_tag_of(a, TAG_BACK, &p), message_at(w, &w->in, &p),
-                              (size_t)p.count * w->bytes);
+    if (!owns(a, &p))
+        loci_receive_from(a, &w->in.requests[w->in.n++], loci_owner(a, &p),
+                          loci_tag_of(a, TAG_BACK, &p), message_at(w, &w->in, &p),
+                          (size_t)p.count * w->bytes);
 }
 void loci_recv_sums(struct rank_ctx *a, struct backward *w, int share, int64_t chunk)
 {
@@ -277,8 +278,7 @@ void loci_recv_sums(struct rank_ctx *a, struct backward *w, int share, int64_t c
     if (a->broken) return;
     if (from < 0) loci_copy_sums(w, CLEAR, at, keys, NULL);
     else if (!mine(a, from)) loci_copy_sums(w, UNPACK, at, keys, w->in.data);
-    else
-        EACH_MESSAGE(a, chunk, p)
+    else EACH_MESSAGE(a, chunk, p)
     loci_copy_sums(w, UNPACK, loci_key_number(a, w, p.first), (ptrdiff_t)p.count,
                    owns(a, &p) ? own_chunk_of(w, &p)->forward_buf : message_at(w, &w->in, &p));
 }
@@ -293,7 +293,8 @@ void loci_forward_sums(struct rank_ctx *a, struct backward *w, int share, int64_
         loci_send_to(a, out, rank_of(a, next), TAG_ON, out->data, (size_t)keys * w->bytes);
         return;
     }
-    EACH_MESSAGE(a, chunk, p) {
+    EACH_MESSAGE(a, chunk, p)
+    {
         struct own_chunk *h = owns(a, &p) ? own_chunk_of(w, &p) : NULL;
         char *to = !h ? message_at(w, out, &p) : next < 0 ? h->data : h->forward_buf;
         if (h && next >= 0) loci_end_request(a, &h->back);

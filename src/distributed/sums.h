@@ -6,9 +6,17 @@
 #include "distributed/gathered.h"
 
 /* Sums by key: [lists][present keys] rows of `row` bytes. */
-struct sum_list { char *data; ptrdiff_t lists; size_t row; };
+struct sum_list {
+    char *data;
+    ptrdiff_t lists;
+    size_t row;
+};
 /* Messages of sums, and their requests. */
-struct box { char *data; void **requests; int n; };
+struct box {
+    char *data;
+    void **requests;
+    int n;
+};
 enum { OUTS = 2 };
 
 /* Own keys of one chunk.  Between two shares of the same rank their sums are in forward_buf, and
@@ -19,7 +27,7 @@ struct own_chunk {
     int waits_for;
     bool gone;
     char *forward_buf, *data;
-    void *buffered, *back, *final;       /* requests */
+    void *buffered, *back, *final; /* requests */
 };
 
 /* What is collected: the part of this rank's keys, and on rank 0 a call over all rows and keys. */
@@ -32,29 +40,29 @@ struct collected {
 };
 
 struct backward {
-    struct whole w;                      /* must be the first field */
-    loci_grad grad, inner;               /* the caller's, and the one of the pass */
-    loci_view dk, dv;                    /* the caller's, of own keys */
+    struct whole w;        /* must be the first field */
+    loci_grad grad, inner; /* the caller's, and the one of the pass */
+    loci_view dk, dv;      /* the caller's, of own keys */
     bool want_dk, want_dv;
-    void *want[MAX_TENSORS];             /* not NULL: some rank wants its gradient */
-    struct required_range *spans;        /* [shares]: keys that rows of a share may see */
-    struct transfer sweep;               /* a second transfer of the same keys, for scans */
-    bool scans, tiles;                   /* tiles: key tiles have parts of a rotation's gradients */
+    void *want[MAX_TENSORS];      /* not NULL: some rank wants its gradient */
+    struct required_range *spans; /* [shares]: keys that rows of a share may see */
+    struct transfer sweep;        /* a second transfer of the same keys, for scans */
+    bool scans, tiles;            /* tiles: key tiles have parts of a rotation's gradients */
 
     struct sum_list sums[2 + MAX_USES];
     int n;
-    size_t bytes;                        /* per key, of all sums */
+    size_t bytes; /* per key, of all sums */
     /* Bytes of messages.  key_state: one state per encoding, one after the other. */
     size_t total_bytes, key_state_bytes;
 
     struct box in, out[OUTS];
-    int out_index;                       /* index of the box that sends next */
-    struct own_chunk *own_chunks;        /* the rank's own messages, oldest first */
+    int out_index;                /* index of the box that sends next */
+    struct own_chunk *own_chunks; /* the rank's own messages, oldest first */
     int64_t own_chunk_count;
-    int served;                          /* the last share that loci_serve() sent sums back for */
+    int served; /* the last share that loci_serve() sent sums back for */
     char *own_sums, *forwarded, *totals, *key_state;
     struct collected collected;
-    int64_t *shifts;                     /* [2 entries]; see agree_on_runs() */
+    int64_t *shifts; /* [2 entries]; see agree_on_runs() */
     int64_t *last;
     bool *apart;
 };

@@ -18,7 +18,11 @@ static void copy_totals(struct backward *w, bool back)
 }
 /* The order in which one process adds.  Entries go from the last to the first.  Within an entry
  * come the items of all rows, latest first, then the tiles of all keys, oldest first. */
-struct visit { int rank, share; ptrdiff_t b; bool tiles; };
+struct visit {
+    int rank, share;
+    ptrdiff_t b;
+    bool tiles;
+};
 /* filled() counts the shares that are not empty.  find_filled() returns number `which` of them. */
 static int filled(const loci_share *list, int n)
 {
@@ -62,8 +66,7 @@ static ptrdiff_t before(const loci_share *list, int share, int rank, bool count_
 static void visit(const struct rank_ctx *a, struct call *c, const struct visit *v)
 {
     const struct chained *engine = a->plan->engine->chained;
-    if (!v->tiles)
-        engine->add_parts(c, before(a->all.shares, v->share, v->rank, false), v->b);
+    if (!v->tiles) engine->add_parts(c, before(a->all.shares, v->share, v->rank, false), v->b);
     else
         engine->add_tiles(c, v->b, before(a->key_shares, v->share, v->rank, true),
                           tiles((ptrdiff_t)a->key_shares[v->share].count, KT));
@@ -75,8 +78,7 @@ static void pass_totals(struct rank_ctx *a, struct backward *w, int rank, bool r
     if (recv)
         loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_TOTALS, w->totals,
                           w->total_bytes);
-    else
-        loci_send_to(a, &w->in, rank, TAG_TOTALS, w->totals, w->total_bytes);
+    else loci_send_to(a, &w->in, rank, TAG_TOTALS, w->totals, w->total_bytes);
     loci_end_box(a, &w->in);
     if (recv && !a->broken) copy_totals(w, true);
 }

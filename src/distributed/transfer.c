@@ -23,8 +23,9 @@ static struct message message_at(const struct rank_ctx *a, int share, int64_t ch
     const loci_share *s = &a->key_shares[share];
     const int64_t low = chunk * CHUNK, high = low + CHUNK, end = s->first + s->count;
     const int64_t first = s->first > low ? s->first : low;
-    return (struct message){ .share = share, .chunk = chunk, .first = first,
-                            .count = (end < high ? end : high) - first };
+    return (struct message){
+        .share = share, .chunk = chunk, .first = first, .count = (end < high ? end : high) - first
+    };
 }
 int loci_owner(const struct rank_ctx *a, const struct message *p)
 {
@@ -191,7 +192,7 @@ static void carve_messages(struct rank_ctx *a, struct transfer *g, struct arena 
     }
 }
 void loci_carve_again(struct rank_ctx *a, struct transfer *g, const struct transfer *from, int tag,
-                     struct arena *m)
+                      struct arena *m)
 {
     *g = *from;
     g->tag = tag;

@@ -84,8 +84,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_alibi = {
-    .name = "alibi", .cite = "Press et al., ICLR 2022", .brief = "S += -m[h] |i - j|",
+    .name = "alibi",
+    .cite = "Press et al., ICLR 2022",
+    .brief = "S += -m[h] |i - j|",
     .family = FAMILY_DISTANCE,
-    .example = "alibi", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "alibi",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

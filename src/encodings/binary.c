@@ -10,7 +10,7 @@
  * and are errors.  Nothing is learned, so dx is dy. */
 #include "contract/encoding.h"
 
-enum { MAX_BITS = 62 };                  /* 2^62 positions are still a ptrdiff_t */
+enum { MAX_BITS = 62 }; /* 2^62 positions are still a ptrdiff_t */
 
 static ptrdiff_t positions(const struct config *c)
 {
@@ -28,8 +28,12 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_binary = {
-    .name = "binary", .cite = "textbooks", .brief = "x[c] += bit c of pos", .example = "binary",
+    .name = "binary",
+    .cite = "textbooks",
+    .brief = "x[c] += bit c of pos",
+    .example = "binary",
     .family = FAMILY_ABSOLUTE,
-    .places = LOCI_PLACE_EMBED, .tol = 2e-7,
+    .places = LOCI_PLACE_EMBED,
+    .tol = 2e-7,
     .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

@@ -11,12 +11,12 @@
 #include "layout/mix.h"
 
 static const loci_option opts[] = {
-    [MIX_HIDDEN]   = { "hidden", LOCI_WHOLE, 0, 32, 1, 4096, NULL, "width of the hidden layer" },
+    [MIX_HIDDEN] = { "hidden", LOCI_WHOLE, 0, 32, 1, 4096, NULL, "width of the hidden layer" },
     [MIX_ADD_BIAS] = { "add_bias", LOCI_WORD, 0, 1, 0, 0, "0|1",
                        "1: the biases are added to the scores; 0: they are inputs of the network "
                        "only" },
-    [MIX_LEAK]     = { "leak", LOCI_NUMBER, 0, 0.01, -1e6, 1e6, NULL,
-                       "slope of the activation below 0" },
+    [MIX_LEAK] = { "leak", LOCI_NUMBER, 0, 0.01, -1e6, 1e6, NULL,
+                   "slope of the activation below 0" },
     { 0 }
 };
 
@@ -55,7 +55,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 static void prepare(const struct prep *p)
 {
     const struct mix m = mix_of(p->cfg);
-    for (ptrdiff_t i = 0; i < mix_reals(&m); i++) put(p, i, 0);      /* padding stays 0 */
+    for (ptrdiff_t i = 0; i < mix_reals(&m); i++) put(p, i, 0); /* padding stays 0 */
     for (int h = 0; h < m.H; h++) put(p, mix_b2(&m) + h, param(p, B2, h));
     for (int g = 0; g < m.G; g++) {
         put(p, g, param(p, B1, g));
@@ -88,8 +88,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_cape = {
-    .name = "cape", .cite = "Zheng et al., NeurIPS 2024", .family = FAMILY_DISTANCE,
+    .name = "cape",
+    .cite = "Zheng et al., NeurIPS 2024",
+    .family = FAMILY_DISTANCE,
     .brief = "S = a + add + MLP([a; add]) over the heads",
-    .example = "cape", .places = LOCI_PLACE_MIX, .tol = 5e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "cape",
+    .places = LOCI_PLACE_MIX,
+    .tol = 5e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

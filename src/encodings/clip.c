@@ -12,10 +12,10 @@
 
 enum { MAX, SIDED };
 static const loci_option opts[] = {
-    [MAX]   = { "max", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "distances from here on share a bias" },
+    [MAX] = { "max", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "distances from here on share a bias" },
     [SIDED] = { "sided", LOCI_WHOLE, 0, 1, 1, 2, NULL,
                 "2: keys after the query have their own biases" },
-    { 0 }
+    { 0 },
 };
 
 static bool two_sided(const struct config *c) { return c->opt[SIDED] == 2; }
@@ -72,9 +72,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_clip = {
-    .name = "clip", .cite = "as Raffel et al., JMLR 2020, without buckets",
+    .name = "clip",
+    .cite = "as Raffel et al., JMLR 2020, without buckets",
     .family = FAMILY_DISTANCE,
     .brief = "S += table[min(|i - j|, max)][h]",
-    .example = "clip", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "clip",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

@@ -19,9 +19,9 @@ enum { KIND, AXES, BLOCK };
 enum { AP, LD };
 enum { P, THETA };
 static const loci_option opts[] = {
-    [KIND]  = { "kind", LOCI_WORD, 0, AP, 0, 0, "ap|ld",
-                "ap: one axis per block; ld: all axes, scaled by theta" },
-    [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
+    [KIND] = { "kind", LOCI_WORD, 0, AP, 0, 0, "ap|ld",
+               "ap: one axis per block; ld: all axes, scaled by theta" },
+    [AXES] = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [BLOCK] = { "block", LOCI_WHOLE, 0, 2, 2, MAX_BLOCK, NULL,
                 "channels that are rotated together" },
     { 0 }
@@ -32,8 +32,9 @@ static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
 {
     const int block = (int)c->opt[BLOCK];
-    return (struct blocks){ .block = block, .count = c->dim / block, .axes = axes(c),
-                            .groups = c->kv_heads };
+    return (struct blocks){
+        .block = block, .count = c->dim / block, .axes = axes(c), .groups = c->kv_heads
+    };
 }
 
 static loci_status check(struct config *c, loci_error *e)
@@ -121,7 +122,11 @@ static void prepare_pairs(const struct prep *p)
             lambdas_of(p)[h * b.count + j] = -generator(p, h, j, 0, 1);
     }
     const struct pairs form = {
-        .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+        .count = b.count,
+        .interleaved = true,
+        .axes = b.axes,
+        .groups = b.groups,
+        .factor = 1,
     };
     loci_pairs_prepare(p, form, frequency);
 }
@@ -181,10 +186,20 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_comrope = {
-    .name = "comrope", .cite = "Yu et al., CVPR 2025", .family = FAMILY_ROTATION,
-    .brief =
-        "blocks of channels are rotated by learned generators that commute", .example = "comrope",
-    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
-    .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
+    .name = "comrope",
+    .cite = "Yu et al., CVPR 2025",
+    .family = FAMILY_ROTATION,
+    .brief = "blocks of channels are rotated by learned generators that commute",
+    .example = "comrope",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
     .fold = fold,
 };

@@ -13,14 +13,13 @@
 #include "layout/scan.h"
 
 static const loci_option opts[] = {
-    [SCAN_NPOS]       = { "npos", LOCI_WHOLE, 0, 64, 1, 65536, NULL,
-                          "number of learned positions; larger counts become the last one" },
+    [SCAN_NPOS] = { "npos", LOCI_WHOLE, 0, 64, 1, 65536, NULL,
+                    "number of learned positions; larger counts become the last one" },
     [SCAN_GATE_SCALE] = { "gate_scale", LOCI_NUMBER, 0, BY_RULE, -1e6, 1e6, NULL,
                           "factor of q.k in the gates; default 1/sqrt(dim)" },
-    [SCAN_POS_SCALE]  = { "pos_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL,
-                          "factor of the bias" },
-    [SCAN_GATES]      = { "gates", LOCI_WORD, 0, GATES_K, 0, 0, "k|v|given",
-                          "the tensor whose product with q gives the gates: k, v, or an input" },
+    [SCAN_POS_SCALE] = { "pos_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "factor of the bias" },
+    [SCAN_GATES] = { "gates", LOCI_WORD, 0, GATES_K, 0, 0, "k|v|given",
+                     "the tensor whose product with q gives the gates: k, v, or an input" },
     { 0 }
 };
 
@@ -100,9 +99,19 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_cope = {
-    .name = "cope", .cite = "Golovneva et al., 2024", .family = FAMILY_CONTENT,
-    .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]", .example = "cope",
-    .places = LOCI_PLACE_SCORE, .tol = 1e-5, .opts = opts, .check = check, .tensors = tensors,
-    .terms = terms, .size = size, .prepare = prepare, .end_keys = end_keys,
+    .name = "cope",
+    .cite = "Golovneva et al., 2024",
+    .family = FAMILY_CONTENT,
+    .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]",
+    .example = "cope",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 1e-5,
+    .opts = opts,
+    .check = check,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .end_keys = end_keys,
     .end = end,
 };

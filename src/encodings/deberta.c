@@ -126,13 +126,15 @@ static int key_tensor(const struct config *c) { return c2p(c); }
 static struct vectors vectors(const struct config *c)
 {
     const int far = (int)reach(c->opt);
-    return (struct vectors){ .lo = -far, .hi = far, .rows = 2 * (int)c->opt[SPAN],
-                             .tables = c2p(c) ? c->heads : 0 };
+    return (struct vectors){
+        .lo = -far, .hi = far, .rows = 2 * (int)c->opt[SPAN], .tables = c2p(c) ? c->heads : 0
+    };
 }
 static struct key_vectors key_vectors(const struct config *c)
 {
     const struct vectors v = vectors(c);
-    return (struct key_vectors){ .lo = v.lo, .hi = v.hi,
+    return (struct key_vectors){ .lo = v.lo,
+                                 .hi = v.hi,
                                  .at = (vectors_size(&v, c->dim, 0, c->real) + 63) / 64 * 64 };
 }
 
@@ -191,8 +193,8 @@ static void prepare(const struct prep *p)
     int32_t *row = p->table;
     find_rows(c, row);
     for (int h = 0; h < v.tables; h++) {
-        char *k = (char *)p->table + vectors_index(&v)
-                + (size_t)h * vectors_table(&v, c->dim, 0) * real;
+        char *k =
+            (char *)p->table + vectors_index(&v) + (size_t)h * vectors_table(&v, c->dim, 0) * real;
         for (ptrdiff_t n = 0; n < v.rows; n++)
             for (int d = 0; d < c->dim; d++)
                 store_real(k, p->f64, d * columns + n,
@@ -249,8 +251,19 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_deberta = {
-    .name = "deberta", .cite = "He et al., ICLR 2021", .family = FAMILY_VECTORS,
-    .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])", .example = "deberta",
-    .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .check = check, .scale = scale,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .name = "deberta",
+    .cite = "He et al., ICLR 2021",
+    .family = FAMILY_VECTORS,
+    .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])",
+    .example = "deberta",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .scale = scale,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

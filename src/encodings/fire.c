@@ -21,9 +21,9 @@
 /* Bounds the pieces, whose number is about its square, and the stack of walk(). */
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {
-    [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "number of hidden layers" },
-    [PIECES_HIDDEN]    = { "hidden", LOCI_WHOLE, 0, 32, 1, MAX_HIDDEN, NULL,
-                           "width of the hidden layers" },
+    [PIECES_LAYERS] = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "number of hidden layers" },
+    [PIECES_HIDDEN] = { "hidden", LOCI_WHOLE, 0, 32, 1, MAX_HIDDEN, NULL,
+                        "width of the hidden layers" },
     [PIECES_THRESHOLD] = { "threshold", LOCI_NUMBER, 0, 512, 0, 1e12, NULL,
                            "T / |l|: rows up to T do not normalise distances by their position" },
     { 0 }
@@ -58,7 +58,10 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* The network in double.  fold() has no tensors, so the table has a copy.  w2 is
  * NULL with one hidden layer. */
-struct network { int hidden, heads; const double *w1, *b1, *w2, *b2, *w3, *b3; };
+struct network {
+    int hidden, heads;
+    const double *w1, *b1, *w2, *b2, *w3, *b3;
+};
 
 /* Open units, and the last hidden layer before relu: slope x + offset. */
 struct line_piece {
@@ -110,11 +113,10 @@ static void walk_second(const struct network *f, struct line_piece *p, double fr
         p->slope[i] = f->w2 ? 0 : f->w1[i];
         p->offset[i] = f->w2 ? f->b2[i] : f->b1[i];
         for (int m = 0; m < n && f->w2; m++)
-            if (p->open1[m])
-                {
-                    p->slope[i] += f->w2[i * n + m] * f->w1[m];
-                    p->offset[i] += f->w2[i * n + m] * f->b1[m];
-                }
+            if (p->open1[m]) {
+                p->slope[i] += f->w2[i * n + m] * f->w1[m];
+                p->offset[i] += f->w2[i * n + m] * f->b1[m];
+            }
     }
     const int count = find_roots(n, p->slope, p->offset, from, to, roots);
     for (int k = 0; k <= count; k++) {
@@ -161,8 +163,8 @@ static ptrdiff_t weights(const struct config *c)
 }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    const uint64_t bytes = pieces_layout(c, range, real).bytes
-                         + (uint64_t)weights(c) * sizeof(double);
+    const uint64_t bytes =
+        pieces_layout(c, range, real).bytes + (uint64_t)weights(c) * sizeof(double);
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
 }
 /* Where the copy has each tensor. */
@@ -173,13 +175,22 @@ static struct network network_of(const struct config *c, const struct pieces *t)
     const bool two = c->opt[PIECES_LAYERS] == 2;
     const double *w3 = w + 2 * n + (two ? n * n + n : 0);
     return (struct network){
-        .hidden = (int)n, .heads = c->heads, .w1 = w, .b1 = w + n, .w2 = two ? w + 2 * n : NULL,
-        .b2 = two ? w + 2 * n + n * n : NULL, .w3 = w3, .b3 = w3 + c->heads * n,
+        .hidden = (int)n,
+        .heads = c->heads,
+        .w1 = w,
+        .b1 = w + n,
+        .w2 = two ? w + 2 * n : NULL,
+        .b2 = two ? w + 2 * n + n * n : NULL,
+        .w3 = w3,
+        .b3 = w3 + c->heads * n,
     };
 }
 
 /* Arguments of write_piece(). */
-struct writing { const struct prep *p; struct pieces *t; };
+struct writing {
+    const struct prep *p;
+    struct pieces *t;
+};
 
 /* The output of each head in a piece: the sum over open units of w3 (slope x + offset), plus b3. */
 static void write_piece(void *arg, const struct network *f, const struct line_piece *x)
@@ -191,11 +202,10 @@ static void write_piece(void *arg, const struct network *f, const struct line_pi
     for (int h = 0; h < f->heads; h++) {
         double a = 0, b = f->b3[h];
         for (int i = 0; i < f->hidden; i++)
-            if (x->open2[i])
-                {
-                    a += f->w3[h * f->hidden + i] * x->slope[i];
-                    b += f->w3[h * f->hidden + i] * x->offset[i];
-                }
+            if (x->open2[i]) {
+                a += f->w3[h * f->hidden + i] * x->slope[i];
+                b += f->w3[h * f->hidden + i] * x->offset[i];
+            }
         store_real(pieces_lines(w->t, h, false, real), f64, x->i, a);
         store_real(pieces_lines(w->t, h, true, real), f64, x->i, b);
     }
@@ -220,7 +230,7 @@ static void prepare(const struct prep *p)
     const double *first = pieces_at(w.t, w.t->bytes);
     double zero = (w.t->c + w.t->far) * 0;
     for (const double *x = first; x < to; x++) zero += *x * 0;
-    for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN;        /* b3 is the last */
+    for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN; /* b3 is the last */
     const struct network f = network_of(c, w.t);
     walk(&f, write_piece, &w);
     /* log1p(y) is precise for small |c| d as well; its derivative by |c| is d / (y + 1). */
@@ -231,7 +241,11 @@ static void prepare(const struct prep *p)
     }
 }
 
-struct folding { const double *sums; int32_t capacity; double *const *to; };
+struct folding {
+    const double *sums;
+    int32_t capacity;
+    double *const *to;
+};
 
 /* Passes the sums of dS (s0) and of dS x (s1) over a piece back through the network.  In a piece
  * f is linear in x, so a unit with output slope x + offset gets s0 by its offset and s1 by its
@@ -259,7 +273,7 @@ static void fold_piece(void *arg, const struct network *f, const struct line_pie
     }
     if (!any) return;
     /* With one hidden layer the last one is the first. */
-    double e0[MAX_HIDDEN] = { 0 }, e1[MAX_HIDDEN] = { 0 };       /* likewise, of the first */
+    double e0[MAX_HIDDEN] = { 0 }, e1[MAX_HIDDEN] = { 0 }; /* likewise, of the first */
     for (int i = 0; i < n && f->w2; i++) {
         if (to[B2]) to[B2][i] += d0[i];
         for (int m = 0; m < n; m++) {
@@ -307,14 +321,25 @@ static void begin(struct call *c, int enc)
     const struct pieces *t = c->table[enc];
     double *inverse = c->mem.scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
-        inverse[i] =
-            1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
-                 + 1e-6);
+        inverse[i] = 1
+                   / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
+                      + 1e-6);
 }
 
 const struct loci_pe loci_pe_fire = {
-    .name = "fire", .cite = "Li et al., ICLR 2024", .family = FAMILY_DISTANCE,
-    .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))", .example = "fire",
-    .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .tensors = tensors, .terms = terms,
-    .size = size, .prepare = prepare, .fold = fold, .scratch = scratch, .begin = begin,
+    .name = "fire",
+    .cite = "Li et al., ICLR 2024",
+    .family = FAMILY_DISTANCE,
+    .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))",
+    .example = "fire",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 4e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .scratch = scratch,
+    .begin = begin,
 };

@@ -21,32 +21,40 @@
 #include "layout/fourier.h"
 
 enum {
-    BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS
+    BASE,
+    TRAIN_LENGTH,
+    FLOOR_RATIO,
+    FOURIER_DIM,
+    CLAMP,
+    IGNORE_ZERO,
+    NORM,
+    PAD_SIN,
+    LEARN,
+    OPTIONS
 };
 /* check() counts K and stores it after the options, where every hook finds it. */
 enum { WAVES = OPTIONS };
 _Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
-enum { SIN, COS };                       /* tensors; in tables cos comes first */
+enum { SIN, COS }; /* tensors; in tables cos comes first */
 /* gain: the share of random numbers in the authors' initial values. */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
-    [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                       "frequencies fall from 1 to about 1/base" },
+    [BASE] = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+               "frequencies fall from 1 to about 1/base" },
     [TRAIN_LENGTH] = { "train_length", LOCI_NUMBER, 0, 512, 1, 1e18, NULL,
                        "length of the training context" },
-    [FLOOR_RATIO]  = { "floor_ratio", LOCI_NUMBER, 0, 1, 0, 1e6, NULL,
-                       "turns that a frequency must make in train_length" },
-    [FOURIER_DIM]  = { "fourier_dim", LOCI_WHOLE, 0, 0, 0, 2048, NULL,
-                       "twice the number of frequencies; at least D" },
-    [CLAMP]        = { "clamp", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                       "1: frequencies with fewer turns become 0" },
-    [IGNORE_ZERO]  = { "ignore_zero", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                       "1: these frequencies are left out" },
-    [NORM]         = { "norm", LOCI_WORD, 0, 0, 0, 0, "0|1",
-                       "1: coefficients of a pair are divided by their sum" },
-    [PAD_SIN]      = { "pad_sin", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                       "sin of the pairs that are not sums; their cos is 1" },
-    [LEARN]        = { "learn", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: coefficients are learned" },
+    [FLOOR_RATIO] = { "floor_ratio", LOCI_NUMBER, 0, 1, 0, 1e6, NULL,
+                      "turns that a frequency must make in train_length" },
+    [FOURIER_DIM] = { "fourier_dim", LOCI_WHOLE, 0, 0, 0, 2048, NULL,
+                      "twice the number of frequencies; at least D" },
+    [CLAMP] = { "clamp", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: frequencies with fewer turns become 0" },
+    [IGNORE_ZERO] = { "ignore_zero", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                      "1: these frequencies are left out" },
+    [NORM] = { "norm", LOCI_WORD, 0, 0, 0, 0, "0|1",
+               "1: coefficients of a pair are divided by their sum" },
+    [PAD_SIN] = { "pad_sin", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                  "sin of the pairs that are not sums; their cos is 1" },
+    [LEARN] = { "learn", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: coefficients are learned" },
     { 0 }
 };
 
@@ -88,8 +96,7 @@ static int sums(const struct config *c)
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
-          "fope: dim %d must be even: channels are rotated in pairs",
-          c->dim);
+          "fope: dim %d must be even: channels are rotated in pairs", c->dim);
     CHECK(e, fmod(c->opt[FOURIER_DIM], 2) == 0, LOCI_BAD_ARG, "fope: fourier_dim %g must be even",
           c->opt[FOURIER_DIM]);
     c->opt[WAVES] = count_waves(c);
@@ -141,8 +148,11 @@ static void tensors(const struct config *c, struct tensors *t)
 static struct fourier fourier(const struct config *c)
 {
     const bool one = shared(c, "sin") && (!has_cos(c) || shared(c, "cos"));
-    return (struct fourier){ .waves = waves(c), .sums = sums(c), .groups = one ? 1 : c->kv_heads,
-                             .learned = c->opt[LEARN], .rest = c->opt[PAD_SIN] };
+    return (struct fourier){ .waves = waves(c),
+                             .sums = sums(c),
+                             .groups = one ? 1 : c->kv_heads,
+                             .learned = c->opt[LEARN],
+                             .rest = c->opt[PAD_SIN] };
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -218,22 +228,33 @@ static void fold(const struct prep *p)
             const ptrdiff_t at = (2 * g + which) * fourier_table(&f);
             const double *part = p->dtable[0] + h * fourier_part(&f) + which * fourier_table(&f);
             double *to = p->dtensor[tensor_of(p, which)];
-            if (!to) continue;           /* without C, both are added to S */
+            if (!to) continue; /* without C, both are added to S */
             to += first_of_group(p, &f, which, g);
             for (int t = 0; t < f.sums; t++) {
                 double all = 0;
                 for (int l = 0; l < f.waves && p->cfg->opt[NORM]; l++)
                     all += part[l * lanes + t] * load_real(reals, p->f64, at + l * lanes + t);
                 for (int l = 0; l < f.waves; l++)
-                    to[l * f.sums + t] += (part[l * lanes + t] - all)
-                                        * fourier_factors(&f, p->table, g, which)[t];
+                    to[l * f.sums + t] +=
+                        (part[l * lanes + t] - all) * fourier_factors(&f, p->table, g, which)[t];
             }
         }
 }
 
 const struct loci_pe loci_pe_fope = {
-    .name = "fope", .cite = "Hua et al., ICML 2025", .family = FAMILY_ROTATION,
-    .brief = "rope whose cos and sin are sums over several frequencies", .example = "fope",
-    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .name = "fope",
+    .cite = "Hua et al., ICML 2025",
+    .family = FAMILY_ROTATION,
+    .brief = "rope whose cos and sin are sums over several frequencies",
+    .example = "fope",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

@@ -98,7 +98,7 @@ static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n,
     }
     return sum;
 }
-static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
+static double higher(double a, double b) { return a > b || a != a ? a : b; } /* NaN wins */
 
 /* Computes the sums of one head in one sequence from tile J0 on, where a cache continues.  f64
  * is constant in each of the two calls, so that loads have one form. */
@@ -107,8 +107,7 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const bool f64)
 {
     const int64_t most_keys = input_keys(c).end;
-    const ptrdiff_t first = gate_at(c, q->b, h) + q->k0,
-                    slot = h * c->seqs.ktiles + q->first_ktile,
+    const ptrdiff_t first = gate_at(c, q->b, h) + q->k0, slot = h * c->seqs.ktiles + q->first_ktile,
                     end = most_keys < q->nk ? (ptrdiff_t)most_keys : q->nk;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
@@ -122,10 +121,10 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
         tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
         if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
         else
-            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes,
-                                       sum, top);
+            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum,
+                                       top);
         for (int i = 0; i < tiles; i++) {
-            if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is NaN */
+            if (sum[i] != sum[i]) top[i] = NAN; /* a gate is NaN */
             /* inf - inf is NaN: only finite sums are added directly. */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
             g->sum[slot + J + i] = C;
@@ -169,8 +168,8 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
 }
 /* knorm: the largest |k| up to each tile's end, rounded up a little, as the sums of
  * norm_squared() are rounded.  From a key that is not finite on, it is not finite. */
-static void measure_keys(const struct call *c, const struct gate_sums *g,
-                         const struct sequence *q, int kh)
+static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
+                         int kh)
 {
     const struct loci_plan *p = c->plan;
     const loci_dtype dtype = !c->mem.rotated ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
@@ -178,9 +177,9 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
     for (ptrdiff_t j = 0; j < q->nk; j++) {
         ptrdiff_t step = 1;
         const void *k = c->mem.rotated ? (const char *)c->mem.rotated
-                                        + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
-                                              * (ptrdiff_t)p->real
-                                  : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
+                                             + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j)
+                                                   * p->dim * (ptrdiff_t)p->real
+                                       : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
         most = higher(norm_squared(k, dtype, step, p->dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
             g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
@@ -190,7 +189,7 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
 /* If inputs begin at a later key, restores the sum of the keys before it.  Returns the first tile
  * to sum. */
 static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *g,
-                       const struct sequence *q, int h)
+                         const struct sequence *q, int h)
 {
     const ptrdiff_t J = (ptrdiff_t)input_keys(c).first / KT,
                     slot = h * c->seqs.ktiles + q->first_ktile;
@@ -238,7 +237,7 @@ static void begin(struct call *c, int enc)
     struct gate_job job = {
         .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc, .jobs = 1
     };
-    if (made(c, enc)) return;            /* a cache has the sums of these keys */
+    if (made(c, enc)) return; /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {
         job.jobs = c->threads;
         host->run(host->user, job.jobs, head_job, &job);
@@ -270,8 +269,11 @@ static void cache_update(const struct call *c, int enc, const int64_t *from)
     struct gate_sums g = { .stops = false };
     lay_out_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        const struct sequence q = { .b = b, .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
-                                    .first_ktile = b * (ptrdiff_t)cache->form.tiles };
+        const struct sequence q = {
+            .b = b,
+            .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
+            .first_ktile = b * (ptrdiff_t)cache->form.tiles,
+        };
         for (int h = 0; h < p->heads; h++)
             sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
     }
@@ -299,10 +301,20 @@ static void end_keys(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_fox = {
-    .name = "fox", .cite = "Lin et al., ICLR 2025", .family = FAMILY_CONTENT,
-    .brief = "S += sum of log f over the keys after j", .example = "fox",
-    .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
-    .terms = terms, .scratch = scratch, .begin = begin, .end_keys = end_keys,
+    .name = "fox",
+    .cite = "Lin et al., ICLR 2025",
+    .family = FAMILY_CONTENT,
+    .brief = "S += sum of log f over the keys after j",
+    .example = "fox",
+    .places = LOCI_PLACE_SCORE,
+    .causal_only = true,
+    .tol = 5e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .scratch = scratch,
+    .begin = begin,
+    .end_keys = end_keys,
     .cache = &(const struct encoding_cache){ cache_size, cache_update },
     .stream = &loci_fox_stream,
 };

@@ -54,7 +54,9 @@ static void end_keys(struct call *c, int enc)
         const int64_t last = chain->last[b] - pos_k(c, b, -c->stream.first);
         const ptrdiff_t seen = (sums ? gate_newest_at(c, q, last) + 1 : q->nk)
                              - (c->stream.first + chain->own),
-                        n = seen < 0 ? 0 : seen < chain->count ? seen : chain->count;
+                        n = seen < 0            ? 0
+                          : seen < chain->count ? seen
+                                                : chain->count;
         for (int h = 0; h < p->heads; h++) {
             const ptrdiff_t at = (b * p->heads + h) * c->Lk + chain->own;
             gate_end_keys(total + at, dlog_f + at, n, sums, older + b * p->heads + h);
@@ -63,6 +65,9 @@ static void end_keys(struct call *c, int enc)
 }
 
 const struct encoding_stream loci_fox_stream = {
-    .accept = accept, .state_size = state_size, .save_state = save_state, .end_keys = end_keys,
+    .accept = accept,
+    .state_size = state_size,
+    .save_state = save_state,
+    .end_keys = end_keys,
     .key_state_size = key_state_size,
 };

@@ -28,8 +28,12 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_index = {
-    .name = "index", .cite = "textbooks", .brief = "x += pos", .example = "index",
+    .name = "index",
+    .cite = "textbooks",
+    .brief = "x += pos",
+    .example = "index",
     .family = FAMILY_ABSOLUTE,
-    .places = LOCI_PLACE_EMBED, .tol = 2e-7,
+    .places = LOCI_PLACE_EMBED,
+    .tol = 2e-7,
     .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

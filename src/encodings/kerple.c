@@ -13,7 +13,7 @@
  * circulation has lost the minus of b. */
 #include "layout/distance.h"
 
-static const double LEAST = 0.01;        /* of all numbers in training */
+static const double LEAST = 0.01; /* of all numbers in training */
 enum { KERNEL, WEIGHT };
 enum { LOG, POWER, LOG3 };
 static const loci_option opts[] = {
@@ -21,7 +21,7 @@ static const loci_option opts[] = {
                  "how the bias falls with the distance" },
     [WEIGHT] = { "weight", LOCI_WORD, 0, 0, 0, 0, "0|1",
                  "1: scores are also multiplied by a kernel" },
-    { 0 }
+    { 0 },
 };
 
 /* Numbers of b per head; those of the weight follow them. */
@@ -83,9 +83,14 @@ static void bias(const struct prep *p, int h, double a, double *y)
 {
     const double r1 = param(p, 0, h), r2 = param(p, 1, h);
     switch ((int)p->cfg->opt[KERNEL]) {
-    case POWER: power(a, r1, r2, y); break;
-    case LOG: logarithm(a, r1, r2, y); break;
-    default: logarithm3(a, r1, r2, param(p, 2, h), y);
+    case POWER:
+        power(a, r1, r2, y);
+        break;
+    case LOG:
+        logarithm(a, r1, r2, y);
+        break;
+    default:
+        logarithm3(a, r1, r2, param(p, 2, h), y);
     }
 }
 static void weight(const struct prep *p, int h, double a, double *y)
@@ -119,7 +124,11 @@ static void put_both(const struct prep *p, const struct distances *t, int h, int
 }
 /* Fills a head of a table, the bias or the weight.  Both depend on |d| alone, so the side
  * ahead has the same numbers. */
-struct kerple_work { const struct prep *p; struct distances *t; bool weights; };
+struct kerple_work {
+    const struct prep *p;
+    struct distances *t;
+    bool weights;
+};
 static void head_job(void *arg, int h)
 {
     const struct kerple_work *a = arg;
@@ -133,8 +142,8 @@ static void head_job(void *arg, int h)
 }
 static struct distances *fill(const struct prep *p, void *at, bool weights)
 {
-    const struct distances form = layout(p->cfg, p->range, weights,
-                                         p->f64 ? sizeof(double) : sizeof(float));
+    const struct distances form =
+        layout(p->cfg, p->range, weights, p->f64 ? sizeof(double) : sizeof(float));
     struct kerple_work a = { .p = p, .t = distances_open(p, at, &form), .weights = weights };
     prepare_each(p, p->cfg->heads, head_job, &a);
     return a.t;
@@ -157,8 +166,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_kerple = {
-    .name = "kerple", .cite = "Chi et al., NeurIPS 2022", .family = FAMILY_DISTANCE,
+    .name = "kerple",
+    .cite = "Chi et al., NeurIPS 2022",
+    .family = FAMILY_DISTANCE,
     .brief = "S += -r1[h] log(1 + r2[h] |i - j|)",
-    .example = "kerple", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "kerple",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

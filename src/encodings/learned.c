@@ -59,9 +59,16 @@ static void embed_bwd(const struct config *c, int64_t pos, const double *dy, dou
 }
 
 const struct loci_pe loci_pe_learned = {
-    .name = "learned", .cite = "Devlin et al., NAACL 2019", .brief = "x += table[pos]",
+    .name = "learned",
+    .cite = "Devlin et al., NAACL 2019",
+    .brief = "x += table[pos]",
     .family = FAMILY_ABSOLUTE,
-    .example = "learned", .places = LOCI_PLACE_EMBED, .tol = 2e-7,
-    .check = check, .tensors = tensors, .size = size, .prepare = prepare,
+    .example = "learned",
+    .places = LOCI_PLACE_EMBED,
+    .tol = 2e-7,
+    .check = check,
+    .tensors = tensors,
+    .size = size,
+    .prepare = prepare,
     .embed = &(const struct encoding_embed){ positions, embed, embed_bwd },
 };

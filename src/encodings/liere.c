@@ -24,10 +24,10 @@
 
 enum { AXES, BLOCK };
 static const loci_option opts[] = {
-    [AXES]  = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
+    [AXES] = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL,
                 "channels that are rotated together" },
-    { 0 }
+    { 0 },
 };
 /* raw starts uniformly distributed in 0 .. 2 pi */
 static const double turn_around = 6.28318530717958623;
@@ -37,14 +37,15 @@ static struct blocks blocks(const struct config *c)
 {
     const int block = (int)c->opt[BLOCK];
     const loci_tensor *raw = loci_have(c, "raw");
-    return (struct blocks){ .block = block, .count = c->dim / block, .axes = axes(c),
+    return (struct blocks){ .block = block,
+                            .count = c->dim / block,
+                            .axes = axes(c),
                             .groups = raw && raw->rank == 5 ? c->kv_heads : 1 };
 }
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->opt[BLOCK] <= c->dim, LOCI_BAD_ARG,
-          "liere: block %g must not exceed the head's %d channels", c->opt[BLOCK],
-          c->dim);
+          "liere: block %g must not exceed the head's %d channels", c->opt[BLOCK], c->dim);
     return LOCI_OK;
 }
 
@@ -114,9 +115,12 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     const struct blocks b = blocks(c);
     (void)range;
     switch (way(c)) {
-    case TERM_pairs:  return loci_pairs_size(b.count, b.axes, b.groups);
-    case TERM_blocks: return loci_blocks_size(&b, real);
-    default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
+    case TERM_pairs:
+        return loci_pairs_size(b.count, b.axes, b.groups);
+    case TERM_blocks:
+        return loci_blocks_size(&b, real);
+    default:
+        return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
 /* Computes A = U - U^T of each block, and the row sums that bound it. */
@@ -148,13 +152,20 @@ static void prepare(const struct prep *p)
     switch (way(p->cfg)) {
     case TERM_pairs: {
         const struct pairs form = {
-            .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+            .count = b.count,
+            .interleaved = true,
+            .axes = b.axes,
+            .groups = b.groups,
+            .factor = 1,
         };
         loci_pairs_prepare(p, form, frequency);
         break;
     }
-    case TERM_blocks: loci_blocks_prepare(p, generator, weight); break;
-    default:          prepare_matrices(p);
+    case TERM_blocks:
+        loci_blocks_prepare(p, generator, weight);
+        break;
+    default:
+        prepare_matrices(p);
     }
 }
 
@@ -210,8 +221,9 @@ static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
     const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one,
                  real = c->plan->real;
     struct matrices *w = carve_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
-    *to = (struct matrices){ .block = b.block, .count = b.count, .groups = b.groups,
-                             .hashes = 2 * rows + 1 };
+    *to = (struct matrices){
+        .block = b.block, .count = b.count, .groups = b.groups, .hashes = 2 * rows + 1
+    };
     int64_t **lists[] = { &to->slot[0], &to->slot[1], &to->first, &to->next, &to->hash };
     const int64_t lengths[] = { rows_of(c, true), rows_of(c, false), rows, rows, to->hashes };
     for (int i = 0; i < COUNT(lists); i++)
@@ -221,8 +233,8 @@ static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
     if (c->backward) {
         to->back = carve_bytes(a, (size_t)rows, all * real);
         for (int k = 0; k < 2; k++) {
-            const size_t count = (size_t)c->B
-                               * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
+            const size_t count =
+                (size_t)c->B * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
             to->x[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
             to->g[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
         }
@@ -310,15 +322,21 @@ static void add_generators(const struct call *c, int enc, const struct matrices 
     const struct blocks b = blocks(&c->plan->enc[enc]);
     for (ptrdiff_t i = 0; i < square(&b); i++) x[i] = 0;
     for (int a = 0; a < b.axes; a++) {
-        const double *generators = (const double *)c->table[enc] + raw_at(&b, a, 0, 0)
-                                 + at * square(&b);
+        const double *generators =
+            (const double *)c->table[enc] + raw_at(&b, a, 0, 0) + at * square(&b);
         const double along = coordinate(c, w->first[slot], a);
         for (ptrdiff_t i = 0; i < square(&b); i++) x[i] += along * generators[i];
     }
 }
 
 /* State shared by all threads; `next` is the next free slot. */
-struct slot_job { struct call *c; int enc; struct matrices *w; int64_t from; atomic_llong next; };
+struct slot_job {
+    struct call *c;
+    int enc;
+    struct matrices *w;
+    int64_t from;
+    atomic_llong next;
+};
 
 static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
 {
@@ -368,8 +386,8 @@ void loci_liere_begin(struct call *c, int enc, bool keep_rows)
     run(&job, exponential_job, w->slots);
     /* Rows that do not rotate, such as padding, keep gradient 0. */
     for (int k = keep_rows; k < 2 && c->backward; k++) {
-        const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
-                              * c->plan->dim;
+        const ptrdiff_t count =
+            c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq) * c->plan->dim;
         memset(w->g[k], 0, (size_t)count * c->plan->real);
     }
 }
@@ -386,15 +404,15 @@ static void add_row(const struct call *c, const struct matrices *w, bool query, 
     const ptrdiff_t at = matrices_at(c, query, b, h, i) + j * n;
     for (int r = 0; r < n; r++) {
         const double d = load_real(w->g[!query], c->plan->f64, at + r);
-        if (d == 0) continue;            /* padding may contain anything, even NaN */
+        if (d == 0) continue; /* padding may contain anything, even NaN */
         for (int k = 0; k < n; k++)
             g[r * n + k] += d * load_real(w->x[!query], c->plan->f64, at + k);
     }
 }
 /* The gradient by the matrix of block j, group `group` of a slot: summed over its
  * rows, over the batch entries that share them and over the heads of the group. */
-static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group,
-                     int j, double *g)
+static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group, int j,
+                     double *g)
 {
     for (int i = 0; i < w->block * w->block; i++) g[i] = 0;
     for (int64_t row = w->first[slot]; row >= 0; row = w->next[row]) {
@@ -456,12 +474,25 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_liere = {
-    .name = "liere", .cite = "Ostmeier et al., ICML 2025", .family = FAMILY_ROTATION,
-    .brief =
-        "blocks of channels are rotated by the exponential of learned generators",
+    .name = "liere",
+    .cite = "Ostmeier et al., ICML 2025",
+    .family = FAMILY_ROTATION,
+    .brief = "blocks of channels are rotated by the exponential of learned generators",
     .example = "liere:block=3",
-    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
-    .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
-    .fold = fold, .accept = accept, .scratch = scratch, .begin = begin, .end = end,
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .accept = accept,
+    .scratch = scratch,
+    .begin = begin,
+    .end = end,
     .stream = &loci_liere_stream,
 };

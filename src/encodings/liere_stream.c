@@ -29,5 +29,7 @@ static void move_rows(const struct call *c, int enc, bool query, ptrdiff_t i, pt
 }
 
 const struct encoding_stream loci_liere_stream = {
-    .begin = begin, .row_size = row_size, .move_rows = move_rows,
+    .begin = begin,
+    .row_size = row_size,
+    .move_rows = move_rows,
 };

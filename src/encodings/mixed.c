@@ -19,7 +19,7 @@ enum { AXES, PAIRING };
 enum { INTERLEAVED = 1 };
 static const double start_base = 10, pi = 3.14159265358979312;
 static const loci_option opts[] = {
-    [AXES]    = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
+    [AXES] = { "axes", LOCI_WHOLE, 0, 2, 1, MAX_AXES, NULL, "coordinates per position" },
     [PAIRING] = { "pairing", LOCI_WORD, 0, INTERLEAVED, 0, 0, "half|interleaved",
                   "which channels form a pair: half t, t + dim/2; interleaved 2t, 2t + 1" },
     { 0 }
@@ -28,8 +28,7 @@ static const loci_option opts[] = {
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
-          "mixed: dim %d must be even: channels are rotated in pairs",
-          c->dim);
+          "mixed: dim %d must be even: channels are rotated in pairs", c->dim);
     return LOCI_OK;
 }
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
@@ -78,8 +77,11 @@ static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
     const struct pairs form = {
-        .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED, .axes = axes(c),
-        .groups = c->kv_heads, .factor = 1,
+        .count = c->dim / 2,
+        .interleaved = c->opt[PAIRING] == INTERLEAVED,
+        .axes = axes(c),
+        .groups = c->kv_heads,
+        .factor = 1,
     };
     loci_pairs_prepare(p, form, frequency);
 }
@@ -97,9 +99,20 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_mixed = {
-    .name = "mixed", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
-    .brief = "pairs are rotated by a learned sum over axes, per head", .example = "mixed",
-    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
-    .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
+    .name = "mixed",
+    .cite = "Heo et al., ECCV 2024",
+    .family = FAMILY_ROTATION,
+    .brief = "pairs are rotated by a learned sum over axes, per head",
+    .example = "mixed",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
     .fold = fold,
 };

@@ -20,11 +20,10 @@ static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 0, ROPE_HALF, 0, 0, "half|interleaved",
                        "which channels form a pair: half t, t + dim/2; interleaved 2t, 2t + 1" },
     ROPE_ROWS,
-    [SECTIONS]     = { "sections", LOCI_LIST, 1, BY_RULE, 0, 512, NULL,
-                       "pairs of time/height/width" },
-    [ORDER]        = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved",
-                       "chunked: time pairs, then height, then width; interleaved: they "
-                       "alternate" },
+    [SECTIONS] = { "sections", LOCI_LIST, 1, BY_RULE, 0, 512, NULL, "pairs of time/height/width" },
+    [ORDER] = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved",
+                "chunked: time pairs, then height, then width; interleaved: they "
+                "alternate" },
     { 0 }
 };
 
@@ -88,11 +87,22 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_mrope = {
-    .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024", .family = FAMILY_ROTATION,
-    .brief =
-        "each pair is rotated by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
-    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
-    .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare,
-    .fold = fold, .multiplies = loci_pairs_factor,
+    .name = "mrope",
+    .cite = "Wang et al., Qwen2-VL, 2024",
+    .family = FAMILY_ROTATION,
+    .brief = "each pair is rotated by time, height or width",
+    .example = "mrope:sections=1/1/1,dim=6",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = loci_rope_tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .multiplies = loci_pairs_factor,
     .frequencies = loci_rope_frequencies,
 };

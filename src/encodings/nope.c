@@ -8,6 +8,10 @@
 #include "contract/encoding.h"
 
 const struct loci_pe loci_pe_nope = {
-    .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023", .family = FAMILY_NONE,
-    .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6,
+    .name = "nope",
+    .cite = "Kazemnejad et al., NeurIPS 2023",
+    .family = FAMILY_NONE,
+    .brief = "S = scale q.k, nothing else",
+    .example = "nope",
+    .tol = 2e-6,
 };

@@ -43,8 +43,14 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_normalised = {
-    .name = "normalised", .cite = "textbooks", .brief = "x += pos / (length - 1)",
+    .name = "normalised",
+    .cite = "textbooks",
+    .brief = "x += pos / (length - 1)",
     .family = FAMILY_ABSOLUTE,
-    .example = "normalised", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .check = check,
+    .example = "normalised",
+    .places = LOCI_PLACE_EMBED,
+    .tol = 2e-7,
+    .opts = opts,
+    .check = check,
     .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

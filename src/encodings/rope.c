@@ -55,10 +55,21 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_rope = {
-    .name = "rope", .cite = "Su et al., Neurocomputing 2024", .family = FAMILY_ROTATION,
+    .name = "rope",
+    .cite = "Su et al., Neurocomputing 2024",
+    .family = FAMILY_ROTATION,
     .brief = "pairs of channels of q and k are rotated by pos base^(-2t/dim)",
-    .example = "rope:pairing=half", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6,
-    .opts = opts, .check = loci_rope_check, .tensors = loci_rope_tensors, .terms = terms,
-    .size = size, .prepare = prepare, .fold = fold, .multiplies = loci_pairs_factor,
+    .example = "rope:pairing=half",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = loci_rope_check,
+    .tensors = loci_rope_tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .multiplies = loci_pairs_factor,
     .frequencies = loci_rope_frequencies,
 };

@@ -17,10 +17,10 @@ static const loci_option opts[] = {
     [PAIRING] = { "pairing", LOCI_WORD, 0, INTERLEAVED, 0, 0, "half|interleaved",
                   "half: channels t, t + dim/2; interleaved: 2t, 2t + 1; choose that of the "
                   "weights" },
-    [BASE]    = { "base", LOCI_NUMBER, 0, 100, 1, 1e18, NULL,
-                  "frequencies of both axes fall from 1 to about 1/base" },
-    [LAYOUT]  = { "layout", LOCI_WORD, 0, 0, 0, 0, "concat|alternate",
-                  "concat: pairs of x, then pairs of y; alternate: x, y, x, y, ..." },
+    [BASE] = { "base", LOCI_NUMBER, 0, 100, 1, 1e18, NULL,
+               "frequencies of both axes fall from 1 to about 1/base" },
+    [LAYOUT] = { "layout", LOCI_WORD, 0, 0, 0, 0, "concat|alternate",
+                 "concat: pairs of x, then pairs of y; alternate: x, y, x, y, ..." },
     { 0 }
 };
 
@@ -63,15 +63,28 @@ static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
     const struct pairs form = {
-        .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED, .axes = 2,
-        .groups = 1, .factor = 1,
+        .count = c->dim / 2,
+        .interleaved = c->opt[PAIRING] == INTERLEAVED,
+        .axes = 2,
+        .groups = 1,
+        .factor = 1,
     };
     loci_pairs_prepare(p, form, frequency);
 }
 
 const struct loci_pe loci_pe_rope2d = {
-    .name = "rope2d", .cite = "Heo et al., ECCV 2024", .family = FAMILY_ROTATION,
+    .name = "rope2d",
+    .cite = "Heo et al., ECCV 2024",
+    .family = FAMILY_ROTATION,
     .brief = "half of the pairs are rotated by x, half by y",
-    .example = "rope2d", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
-    .check = check, .axes = axes, .terms = terms, .size = size, .prepare = prepare,
+    .example = "rope2d",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
 };

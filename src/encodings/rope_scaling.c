@@ -15,23 +15,39 @@ static const double start_base = 10000, two_pi = 6.28318530717958648;
 #define LATER (-1)
 static const struct rule {
     const char *name;
-    struct { int option; double usual; } has[12];      /* ends with option 0 */
+    struct {
+        int option;
+        double usual;
+    } has[12]; /* ends with option 0 */
 } rules[] = {
-    [NONE]         = { "none", { { 0, 0 } } },
-    [LINEAR]       = { "linear", { { ROPE_FACTOR, MUST } } },
-    [NTK]          = { "ntk", { { ROPE_FACTOR, MUST } } },
-    [NTK_FIXED]    = { "ntk_fixed", { { ROPE_FACTOR, MUST }, { ROPE_MIXED_B, 0 } } },
-    [DYNAMIC]      = { "dynamic", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-                                    { ROPE_LENGTH, LATER } } },
-    [YARN]         = { "yarn", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-                                 { ROPE_BETA_FAST, 32 }, { ROPE_BETA_SLOW, 1 },
-                                 { ROPE_TRUNCATE, 1 }, { ROPE_EXTRAPOLATION_FACTOR, 1 },
-                                 { ROPE_MSCALE, 0 }, { ROPE_MSCALE_ALL_DIM, 0 } } },
-    [LONGROPE]     = { "longrope", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-                                     { ROPE_SHORT, MUST }, { ROPE_LONG, MUST },
-                                     { ROPE_LENGTH, LATER } } },
-    [LLAMA3]       = { "llama3", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-                                   { ROPE_LOW_FREQ_FACTOR, 1 }, { ROPE_HIGH_FREQ_FACTOR, 4 } } },
+    [NONE] = { "none", { { 0, 0 } } },
+    [LINEAR] = { "linear", { { ROPE_FACTOR, MUST } } },
+    [NTK] = { "ntk", { { ROPE_FACTOR, MUST } } },
+    [NTK_FIXED] = { "ntk_fixed", { { ROPE_FACTOR, MUST }, { ROPE_MIXED_B, 0 } } },
+    [DYNAMIC] = { "dynamic",
+                  { { ROPE_FACTOR, MUST },
+                    { ROPE_ORIGINAL_LENGTH, MUST },
+                    { ROPE_LENGTH, LATER } } },
+    [YARN] = { "yarn",
+               { { ROPE_FACTOR, MUST },
+                 { ROPE_ORIGINAL_LENGTH, MUST },
+                 { ROPE_BETA_FAST, 32 },
+                 { ROPE_BETA_SLOW, 1 },
+                 { ROPE_TRUNCATE, 1 },
+                 { ROPE_EXTRAPOLATION_FACTOR, 1 },
+                 { ROPE_MSCALE, 0 },
+                 { ROPE_MSCALE_ALL_DIM, 0 } } },
+    [LONGROPE] = { "longrope",
+                   { { ROPE_FACTOR, MUST },
+                     { ROPE_ORIGINAL_LENGTH, MUST },
+                     { ROPE_SHORT, MUST },
+                     { ROPE_LONG, MUST },
+                     { ROPE_LENGTH, LATER } } },
+    [LLAMA3] = { "llama3",
+                 { { ROPE_FACTOR, MUST },
+                   { ROPE_ORIGINAL_LENGTH, MUST },
+                   { ROPE_LOW_FREQ_FACTOR, 1 },
+                   { ROPE_HIGH_FREQ_FACTOR, 4 } } },
     [PROPORTIONAL] = { "proportional", { { ROPE_PARTIAL, MUST }, { ROPE_FACTOR, 1 } } },
 };
 
@@ -55,8 +71,8 @@ static loci_status check_given(struct config *c, loci_error *e)
         while (rule->has[k].option && rule->has[k].option != i) k++;
         const bool has = rule->has[k].option == i;
         CHECK(e, has || !c->given[i], LOCI_BAD_ARG,
-              "%s: leave out %s, which scaling=%s does not have",
-              c->pe->name, opts[i].name, rule->name);
+              "%s: leave out %s, which scaling=%s does not have", c->pe->name, opts[i].name,
+              rule->name);
         CHECK(e, !has || c->given[i] || !isnan(rule->has[k].usual), LOCI_BAD_ARG,
               "%s: scaling=%s needs %s=", c->pe->name, rule->name, opts[i].name);
         if (has && !c->given[i]) c->opt[i] = rule->has[k].usual;
@@ -75,8 +91,7 @@ static loci_status check_scaling(struct config *c, loci_error *e)
     if (o[ROPE_LENGTH] == LATER)
         o[ROPE_LENGTH] = c->max_len > 0 ? (double)c->max_len : o[ROPE_ORIGINAL_LENGTH];
     CHECK(e, (s != NTK && s != DYNAMIC) || o[ROPE_DIM] > 2, LOCI_BAD_ARG,
-          "%s: scaling=%s needs a dim above 2: at least two pairs", name,
-          rules[s].name);
+          "%s: scaling=%s needs a dim above 2: at least two pairs", name, rules[s].name);
     CHECK(e, s != YARN || o[ROPE_BASE] > 1, LOCI_BAD_ARG, "%s: scaling=yarn needs a base above 1",
           name);
     CHECK(e, s != LONGROPE || o[ROPE_ORIGINAL_LENGTH] > 1, LOCI_BAD_ARG,
@@ -89,8 +104,8 @@ static loci_status check_scaling(struct config *c, loci_error *e)
           "%s: low_freq_factor %g must not exceed high_freq_factor %g", name,
           o[ROPE_LOW_FREQ_FACTOR], o[ROPE_HIGH_FREQ_FACTOR]);
     CHECK(e, s != PROPORTIONAL || o[ROPE_DIM] == c->dim, LOCI_BAD_ARG,
-          "%s: with scaling=proportional dim must be the whole head, %d; leave it out",
-          name, c->dim);
+          "%s: with scaling=proportional dim must be the whole head, %d; leave it out", name,
+          c->dim);
     return LOCI_OK;
 }
 
@@ -127,13 +142,12 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     CHECK(e, o[ROPE_OFFSET] + o[ROPE_DIM] <= c->dim, LOCI_BAD_ARG,
           "%s: offset %g + dim %g must not exceed the head's %d channels%s", name, o[ROPE_OFFSET],
           o[ROPE_DIM], c->dim, c->given[ROPE_DIM] ? "" : "; give dim=");
-    CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG,
-          "%s: leave out base with freq=given", name);
+    CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG, "%s: leave out base with freq=given",
+          name);
     CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG,
           "%s: leave out scaling with freq=given", name);
     CHECK(e, !given || o[ROPE_ANGLES] == ROPE_EXACT, LOCI_BAD_ARG,
-          "%s: leave out angles=f32 with freq=given: rounded angles have no gradient",
-          name);
+          "%s: leave out angles=f32 with freq=given: rounded angles have no gradient", name);
     const loci_status status = check_scaling(c, e);
     if (status) return status;
     if (!c->given[ROPE_ATTENTION_FACTOR]) o[ROPE_ATTENTION_FACTOR] = attention_factor(c);
@@ -144,7 +158,7 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
 
 /* ---- Frequencies ----------------------------------------------------------------------------- */
 
-static struct dd power(double base, double num, double den)      /* base^(-num/den) */
+static struct dd power(double base, double num, double den) /* base^(-num/den) */
 {
     struct dd w;
     loci_pow_dd(base, num, den, &w.hi, &w.lo);
@@ -227,10 +241,10 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
 
 int loci_rope_frequencies(const struct config *c, double *list, int room, double *factor)
 {
-    if (c->opt[ROPE_FREQ] == ROPE_GIVEN) return 0;     /* learned ones are the caller's already */
+    if (c->opt[ROPE_FREQ] == ROPE_GIVEN) return 0; /* learned ones are the caller's already */
     const int pairs = (int)c->opt[ROPE_DIM] / 2;
     for (int t = 0; list && t < pairs && t < room; t++) {
-        double rest;                     /* a double is enough to look at */
+        double rest; /* a double is enough to look at */
         loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
     }
     if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];
@@ -257,9 +271,13 @@ void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequenc
 {
     const double *o = p->cfg->opt;
     const struct pairs form = {
-        .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = axes, .groups = 1,
+        .count = (int)o[ROPE_DIM] / 2,
+        .offset = (int)o[ROPE_OFFSET],
+        .axes = axes,
+        .groups = 1,
         .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
-        .angles_f32 = o[ROPE_ANGLES] == ROPE_F32, .factor = o[ROPE_ATTENTION_FACTOR],
+        .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
+        .factor = o[ROPE_ATTENTION_FACTOR],
     };
     loci_pairs_prepare(p, form, frequency);
 }

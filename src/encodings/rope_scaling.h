@@ -31,17 +31,38 @@
 
 #include "layout/pairs.h"
 enum {
-    ROPE_PAIRING, ROPE_BASE, ROPE_DIM, ROPE_OFFSET, ROPE_FREQ, ROPE_ATTENTION_FACTOR, ROPE_ANGLES,
-    ROPE_SCALING, ROPE_FACTOR, ROPE_ORIGINAL_LENGTH, ROPE_LENGTH, ROPE_MIXED_B, ROPE_BETA_FAST,
-    ROPE_BETA_SLOW, ROPE_TRUNCATE, ROPE_EXTRAPOLATION_FACTOR, ROPE_MSCALE, ROPE_MSCALE_ALL_DIM,
-    ROPE_SHORT, ROPE_LONG, ROPE_LOW_FREQ_FACTOR, ROPE_HIGH_FREQ_FACTOR, ROPE_PARTIAL, ROPE_OPTIONS
+    ROPE_PAIRING,
+    ROPE_BASE,
+    ROPE_DIM,
+    ROPE_OFFSET,
+    ROPE_FREQ,
+    ROPE_ATTENTION_FACTOR,
+    ROPE_ANGLES,
+    ROPE_SCALING,
+    ROPE_FACTOR,
+    ROPE_ORIGINAL_LENGTH,
+    ROPE_LENGTH,
+    ROPE_MIXED_B,
+    ROPE_BETA_FAST,
+    ROPE_BETA_SLOW,
+    ROPE_TRUNCATE,
+    ROPE_EXTRAPOLATION_FACTOR,
+    ROPE_MSCALE,
+    ROPE_MSCALE_ALL_DIM,
+    ROPE_SHORT,
+    ROPE_LONG,
+    ROPE_LOW_FREQ_FACTOR,
+    ROPE_HIGH_FREQ_FACTOR,
+    ROPE_PARTIAL,
+    ROPE_OPTIONS
 };
-enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
+enum { ROPE_HALF, ROPE_INTERLEAVED }; /* words of pairing, and of freq */
 enum { ROPE_FORMULA, ROPE_GIVEN };
-enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
+enum { ROPE_EXACT, ROPE_F32 }; /* of angles */
 
 /* All but pairing.  Options of a scaling have defaults by rule, so that
  * texts without it stay short. */
+/* clang-format off */
 #define ROPE_ROWS                                                                                  \
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
@@ -92,6 +113,7 @@ enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
                                 "llama3: pairs with more turns are unchanged (4)" },               \
     [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
                                 "proportional: share of pairs that rotate; required" }
+/* clang-format on */
 
 /* Checks the options against these rules, and fills in missing ones. */
 loci_status loci_rope_check(struct config *, loci_error *);

@@ -13,12 +13,12 @@
 
 enum { DIM, FIRST, CENTRE, BASE };
 static const loci_option opts[] = {
-    [DIM]    = { "dim", LOCI_WHOLE, 0, 128, 2, 65536, NULL,
-                 "width of the embeddings, an even number" },
-    [FIRST]  = { "first", LOCI_WHOLE, 0, 1, 0, 1, NULL, "index of the first frequency" },
+    [DIM] = { "dim", LOCI_WHOLE, 0, 128, 2, 65536, NULL,
+              "width of the embeddings, an even number" },
+    [FIRST] = { "first", LOCI_WHOLE, 0, 1, 0, 1, NULL, "index of the first frequency" },
     [CENTRE] = { "centre", LOCI_WORD, 0, 1, 0, 0, "0|1",
                  "1: dim/2 is subtracted, so the largest bias is 0" },
-    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1e-3, 1e12, NULL, "base of the frequencies" },
+    [BASE] = { "base", LOCI_NUMBER, 0, 10000, 1e-3, 1e12, NULL, "base of the frequencies" },
     { 0 }
 };
 
@@ -41,7 +41,9 @@ static struct distances layout(const struct config *c, ptrdiff_t range, size_t r
 
 /* The table is followed by the frequencies, double-double, with cos and sin of one step:
  * prepare() has no other memory. */
-struct wave { double hi, lo, c, s; };
+struct wave {
+    double hi, lo, c, s;
+};
 static int waves(const struct config *c) { return (int)c->opt[DIM] / 2; }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
@@ -84,8 +86,8 @@ static void prepare(const struct prep *p)
         for (int i = 0; i < waves(c); i++) add_wave(&w[i], d, sum);
         for (int i = 0; i < STEPS && d + i <= t->hi; i++)
             for (int h = 0; h < c->heads; h++) {
-                const double b = (sum[i] - (c->opt[CENTRE] ? waves(c) : 0)) * c->heads
-                               / (8.0 * (h + 1));
+                const double b =
+                    (sum[i] - (c->opt[CENTRE] ? waves(c) : 0)) * c->heads / (8.0 * (h + 1));
                 distances_put(p, t, h, d + i, b);
                 if (t->lo) distances_put(p, t, h, -d - i, b);
             }
@@ -93,8 +95,16 @@ static void prepare(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_sandwich = {
-    .name = "sandwich", .cite = "Chi et al., ACL 2023", .family = FAMILY_DISTANCE,
+    .name = "sandwich",
+    .cite = "Chi et al., ACL 2023",
+    .family = FAMILY_DISTANCE,
     .brief = "S += (sum_t cos((i - j) base^(-2t/dim)) - dim/2) H / 8h",
-    .example = "sandwich", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .check = check, .terms = terms, .size = size, .prepare = prepare,
+    .example = "sandwich",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
 };

@@ -13,14 +13,14 @@
 #include "layout/stick.h"
 
 static const loci_option opts[] = {
-    [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
+    [STICK_CURRENT] = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
     [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector",
                           "where the remainder of the stick goes" },
-    [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
-                          "remainder below which a row may stop; 0 is exact" },
+    [STICK_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
+                     "remainder below which a row may stop; 0 is exact" },
     { 0 }
 };
-enum { VECTOR };                         /* the tensor */
+enum { VECTOR }; /* the tensor */
 
 /* The receiver of the remainder. */
 static bool to_vector(const struct config *c)
@@ -163,10 +163,24 @@ void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
 static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, found_key); }
 
 const struct loci_pe loci_pe_sba = {
-    .name = "sba", .cite = "Tan et al., ICLR 2025", .family = FAMILY_CONTENT,
-    .brief = "stick-breaking weights from the newest key on, no softmax", .example = "sba",
-    .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
-    .accept = accept, .scratch = scratch, .begin = begin, .end_keys = end_keys,
+    .name = "sba",
+    .cite = "Tan et al., ICLR 2025",
+    .family = FAMILY_CONTENT,
+    .brief = "stick-breaking weights from the newest key on, no softmax",
+    .example = "sba",
+    .places = LOCI_PLACE_WEIGHT,
+    .causal_only = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .strict = strict,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .accept = accept,
+    .scratch = scratch,
+    .begin = begin,
+    .end_keys = end_keys,
     .stream = &loci_sba_stream,
 };

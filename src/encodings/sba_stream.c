@@ -18,8 +18,11 @@ static loci_status accept(const struct call *c, int enc)
 }
 
 /* end_keys() finds own keys by their positions. */
-static void begin(struct call *c, int enc) { (void)c;
-(void)enc; }
+static void begin(struct call *c, int enc)
+{
+    (void)c;
+    (void)enc;
+}
 
 /* -1: the key is not among the present ones that the rank owns. */
 static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)
@@ -31,5 +34,7 @@ static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t r
 static void end_keys(struct call *c, int enc) { loci_sba_end_keys(c, enc, own_key); }
 
 const struct encoding_stream loci_sba_stream = {
-    .accept = accept, .begin = begin, .end_keys = end_keys,
+    .accept = accept,
+    .begin = begin,
+    .end_keys = end_keys,
 };

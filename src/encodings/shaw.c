@@ -14,20 +14,19 @@
 
 enum { LEFT_SIDE, RIGHT_SIDE, VALUES, SIGN };
 static const loci_option opts[] = {
-    [LEFT_SIDE]  = { "left", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "d below -left share a vector" },
+    [LEFT_SIDE] = { "left", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "d below -left share a vector" },
     [RIGHT_SIDE] = { "right", LOCI_WHOLE, 0, 16, 0, 65536, NULL, "d above right share a vector" },
-    [VALUES]     = { "values", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: values also have vectors" },
-    [SIGN]       = { "sign", LOCI_WORD, 0, 0, 0, 0, "ji|ij",
-                     "d = pos_k - pos_q, or pos_q - pos_k" },
+    [VALUES] = { "values", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: values also have vectors" },
+    [SIGN] = { "sign", LOCI_WORD, 0, 0, 0, 0, "ji|ij", "d = pos_k - pos_q, or pos_q - pos_k" },
     { 0 }
 };
 
 /* Adds a tensor [rows][width], or [H][rows][width]. */
-static void add_vectors(struct tensors *t, const struct config *c, const char *name,
-                        int width, bool heads)
+static void add_vectors(struct tensors *t, const struct config *c, const char *name, int width,
+                        bool heads)
 {
     ptrdiff_t rows = (ptrdiff_t)(c->opt[LEFT_SIDE] + c->opt[RIGHT_SIDE]) + 1;
-    double bound = sqrt(6.0 / (double)(rows + width));     /* of Glorot and Bengio */
+    double bound = sqrt(6.0 / (double)(rows + width)); /* of Glorot and Bengio */
     if (heads)
         loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0,
                         SHAPE(c->heads, rows, width));
@@ -54,8 +53,11 @@ static struct vectors vectors(const struct config *c)
     const int left = (int)c->opt[LEFT_SIDE], right = (int)c->opt[RIGHT_SIDE];
     const bool ij = c->opt[SIGN];
     return (struct vectors){
-        .lo = ij ? -left : -right, .hi = ij ? right : left, .rows = left + right + 1,
-        .tables = per_head(c) ? c->heads : 1, .values = c->opt[VALUES],
+        .lo = ij ? -left : -right,
+        .hi = ij ? right : left,
+        .rows = left + right + 1,
+        .tables = per_head(c) ? c->heads : 1,
+        .values = c->opt[VALUES],
     };
 }
 
@@ -121,8 +123,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_shaw = {
-    .name = "shaw", .cite = "Shaw et al., NAACL 2018", .family = FAMILY_VECTORS,
+    .name = "shaw",
+    .cite = "Shaw et al., NAACL 2018",
+    .family = FAMILY_VECTORS,
     .brief = "k += ak[clip(j - i)], v += av[clip(j - i)]",
-    .example = "shaw", .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "shaw",
+    .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE,
+    .tol = 4e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

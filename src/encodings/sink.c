@@ -28,8 +28,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 }
 static void prepare(const struct prep *p)
 {
-    for (int h = 0; h < p->cfg->heads; h++)
-        put(p, sink_at(h), param(p, 0, h));
+    for (int h = 0; h < p->cfg->heads; h++) put(p, sink_at(h), param(p, 0, h));
 }
 static void fold(const struct prep *p)
 {
@@ -38,8 +37,16 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_sink = {
-    .name = "sink", .cite = "OpenAI, gpt-oss, 2025",
+    .name = "sink",
+    .cite = "OpenAI, gpt-oss, 2025",
     .brief = "a learned logit per head is added to the softmax sum; it has no value",
-    .example = "sink", .places = LOCI_PLACE_SUM, .beside = true, .tol = 2e-6,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "sink",
+    .places = LOCI_PLACE_SUM,
+    .beside = true,
+    .tol = 2e-6,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

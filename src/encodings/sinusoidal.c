@@ -16,12 +16,12 @@ enum { BASE, LAYOUT, FREQ };
 enum { INTERLEAVED, HALVES };
 enum { PAPER, T2T };
 static const loci_option opts[] = {
-    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                 "the longest wavelength is about 2 pi base positions" },
+    [BASE] = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+               "the longest wavelength is about 2 pi base positions" },
     [LAYOUT] = { "layout", LOCI_WORD, 0, INTERLEAVED, 0, 0, "interleaved|halves",
                  "interleaved: sin, cos, sin, cos, ...; halves: all sines first" },
-    [FREQ]   = { "freq", LOCI_WORD, 0, PAPER, 0, 0, "paper|t2t",
-                 "paper: base^(-2t/Dm); t2t: as the authors' code, the last one is 1/base" },
+    [FREQ] = { "freq", LOCI_WORD, 0, PAPER, 0, 0, "paper|t2t",
+               "paper: base^(-2t/Dm); t2t: as the authors' code, the last one is 1/base" },
     { 0 }
 };
 
@@ -80,7 +80,7 @@ static void prepare(const struct prep *p)
 /* cos and sin of waves from .. from + count - 1 at a position: first by the part that the table
  * lacks, then by one digit after the other, largest first. */
 static void rotate(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
-                 double *sin_x)
+                   double *sin_x)
 {
     const int all = (int)table[0];
     const int64_t low = pos & (((int64_t)1 << 6 * all) - 1);
@@ -110,21 +110,27 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
     /* consecutive columns of a wave: its sine and cosine, or in halves one */
     const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;
     double cos_x[BLOCK], sin_x[BLOCK];
-    for (int i = 0; i < n; ) {
+    for (int i = 0; i < n;) {
         const int column = from + i, t = each == 1 && column >= all ? column - all : column / each;
         const int most = t < all ? all - t : 1, want = (n - i - 1 + column % each) / each + 1;
         const int count = want < most ? want : most, some = count < BLOCK ? count : BLOCK;
         if (t < all) rotate(table, all, pos, t, some, cos_x, sin_x);
-        else cos_x[0] = sin_x[0] = 0;                                     /* the column of zeros */
+        else cos_x[0] = sin_x[0] = 0; /* the column of zeros */
         for (int k = each == 1 ? 0 : column % 2; k < some * each && i < n; k++, i++)
             row[i] = (each == 1 ? column >= all : k % 2 == 1) ? cos_x[k / each] : sin_x[k / each];
     }
 }
 
 const struct loci_pe loci_pe_sinusoidal = {
-    .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017", .family = FAMILY_ABSOLUTE,
+    .name = "sinusoidal",
+    .cite = "Vaswani et al., NeurIPS 2017",
+    .family = FAMILY_ABSOLUTE,
     .brief = "x += sin, cos of pos base^(-2t/Dm)",
-    .example = "sinusoidal", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
-    .size = size, .prepare = prepare,
+    .example = "sinusoidal",
+    .places = LOCI_PLACE_EMBED,
+    .tol = 2e-7,
+    .opts = opts,
+    .size = size,
+    .prepare = prepare,
     .embed = &(const struct encoding_embed){ .row = embed },
 };

@@ -27,8 +27,13 @@ static void terms(const struct config *c, struct termlist *t)
 }
 
 const struct loci_pe loci_pe_softcap = {
-    .name = "softcap", .cite = "Gemma Team, 2024",
+    .name = "softcap",
+    .cite = "Gemma Team, 2024",
     .brief = "S = cap tanh(S / cap); S includes the biases before it",
     .example = "softcap:cap=50",
-    .places = LOCI_PLACE_SCORE, .beside = true, .tol = 2e-6, .opts = opts, .terms = terms,
+    .places = LOCI_PLACE_SCORE,
+    .beside = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .terms = terms,
 };

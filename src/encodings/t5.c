@@ -89,8 +89,8 @@ static double first(const double *opt, int b)
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX_DISTANCE], hi = range < max ? range : max;
-    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0,
-                            0, real);
+    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0, 0,
+                            real);
 }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
@@ -126,14 +126,24 @@ static void fold(const struct prep *p)
     const ptrdiff_t buckets = (ptrdiff_t)c->opt[BUCKETS];
     for (int h = 0; h < c->heads && p->dtensor[TABLE]; h++)
         for (ptrdiff_t b = 0; b < buckets; b++)
-            p->dtensor[TABLE][b * c->heads + h] += c->opt[BIAS_SCALE]
-                                                 * p->dtable[0][h * buckets + b];
+            p->dtensor[TABLE][b * c->heads + h] +=
+                c->opt[BIAS_SCALE] * p->dtable[0][h * buckets + b];
 }
 
 const struct loci_pe loci_pe_t5 = {
-    .name = "t5", .cite = "Raffel et al., JMLR 2020", .family = FAMILY_DISTANCE,
+    .name = "t5",
+    .cite = "Raffel et al., JMLR 2020",
+    .family = FAMILY_DISTANCE,
     .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
-    .example = "t5:bidirectional=0", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size,
-    .prepare = prepare, .fold = fold,
+    .example = "t5:bidirectional=0",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .scale = scale,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

@@ -50,8 +50,16 @@ static void end_keys(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_tape = {
-    .name = "tape", .cite = "Zhu et al., ICML 2025", .family = FAMILY_CONTENT,
+    .name = "tape",
+    .cite = "Zhu et al., ICML 2025",
+    .family = FAMILY_CONTENT,
     .brief = "states of the tokens rotate q and k, and are averaged like values",
-    .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6,
-    .check = check, .tensors = tensors, .terms = terms, .end_keys = end_keys,
+    .example = "tape",
+    .places = LOCI_PLACE_STATE,
+    .states = true,
+    .tol = 2e-6,
+    .check = check,
+    .tensors = tensors,
+    .terms = terms,
+    .end_keys = end_keys,
 };

@@ -20,8 +20,8 @@ enum { CLAMP, BASE };
 static const loci_option opts[] = {
     [CLAMP] = { "clamp", LOCI_WHOLE, 0, -1, -1, 1e9, NULL,
                 "larger distances count as this one; -1 or 0: no limit" },
-    [BASE]  = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                "the longest wavelength is about 2 pi base positions" },
+    [BASE] = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+               "the longest wavelength is about 2 pi base positions" },
     { 0 }
 };
 
@@ -59,7 +59,8 @@ static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct 
 {
     const double clamp = c->opt[CLAMP];
     const int64_t far = clamp > 0 && clamp < (double)range ? (int64_t)clamp : range;
-    *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far,
+    *v = (struct roll){ .lo = c->full ? -far : 0,
+                        .hi = far,
                         .width = (ptrdiff_t)vectors_padded(c->dim),
                         .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
     v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&everywhere, c->dim) * real);
@@ -80,7 +81,10 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 /* State shared by the threads of prepare().  A job is one wave, or one head
  * and a range of distances. */
 enum { COLUMNS = 32, STEPS = 64 };
-struct xl_work { const struct prep *p; struct roll v; };
+struct xl_work {
+    const struct prep *p;
+    struct roll v;
+};
 
 /* A wave at all distances.  d = 64 n + m rotates by the angle of 64 n and by that of m: few
  * cosines, and two products in double for each distance.  An odd width has one cosine less. */
@@ -114,8 +118,8 @@ static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
     const int D = p->cfg->dim, Dm = waves(p->cfg);
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
     const void *from = (const char *)p->table + v->waves;
-    void *to = (char *)p->table + v->heads
-             + (size_t)((ptrdiff_t)h * roll_head(v) + v->width) * real;
+    void *to =
+        (char *)p->table + v->heads + (size_t)((ptrdiff_t)h * roll_head(v) + v->width) * real;
     for (int d0 = 0; d0 < D; d0 += SLICE) {
         const int rows = D - d0 < SLICE ? D - d0 : SLICE;
         double sum[SLICE * COLUMNS] = { 0 }, w[SLICE * PIECE], r[PIECE * COLUMNS] = { 0 };
@@ -123,12 +127,12 @@ static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
             const int most = Dm - m0 < PIECE ? Dm - m0 : PIECE;
             for (int d = 0; d < rows; d++)
                 for (int m = 0; m < most; m++)
-                    w[d * most + m] = param(p, PROJECTION,
-                                            ((ptrdiff_t)h * D + d0 + d) * Dm + m0 + m);
+                    w[d * most + m] =
+                        param(p, PROJECTION, ((ptrdiff_t)h * D + d0 + d) * Dm + m0 + m);
             for (int i = 0; i < n; i++)
                 for (int m = 0; m < most; m++)
-                    r[m * COLUMNS + i] = load_real(from, p->f64,
-                                                   (first + i) * v->waves_width + m0 + m);
+                    r[m * COLUMNS + i] =
+                        load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
             p->engine->add_product(rows, most, COLUMNS, w, r, sum);
         }
         for (int i = 0; i < n; i++)
@@ -209,8 +213,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_xl = {
-    .name = "xl", .cite = "Dai et al., ACL 2019", .family = FAMILY_VECTORS,
+    .name = "xl",
+    .cite = "Dai et al., ACL 2019",
+    .family = FAMILY_VECTORS,
     .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
-    .example = "xl", .places = LOCI_PLACE_SCORE, .tol = 8e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "xl",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 8e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

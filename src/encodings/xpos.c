@@ -16,15 +16,15 @@
 
 enum { BASE, DIM, SCALE_BASE, GAMMA };
 static const loci_option opts[] = {
-    [BASE]       = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
-                     "frequencies fall from 1 to about 1/base" },
-    [DIM]        = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,
-                     "channels that are rotated; default the whole head" },
+    [BASE] = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+               "frequencies fall from 1 to about 1/base" },
+    [DIM] = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,
+              "channels that are rotated; default the whole head" },
     [SCALE_BASE] = { "scale_base", LOCI_NUMBER, 0, 512, 1e-3, 1e18, NULL,
                      "distance at which pair t has faded to z[t]" },
-    [GAMMA]      = { "gamma", LOCI_NUMBER, 0, 0.4, 1e-6, 1e18, NULL,
-                     "the larger, the slower the fading" },
-    { 0 }
+    [GAMMA] = { "gamma", LOCI_NUMBER, 0, 0.4, 1e-6, 1e18, NULL,
+                "the larger, the slower the fading" },
+    { 0 },
 };
 
 /* z of pair 0, the one that fades fastest. */
@@ -80,8 +80,12 @@ static void prepare(const struct prep *p)
     while (span > 1 && -log(z0(c)) * KT * span / c->opt[SCALE_BASE] > log(1e6)) span /= 2;
     loci_fading_pairs_prepare(p,
                               (struct pairs){
-                                  .count = (int)c->opt[DIM] / 2, .interleaved = true, .axes = 1,
-                                  .groups = 1, .factor = 1, .span = span,
+                                  .count = (int)c->opt[DIM] / 2,
+                                  .interleaved = true,
+                                  .axes = 1,
+                                  .groups = 1,
+                                  .factor = 1,
+                                  .span = span,
                                   .least = 0x1p-64 * pow(z0(c), KT * span / c->opt[SCALE_BASE]),
                               },
                               frequency, fading);
@@ -110,8 +114,18 @@ static loci_status accept(const struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_xpos = {
-    .name = "xpos", .cite = "Sun et al., ACL 2023", .family = FAMILY_ROTATION,
+    .name = "xpos",
+    .cite = "Sun et al., ACL 2023",
+    .family = FAMILY_ROTATION,
     .brief = "rope whose pairs fade with the distance, slow ones least",
-    .example = "xpos", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
-    .check = check, .terms = terms, .size = size, .prepare = prepare, .accept = accept,
+    .example = "xpos",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .accept = accept,
 };

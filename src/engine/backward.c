@@ -63,7 +63,7 @@ static void weights_again(int keys, const real *s, const real *lse, real *p)
     for (int r = 0; r < QT; r += 2 * VL) {
         const vf l[2] = { vf_load(lse + r), vf_load(lse + r + VL) };
         for (int n = r; n < keys * QT; n += QT)
-            UNROLL for (int i = 0; i < 2; i++)
+            UNROLL_FOR(int i = 0; i < 2; i++)
                 vf_store(p + n + i * VL, vf_exp(vf_sub(vf_load(s + n + i * VL), l[i])));
     }
 }
@@ -72,9 +72,9 @@ static void dscore(int keys, const real *p, const real *dp, const real *delta, r
     for (int r = 0; r < QT; r += 2 * VL) {
         const vf d[2] = { vf_load(delta + r), vf_load(delta + r + VL) };
         for (int n = r; n < keys * QT; n += QT)
-            UNROLL for (int i = 0; i < 2; i++)
-                vf_store(ds + n + i * VL, vf_mul(vf_load(p + n + i * VL),
-                                                 vf_sub(vf_load(dp + n + i * VL), d[i])));
+            UNROLL_FOR(int i = 0; i < 2; i++)
+                vf_store(ds + n + i * VL,
+                         vf_mul(vf_load(p + n + i * VL), vf_sub(vf_load(dp + n + i * VL), d[i])));
     }
 }
 
@@ -91,8 +91,9 @@ static void weights_gradient(struct tile *t)
     }
     t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
-    t->next.first = NULL;                /* keys are prefetched once */
-    EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
+    t->next.first = NULL; /* keys are prefetched once */
+    EACH_USE(c, x, term)
+        if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0) dscore(t->keys, t->p, t->dp, t->delta, t->ds);
     else weights_of(c)->tile_weights_bwd(t, p->weight);
     mask(t, t->ds, 0);
@@ -132,7 +133,9 @@ static void score_gradient(struct tile *t)
 /* ---- Which rows meet which keys -------------------------------------------------------------- */
 
 /* The tiles first .. last of a chunk for a range of keys; none if last < first. */
-struct tiles { ptrdiff_t first, last; };
+struct tiles {
+    ptrdiff_t first, last;
+};
 static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
 {
     const ptrdiff_t low = chunk * (CHUNK / KT), high = low + CHUNK / KT - 1;
@@ -176,8 +179,12 @@ struct item_rows {
 };
 static struct item_rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
 {
-    struct item_rows r = { .item = a, .h = a->kvh * c->plan->group + h, .row = a->row + row,
-                      .n = a->rows - row < QT ? (int)(a->rows - row) : QT };
+    struct item_rows r = {
+        .item = a,
+        .h = a->kvh * c->plan->group + h,
+        .row = a->row + row,
+        .n = a->rows - row < QT ? (int)(a->rows - row) : QT,
+    };
     r.keys = keys_of(c, a->q, r.row, r.n);
     r.chunks = r.keys.last < r.keys.first
                  ? (struct chunks){ a->chunks.first, a->chunks.first }
@@ -250,7 +257,8 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         bool seen = true;
         for (int i = 0; i < n; i++) {
             if (j == tiles.last)
-                EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
+                EACH_USE(c, x, term)
+                    if (term->weights) term->weights->chunk(&t[i], x);
             seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
                 const ptrdiff_t rows = t[i].own[x].carryn;
@@ -267,8 +275,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             score_tile(&t[i]);
         }
         finish_scores(t, n);
-        for (int i = 0; i < n && p->weight >= 0; i++)
-            weights_of(c)->tile_weights(&t[i], p->weight);
+        for (int i = 0; i < n && p->weight >= 0; i++) weights_of(c)->tile_weights(&t[i], p->weight);
     }
 }
 
@@ -301,7 +308,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         find_keys(&t[i]);
         find_values(&t[i]);
         fade_queries(&t[i]);
-        t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
+        t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1); /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
     if (!w->scores) finish_scores(t, n);
@@ -313,8 +320,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         EACH_USE(c, x, term)
             t[i].own[x].keys =
                 w->keys[x] && c->g.total[x]
-                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT)
-                                       * key_row(term, c, x)
+                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
                     : NULL;
         weights_gradient(&t[i]);
         if (c->g.dmask.data) store_mask_gradient(&t[i]);
@@ -350,7 +356,8 @@ static void close_gradient(struct tile *t)
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
-    EACH_USE(c, x, term) if (term->close_bwd) term->close_bwd(t, x);
+    EACH_USE(c, x, term)
+        if (term->close_bwd) term->close_bwd(t, x);
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
@@ -361,7 +368,7 @@ static void close_gradient(struct tile *t)
             for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
         }
         rotation_of(c)->rotate_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
-                                 t->q.rows, t->scratch, Dp, part);
+                                   t->q.rows, t->scratch, Dp, part);
     }
     if (!c->g.dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
@@ -370,7 +377,8 @@ static void close_gradient(struct tile *t)
 
 bool N(scans)(const struct call *c)
 {
-    EACH_USE(c, x, term) if (term->carry) return true;
+    EACH_USE(c, x, term)
+        if (term->carry) return true;
     return false;
 }
 static void open_backward(const struct call *c, struct tile *t, const struct item_rows *r)
@@ -546,7 +554,11 @@ bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct
 /* ---- Ordered sums ---------------------------------------------------------------------------- */
 
 /* The keys of a chunk that an item has sums for, [heads][keys][row] of each gradient by key. */
-struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
+struct share {
+    const struct call *c;
+    const struct sequence *q;
+    ptrdiff_t first, end;
+};
 static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int row)
 {
     return from + (h * part_keys(s->c) + j % CHUNK) * row;
@@ -584,8 +596,8 @@ void N(add_item_keys)(const struct call *c, const struct sums *sums, const struc
     const struct loci_plan *p = c->plan;
     const struct keyrange keys = keys_in_chunk(item, chunk);
     const struct share s = { .c = c, .q = item->q, .first = keys.first, .end = keys.last + 1 };
-    add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads),
-                item_key_heads(p), p->dim);
+    add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads), item_key_heads(p),
+                p->dim);
     add_to_view(&s, sums->dv, &c->g.dv, item->kvh, item_kv_heads(p), p->value_dim);
     EACH_USE(c, x, term)
         if (sums->keys[x] && c->g.total[x])
@@ -598,8 +610,8 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
         if (!c->g.total[x] || !term->part) continue;
         const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
         for (int h = 0; h < item_heads(c->plan); h++) {
-            double *to = c->g.total[x]
-                       + term->part_at(c, x, item->q->b, item->kvh * c->plan->group + h);
+            double *to =
+                c->g.total[x] + term->part_at(c, x, item->q->b, item->kvh * c->plan->group + h);
             for (ptrdiff_t i = 0; i < added; i++)
                 to[i] += sums->all[x] ? sums->all[x][h * added + i]
                                       : (double)sums->part[x][h * size + i];
@@ -608,7 +620,10 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
 }
 
 /* State shared by all threads. */
-struct backward_pass { struct call *c; struct ordered_sum ordered_sum; };
+struct backward_pass {
+    struct call *c;
+    struct ordered_sum ordered_sum;
+};
 
 /* Gradients by key belong to a kv head, in all sequences that share its keys.  Parts of all
  * items may be added to the same total. */
@@ -617,7 +632,8 @@ static struct ordered_item find_item_of(void *arg, ptrdiff_t i)
     const struct call *c = ((const struct backward_pass *)arg)->c;
     const struct item item = item_of(c, i);
     return (struct ordered_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
-                               .first = item.chunks.first, .last = item.chunks.last };
+                                  .first = item.chunks.first,
+                                  .last = item.chunks.last };
 }
 static void add_block(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
 {
@@ -629,7 +645,8 @@ static void add_block(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool s
 }
 static bool learns_parts(const struct call *c)
 {
-    EACH_USE(c, x, term) if (term->part && c->g.total[x]) return true;
+    EACH_USE(c, x, term)
+        if (term->part && c->g.total[x]) return true;
     return false;
 }
 

@@ -7,7 +7,9 @@
 #include "engine/workspace.h"
 
 /* The chunks of keys first .. last.  There is always at least one. */
-struct chunks { ptrdiff_t first, last; };
+struct chunks {
+    ptrdiff_t first, last;
+};
 
 /* Up to ROW_CHUNK rows of a sequence, with the heads of one kv head or all heads.  kvh: its only
  * kv head, or the first one. */
@@ -15,7 +17,7 @@ struct item {
     const struct sequence *q;
     ptrdiff_t row, rows;
     int kvh;
-    struct keyrange keys;                /* all keys that any of its rows may see */
+    struct keyrange keys; /* all keys that any of its rows may see */
     struct chunks chunks;
 };
 INLINE ptrdiff_t tiles_of_rows(const struct sequence *q)
@@ -23,10 +25,7 @@ INLINE ptrdiff_t tiles_of_rows(const struct sequence *q)
     return (q->nq + ROW_CHUNK - 1) / ROW_CHUNK;
 }
 /* The number of items for the same rows. */
-INLINE int groups_of(const struct call *c)
-{
-    return c->plan->kv_heads / item_kv_heads(c->plan);
-}
+INLINE int groups_of(const struct call *c) { return c->plan->kv_heads / item_kv_heads(c->plan); }
 /* Item number i of a sequence, latest rows first. */
 struct item N(item_at)(const struct call *, const struct sequence *, ptrdiff_t i);
 
@@ -50,7 +49,7 @@ void N(add_item_parts)(const struct call *, const struct sums *, const struct it
  * Rotates one tile of one key head back in place.  Writes its part of the parameters'
  * gradient unless `part` is NULL. */
 void N(unrotate_tile)(struct call *, const struct workspace *, const struct sequence *,
-                    ptrdiff_t tile, int kh, real *part);
+                      ptrdiff_t tile, int kh, real *part);
 void N(add_tile_part)(const struct call *, ptrdiff_t b, int kh, const real *part);
 /* Rotates all tiles back; their parts are added in the order of the tiles. */
 void N(unrotate_keys)(struct call *);

@@ -10,13 +10,16 @@
 struct update {
     struct call *c;
     const struct cache_update *a;
-    ptrdiff_t tiles;                     /* of a head; removal walks a head in one item */
+    ptrdiff_t tiles; /* of a head; removal walks a head in one item */
     atomic_llong next;
     atomic_bool stop;
 };
 
 /* Scratch of a thread: keys of a tile, as padded rows and channel by channel. */
-struct staging { struct angles *angles; real *rows, *across; };
+struct staging {
+    struct angles *angles;
+    real *rows, *across;
+};
 static size_t lay_out(const struct call *c, char *base, struct staging *s)
 {
     struct arena a = { .base = base, .used = N(angles_bytes)(c) };
@@ -38,8 +41,7 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
-    if (a->rotate)
-        rotation_of(c)->rotate(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
+    if (a->rotate) rotation_of(c)->rotate(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
     /* The channels that rotate() has stretched a second time (engine.h). */
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)

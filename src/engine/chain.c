@@ -50,8 +50,8 @@ static void step_job(void *arg, int index)
     const ptrdiff_t items = c->B * items_each(c, a->run);
     struct sums w;
     const struct workspace d = N(workspace_of)(c, index, &w);
-    for (ptrdiff_t i; !atomic_load(&a->stop)
-                      && (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < items;) {
+    for (ptrdiff_t i;
+         !atomic_load(&a->stop) && (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < items;) {
         const struct item item = find_item(c, a->run, i, &w);
         if (a->chunk < item.chunks.first || a->chunk > item.chunks.last) continue;
         if (!a->work(c, &d, &w, &item, a->chunk)) atomic_store(&a->stop, true);
@@ -115,7 +115,11 @@ static void add_parts(struct call *c, ptrdiff_t run, ptrdiff_t b)
 
 /* ---- Keys rotate back ------------------------------------------------------------------------ */
 
-struct back { struct call *c; ptrdiff_t tile, tiles, own; atomic_llong next; };
+struct back {
+    struct call *c;
+    ptrdiff_t tile, tiles, own;
+    atomic_llong next;
+};
 /* Parts of the rotation are stored by entry, own tile and key head. */
 static real *tile_part(const struct call *c, ptrdiff_t b, ptrdiff_t own, int kh)
 {
@@ -133,8 +137,8 @@ static void back_job(void *arg, int index)
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->B * a->tiles * heads;) {
         const int kh = (int)(i % heads);
         const ptrdiff_t tile = i / heads % a->tiles, b = i / heads / a->tiles;
-        N(unrotate_tile)(c, &d, sequence_of(c, 0, b), a->tile + tile, kh,
-                       learns ? tile_part(c, b, a->own + tile, kh) : NULL);
+        real *part = learns ? tile_part(c, b, a->own + tile, kh) : NULL;
+        N(unrotate_tile)(c, &d, sequence_of(c, 0, b), a->tile + tile, kh, part);
     }
 }
 static void rotate_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own)

@@ -25,7 +25,9 @@
 
 /* What the terms of a call ask of a chunk.  order: scores of a tile depend on what newer tiles left
  * behind; ends: rows may end before their oldest key; values: terms want weights. */
-struct needs { bool order, ends, values; };
+struct needs {
+    bool order, ends, values;
+};
 static struct needs needs_of(const struct call *c)
 {
     struct needs a = { false, false, false };
@@ -98,7 +100,7 @@ struct decode_pass {
     /* chunks > 1: items are chunks, joined in a second round */
     ptrdiff_t items, chunks;
     int groups;
-    bool apart, joining;                 /* chunks are items of their own; and are joined now */
+    bool apart, joining; /* chunks are items of their own; and are joined now */
     atomic_llong next;
     atomic_bool stop;
 };
@@ -158,10 +160,17 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
     const struct keyrange range = present_of(c, keys_of(c, q, 0, (int)q->nq));
     const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
-    const ptrdiff_t base = part ? c->stream.first / CHUNK : 0;      /* chunk of the first key */
+    const ptrdiff_t base = part ? c->stream.first / CHUNK : 0; /* chunk of the first key */
 
-    const struct row_set w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
-                            .p = d->chunk.p, .alpha = d->chunk.alpha, .sums = d->chunk.sums };
+    const struct row_set w = {
+        .t = d->tile,
+        .n = n,
+        .tiles = decode_tiles(c),
+        .s = d->chunk.s,
+        .p = d->chunk.p,
+        .alpha = d->chunk.alpha,
+        .sums = d->chunk.sums,
+    };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     const ptrdiff_t reals = N(chunk_reals)(c);
@@ -176,7 +185,7 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
             N(save_part)(t, part->state + slot_of(c, t) * part->slot, true);
     }
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
-        if (a->apart && !a->joining) k = chunk;          /* and return after it */
+        if (a->apart && !a->joining) k = chunk; /* and return after it */
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
             real *saved = a->apart

@@ -10,10 +10,10 @@
 /* The rows of an item, with scores and weights by key and sums of values by tile. */
 struct row_set {
     struct tile *t;
-    int n;                               /* of a group's heads, or of all heads, row by row */
-    ptrdiff_t tiles;                     /* of a chunk: as many as decode_tiles() */
-    real *s, *p;                         /* [n][tiles][KT] */
-    real *alpha, *sums;                  /* [n][tiles], [n][tiles][Dv] */
+    int n;              /* of a group's heads, or of all heads, row by row */
+    ptrdiff_t tiles;    /* of a chunk: as many as decode_tiles() */
+    real *s, *p;        /* [n][tiles][KT] */
+    real *alpha, *sums; /* [n][tiles], [n][tiles][Dv] */
 };
 enum { TILES = CHUNK / KT };
 /* Row i's numbers of the first tile of a chunk. */
@@ -80,8 +80,7 @@ static void find_for_terms(const struct row_set *w, int x)
             t->k.at = found->k.at;
             t->k.row = found->k.row;
             t->k.step = found->k.step;
-        }
-        else {
+        } else {
             find_keys(t);
             found = t;
         }
@@ -89,7 +88,9 @@ static void find_for_terms(const struct row_set *w, int x)
 }
 /* Puts all rows on tile j: does any row see a key of it, and does any not see all?
  * Heads of a row see the same, so on a run they copy what the first has found. */
-struct sight { bool some, partial; };
+struct sight {
+    bool some, partial;
+};
 static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     struct sight a = { false, false };
@@ -129,23 +130,21 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
     bool first = true;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (!shares(w, i))
-            {
-                keys = source_of(t, KEYS);
-                keys.rest = rows_from(t, j, last);
-                first = true;
-            }
+        if (!shares(w, i)) {
+            keys = source_of(t, KEYS);
+            keys.rest = rows_from(t, j, last);
+            first = true;
+        }
         list[n++] = (struct dot){ t->q.across, t->s };
         /* One round more than there are terms: what has been collected goes when the list is full,
          * and after the last row that shares these keys. */
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
-                {
-                    N(dots)(list, n, &keys, D, t->keys, first);
-                    n = 0;
-                    first = false;
-                }
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) {
+                N(dots)(list, n, &keys, D, t->keys, first);
+                n = 0;
+                first = false;
+            }
             if (end || !term_of(c, x)->extra_query) continue;
             struct source own = { 0 };
             list[n].with = term_of(c, x)->extra_query(t, x, &own, &list[n].to);
@@ -166,7 +165,7 @@ static void add_to_tiles(const struct row_set *w, ptrdiff_t j)
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *s = row_of(w, w->s, i) + j % TILES * KT;
-        if (p->mix >= 0) {               /* the two changed places */
+        if (p->mix >= 0) { /* the two changed places */
             memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
             t->a = t->s;
             t->s = s;

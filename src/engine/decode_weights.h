@@ -13,7 +13,7 @@ static void find_most(const real *s, int first, int end, real *most)
     real lanes[VL];
     for (int j = first; j < end; j++) {
         vf m = vf_load(s + j * KT);
-        UNROLL for (int k = VL; k < KT; k += VL) m = vf_max(m, vf_load(s + j * KT + k));
+        UNROLL_FOR(int k = VL; k < KT; k += VL) m = vf_max(m, vf_load(s + j * KT + k));
         vf_store(lanes, vf_most(m));
         most[j] = *lanes;
     }
@@ -23,7 +23,7 @@ static void softmax_tile(const real *s, real base, real *p)
 {
     enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
     for (int k = 0; k < KT; k += AT_ONCE * VL)
-        UNROLL for (int v = 0; v < AT_ONCE; v++)
+        UNROLL_FOR(int v = 0; v < AT_ONCE; v++)
             vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
 }
 /* The sum of the weights of a tile: one chain over ascending keys, as in softmax.h. */
@@ -40,16 +40,16 @@ static vf sum_lanes(const real *p)
     vf all = vf_set1(0);
     for (int k = 0; k < KT; k += VL) {
         vf x[VL];
-        UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + i * KT + k);
+        UNROLL_FOR(int i = 0; i < VL; i++) x[i] = vf_load(p + i * KT + k);
         vf_transpose(x);
-        UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
+        UNROLL_FOR(int i = 0; i < VL; i++) all = vf_add(all, x[i]);
     }
     return all;
 }
 /* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles
  * of the chunk, which has so many keys. */
 static void softmax(const struct row_set *w, int i, int first, int end, ptrdiff_t keys,
-                   const bool *seen)
+                    const bool *seen)
 {
     struct tile *t = &w->t[i];
     real *s = row_of(w, w->s, i), *p = row_of(w, w->p, i), *alpha = w->alpha + i * w->tiles;
@@ -92,8 +92,7 @@ static void tiles_weights(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
         if (x >= 0) {
             weights_of(t->c)->tile_weights(t, x);
             *alpha = *t->alpha;
-        }
-        else *t->alpha = *alpha;
+        } else *t->alpha = *alpha;
         value_tile(t);
     }
 }
@@ -118,7 +117,7 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last, bool
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
         place_row(w, i, j, last);
-        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}      /* rows that share values */
+        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {} /* rows that share values */
         if (partial) find_values(t);
         if (partial && !finite_rows(t->v.at, t->v.row, t->keys, Dv)) {
             for (int s = 0; s < n; s++) {
@@ -129,8 +128,8 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last, bool
             }
         } else {
             const struct source value = source_of(t, VALUES);
-            N(sum_values)(&(struct summing){ &value, Dv, t->keys, t->p, sums,
-                                               w->tiles * KT, apart }, n);
+            const struct summing of = { &value, Dv, t->keys, t->p, sums, w->tiles * KT, apart };
+            N(sum_values)(&of, n);
         }
     }
 }
@@ -140,13 +139,13 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, int D, 
                        const bool *seen, real *o)
 {
     vf all[4];
-    UNROLL for (int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
+    UNROLL_FOR(int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
-        UNROLL for (int v = 0; v < n; v++)
+        UNROLL_FOR(int v = 0; v < n; v++)
             all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
     }
-    UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
+    UNROLL_FOR(int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
 }
 /* The chunk's o of one row, from the sums of its tiles: the same chain as in forward.h. */
 static void join_tiles(const struct row_set *w, int i, int first, int end, const bool *seen)

@@ -11,11 +11,11 @@
 /* How a tile is multiplied: forward.c does it in f32, gemm_bf16.c with bf16 dot products.
  * weights.c does not use values. */
 struct products {
-    void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
+    void (*rows)(struct tile *); /* once per query tile, after open_rows() */
     /* finds the keys and computes s, all but mix; more: older tiles follow */
     void (*scores)(struct tile *, bool more);
-    void (*sums)(struct tile *, bool more);          /* computes weights, and sums the values */
-    void (*close)(struct tile *);                    /* once per query tile, after all sums */
+    void (*sums)(struct tile *, bool more); /* computes weights, and sums the values */
+    void (*close)(struct tile *);           /* once per query tile, after all sums */
 };
 
 /* True if every tile first .. end of a chunk is so far below the total that the chunk's sums
@@ -89,10 +89,10 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
 /* State shared by all threads. */
 struct forward_pass {
     struct call *c;
-    ptrdiff_t items, groups;             /* groups of heads that are computed together */
-    int locked;                          /* heads of one group */
+    ptrdiff_t items, groups; /* groups of heads that are computed together */
+    int locked;              /* heads of one group */
     atomic_llong next;
-    atomic_bool stop;                    /* the host cancelled */
+    atomic_bool stop; /* the host cancelled */
 };
 
 /* Items go from the rows that see most keys to those that see fewest, so that threads
@@ -102,7 +102,7 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct forward_pass *a = arg;
     struct call *c = a->c;
-    struct sums sums;                    /* weights.c uses the tiles of a backward pass */
+    struct sums sums; /* weights.c uses the tiles of a backward pass */
     struct tile *t = N(workspace_of)(c, index, c->backward ? &sums : NULL).tile;
     for (;;) {
         const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
@@ -125,8 +125,11 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 /* `job` is forward_job() with the products of the including file. */
 INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
 {
-    struct forward_pass a = { .c = c, .locked = locked(c->plan),
-                      .groups = c->plan->heads / locked(c->plan) };
+    struct forward_pass a = {
+        .c = c,
+        .locked = locked(c->plan),
+        .groups = c->plan->heads / locked(c->plan),
+    };
     a.items = c->seqs.tiles * a.groups;
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);

@@ -32,14 +32,16 @@ struct gemm_job {
  * loads to another step: it would run out of registers. */
 #define HIDE(p) __asm__("" : "+r"(p) : : "memory")
 
-enum { TALLEST = 16 };                   /* the largest number of rows of a block */
+enum { TALLEST = 16 }; /* the largest number of rows of a block */
 /* Where a block is in A: pointers to its rows 0, 3, 6 and so on, from which the stride leads to
  * the others; or to its first number in a column. */
-struct place { const real *at[(TALLEST + 2) / 3]; };
+struct place {
+    const real *at[(TALLEST + 2) / 3];
+};
 
 INLINE void load_row(const int nb, const real **b, ptrdiff_t bk, vf x[NR])
 {
-    UNROLL for (int v = 0; v < nb; v++) x[v] = vf_load(*b + v * VL);
+    UNROLL_FOR(int v = 0; v < nb; v++) x[v] = vf_load(*b + v * VL);
     *b += bk;
     HIDE(*b);
 }
@@ -49,13 +51,13 @@ INLINE void rows_steps(const int mb, const int nb, struct place *a, ptrdiff_t st
 {
     four y[TALLEST];
     vf x[NR];
-    UNROLL for (int m = 0; m < mb; m++) y[m] = four_at(a->at[m / 3] + m % 3 * stride);
-    UNROLL for (int k = 0; k < KR; k++) {
+    UNROLL_FOR(int m = 0; m < mb; m++) y[m] = four_at(a->at[m / 3] + m % 3 * stride);
+    UNROLL_FOR(int k = 0; k < KR; k++) {
         load_row(nb, b, bk, x);
-        UNROLL for (int m = 0; m < mb; m++)
-            UNROLL for (int v = 0; v < nb; v++) acc[m][v] = vf_fma4(y[m], k, x[v], acc[m][v]);
+        UNROLL_FOR(int m = 0; m < mb; m++)
+            UNROLL_FOR(int v = 0; v < nb; v++) acc[m][v] = vf_fma4(y[m], k, x[v], acc[m][v]);
     }
-    UNROLL for (int m = 0; m < mb; m += 3) {
+    UNROLL_FOR(int m = 0; m < mb; m += 3) {
         a->at[m / 3] += KR;
         HIDE(a->at[m / 3]);
     }
@@ -64,13 +66,13 @@ INLINE void rows_steps(const int mb, const int nb, struct place *a, ptrdiff_t st
 INLINE void columns_steps(const int mb, const int nb, struct place *a, ptrdiff_t stride,
                           const real **b, ptrdiff_t bk, vf (*acc)[NR])
 {
-    UNROLL for (int k = 0; k < KR; k++) {
+    UNROLL_FOR(int k = 0; k < KR; k++) {
         four y[TALLEST / 4];
         vf x[NR];
-        UNROLL for (int m = 0; m < mb && mb > 1; m += 4) y[m / 4] = four_at(a->at[0] + m);
+        UNROLL_FOR(int m = 0; m < mb && mb > 1; m += 4) y[m / 4] = four_at(a->at[0] + m);
         load_row(nb, b, bk, x);
-        UNROLL for (int m = 0; m < mb; m++)
-            UNROLL for (int v = 0; v < nb; v++)
+        UNROLL_FOR(int m = 0; m < mb; m++)
+            UNROLL_FOR(int v = 0; v < nb; v++)
                 acc[m][v] = mb > 1 ? vf_fma4(y[m / 4], m % 4, x[v], acc[m][v])
                                    : vf_fma1(*a->at[0], x[v], acc[m][v]);
         a->at[0] += stride;
@@ -83,15 +85,16 @@ INLINE void last_step(const int mb, const int nb, const bool by_rows, struct pla
 {
     vf x[NR];
     load_row(nb, b, bk, x);
-    UNROLL for (int m = 0; m < mb; m++) {
+    UNROLL_FOR(int m = 0; m < mb; m++) {
         const real y = by_rows ? a->at[m / 3][m % 3 * stride] : a->at[0][m];
-        UNROLL for (int v = 0; v < nb; v++) acc[m][v] = vf_fma1(y, x[v], acc[m][v]);
+        UNROLL_FOR(int v = 0; v < nb; v++) acc[m][v] = vf_fma1(y, x[v], acc[m][v]);
     }
-    if (by_rows) UNROLL for (int m = 0; m < mb; m += 3) a->at[m / 3]++;
+    if (by_rows)
+        UNROLL_FOR(int m = 0; m < mb; m += 3) a->at[m / 3]++;
     else a->at[0] += stride;
 }
 
-enum { SPAN = 16 };                      /* steps of k between two calls of fetch() */
+enum { SPAN = 16 }; /* steps of k between two calls of fetch() */
 
 /* Prefetches the part of the next A that corresponds to the steps k .. k + n - 1 of a block.
  * Rows are prefetched by their lines.  Down columns each step is a line of its own, which the
@@ -112,8 +115,8 @@ INLINE void fetch(const struct next *next, const int mb, int m, int k, int n)
 INLINE void ask_for(const int mb, const int nb, const real *c, ptrdiff_t cm)
 {
     enum { LINE = 64 / sizeof(real) };
-    UNROLL for (int m = 0; m < mb; m++) {
-        UNROLL for (int v = 0; v < nb * VL; v += LINE) __builtin_prefetch(c + v, 1, 3);
+    UNROLL_FOR(int m = 0; m < mb; m++) {
+        UNROLL_FOR(int v = 0; v < nb * VL; v += LINE) __builtin_prefetch(c + v, 1, 3);
         c += cm;
         HIDE(c);
     }
@@ -122,8 +125,8 @@ INLINE void ask_for(const int mb, const int nb, const real *c, ptrdiff_t cm)
 INLINE void store(const int mb, const int nb, const enum then then, vf (*acc)[NR], real *c,
                   ptrdiff_t cm, const real *factor)
 {
-    UNROLL for (int m = 0; m < mb; m++) {
-        UNROLL for (int v = 0; v < nb; v++) {
+    UNROLL_FOR(int m = 0; m < mb; m++) {
+        UNROLL_FOR(int v = 0; v < nb; v++) {
             vf y = acc[m][v];
             if (then == ADD) y = vf_add(vf_load(c + v * VL), y);
             if (then == FADE) y = vf_fma(vf_load(c + v * VL), vf_load(factor + v * VL), y);
@@ -143,9 +146,9 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
     struct place a;
     vf acc[TALLEST][NR];
     a.at[0] = j->a + (by_rows ? m * j->stride : m);
-    UNROLL for (int i = 3; i < mb; i += 3) a.at[i / 3] = a.at[i / 3 - 1] + 3 * j->stride;
-    UNROLL for (int i = 0; i < mb; i++)
-        UNROLL for (int n = 0; n < nb; n++) acc[i][n] = vf_set1(0);
+    UNROLL_FOR(int i = 3; i < mb; i += 3) a.at[i / 3] = a.at[i / 3 - 1] + 3 * j->stride;
+    UNROLL_FOR(int i = 0; i < mb; i++)
+        UNROLL_FOR(int n = 0; n < nb; n++) acc[i][n] = vf_set1(0);
     if (j->then == ADD) ask_for(mb, nb, c, j->cm);
     for (int k = 0, end; k < j->K; k = end) {
         end = asks && j->K - k > SPAN ? k + SPAN : j->K;
@@ -158,9 +161,15 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
             last_step(mb, nb, by_rows, &a, j->stride, &b, j->bk, acc);
     }
     switch (j->then) {
-    case SET: store(mb, nb, SET, acc, c, j->cm, NULL); break;
-    case ADD: store(mb, nb, ADD, acc, c, j->cm, NULL); break;
-    case FADE: store(mb, nb, FADE, acc, c, j->cm, j->factor + v * VL); break;
+    case SET:
+        store(mb, nb, SET, acc, c, j->cm, NULL);
+        break;
+    case ADD:
+        store(mb, nb, ADD, acc, c, j->cm, NULL);
+        break;
+    case FADE:
+        store(mb, nb, FADE, acc, c, j->cm, j->factor + v * VL);
+        break;
     }
 }
 
@@ -174,22 +183,27 @@ typedef void kernel(const struct gemm_job *, int m, int end, int v);
     { \
         for (; m < end; m += mb) block(mb, nb, by_rows, asks, j, m, v); \
     }
-#define KERNELS(nb, tall)                                                                          \
-    KERNEL(rows_##nb, tall, nb, true, false)                                                       \
-    KERNEL(rows_##nb##_asks, tall, nb, true, true)                                                 \
-    KERNEL(rows_##nb##_four, 4, nb, true, false)                                                   \
-    KERNEL(rows_##nb##_one, 1, nb, true, false)                                                    \
-    KERNEL(columns_##nb, tall, nb, false, false)                                                   \
-    KERNEL(columns_##nb##_asks, tall, nb, false, true)                                             \
-    KERNEL(columns_##nb##_four, 4, nb, false, false)                                               \
+#define KERNELS(nb, tall) \
+    KERNEL(rows_##nb, tall, nb, true, false) \
+    KERNEL(rows_##nb##_asks, tall, nb, true, true) \
+    KERNEL(rows_##nb##_four, 4, nb, true, false) \
+    KERNEL(rows_##nb##_one, 1, nb, true, false) \
+    KERNEL(columns_##nb, tall, nb, false, false) \
+    KERNEL(columns_##nb##_asks, tall, nb, false, true) \
+    KERNEL(columns_##nb##_four, 4, nb, false, false) \
     KERNEL(columns_##nb##_one, 1, nb, false, false)
+/* clang-format off */
 #define SHAPE(nb, tall)                                                                            \
     { nb, tall, { { columns_##nb, columns_##nb##_asks, columns_##nb##_four, columns_##nb##_one },  \
                   { rows_##nb, rows_##nb##_asks, rows_##nb##_four, rows_##nb##_one } } }
+/* clang-format on */
 
 /* Blocks of nb vectors: tall ones, the same with prefetches of the next A, of four rows, of one. */
 enum { BLOCK, ASKING, FOUR, ONE };
-struct shape { int nb, tall; kernel *by[2][4]; };
+struct shape {
+    int nb, tall;
+    kernel *by[2][4];
+};
 
 /* With fewer vectors a block has more rows, for the same number of sums. */
 #if NR == 4
@@ -222,7 +236,7 @@ void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am
                 const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
                 const struct next *next)
 {
-    const bool rows = ak == 1 && am != 1;            /* both are 1 if A is one number wide */
+    const bool rows = ak == 1 && am != 1; /* both are 1 if A is one number wide */
     const struct gemm_job j = { then, M, K, a, rows ? am : ak, b, bk, c, cm, factor, next };
     assert(rows || am == 1 || M == 1);
     int v = 0;

@@ -18,7 +18,11 @@ enum then { SET, ADD, FADE };
 
 /* What a product prefetches as it runs: the A of the next product, as it is stored.  Number (m,
  * k) of it is at first + m * row + k * step bytes and has `size` bytes.  first NULL: nothing. */
-struct next { const char *first; ptrdiff_t row, step; int size; };
+struct next {
+    const char *first;
+    ptrdiff_t row, step;
+    int size;
+};
 
 /* n counts columns and is a multiple of VL.  A is stored by rows (ak 1) or by columns (am 1).
  * The lines of `next` are prefetched unless it is NULL.  Tiles of any width share this function. */

@@ -55,20 +55,21 @@ INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdif
                         ptrdiff_t ak, const uint32_t *b, real *c, real factor, const real *fade)
 {
     vf acc[4 * NR];
-    UNROLL for (int i = 0; i < mb * nb; i++)
+    UNROLL_FOR(int i = 0; i < mb * nb; i++)
         acc[i] = fade ? vf_mul(vf_load(c + i / nb * QT + i % nb * VL), vf_load(fade + i % nb * VL))
                       : vf_set1(0);
-    TWICE for (int k = 0; k < K; k++) {
+    TWICE for (int k = 0; k < K; k++)
+    {
         __m512i x[NR];
-        UNROLL for (int n = 0; n < nb; n++) x[n] = load_pairs(b + k * QT + n * VL);
-        UNROLL for (int m = 0; m < mb; m++) {
+        UNROLL_FOR(int n = 0; n < nb; n++) x[n] = load_pairs(b + k * QT + n * VL);
+        UNROLL_FOR(int m = 0; m < mb; m++) {
             const __m512i y = _mm512_set1_epi32((int)load_word(a + m * am + k * ak));
-            UNROLL for (int n = 0; n < nb; n++)
+            UNROLL_FOR(int n = 0; n < nb; n++)
                 acc[m * nb + n] = _mm512_dpbf16_ps(acc[m * nb + n], (__m512bh)y, (__m512bh)x[n]);
         }
     }
-    UNROLL for (int m = 0; m < mb; m++)
-        UNROLL for (int n = 0; n < nb; n++) {
+    UNROLL_FOR(int m = 0; m < mb; m++)
+        UNROLL_FOR(int n = 0; n < nb; n++) {
             real *to = c + m * QT + n * VL;
             vf y = acc[m * nb + n];
             if (!fade && factor != 1) y = vf_mul(y, vf_set1(factor));
@@ -89,10 +90,17 @@ INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am
                           const uint32_t *b, real *c, real factor, const real *fade)
 {
     switch (columns / VL) {
-    case 4: pairs_columns(4, 4, M, K, a, am, ak, b, c, factor, fade); break;
-    case 3: pairs_columns(5, 3, M, K, a, am, ak, b, c, factor, fade); break;
-    case 2: pairs_columns(8, 2, M, K, a, am, ak, b, c, factor, fade); break;
-    default: pairs_columns(16, 1, M, K, a, am, ak, b, c, factor, fade);
+    case 4:
+        pairs_columns(4, 4, M, K, a, am, ak, b, c, factor, fade);
+        break;
+    case 3:
+        pairs_columns(5, 3, M, K, a, am, ak, b, c, factor, fade);
+        break;
+    case 2:
+        pairs_columns(8, 2, M, K, a, am, ak, b, c, factor, fade);
+        break;
+    default:
+        pairs_columns(16, 1, M, K, a, am, ak, b, c, factor, fade);
     }
 }
 
@@ -114,8 +122,8 @@ static void pack_queries(struct tile *t)
     for (int d = 0; d < D; d += 2)
         for (int r = 0; r < QT; r += VL) {
             const vf even = vf_mul(vf_load(t->q.across + d * QT + r), inverse);
-            const vf odd = d + 1 < D ? vf_mul(vf_load(t->q.across + (d + 1) * QT + r), inverse)
-                                     : vf_set1(0);
+            const vf odd =
+                d + 1 < D ? vf_mul(vf_load(t->q.across + (d + 1) * QT + r), inverse) : vf_set1(0);
             _mm512_storeu_si512(t->fast.q + d / 2 * QT + r, round_pairs(even, odd));
         }
 }
@@ -123,12 +131,14 @@ static void pack_queries(struct tile *t)
 /* True if a term reads the tile's keys or its weights. */
 static bool reads_rows(const struct call *c)
 {
-    EACH_USE(c, x, term) if (term->reads_keys) return true;
+    EACH_USE(c, x, term)
+        if (term->reads_keys) return true;
     return false;
 }
 static bool reads_weights(const struct call *c)
 {
-    EACH_USE(c, x, term) if (term->value) return true;
+    EACH_USE(c, x, term)
+        if (term->value) return true;
     return false;
 }
 
@@ -185,7 +195,10 @@ INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *
 
 /* Words of two channels: those of key k start at first + k * key bytes
  * and are `word` bytes apart. */
-struct key_words { const char *first; ptrdiff_t key, word; };
+struct key_words {
+    const char *first;
+    ptrdiff_t key, word;
+};
 /* The keys of the tile: packed once for all, or from the channels of a cache, or in place, or
  * from the rows of reals that find_keys() makes.  `found`: it has been called. */
 static struct key_words find_words(struct tile *t, bool found)
@@ -195,8 +208,8 @@ static struct key_words find_words(struct tile *t, bool found)
                     word = sizeof(uint32_t), width = D + D % 2;
     /* two bf16 to a word, so a rotated key fills the first half of its row */
     if (c->packed) {
-        const real *first = (const real *)c->mem.rotated
-                          + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
+        const real *first =
+            (const real *)c->mem.rotated + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
     /* channels in lines: two of them give a line of words, one per key */
@@ -262,16 +275,15 @@ static void scores(struct tile *t, bool more)
 INLINE void pow_below(vf x[4], const vf base[2])
 {
     vf n[4], t[4], f[4], y[4];
-    UNROLL for (int i = 0; i < 4; i++) x[i] = vf_sub(x[i], base[i / 2]);
-    UNROLL for (int i = 0; i < 4; i++)
-        t[i] = vf_fma(x[i], vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
-    UNROLL for (int i = 0; i < 4; i++) n[i] = vf_sub(t[i], vf_set1(EXP_MAGIC));
-    UNROLL for (int i = 0; i < 4; i++) f[i] = _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), n[i]);
-    UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], vf_set1(POW_C4), vf_set1(POW_C3));
-    UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C2));
-    UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C1));
-    UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(1));
-    UNROLL for (int i = 0; i < 4; i++)
+    UNROLL_FOR(int i = 0; i < 4; i++) x[i] = vf_sub(x[i], base[i / 2]);
+    UNROLL_FOR(int i = 0; i < 4; i++) t[i] = vf_fma(x[i], vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
+    UNROLL_FOR(int i = 0; i < 4; i++) n[i] = vf_sub(t[i], vf_set1(EXP_MAGIC));
+    UNROLL_FOR(int i = 0; i < 4; i++) f[i] = _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), n[i]);
+    UNROLL_FOR(int i = 0; i < 4; i++) y[i] = vf_fma(f[i], vf_set1(POW_C4), vf_set1(POW_C3));
+    UNROLL_FOR(int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C2));
+    UNROLL_FOR(int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C1));
+    UNROLL_FOR(int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(1));
+    UNROLL_FOR(int i = 0; i < 4; i++)
         x[i] = vf_from(x[i], EXP_LOW, vf_scale2(y[i], t[i]), vf_max(vf_set1(0), x[i]));
 }
 
@@ -280,11 +292,11 @@ INLINE void pow_below(vf x[4], const vf base[2])
 static void find_max(struct tile *t, real *base)
 {
     vf m[QT / VL];
-    UNROLL for (int n = 0; n < QT / VL; n++) m[n] = vf_load(t->chunk.m + n * VL);
+    UNROLL_FOR(int n = 0; n < QT / VL; n++) m[n] = vf_load(t->chunk.m + n * VL);
     for (int k = 0; k < t->keys; k++)
-        UNROLL for (int n = 0; n < QT / VL; n++)
+        UNROLL_FOR(int n = 0; n < QT / VL; n++)
             m[n] = vf_max(m[n], vf_load(t->s + k * QT + n * VL));
-    UNROLL for (int n = 0; n < QT / VL; n++) {
+    UNROLL_FOR(int n = 0; n < QT / VL; n++) {
         const vf b = vf_zero_below(m[n], -FLT_MAX, m[n]);
         vf_store(t->alpha + n * VL, vf_exp(vf_sub(vf_load(t->chunk.m + n * VL), b)));
         vf_store(t->chunk.m + n * VL, m[n]);
@@ -298,29 +310,29 @@ INLINE void softmax_pairs(struct tile *t, const bool whole)
     real base[QT];
     find_max(t, base);
     /* An odd last key is paired with one that no row sees. */
-    if (t->keys % 2) for (int r = 0; r < QT; r++) t->s[t->keys * QT + r] = -INFINITY;
+    if (t->keys % 2)
+        for (int r = 0; r < QT; r++) t->s[t->keys * QT + r] = -INFINITY;
     for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
-        UNROLL for (int i = 0; i < 2; i++)
-            {
-                b[i] = vf_load(base + r + i * VL);
-                sum[i] = vf_set1(0);
-            }
+        UNROLL_FOR(int i = 0; i < 2; i++) {
+            b[i] = vf_load(base + r + i * VL);
+            sum[i] = vf_set1(0);
+        }
         for (int k = 0; k < t->keys; k += 2) {
-            vf x[4];                                 /* of both keys and both vectors of rows */
-            UNROLL for (int i = 0; i < 4; i++)
+            vf x[4]; /* of both keys and both vectors of rows */
+            UNROLL_FOR(int i = 0; i < 4; i++)
                 x[i] = vf_load(t->s + (k + i % 2) * QT + r + i / 2 * VL);
             pow_below(x, b);
-            UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL_FOR(int i = 0; i < 2; i++) {
                 _mm512_storeu_si512(t->fast.p + k / 2 * QT + r + i * VL,
                                     round_pairs(x[2 * i], x[2 * i + 1]));
                 sum[i] = vf_add(sum[i], vf_add(x[2 * i], x[2 * i + 1]));
             }
             if (whole)
-                UNROLL for (int i = 0; i < 4; i++)
+                UNROLL_FOR(int i = 0; i < 4; i++)
                     vf_store(t->p + (k + i % 2) * QT + r + i / 2 * VL, x[i]);
         }
-        UNROLL for (int i = 0; i < 2; i++)
+        UNROLL_FOR(int i = 0; i < 2; i++)
             vf_store(t->chunk.l + r + i * VL, vf_fma(vf_load(t->chunk.l + r + i * VL),
                                                      vf_load(t->alpha + r + i * VL), sum[i]));
     }
@@ -350,7 +362,7 @@ static void pack_values(struct tile *t)
     const ptrdiff_t stride = c->cache ? D : c->v.row;
     const uint16_t *x = value_row(t, 0);
     int k = 0;
-    if (in_one_piece(c, t->j0, t->keys))             /* worth 1.5 % at width 64 */
+    if (in_one_piece(c, t->j0, t->keys)) /* worth 1.5 % at width 64 */
         for (; k + 1 < t->keys; k += 2, x += 2 * stride)
             pack_two(x, x + stride, D, t->fast.v + k / 2 * D);
     for (; k + 1 < t->keys; k += 2)

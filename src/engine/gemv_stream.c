@@ -35,16 +35,16 @@ INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && 
 INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
 {
     if (!pairs_up(f, n)) {
-        UNROLL for (int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
+        UNROLL_FOR(int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
         return;
     }
-    UNROLL for (int v = 0; v < n / 2; v++)
+    UNROLL_FOR(int v = 0; v < n / 2; v++)
         vf_load2_bf16((const uint16_t *)p + i + 2 * v * VL, &x[2 * v], &x[2 * v + 1]);
 }
 INLINE void line_up(const enum form f, const int n, vf *x)
 {
     if (!pairs_up(f, n)) return;
-    UNROLL for (int v = 0; v < n / 2; v++) {
+    UNROLL_FOR(int v = 0; v < n / 2; v++) {
         const vf even = x[2 * v], odd = x[2 * v + 1];
         vf_zip(even, odd, &x[2 * v], &x[2 * v + 1]);
     }
@@ -60,7 +60,7 @@ INLINE void load_columns(const enum form f, const bool near, const void *p, ptrd
         vf_load_columns(p, stride, x);
         return;
     }
-    UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
+    UNROLL_FOR(int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
     vf_transpose(x);
 }
 
@@ -90,31 +90,31 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
     vf acc[4][MOST];
     ptrdiff_t row = 0;
     int d = 0;
-    UNROLL for (int b = 0; b < subs; b++)
-        UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
+    UNROLL_FOR(int b = 0; b < subs; b++)
+        UNROLL_FOR(int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
     for (; d + VL <= D; d += VL) {
         /* the share of rows ahead that belongs to this step */
         for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
             if (light) touch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
             else fetch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
         }
-        UNROLL for (int b = 0; b < subs; b++) {
+        UNROLL_FOR(int b = 0; b < subs; b++) {
             vf x[VL];
             load_columns(form, near, number_at(form, a, b * VL * as + d), as, x);
-            UNROLL for (int i = 0; i < VL; i++)
-                UNROLL for (int s = 0; s < n; s++)
+            UNROLL_FOR(int i = 0; i < VL; i++)
+                UNROLL_FOR(int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
         }
     }
     for (; d < D; d++)
-        UNROLL for (int b = 0; b < subs; b++) {
+        UNROLL_FOR(int b = 0; b < subs; b++) {
             real x[VL];
             for (int i = 0; i < VL; i++) x[i] = load_as(form, a, (b * VL + i) * as + d);
-            UNROLL for (int s = 0; s < n; s++)
+            UNROLL_FOR(int s = 0; s < n; s++)
                 acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
-    UNROLL for (int b = 0; b < subs; b++)
-        UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
+    UNROLL_FOR(int b = 0; b < subs; b++)
+        UNROLL_FOR(int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
 }
 
 /* n such vectors, and a block of keys from k on.  Fewer than four vectors use more keys at once:
@@ -127,7 +127,7 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
     for (int b = 0; b < BLOCK; b += subs * VL) {
         const real *q[MOST];
         real *c[MOST];
-        UNROLL for (int s = 0; s < n; s++) {
+        UNROLL_FOR(int s = 0; s < n; s++) {
             q[s] = list[s].with;
             c[s] = list[s].to + k + b;
         }
@@ -137,8 +137,8 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
 }
 /* All keys of a tile, as rows.  Only the first visit to a block fetches ahead.  The last keys of
  * a tile, fewer than a block, go one by one. */
-INLINE void dots_rows(const enum form form, const struct dot *list, int n,
-                      const struct source *key, int D, int keys, ptrdiff_t rest)
+INLINE void dots_rows(const enum form form, const struct dot *list, int n, const struct source *key,
+                      int D, int keys, ptrdiff_t rest)
 {
     int k = 0;
     for (; k + BLOCK <= keys; k += BLOCK)
@@ -168,8 +168,8 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
                        const void *keys, int D, int k)
 {
     vf acc[MOST][8];
-    UNROLL for (int s = 0; s < n; s++)
-        UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
+    UNROLL_FOR(int s = 0; s < n; s++)
+        UNROLL_FOR(int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
         vf x[8];
         /* the same channel of the next tile */
@@ -177,34 +177,30 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
             fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k),
                   size_of(form) * (size_t)(nv * VL));
         load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
-        UNROLL for (int s = 0; s < n; s++) {
+        UNROLL_FOR(int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
-            UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
+            UNROLL_FOR(int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
         }
     }
-    UNROLL for (int s = 0; s < n; s++) {
+    UNROLL_FOR(int s = 0; s < n; s++) {
         line_up(form, nv, acc[s]);
-        UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
+        UNROLL_FOR(int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at,
-                        int D, int keys)
+INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at, int D,
+                        int keys)
 {
     /* vectors of keys at a time: fewer if more rows share them, by the number of registers */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-        if (m == 1 && keys <= VL)
-            dots_lanes(1, 1, form, list + i, at, D, 0);
+        if (m == 1 && keys <= VL) dots_lanes(1, 1, form, list + i, at, D, 0);
         else if (m == 1)
-            for (int k = 0; k < keys; k += ALL * VL)
-                dots_lanes(1, ALL, form, list + i, at, D, k);
+            for (int k = 0; k < keys; k += ALL * VL) dots_lanes(1, ALL, form, list + i, at, D, k);
         else if (m == 2)
-            for (int k = 0; k < keys; k += 4 * VL)
-                dots_lanes(2, 4, form, list + i, at, D, k);
+            for (int k = 0; k < keys; k += 4 * VL) dots_lanes(2, 4, form, list + i, at, D, k);
         else if (m == 4)
-            for (int k = 0; k < keys; k += SOME * VL)
-                dots_lanes(4, SOME, form, list + i, at, D, k);
+            for (int k = 0; k < keys; k += SOME * VL) dots_lanes(4, SOME, form, list + i, at, D, k);
         else
             for (int k = 0; k < keys; k += FEW * VL)
                 dots_lanes(MOST, FEW, form, list + i, at, D, k);
@@ -230,7 +226,10 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
 
 /* What is fetched next of rows that are read in strips: strips of the same width, in the order
  * in which they are stored. */
-struct ahead { const void *row; int d; };
+struct ahead {
+    const void *row;
+    int d;
+};
 
 INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
 {
@@ -250,21 +249,21 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
                       real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
-    UNROLL for (int s = 0; s < n; s++)
-        UNROLL for (int i = 0; i < nv; i++)
+    UNROLL_FOR(int s = 0; s < n; s++)
+        UNROLL_FOR(int i = 0; i < nv; i++)
             acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
         vf x[4];
         if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
         load_vectors(form, nv, v, k * vs + d, x);
-        UNROLL for (int s = 0; s < n; s++) {
+        UNROLL_FOR(int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
-            UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
+            UNROLL_FOR(int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
         }
     }
-    UNROLL for (int s = 0; s < n; s++) {
+    UNROLL_FOR(int s = 0; s < n; s++) {
         if (last) line_up(form, nv, acc[s]);
-        UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
+        UNROLL_FOR(int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
     }
 }
 /* The same for n rows from `row` on and all channels, for a block from key k on. */
@@ -279,11 +278,10 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
-    UNROLL for (int s = 0; s < n; s++)
-        {
-            p[s] = a->p + (row + s) * a->weights + k;
-            c[s] = a->sums + (row + s) * a->apart;
-        }
+    UNROLL_FOR(int s = 0; s < n; s++) {
+        p[s] = a->p + (row + s) * a->weights + k;
+        c[s] = a->sums + (row + s) * a->apart;
+    }
     for (; d + 4 * VL <= D; d += 4 * VL)
         sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d + VL <= D; d += VL)

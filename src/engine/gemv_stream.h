@@ -11,7 +11,10 @@
 enum { MOST = VL == 16 ? 8 : 4 };
 
 /* A vector to multiply with every key of a tile, and where the dot products go. */
-struct dot { const real *with; real *to; };
+struct dot {
+    const real *with;
+    real *to;
+};
 /* The dot products of n vectors with the keys of a tile.  first: these keys have not been read
  * yet, so fetching ahead is worthwhile. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);

@@ -3,7 +3,10 @@
  * where the plan requires it. */
 #include "engine/workspace.h"
 
-struct keys { struct call *c; atomic_llong next; };
+struct keys {
+    struct call *c;
+    atomic_llong next;
+};
 
 /* |x|^2.  It serves bounds only, which are rounded up, so the order of its sum may depend on VL. */
 static double square(const real *x, int n)
@@ -67,9 +70,9 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
         for (int k = 0; k < n; k++) {
             if (rotated || !c->cache) {
                 const double sum = square(rotated ? rotated + (ptrdiff_t)k * D
-                                                 : find_row(c, KEYS, q->b, kvh, j + k, buffer),
+                                                  : find_row(c, KEYS, q->b, kvh, j + k, buffer),
                                           D);
-                most = sum > most || sum != sum ? sum : most;        /* NaN stays to the end */
+                most = sum > most || sum != sum ? sum : most; /* NaN stays to the end */
             }
             finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, buffer), p->value_dim, 1,
                                   p->value_dim);

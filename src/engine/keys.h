@@ -44,7 +44,7 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
         const int m = D - d < VL ? D - d : VL;
         for (int i = 0; i < m; i++)
             to_reals(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n,
-                      lines + i * KT);
+                     lines + i * KT);
         transpose(lines, KT, m, n, to + d, D);
     }
 }
@@ -102,8 +102,8 @@ INLINE void find_keys(struct tile *t)
     const struct sequence *q = t->seq;
     t->k.step = 1;
     if (c->mem.rotated) {
-        t->k.at = (const real *)c->mem.rotated
-                + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
+        t->k.at =
+            (const real *)c->mem.rotated + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->k.row = p->dim;
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
@@ -132,8 +132,8 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
     if (side == KEYS && c->mem.rotated) {
-        const real *first = (const real *)c->mem.rotated
-                          + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
+        const real *first =
+            (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
                               sizeof(real) };
     }

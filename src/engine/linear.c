@@ -27,42 +27,44 @@
 
 #if QT > 1
 
-enum { SPAN = 1024 };                    /* keys after which a sum is no longer recent */
+enum { SPAN = 1024 }; /* keys after which a sum is no longer recent */
 
 /* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple
  * of SPAN keys, and before. */
-struct running { real *recent, *older, *zrecent, *zolder; };
+struct running {
+    real *recent, *older, *zrecent, *zolder;
+};
 
 /* All that later rows need of the keys so far.  A state stores it in this order, without gaps. */
 struct memory {
-    struct running sum;                  /* of all tiles but the last */
-    real *f, *rotated, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
+    struct running sum;    /* of all tiles but the last */
+    real *f, *rotated, *v; /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
 struct linear {
     struct angles *angles;
-    real *buffer, *part;                   /* of the rotation */
+    real *buffer, *part; /* of the rotation */
     struct memory mem;
-    ptrdiff_t count;                     /* keys in memory */
-    int keys;                            /* of them in the last tile */
+    ptrdiff_t count; /* keys in memory */
+    int keys;        /* of them in the last tile */
 
-    real *S, *z;                         /* the sums before the tile, both parts added */
+    real *S, *z; /* the sums before the tile, both parts added */
     /* [KT][Dp]: z for a row that sees the keys 0 .. k of the tile */
     real *zk;
-    real *keys_t;                        /* [D][KT]: rotated keys, transposed */
-    bool finite;                         /* all of the tile's keys and values */
+    real *keys_t; /* [D][KT]: rotated keys, transposed */
+    bool finite;  /* all of the tile's keys and values */
 
     /* the current rows, and how many keys of the tile each sees */
     int rows, seen[QT];
-    real *q, *rotated;                    /* [QT][Dp]: f of the rows, and the same rotated */
-    real *p, *o;                         /* [QT][KT], [QT][Dvp] */
+    real *q, *rotated; /* [QT][Dp]: f of the rows, and the same rotated */
+    real *p, *o;       /* [QT][KT], [QT][Dvp] */
 
-    real *S_t, *v_t;                     /* backward: [Dv][Dp], [Dv][KT] */
-    real *g, *h, *dp, *dq;               /* [QT][Dvp], [QT], [QT][KT], [QT][Dp] */
+    real *S_t, *v_t;       /* backward: [Dv][Dp], [Dv][KT] */
+    real *g, *h, *dp, *dq; /* [QT][Dvp], [QT], [QT][KT], [QT][Dp] */
     bool finite_rows;
-    struct running behind;               /* G, and sums of h f(q) */
-    real *G, *G_t, *y;                   /* [D][Dvp], [Dv][Dp], [Dp]: both parts added */
-    real *dk, *df, *dv;                  /* [KT][Dp], [KT][Dp], [KT][Dvp] */
+    struct running behind; /* G, and sums of h f(q) */
+    real *G, *G_t, *y;     /* [D][Dvp], [Dv][Dp], [Dp]: both parts added */
+    real *dk, *df, *dv;    /* [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
@@ -180,8 +182,8 @@ static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, 
 }
 
 /* f of n rows, and the same rotated. */
-static void load_features(const struct call *c, struct linear *d, bool query, ptrdiff_t b,
-                          int h, ptrdiff_t i, int n, real *f, real *rotated)
+static void load_features(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
+                          ptrdiff_t i, int n, real *f, real *rotated)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
@@ -195,19 +197,19 @@ static void load_features(const struct call *c, struct linear *d, bool query, pt
 /* Turns g from the gradient by n rotated rows into that by the rows, and adds the
  * rotation's gradient to its part. */
 static void rotate_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
-                      ptrdiff_t i, int n, const real *f, const real *rotated, real *g)
+                        ptrdiff_t i, int n, const real *f, const real *rotated, real *g)
 {
     const int x = c->plan->rotate;
     if (x < 0) return;
     const struct rotation *rotation = rotation_of(c);
     rotation->rotate_bwd(c, x, d->angles, b, h, query, i, n, rotation->of_input ? f : rotated, g,
-                       padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
+                         padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
 }
 
 /* Loads n rows of a query head, from `row` on, with `last` keys of their sequence in memory.  A
  * row sees the first seen[r] keys of the tile, and all tiles before it. */
-static void open_rows_of(const struct call *c, struct linear *d, const struct sequence *q,
-                         int h, ptrdiff_t row, int n, ptrdiff_t last)
+static void open_rows_of(const struct call *c, struct linear *d, const struct sequence *q, int h,
+                         ptrdiff_t row, int n, ptrdiff_t last)
 {
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0 + row;
     d->rows = n;
@@ -286,8 +288,8 @@ static void open_tile(const struct loci_plan *p, struct linear *d)
             d->zk[k * Dp + x] = m->f[k * Dp + x] + (k ? d->zk[(k - 1) * Dp + x] : 0);
     for (int k = 0; k < d->keys; k++) add_to(d->zk + k * Dp, d->z, Dp);
     transpose(m->rotated, Dp, d->keys, D, d->keys_t, KT);
-    d->finite = finite_rows(m->rotated, Dp, d->keys, D)
-             && finite_rows(m->v, Dvp, d->keys, p->value_dim);
+    d->finite =
+        finite_rows(m->rotated, Dp, d->keys, D) && finite_rows(m->v, Dvp, d->keys, p->value_dim);
 }
 
 /* Sets weights of pairs that a row does not see to an exact 0. */
@@ -297,8 +299,7 @@ static void hide(const struct linear *d, real *w)
 }
 /* C[r] += sum over the keys k that row r sees of w[r][k] B[k].  Where all numbers are finite,
  * hidden keys have weight 0 and one product serves all rows. */
-static void add_seen_keys(const struct linear *d, const real *w, const real *b, int width,
-                          real *c)
+static void add_seen_keys(const struct linear *d, const real *w, const real *b, int width, real *c)
 {
     if (d->finite) product(ADD, d->rows, width, d->keys, w, KT, 1, b, width, c, width, NULL);
     else
@@ -340,8 +341,8 @@ static real denominator(const struct loci_plan *p, const struct linear *d, int r
 
 /* The current rows: S^T R f(q) from the tiles before, then the keys of
  * the tile, then the division. */
-static void forward_rows(const struct call *c, struct linear *d, const struct sequence *q,
-                         int h, ptrdiff_t row, int n, ptrdiff_t last)
+static void forward_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
+                         ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -405,8 +406,8 @@ typedef void rows_job(const struct call *, struct linear *, const struct sequenc
 
 /* Walks over the keys, tile by tile, and passes on the rows whose last key is in the tile, of
  * all heads that share it.  False: cancelled. */
-INLINE bool walk_forward(const struct call *c, struct linear *d, const struct sequence *q,
-                         int kvh, rows_job *job, bool backward)
+INLINE bool walk_forward(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
+                         rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
@@ -440,8 +441,8 @@ static bool forward_item(const struct call *c, struct linear *d, ptrdiff_t item)
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* g, h and dp of the rows; den is the result of denominator(). */
-static void open_cotangents(const struct call *c, struct linear *d, const struct sequence *q,
-                            int h, ptrdiff_t row, const real *den)
+static void open_cotangents(const struct call *c, struct linear *d, const struct sequence *q, int h,
+                            ptrdiff_t row, const real *den)
 {
     const struct loci_plan *p = c->plan;
     const int Dv = p->value_dim, Dvp = padded(Dv);
@@ -549,8 +550,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
-    if (p->rotate >= 0 && c->g.total[p->rotate])
-        zero(d->part, rotation_part(c));
+    if (p->rotate >= 0 && c->g.total[p->rotate]) zero(d->part, rotation_part(c));
     if (!walk_forward(c, d, q, kvh, dq_rows, true)) return false;
 
     ptrdiff_t end = q->nq;
@@ -628,7 +628,7 @@ loci_status N(linear_backward)(struct call *c)
             const struct linear d = open_workspace(c, i);
             double *to = c->g.total[x]
                        + term->part_at(c, x, c->seqs.list[item / p->kv_heads].b,
-                                    (int)(item % p->kv_heads) * p->group);
+                                       (int)(item % p->kv_heads) * p->group);
             for (ptrdiff_t k = 0; k < term->part(c, x); k++) to[k] += (double)d.part[k];
         }
     }

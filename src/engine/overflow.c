@@ -24,8 +24,7 @@ static double limit(const struct call *c)
 bool N(overflows)(struct tile *t, int r)
 {
     const struct call *c = t->c;
-    const struct keyrange range =
-        present_of(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
+    const struct keyrange range = present_of(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
     const double most = limit(c);
     for (ptrdiff_t j = range.first / KT; j * KT <= range.last; j++) {
         bool found = false;

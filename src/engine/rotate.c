@@ -9,11 +9,11 @@ struct rotated_rows {
     /* forward: x to y; back: y is the gradient that becomes dx */
     const loci_view *x, *y, *dx;
     bool query, back;
-    bool fades;                          /* a cache stores keys that are rotated but not faded */
-    ptrdiff_t items, tiles, len, first;  /* first: of the items of a wave */
+    bool fades;                         /* a cache stores keys that are rotated but not faded */
+    ptrdiff_t items, tiles, len, first; /* first: of the items of a wave */
     int heads;
     atomic_llong next;
-    atomic_bool stop;                    /* the host cancelled */
+    atomic_bool stop; /* the host cancelled */
 };
 
 /* An item is a few heads of a tile of rows, or all heads with one thread.  They follow each
@@ -24,12 +24,18 @@ static int together(const struct rotated_rows *a)
     return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
 }
 /* The rows i .. i + n - 1 of some heads of a batch entry: those of item number `item`. */
-struct row_block { ptrdiff_t b, i; int h, heads, n; };
+struct row_block {
+    ptrdiff_t b, i;
+    int h, heads, n;
+};
 static struct row_block block_of(const struct rotated_rows *a, ptrdiff_t item, int heads)
 {
     const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
-    struct row_block at = { .b = tile / a->tiles, .i = tile % a->tiles * QT,
-                        .h = (int)(item % each) * heads };
+    struct row_block at = {
+        .b = tile / a->tiles,
+        .i = tile % a->tiles * QT,
+        .h = (int)(item % each) * heads,
+    };
     at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
     at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     return at;
@@ -109,9 +115,8 @@ static void rotate_job(void *arg, int index)
     const bool input = a->back && wants_input(c, NULL);
     const int heads = input ? 1 : together(a);
     struct sums sums;
-    struct tile *t = input || !in_place(c)
-                       ? N(workspace_of)(c, index, a->back ? &sums : NULL).tile
-                       : NULL;
+    struct tile *t =
+        input || !in_place(c) ? N(workspace_of)(c, index, a->back ? &sums : NULL).tile : NULL;
     for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
         if (cancelled(c)) {
             a->stop = true;
@@ -135,10 +140,17 @@ static void wave_job(void *arg, int index)
 
 /* All rows of a call.  Keys always rotate by kv head. */
 static struct rotated_rows all_rows(struct call *c, loci_which which, const loci_view *x,
-                            const loci_view *y, const loci_view *dx)
+                                    const loci_view *y, const loci_view *dx)
 {
-    struct rotated_rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY,
-                      .back = dx != NULL, .fades = which != LOCI_CACHE && fading(c) };
+    struct rotated_rows a = {
+        .c = c,
+        .x = x,
+        .y = y,
+        .dx = dx,
+        .query = which == LOCI_QUERY,
+        .back = dx != NULL,
+        .fades = which != LOCI_CACHE && fading(c),
+    };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;

@@ -6,7 +6,7 @@
 #if QT > 1
 
 void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
-                    ptrdiff_t tile, int kh, real *part)
+                      ptrdiff_t tile, int kh, real *part)
 {
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
@@ -22,7 +22,7 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
             to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
-                      x + (ptrdiff_t)k * Dp);
+                     x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp,
                    (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
@@ -40,13 +40,16 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
     const struct loci_plan *p = c->plan;
     const struct term *term = term_of(c, p->rotate);
     /* part_at() counts query heads: a key head has the place of its first one */
-    double *to = c->g.total[p->rotate]
-               + term->part_at(c, p->rotate, b, kh * (p->heads / p->key_heads));
+    double *to =
+        c->g.total[p->rotate] + term->part_at(c, p->rotate, b, kh * (p->heads / p->key_heads));
     for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
 }
 
 /* Tiles of keys that are rotated back at the same time, one per thread. */
-struct dk_wave { struct call *c; ptrdiff_t first; };
+struct dk_wave {
+    struct call *c;
+    ptrdiff_t first;
+};
 static void unrotate_job(void *arg, int index)
 {
     const struct dk_wave *a = arg;
@@ -57,8 +60,8 @@ static void unrotate_job(void *arg, int index)
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const bool learns = rotation_part(c) && c->g.total[p->rotate];
-    N(unrotate_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
-                   learns ? sums.part[p->rotate] : NULL);
+    real *part = learns ? sums.part[p->rotate] : NULL;
+    N(unrotate_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads), part);
 }
 /* Runs in waves of one tile per thread. */
 void N(unrotate_keys)(struct call *c)
@@ -99,7 +102,10 @@ static void store_sums(const struct call *c, const loci_view *from, const loci_v
                 from_reals(c, sum, width, stored_row(c, to, b, h, j + shift));
             }
 }
-struct stored { struct call *c; ptrdiff_t first, count, shift; };
+struct stored {
+    struct call *c;
+    ptrdiff_t first, count, shift;
+};
 static void store_job(void *arg, int index)
 {
     const struct stored *a = arg;

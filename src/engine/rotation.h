@@ -13,18 +13,21 @@ struct angles {
     bool set, query;
     int group, rows;
     ptrdiff_t b, i0;
-    real *buffer;                          /* scratch of the size that the rotation asked for */
+    real *buffer; /* scratch of the size that the rotation asked for */
 };
 
 /* Rows of several heads, and the strides of rows and heads. */
-struct rows_at { real *first; ptrdiff_t row, head; };
+struct rows_at {
+    real *first;
+    ptrdiff_t row, head;
+};
 
 /* The hooks get rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head
  * for keys, and work in place. */
 struct rotation {
-    ptrdiff_t (*buffer)(const struct call *, int x);       /* reals of its angles; NULL: none */
+    ptrdiff_t (*buffer)(const struct call *, int x); /* reals of its angles; NULL: none */
     void (*rotate)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+                   ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
     /* The same for `heads` heads from h on, from one place to another, which is disjoint from
      * the first or equal to it.  `back`: the rotation of gradients by rotate_bwd().  NULL, as in
      * all rotations that fade: rows are copied first. */
@@ -35,12 +38,13 @@ struct rotation {
      * term has parts).  d: the gradient by the output, which becomes the gradient by the input. */
     bool of_input;
     void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
-                     ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
+                       ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part);
     /* A rotation may also fade: queries are multiplied by z^(pos - ref), keys by z^(ref - pos),
      * and so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.
      * run: the keys of these tiles have consecutive positions from ref on, so a power may become
      * 0 if no product with any of them is worth adding. */
-    int  (*span)(const struct call *, int x);
+    int (*span)(const struct call *, int x);
     void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, bool run, int64_t ref,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
 };

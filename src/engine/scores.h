@@ -41,11 +41,10 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         t->kg = t->kp + KT;
     }
     int64_t *first = (int64_t *)t->first, *last = (int64_t *)t->last;
-    for (int r = 0; first && r < rows; r++)
-        {
-            first[r] = first_key(c, q, row + r);
-            last[r] = last_key(c, q, row + r);
-        }
+    for (int r = 0; first && r < rows; r++) {
+        first[r] = first_key(c, q, row + r);
+        last[r] = last_key(c, q, row + r);
+    }
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
@@ -84,7 +83,8 @@ INLINE void add_terms(struct tile *t)
     const struct loci_plan *p = c->plan;
     mask(t, t->s, -INFINITY);
     if (!p->uses) return;
-    EACH_USE(c, x, term) if (term->read) term->read(t, x);
+    EACH_USE(c, x, term)
+        if (term->read) term->read(t, x);
     bool mul = false;
     for (enum group g = GROUP_RAW; g <= GROUP_ADD; g++) {
         if (g == GROUP_ADD && p->mix >= 0) {

@@ -19,10 +19,10 @@ INLINE void find_largest(const int n, const struct tile *t, int r, real *largest
 {
     const real *s = t->s + r, *end = s + t->keys * QT;
     vf m[4];
-    UNROLL for (int i = 0; i < n; i++) m[i] = vf_load(t->chunk.m + r + i * VL);
+    UNROLL_FOR(int i = 0; i < n; i++) m[i] = vf_load(t->chunk.m + r + i * VL);
     for (; s < end; s += QT)
-        UNROLL for (int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
-    UNROLL for (int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
+        UNROLL_FOR(int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
+    UNROLL_FOR(int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
 }
 /* The second pass computes the weights.  A row that has seen no key yet has -inf for its largest
  * score, and is compared with 0: -inf - -inf would be NaN. */
@@ -31,7 +31,7 @@ INLINE void column_weights(const int n, struct tile *t, int r, const real *large
     const real *s = t->s + r, *end = s + t->keys * QT;
     real *p = t->p + r;
     vf m[2], sum[2];
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL_FOR(int i = 0; i < n; i++) {
         const vf top = vf_load(largest + r + i * VL);
         m[i] = vf_zero_below(top, LOWEST, top);
         sum[i] = vf_set1(0);
@@ -39,12 +39,12 @@ INLINE void column_weights(const int n, struct tile *t, int r, const real *large
         vf_store(t->chunk.m + r + i * VL, top);
     }
     for (; s < end; s += QT, p += QT)
-        UNROLL for (int i = 0; i < n; i++) {
+        UNROLL_FOR(int i = 0; i < n; i++) {
             const vf x = vf_exp(vf_sub(vf_load(s + i * VL), m[i]));
             vf_store(p + i * VL, x);
             sum[i] = vf_add(sum[i], x);
         }
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL_FOR(int i = 0; i < n; i++) {
         real *l = t->chunk.l + r + i * VL;
         vf_store(l, vf_fma(vf_load(l), vf_load(t->alpha + r + i * VL), sum[i]));
     }
@@ -162,7 +162,8 @@ INLINE void close_rows(struct tile *t)
     for (int r = 0; r < t->rows && p->weight < 0; r++)
         if (t->total.l[r] == 0 && t->lost[r] != 0) t->total.l[r] = NAN;
     /* Terms that add to o have summed under the same max, so they come before the division. */
-    EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
+    EACH_USE(c, x, term)
+        if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);
     } else {

@@ -13,9 +13,9 @@
 
 /* A weight term: hooks that the engine calls instead of its own softmax. */
 struct weights {
-    void (*chunk)(struct tile *, int x);             /* begins a chunk */
-    void (*tile_weights)(struct tile *, int x);             /* s -> p, and the sums of the chunk */
-    void (*join)(struct tile *, int x);              /* the chunk joins the total */
+    void (*chunk)(struct tile *, int x);        /* begins a chunk */
+    void (*tile_weights)(struct tile *, int x); /* s -> p, and the sums of the chunk */
+    void (*join)(struct tile *, int x);         /* the chunk joins the total */
     /* backward, after tile_weights: p becomes the final weights (chunk x total) */
     void (*whole)(struct tile *, int x);
     void (*tile_weights_bwd)(struct tile *, int x);
@@ -25,28 +25,28 @@ struct term {
     const char *name;
 
     /* Memory, for one query tile of one head, in rows of QT reals. */
-    ptrdiff_t (*mem)(const struct call *, int x);    /* its own */
-    ptrdiff_t (*out)(const struct call *, int x);    /* sums of weights */
-    ptrdiff_t (*grad)(const struct call *, int x);   /* sums of gradients */
-    int (*carry)(const struct call *, int x);        /* state of a scan */
+    ptrdiff_t (*mem)(const struct call *, int x);  /* its own */
+    ptrdiff_t (*out)(const struct call *, int x);  /* sums of weights */
+    ptrdiff_t (*grad)(const struct call *, int x); /* sums of gradients */
+    int (*carry)(const struct call *, int x);      /* state of a scan */
     /* Backward: how many of the first rows of mem are state that is saved from one chunk of keys
      * to the next.  Rows that open() and open_bwd() compute again need not be saved. */
     ptrdiff_t (*chunk_state)(const struct call *, int x);
     /* Forward, in parts: how many rows of mem, from row `first` on, are state that is saved from
      * one part to the next, besides sums and carries. */
     ptrdiff_t (*part_state)(const struct call *, int x, ptrdiff_t *first);
-    void (*resume)(struct tile *, int x);            /* the state has been restored */
+    void (*resume)(struct tile *, int x); /* the state has been restored */
 
     /* Gradient of tables: each work item sums a part per head and chunk of keys.  An item's
      * parts are added up, and then added to the total in the order of the items. */
-    ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
+    ptrdiff_t (*part)(const struct call *, int x); /* reals per head */
     /* How many of them, the first ones, each query tile sums from 0 in own.fresh.  The engine
      * adds these to the part when the rows leave a chunk.  NULL: none, as only sums over the
      * rows of a tile are added to the part. */
     ptrdiff_t (*fresh)(const struct call *, int x);
     /* Where a head's part is added in the total: heads that share a part have one place. */
     ptrdiff_t (*part_at)(const struct call *, int x, ptrdiff_t b, int h);
-    ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
+    ptrdiff_t (*total)(const struct call *, int x); /* reals of the total */
     /* A part may begin with numbers that are added to the total, followed by others.  added()
      * returns the number that are added (NULL: all).  finish() computes the first from the
      * second when all rows of a work item, from `row` on, are done with chunk number `chunk`. */
@@ -79,7 +79,7 @@ struct term {
      * besides the query, and where the numbers go.  NULL: none, and then the term's hooks may
      * read k.  If `keys` is set, its rows are multiplied instead of the tile's keys. */
     const real *(*extra_query)(struct tile *, int x, struct source *keys, real **numbers);
-    bool reads_keys;                     /* its hooks read k */
+    bool reads_keys; /* its hooks read k */
 
     /* Work that can be skipped. */
     /* The most it adds to any score of this tile; NULL: no bound.  fades: the bound falls with
@@ -93,8 +93,8 @@ struct term {
     bool (*exhausted)(const struct tile *, int x);
     bool (*ends)(const struct call *, int x);
 
-    const struct weights *weights;       /* of a weight term */
-    const struct rotation *rotation;     /* of a term that rotates rows */
+    const struct weights *weights;   /* of a weight term */
+    const struct rotation *rotation; /* of a term that rotates rows */
 };
 
 #define TERM(name, traits) extern const struct term N(term_##name);

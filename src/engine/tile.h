@@ -20,19 +20,19 @@
 /* The memory of one term for a tile.  The engine clears and joins the
  * sums; it never reads `mem`. */
 struct own {
-    const void *table;                   /* of its encoding, prepared */
-    void *scratch;                       /* of its encoding, from begin() of this call */
-    real *mem;                           /* [mem rows][QT], of this query tile */
+    const void *table; /* of its encoding, prepared */
+    void *scratch;     /* of its encoding, from begin() of this call */
+    real *mem;         /* [mem rows][QT], of this query tile */
     /* [out rows][QT]: sums of weights, of this chunk and in all */
     real *out, *outs;
-    real *grad, *grads;                  /* [grad rows][QT]: sums of gradients, likewise */
+    real *grad, *grads; /* [grad rows][QT]: sums of gradients, likewise */
     /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest to oldest.
      * The backward pass restores it before each tile. */
     real *carry;
     /* gradient of tables: this work item's part for this head and chunk
      * of keys; NULL: not wanted */
     real *part;
-    real *fresh;                         /* its first numbers, of this query tile alone */
+    real *fresh; /* its first numbers, of this query tile alone */
     /* gradient by key: likewise, from the tile's first key on, rows of key_row() */
     real *keys;
     int outn, gradn, carryn;
@@ -47,7 +47,7 @@ struct source {
      * including those of the next tiles */
     ptrdiff_t stride, rest;
     enum form form;
-    bool across, beside;                 /* beside: another stream is read at the same time */
+    bool across, beside; /* beside: another stream is read at the same time */
 };
 
 /* Rows of queries and gradients are padded to whole vectors of every ISA. */
@@ -57,11 +57,11 @@ INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
 /* The queries of a tile, rotated and times scale.  With a rotation that fades, the products read
  * queries that are faded from the reference of the tile's keys. */
 struct queries {
-    real *across, *rows;                 /* [D][QT], as products read them; and in rows [QT][Dp] */
+    real *across, *rows; /* [D][QT], as products read them; and in rows [QT][Dp] */
     /* the rows that `across` contains; equal to `rows` if none fade */
     real *faded;
-    ptrdiff_t block;                     /* the number of that reference; -1: none yet */
-    real *norm;                          /* [QT]: |q|, rounded up; bounds scores */
+    ptrdiff_t block; /* the number of that reference; -1: none yet */
+    real *norm;      /* [QT]: |q|, rounded up; bounds scores */
 };
 /* The keys or the values of a tile as reals: number d of key i is at[i * row + d * step]. */
 struct operand {
@@ -74,11 +74,16 @@ struct operand {
 /* The state of a row over some keys: the largest score m, the sum l of e^(s - m),
  * and o, the sum of values with these weights; [QT], [QT], [Dv][QT].  (stick: the
  * rest of the stick, nothing, o.) */
-struct state { real *m, *l, *o; };
+struct state {
+    real *m, *l, *o;
+};
 /* The same for bf16 dot products (gemm_bf16.c), pairs of bf16 in words: q [D / 2 rounded
  * up][QT], p [KT / 2][QT], v [KT / 2][Dv]; and k [KT][D + 1], for keys that are stored in
  * another form or have an odd width. */
-struct bf16_pairs { uint32_t *q, *p, *v; uint16_t *k; };
+struct bf16_pairs {
+    uint32_t *q, *p, *v;
+    uint16_t *k;
+};
 
 struct tile {
     const struct call *c;
@@ -87,7 +92,7 @@ struct tile {
     const struct sequence *seq;
     /* head, its kv head, and its key head: once rotated, keys need not be shared in a group */
     int h, kvh, kh;
-    ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
+    ptrdiff_t i0, j0; /* first row and key, counted in the batch entry */
     /* live ones.  Dead rows have q = 0 and are masked; keys from `keys` on do not exist. */
     int rows, keys;
     /* columns that products and softmax work on: those of live rows in whole vectors of every
@@ -96,8 +101,8 @@ struct tile {
     /* distance of (key k, row r): d + r - k; else qp[r] - kp[k] */
     bool run;
     int64_t d;
-    const int64_t *qp, *kp;              /* positions; only when !run, or with segments */
-    const int64_t *qg, *kg;              /* segments, or NULL */
+    const int64_t *qp, *kp; /* positions; only when !run, or with segments */
+    const int64_t *qg, *kg; /* segments, or NULL */
     /* listed: the keys that rows see are not a band of distances.  Bit r of hidden[k] is
      * set if row r does not see key k.  first, last: keys of each row, counted in the
      * tile's sequence, or NULL. */
@@ -109,47 +114,49 @@ struct tile {
 
     /* Data. */
     struct queries q;
-    struct operand k, v;                 /* k is rotated */
+    struct operand k, v; /* k is rotated */
     /* keys or values of the next tile, which products prefetch; its rows are keys */
     struct next next;
     struct bf16_pairs fast;
-    struct angles *angles;               /* of the rotation */
+    struct angles *angles; /* of the rotation */
 
     /* Scores and weights, [KT][QT]. */
     /* scores, which score hooks add to (with a mix: the sum of the ADD terms) */
     real *s;
     /* numbers of a mask, which are added last; NULL: no mask */
     real *added;
-    real *a;                             /* with a mix: the scores without that sum */
-    real *p;                             /* weights */
-    struct state chunk, total;           /* of this chunk, and of all chunks so far */
+    real *a;                   /* with a mix: the scores without that sum */
+    real *p;                   /* weights */
+    struct state chunk, total; /* of this chunk, and of all chunks so far */
     /* [QT]: not 0 where scores are -inf because products overflowed the reals */
     real *lost;
-    real *alpha;                         /* [QT]: the factor of the sums so far */
+    real *alpha; /* [QT]: the factor of the sums so far */
 
     /* Backward.  A gradient by score is that of the stage whose backward runs. */
-    struct { real *across, *rows; } dout;    /* dO: [Dv][QT], and in rows [QT][Dvp] */
-    real *dp, *ds;                       /* [KT][QT]: by weight, and by score */
-    real *pre;                           /* with a MUL: the scores before it */
+    struct {
+        real *across, *rows;
+    } dout;        /* dO: [Dv][QT], and in rows [QT][Dvp] */
+    real *dp, *ds; /* [KT][QT]: by weight, and by score */
+    real *pre;     /* with a MUL: the scores before it */
     /* with a mix: mix_bwd turns ds into da (scores) and ds (sum of the ADD terms) */
     real *da;
-    real *lse, *delta;                   /* [QT] */
-    real *dq, *dqs;                      /* [D][QT]: of the chunk, in all */
+    real *lse, *delta; /* [QT] */
+    real *dq, *dqs;    /* [D][QT]: of the chunk, in all */
     /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not wanted */
     real *dk_part, *dv_part;
-    real *scratch;                       /* [QT][widest padded]: rows during load and store */
-    bool finite;                         /* all of Q, dO and lse */
+    real *scratch; /* [QT][widest padded]: rows during load and store */
+    bool finite;   /* all of Q, dO and lse */
 
-    struct tile *all;                    /* the tiles of all heads of this work item (mix) */
+    struct tile *all; /* the tiles of all heads of this work item (mix) */
     int tiles;
-    struct own own[MAX_USES];            /* of the plan's uses; last, as those beyond are not set */
+    struct own own[MAX_USES]; /* of the plan's uses; last, as those beyond are not set */
 };
 
 /* Offset from this tile's first key to the next tile's: tiles come newest first, in the
  * backward pass oldest first. */
 INLINE ptrdiff_t next_tile(const struct call *c) { return c->backward ? KT : -KT; }
 
-#define S(t, k, r) ((t)->s[(k) * QT + (r)])
+#define S(t, k, r) ((t)->s[(k)*QT + (r)])
 
 /* Distance of a pair, and whether the row sees the key: the mask, pair by pair. */
 INLINE int64_t distance(const struct tile *t, int k, int r)

@@ -14,11 +14,11 @@ INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real 
     int k = 0;
     for (; k + 4 * VL <= keys; k += 4 * VL) {
         vf acc[4];
-        UNROLL for (int i = 0; i < 4; i++) acc[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < 4; i++) acc[i] = vf_set1(0);
         for (int d = 0; d < D; d++)
-            UNROLL for (int i = 0; i < 4; i++)
+            UNROLL_FOR(int i = 0; i < 4; i++)
                 acc[i] = vf_fma(vf_load(a + d * ad + k + i * VL), vf_set1(q[d]), acc[i]);
-        UNROLL for (int i = 0; i < 4; i++) vf_store(c + k + i * VL, acc[i]);
+        UNROLL_FOR(int i = 0; i < 4; i++) vf_store(c + k + i * VL, acc[i]);
     }
     for (; k + VL <= keys; k += VL) {
         vf acc = vf_set1(0);
@@ -42,9 +42,9 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
         int d = 0;
         for (; d + VL <= D; d += VL) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + (k + i) * as + d);
+            UNROLL_FOR(int i = 0; i < VL; i++) x[i] = vf_load(a + (k + i) * as + d);
             vf_transpose(x);
-            UNROLL for (int i = 0; i < VL; i++) acc = vf_fma(x[i], vf_set1(q[d + i]), acc);
+            UNROLL_FOR(int i = 0; i < VL; i++) acc = vf_fma(x[i], vf_set1(q[d + i]), acc);
         }
         for (; d < D; d++) {
             real x[VL];
@@ -87,13 +87,13 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
     (void)next;
     for (; n + 4 * VL <= D; n += 4 * VL) {
         vf x[4];
-        UNROLL for (int i = 0; i < 4; i++) x[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < 4; i++) x[i] = vf_set1(0);
         for (int k = 0; k < t->keys; k++) {
             vf w = vf_set1(p[k]);
-            UNROLL for (int i = 0; i < 4; i++)
+            UNROLL_FOR(int i = 0; i < 4; i++)
                 x[i] = vf_fma(vf_load(a + k * as + n + i * VL), w, x[i]);
         }
-        UNROLL for (int i = 0; i < 4; i++)
+        UNROLL_FOR(int i = 0; i < 4; i++)
             vf_store(c + n + i * VL, vf_fma(vf_load(c + n + i * VL), vf_set1(*fade), x[i]));
     }
     for (; n + VL <= D; n += VL) {
@@ -173,7 +173,7 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
     for (int i = 0; i < rows; i++) {
         int n = 0;
         for (; n + 4 * VL <= width; n += 4 * VL)
-            UNROLL for (int v = 0; v < 4; v++)
+            UNROLL_FOR(int v = 0; v < 4; v++)
                 zeros[v] = vf_fma(vf_load(x + i * stride + n + v * VL), vf_set1(0), zeros[v]);
         for (; n < width; n++) bad += x[i * stride + n] * 0;
     }

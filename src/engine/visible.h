@@ -7,7 +7,9 @@
 
 /* Distances that are visible: lo <= d <= hi.  Positions are within 2^40, so with 2^60 for an
  * open end sums with distances do not overflow.  An open hi is INT64_MAX and is only compared. */
-struct band { int64_t lo, hi; };
+struct band {
+    int64_t lo, hi;
+};
 INLINE struct band band(const struct loci_plan *p)
 {
     /* strict is 1 if a row does not see its own key */
@@ -17,7 +19,9 @@ INLINE struct band band(const struct loci_plan *p)
 }
 
 /* Keys of the sequence that some row of the tile may see: first .. last (none if last < first). */
-struct keyrange { ptrdiff_t first, last; };
+struct keyrange {
+    ptrdiff_t first, last;
+};
 /* The first and last key of a row of the sequence, where the caller gives them. */
 INLINE ptrdiff_t first_key(const struct call *c, const struct sequence *q, ptrdiff_t row)
 {
@@ -47,7 +51,7 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
     /* Positions may have any order, so each tile must be tested. */
     if (!q->run || q->segments) return a;
     struct band w = band(c->plan);
-    int64_t d = q->d0 + row;             /* distance of the tile's first row to key 0 */
+    int64_t d = q->d0 + row; /* distance of the tile's first row to key 0 */
     /* The last row sees the newest keys, the first row the oldest. */
     if (d + rows - 1 - w.lo < a.last) a.last = (ptrdiff_t)(d + rows - 1 - w.lo);
     if (w.hi < d && d - w.hi > a.first) a.first = (ptrdiff_t)(d - w.hi);
@@ -71,7 +75,8 @@ INLINE const void *mask_row(const struct tile *t, int r)
     const size_t each = c->in->mask_kind == LOCI_MASK_SEEN ? 1 : sizeof(real);
     return (const char *)c->mask.data
          + (size_t)(t->seq->b * c->mask.batch + t->h * c->mask.head + (t->i0 + r) * c->mask.row
-                    + t->j0) * each;
+                    + t->j0)
+               * each;
 }
 /* Bits of rows first .. end - 1. */
 INLINE uint64_t rows_bits(int first, int end)
@@ -80,7 +85,9 @@ INLINE uint64_t rows_bits(int first, int end)
     return first < end ? below & (UINT64_MAX << first) : 0;
 }
 /* Rows of a run that see key k: first .. end - 1. */
-struct rowrange { int first, end; };
+struct rowrange {
+    int first, end;
+};
 INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
 {
     /* An open hi would overflow here. */

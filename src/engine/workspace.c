@@ -11,7 +11,7 @@ static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct c
 
 /* One tile of a work item.  first: the first of them; a mix works in that tile's mem. */
 static void lay_out_tile(const struct call *c, struct arena *a, bool backward, bool first,
-                       struct tile *t)
+                         struct tile *t)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
@@ -24,11 +24,10 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp);
     t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
     t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
-    if (!in_place(c) || c->in->pages || c->cache)
-        {
-            t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
-            t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
-        }
+    if (!in_place(c) || c->in->pages || c->cache) {
+        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
+        t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
+    }
     if (c->fast) {
         t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q);
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
@@ -52,11 +51,10 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->qp = carve_bytes(a, 2 * QT, sizeof(int64_t));
     t->kp = carve_bytes(a, 2 * KT, sizeof(int64_t));
     t->hidden = carve_bytes(a, KT, sizeof *t->hidden);
-    if (c->in->k_first)
-        {
-            t->first = carve_bytes(a, QT, sizeof(int64_t));
-            t->last = carve_bytes(a, QT, sizeof(int64_t));
-        }
+    if (c->in->k_first) {
+        t->first = carve_bytes(a, QT, sizeof(int64_t));
+        t->last = carve_bytes(a, QT, sizeof(int64_t));
+    }
     if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = carve_reals(a, KT * QT);
     if (backward) {
         t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT);
@@ -104,8 +102,8 @@ static void lay_out_all(const struct call *c, struct arena *a, double **all)
 {
     EACH_USE(c, x, term)
         if (term->part)
-            all[x] = carve_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
-                                sizeof(double));
+            all[x] =
+                carve_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)), sizeof(double));
 }
 /* The sums of a backward item, sized for the longest sequence: it is not
  * known which item a block gets. */
@@ -113,15 +111,15 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
-    w->dk = carve_bytes(a, (size_t)(item_key_heads(p) * keys),
-                       (size_t)padded(p->dim) * sizeof(real));
+    w->dk =
+        carve_bytes(a, (size_t)(item_key_heads(p) * keys), (size_t)padded(p->dim) * sizeof(real));
     w->dv = carve_bytes(a, (size_t)(item_kv_heads(p) * keys),
-                       (size_t)padded(p->value_dim) * sizeof(real));
+                        (size_t)padded(p->value_dim) * sizeof(real));
     EACH_USE(c, x, term) {
         if (term->part) w->part[x] = carve_reals(a, heads * term->part(c, x));
         if (term->keyed && term->keyed(c, x))
-            w->keys[x] = carve_bytes(a, (size_t)(heads * keys),
-                                    (size_t)key_row(term, c, x) * sizeof(real));
+            w->keys[x] =
+                carve_bytes(a, (size_t)(heads * keys), (size_t)key_row(term, c, x) * sizeof(real));
     }
 }
 static size_t lay_out_block(const struct call *c, char *base, struct sums *w)

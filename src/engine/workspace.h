@@ -11,9 +11,9 @@
 struct sums {
     /* A block: sums of a work item and one chunk of keys, of part_keys() keys at most.  Threads
      * change blocks, as one may have to wait until its sums are added. */
-    real *dk, *dv;                       /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
-    real *part[MAX_USES];                /* [heads of an item][part of the term] */
-    real *keys[MAX_USES];                /* [heads of an item][keys][key_row() of the term] */
+    real *dk, *dv;        /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
+    real *part[MAX_USES]; /* [heads of an item][part of the term] */
+    real *keys[MAX_USES]; /* [heads of an item][keys][key_row() of the term] */
     /* [heads of an item][added of the term]: of all chunks of the item, if sequences have
      * several, else NULL; in a chain always, and apart from the block */
     double *all[MAX_USES];
@@ -30,13 +30,18 @@ struct sums {
      * to the item.  A slot is a query tile of one head. */
     /* [heads of an item][added of the term]: of the chunks so far */
     double *so_far[MAX_USES];
-    real *chunk_state;                          /* [slots][saved rows][QT]: state of rows */
+    real *chunk_state; /* [slots][saved rows][QT]: state of rows */
     /* [slots][chunks][carry rows][QT]: carries at the start of each chunk */
     real *border[MAX_USES];
 };
 /* The memory of a thread in decode: scores, weights and sums of a whole chunk. */
-struct chunk { real *s, *p, *alpha, *sums; };
-struct workspace { struct tile *tile; struct chunk chunk; };
+struct chunk {
+    real *s, *p, *alpha, *sums;
+};
+struct workspace {
+    struct tile *tile;
+    struct chunk chunk;
+};
 
 INLINE real *carve_reals(struct arena *a, ptrdiff_t n)
 {
@@ -114,7 +119,9 @@ size_t N(sums_bytes)(const struct call *);
 /* In a chain: all memory of item number `item` of the current run, whose gradients of tables are
  * number `part` of those of all runs; and the bytes of both. */
 void N(use_item)(const struct call *, ptrdiff_t item, ptrdiff_t part, struct sums *);
-struct item_bytes { size_t item, part; } N(item_bytes)(const struct call *);
+struct item_bytes {
+    size_t item, part;
+} N(item_bytes)(const struct call *);
 /* Makes this the thread's block. */
 void N(use_block)(const struct call *, int index, struct sums *);
 /* Its angles, which come first in workspaces of every tile width. */

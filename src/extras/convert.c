@@ -118,8 +118,8 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
         /* Copied first, then reordered in place.  This serves both cases.  Equal pairings are a
          * copy. */
         for (int h = 0; h < c.heads && from != to; h++)
-            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned,
-                    to, bytes);
+            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to,
+                    bytes);
     }
     return LOCI_OK;
 }
@@ -139,7 +139,7 @@ static uint16_t narrow(double x, int fraction, int step)
         frexp(x, &exponent);
         /* The last bit is 2^q.  Below the normal numbers, and for 0, it is 2^step. */
         const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;
-        const int n = (int)rint(ldexp(fabs(x), -q));    /* at most 2^(fraction + 1) */
+        const int n = (int)rint(ldexp(fabs(x), -q)); /* at most 2^(fraction + 1) */
         /* n includes the implicit bit of normal numbers, which adds one to the exponent.  A carry
          * of rint() does so as well.  Exponents that are too large become `infinite`. */
         if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;
@@ -198,8 +198,8 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
 {
     for (int i = 0; i < p->encs; i++)
         if (p->enc[i].pe == &loci_pe_rope) *rope = i;
-    CHECK(e, *rope >= 0, LOCI_BAD_ARG,
-          "the plan must have the encoding rope, but is %.120s", p->text);
+    CHECK(e, *rope >= 0, LOCI_BAD_ARG, "the plan must have the encoding rope, but is %.120s",
+          p->text);
     CHECK(e, known(t->dtype), LOCI_BAD_ARG,
           "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)t->dtype);
     CHECK(e,
@@ -246,8 +246,11 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
     TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
     /* A prep without a table, because loci_rope_frequency() reads only options and tensors. */
-    const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL,
-                               .f64 = p->f64 };
+    const struct prep prep = {
+        .cfg = c,
+        .data = tensors ? tensors + p->first_tensor[rope] : NULL,
+        .f64 = p->f64,
+    };
     const int pairs = (int)c->opt[ROPE_DIM] / 2;
     const double m = c->opt[ROPE_ATTENTION_FACTOR];
     for (int i = 0; i < pairs; i++) {

@@ -12,7 +12,7 @@
 
 #include "util/error.h"
 
-static const double far = 0x1p40;        /* calls refuse larger coordinates */
+static const double far = 0x1p40; /* calls refuse larger coordinates */
 
 /* A segment with only zeros is empty text. */
 static bool is_text(const loci_segment *s)
@@ -92,7 +92,7 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
     }
     CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
           "positions: coordinates go from %g to %g, but must lie within 2^40", start, end);
-    at = start;                          /* once more, now writing */
+    at = start; /* once more, now writing */
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
         if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);

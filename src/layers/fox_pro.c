@@ -77,8 +77,8 @@ loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weigh
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
-    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width,
-                                          READ, false } };
+    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ,
+                                          false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
@@ -116,7 +116,7 @@ static void norm_piece(const struct heads *a, int h, int from, int n)
             layer_read(l, a->x.data, at + from, n, x);
             layer_read(l, a->dy.data, dat + from, n, dy);
             for (int i = 0; i < n; i++) {
-                const double unit = x[i] * r;        /* n of the formula */
+                const double unit = x[i] * r; /* n of the formula */
                 dw[i] += unit * dy[i];
                 x[i] = r * (w[i] * dy[i] - unit * m);
             }
@@ -138,7 +138,8 @@ loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const vo
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
     };
     const struct layer_list lists[] = {
@@ -147,8 +148,9 @@ loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const vo
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
-    struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight,
-                       .eps = eps };
+    struct heads a = {
+        .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps
+    };
     return loci_layer_run(l, norm_back, &a);
 }
 
@@ -174,8 +176,8 @@ static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 }
 /* The row before row t: of x; of the state, for the first row of a call; 0 at the start of a
  * sequence. */
-static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from,
-                      int n, double *x)
+static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n,
+                      double *x)
 {
     const loci_layer *l = a->layer;
     if (follows(a, b, t)) layer_read(l, a->x.data, layer_at(&a->x, b, h, t - 1) + from, n, x);
@@ -221,7 +223,8 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_KEPT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 },
+        { "x", &x, l->width, LAYER_KEPT, 0 },
+        { "logits", &logits, 1, LAYER_INPUT, 0 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const ptrdiff_t state = l->batch * l->heads * l->width;
@@ -234,8 +237,14 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG,
           "shift: seg must be NULL with before or after, which belong to one sequence");
-    struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg,
-                       .per_batch = per_batch != 0, .before = before, .after = after };
+    struct heads a = { .layer = l,
+                       .x = x,
+                       .logits = logits,
+                       .y = y,
+                       .seg = seg,
+                       .per_batch = per_batch != 0,
+                       .before = before,
+                       .after = after };
     return loci_layer_run(l, shift_head, &a);
 }
 
@@ -259,7 +268,7 @@ static void shift_back(void *arg, int h)
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
                 read_last(a, b, h, t, from, n, last);
-                for (int i = 0; i < n; i++) last[i] -= x[i];         /* dy_t/da_t */
+                for (int i = 0; i < n; i++) last[i] -= x[i]; /* dy_t/da_t */
                 sum += layer_dot(dy, last, n);
                 for (int i = 0; i < n; i++) x[i] = padding ? 0 : (1 - share) * dy[i];
                 if (more) {
@@ -280,15 +289,21 @@ loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view 
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 },
-        { "dy", &dy, l->width, LAYER_INPUT, 0 },
-        { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 },         { "logits", &logits, 1, LAYER_INPUT, 0 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },       { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
+        { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows,
-                                          READ, true } };
+    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ,
+                                          true } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits,
-                       .seg = seg, .per_batch = per_batch != 0 };
+    struct heads a = { .layer = l,
+                       .x = x,
+                       .logits = logits,
+                       .dy = dy,
+                       .dx = dx,
+                       .dg = dlogits,
+                       .seg = seg,
+                       .per_batch = per_batch != 0 };
     return loci_layer_run(l, shift_back, &a);
 }
 
@@ -334,7 +349,8 @@ loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, lo
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dlog_f", &dlog_f, 1, LAYER_INPUT, 0 },
+        { "logits", &logits, 1, LAYER_INPUT, 0 },
+        { "dlog_f", &dlog_f, 1, LAYER_INPUT, 0 },
         { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
@@ -373,7 +389,8 @@ loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 },
+        { "g", &g, l->width, LAYER_INPUT, 0 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
@@ -412,13 +429,14 @@ loci_status loci_gate_backward(const loci_layer *given, loci_activation activati
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 },
-        { "dy", &dy, l->width, LAYER_INPUT, 0 },
-        { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dg", &dg, l->width, LAYER_GRADIENT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 },      { "g", &g, l->width, LAYER_INPUT, 0 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },    { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
+        { "dg", &dg, l->width, LAYER_GRADIENT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
-    struct heads a = { .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg,
-                       .silu = activation == LOCI_SILU };
+    struct heads a = {
+        .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU
+    };
     return loci_layer_run(l, gate_back, &a);
 }

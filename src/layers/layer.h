@@ -10,7 +10,7 @@
 #include <math.h>
 #include "loci/layers.h"
 
-enum { PIECE = 256 };                    /* channels of a row that are processed at a time */
+enum { PIECE = 256 }; /* channels of a row that are processed at a time */
 
 /* One view of a call.  Its strides are explicit after the check.  An OUTPUT may be an INPUT, in
  * place, but not a KEPT one, which is read again after outputs are written.  A GRADIENT has a
@@ -20,7 +20,7 @@ struct layer_view {
     loci_view *view;
     int width;
     enum { LAYER_INPUT, LAYER_KEPT, LAYER_OUTPUT, LAYER_GRADIENT } use;
-    int heads;                           /* 0: those of the layer */
+    int heads; /* 0: those of the layer */
 };
 /* Arrays in addition to views: numbers in a row.  NULL: not given. */
 struct layer_list {
@@ -84,7 +84,7 @@ static inline double layer_dot(const double *a, const double *b, int n)
  * subtracted in two parts.  The first has so few bits that n times it is exact. */
 static inline double layer_exp(double x)
 {
-    const double magic = 0x1.8p52;       /* adding it rounds to an integer, in the low bits */
+    const double magic = 0x1.8p52; /* adding it rounds to an integer, in the low bits */
     double t = x * 0x1.71547652b82fep0 + magic, n = t - magic,
            r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
     double y = 1 + r / 13, scale;
@@ -93,7 +93,7 @@ static inline double layer_exp(double x)
     memcpy(&bits, &t, sizeof bits);
     bits = (bits + 1023) << 52;
     memcpy(&scale, &bits, sizeof scale);
-    return x >= -708 ? y * scale : x < -708 ? 0 : x;    /* NaN stays NaN */
+    return x >= -708 ? y * scale : x < -708 ? 0 : x; /* NaN stays NaN */
 }
 /* e^-|x| never overflows, whatever the sign of x is. */
 static inline double layer_sigmoid(double x)

@@ -137,8 +137,12 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
     struct states s = {
-        .layer = l, .e = e, .base = base == 0 ? 10000 : base, .factor = factor == 0 ? 1 : factor,
-        .pos = pos, .per_batch = per_batch != 0,
+        .layer = l,
+        .e = e,
+        .base = base == 0 ? 10000 : base,
+        .factor = factor == 0 ? 1 : factor,
+        .pos = pos,
+        .per_batch = per_batch != 0,
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_states(l));
@@ -147,7 +151,7 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG,
           "tape: factor %g must be from 1e-6 to 1e18", s.factor);
     TRY(loci_check_near(pos, count, "pos", l->error));
-    s.e = e;                             /* its strides are explicit now */
+    s.e = e; /* its strides are explicit now */
     return run(&s, items(l, STARTS), start_job);
 }
 
@@ -162,8 +166,8 @@ static void shares(const struct states *s, int h, bool back, double *m)
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
-        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g,
-                   1, &one);
+        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1,
+                   &one);
         m[s->full ? g : h] += one;
     }
 }
@@ -194,8 +198,9 @@ loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mi
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = { .layer = l, .e = e, .ae = ae, .y = y, .w = w,
-                        .full = mix == LOCI_TAPE_FULL };
+    struct states s = {
+        .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL
+    };
     return loci_layer_run(l, attention_head, &s);
 }
 
@@ -228,12 +233,13 @@ loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_ta
                                         { "dy", &dy, l->width, LAYER_INPUT, 0 },
                                         { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false },
-                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads,
-                                          WRITTEN, false } };
+                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN,
+                                          false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw,
-                        .full = mix == LOCI_TAPE_FULL };
+    struct states s = {
+        .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL
+    };
     return loci_layer_run(l, attention_back, &s);
 }
 
@@ -323,24 +329,26 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
         /* every head of y reads all heads of e */
-        { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
+        { "e", &e, l->width, LAYER_KEPT, 0 },
+        { "gates", &gates, units, LAYER_INPUT, 1 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const struct layer_list lists[] = { { "up", up, weights, READ, false },
                                         { "down", down, weights, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = { .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down,
-                        .units = units };
+    struct states s = {
+        .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units
+    };
     return run(&s, items(l, TOKENS), mlp_job);
 }
 
 /* Gradients of the weights and gates of some units, summed over all tokens in order.  One item owns
  * them, so no other item adds to them.  `a` belongs to one token.  With many heads an item has
  * fewer units, because all this is on the stack. */
-enum { OWNED = 4 * MAX_STATE_HEADS };    /* weights of an item */
+enum { OWNED = 4 * MAX_STATE_HEADS }; /* weights of an item */
 struct learning {
     int first, count;
-    double dup[OWNED], ddown[OWNED], a[OWNED];           /* [count][H], [H][count], [count][H] */
+    double dup[OWNED], ddown[OWNED], a[OWNED]; /* [count][H], [H][count], [count][H] */
 };
 static int units_of_item(int heads) { return OWNED / heads < UNITS ? OWNED / heads : UNITS; }
 
@@ -368,8 +376,8 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
         dgates[p] = slope[p] * layer_dot(&u->a[p * H], up, H);
     }
     if (s->dgates.data)
-        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first,
-                    u->count, dgates);
+        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count,
+                    dgates);
 }
 /* Sums first, then writes the gradient of each weight once. */
 static void learn_job(void *arg, int index)
@@ -381,11 +389,9 @@ static void learn_job(void *arg, int index)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
     for (int p = 0; p < u.count && s->dup; p++)
-        layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads,
-                    &u.dup[p * l->heads]);
+        layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, &u.dup[p * l->heads]);
     for (int h = 0; h < l->heads && s->ddown; h++)
-        layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count,
-                    &u.ddown[h * u.count]);
+        layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, &u.ddown[h * u.count]);
 }
 loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, loci_view e,
                                           loci_view gates, const void *up, const void *down,
@@ -397,17 +403,26 @@ loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, lo
     TRY(check_mlp(l, units, up, down));
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
-        { "e", &e, l->width, LAYER_INPUT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
-        { "dy", &dy, l->width, LAYER_INPUT, 0 },
-        { "de", &de, l->width, LAYER_GRADIENT, 0 }, { "dgates", &dgates, units, LAYER_GRADIENT, 1 },
+        { "e", &e, l->width, LAYER_INPUT, 0 },           { "gates", &gates, units, LAYER_INPUT, 1 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },         { "de", &de, l->width, LAYER_GRADIENT, 0 },
+        { "dgates", &dgates, units, LAYER_GRADIENT, 1 },
     };
     const struct layer_list lists[] = { { "up", up, weights, READ, false },
                                         { "down", down, weights, READ, false },
                                         { "dup", dup, weights, WRITTEN, false },
                                         { "ddown", ddown, weights, WRITTEN, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates,
-                        .up = up, .down = down, .dup = dup, .ddown = ddown, .units = units };
+    struct states s = { .layer = l,
+                        .e = e,
+                        .gates = gates,
+                        .dy = dy,
+                        .de = de,
+                        .dgates = dgates,
+                        .up = up,
+                        .down = down,
+                        .dup = dup,
+                        .ddown = ddown,
+                        .units = units };
     /* Two passes: items of the first are tokens with their states, items of the second are units
      * with their weights. */
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));

@@ -70,13 +70,21 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
           beta);
     CHECK(l->error, length > 0 && isfinite(length), LOCI_BAD_ARG,
           "temperature: length %g must be a finite number above 0", length);
-    CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG,
-          "temperature: from %d must be 0 or 1", from);
+    CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG, "temperature: from %d must be 0 or 1",
+          from);
     /* Negative positions would take the logarithm of 0 or less. */
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
-    struct scaled_rows a = { .layer = l, .beta = beta, .length = length, .from = from,
-                      .per_batch = per_batch, .pos = pos, .x = x, .y = y };
+    struct scaled_rows a = {
+        .layer = l,
+        .beta = beta,
+        .length = length,
+        .from = from,
+        .per_batch = per_batch,
+        .pos = pos,
+        .x = x,
+        .y = y,
+    };
     return loci_layer_run(l, temperature_head, &a);
 }

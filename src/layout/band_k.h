@@ -10,8 +10,11 @@
 #include "layout/band_q.h"
 
 /* at: byte offset in the table of the encoding */
-struct key_vectors { int lo, hi; size_t at; };
-enum { KEY_MARGIN = 80 };                /* distances of 16 keys to 64 rows, one product */
+struct key_vectors {
+    int lo, hi;
+    size_t at;
+};
+enum { KEY_MARGIN = 80 }; /* distances of 16 keys to 64 rows, one product */
 
 static inline size_t key_columns(const struct key_vectors *v)
 {

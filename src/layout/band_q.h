@@ -11,7 +11,10 @@
 
 #include "contract/encoding.h"
 
-struct vectors { int lo, hi, rows, tables; bool values; };
+struct vectors {
+    int lo, hi, rows, tables;
+    bool values;
+};
 
 static inline size_t vectors_padded(int n) { return ((size_t)n + 15) / 16 * 16; }
 /* Products read tables along columns.  An odd number of cache lines per row spreads a column over

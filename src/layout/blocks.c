@@ -28,8 +28,8 @@ static void fill_panels(const struct prep *p, const struct blocks *b, int g)
                         from = to + (ptrdiff_t)channels * width;
         for (ptrdiff_t i = 0; i < blocks_panel(b); i++) store_real(reals, p->f64, to + i, 0);
         for (int i = 0; i < per && panel * per + i < b->count; i++) {
-            const double *u = blocks_basis(b, p->table)
-                            + (ptrdiff_t)(g * b->count + panel * per + i) * n * n;
+            const double *u =
+                blocks_basis(b, p->table) + (ptrdiff_t)(g * b->count + panel * per + i) * n * n;
             for (int r = 0; r < n; r++)
                 for (int c = 0; c < n; c++) {
                     const ptrdiff_t channel = i * n + r, lane = i * 2 * blocks_half(b) + c;
@@ -73,11 +73,10 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
         for (int j = 0; j < b.count; j++, lambda += half, rest += half, basis += (ptrdiff_t)n * n) {
             for (int r = 0; r < n; r++) {
                 s[r * n + r] = 0;
-                for (int c = r + 1; c < n; c++)
-                    {
-                        s[r * n + c] = generator(p, g, j, r, c);
-                        s[c * n + r] = -s[r * n + c];
-                    }
+                for (int c = r + 1; c < n; c++) {
+                    s[r * n + c] = generator(p, g, j, r, c);
+                    s[c * n + r] = -s[r * n + c];
+                }
             }
             /* In an odd block the pair of the last channel is fixed. */
             lambda[half - 1] = rest[half - 1] = 0;
@@ -88,7 +87,10 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
         fill_panels(p, &b, g);
     }
     const struct pairs pairs = {
-        .count = blocks_pairs(&b), .interleaved = true, .axes = b.axes, .groups = b.groups,
+        .count = blocks_pairs(&b),
+        .interleaved = true,
+        .axes = b.axes,
+        .groups = b.groups,
         .factor = 1,
     };
     loci_pairs_prepare(p, pairs, frequency);
@@ -130,7 +132,7 @@ void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *t
     const struct blocks b = blocks_of(p);
     const int n = b.block, half = blocks_half(&b), heads = b.groups > 1 ? 1 : p->cfg->kv_heads;
     const double *u = blocks_basis(&b, p->table) + (ptrdiff_t)(g * b.count + j) * n * n;
-    double rotated[MAX_BLOCK] = { 0 };        /* the row of U K */
+    double rotated[MAX_BLOCK] = { 0 }; /* the row of U K */
     for (int h = g; h < g + heads; h++)
         for (int k = 0; k < half; k++)
             for (int l = 0; l < half; l++) {
@@ -151,8 +153,8 @@ double loci_blocks_weight_gradient(const struct prep *p, int axis, int j)
     const struct blocks b = blocks_of(p);
     double sum = 0;
     for (int h = 0; h < p->cfg->kv_heads; h++) {
-        const double *lambda = blocks_lambda(&b, p->table)
-                             + ((b.groups > 1 ? h : 0) * b.count + j) * blocks_half(&b);
+        const double *lambda =
+            blocks_lambda(&b, p->table) + ((b.groups > 1 ? h : 0) * b.count + j) * blocks_half(&b);
         for (int k = 0; k < blocks_half(&b); k++)
             sum += lambda[k] * part_of(p, &b, h, j)[axis * blocks_half(&b) + k];
     }

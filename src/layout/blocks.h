@@ -26,7 +26,9 @@ enum { PANEL = 16, MAX_BLOCK = 256 };
 
 /* Set by the encoding.  groups: 1, or the kv heads.  axes: coordinates.  block and count: size and
  * number of blocks. */
-struct blocks { int block, count, axes, groups; };
+struct blocks {
+    int block, count, axes, groups;
+};
 
 /* blocks_half(): pairs of a block.  blocks_lanes(): whole lanes.  blocks_per_panel(): blocks that
  * share a panel, as many as fit, at least one.  blocks_panels(): panels of a head. */
@@ -80,7 +82,7 @@ static inline const double *blocks_basis(const struct blocks *b, const void *tab
 static inline size_t blocks_at(const struct blocks *b)
 {
     const size_t doubles = (size_t)(b->axes * b->count + 2 * b->groups * b->count * blocks_half(b))
-                           + (size_t)(b->groups * b->count + 2) * (size_t)(b->block * b->block);
+                         + (size_t)(b->groups * b->count + 2) * (size_t)(b->block * b->block);
     return loci_pairs_size(blocks_pairs(b), b->axes, b->groups) + (doubles + 7) / 8 * 64;
 }
 static inline ptrdiff_t blocks_panel(const struct blocks *b)

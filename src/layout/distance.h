@@ -16,7 +16,7 @@
  * classes: int32_t [count]; slope: [slopes][H][count]. */
 struct distances {
     int64_t lo, hi;
-    uint64_t largest, row, classes, slope;         /* byte offsets from here; classes 0: none */
+    uint64_t largest, row, classes, slope; /* byte offsets from here; classes 0: none */
     /* Total. Another table of the same encoding may follow. */
     uint64_t bytes;
     /* Slope i is the derivative by learned number first + i of a head. */
@@ -88,13 +88,13 @@ static inline struct distances *distances_open(const struct prep *p, void *at,
 }
 /* Sets the number of a distance.  A NaN makes `largest` NaN for good, and then no tile is
  * skipped. */
-static inline void distances_put(const struct prep *p, const struct distances *t, int h,
-                                 int64_t d, double x)
+static inline void distances_put(const struct prep *p, const struct distances *t, int h, int64_t d,
+                                 double x)
 {
     void *largest = distances_at(t, t->largest);
     const double before = load_real(largest, p->f64, h);
-    store_real(distances_numbers(t, h, p->f64 ? sizeof(double) : sizeof(float)), p->f64,
-               d - t->lo, x);
+    store_real(distances_numbers(t, h, p->f64 ? sizeof(double) : sizeof(float)), p->f64, d - t->lo,
+               x);
     if (!(x <= before) && before == before) store_real(largest, p->f64, h, x);
 }
 static inline void distances_put_slope(const struct prep *p, const struct distances *t, int i,

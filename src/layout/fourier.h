@@ -16,11 +16,15 @@
 
 /* Set by the encoding.  waves and sums: as above.  groups: 1, or the kv heads.  learned: a gradient
  * is wanted.  rest: the sin of pairs that are no sum. */
-struct fourier { int waves, sums, groups; bool learned; double rest; };
+struct fourier {
+    int waves, sums, groups;
+    bool learned;
+    double rest;
+};
 
 static inline int fourier_lanes(int n) { return (n + 15) / 16 * 16; }
-static inline const double *fourier_factors(const struct fourier *f, const void *table,
-                                            int group, int which)
+static inline const double *fourier_factors(const struct fourier *f, const void *table, int group,
+                                            int which)
 {
     return (const double *)((const char *)table + loci_pairs_size(f->waves, 1, 1))
          + (2 * group + which) * f->sums;

@@ -11,8 +11,8 @@
 
 #include "contract/call.h"
 
-enum { GATE_STOP };                      /* the option */
-enum { GATE_LOG_F };                     /* the tensor */
+enum { GATE_STOP };  /* the option */
+enum { GATE_LOG_F }; /* the tensor */
 
 /* A gate of at most -SHUT is shut, like -inf: e^-10000 is 0 in any float.  Sums of the gates in
  * between are at most SHUT times the number of keys, so a double still resolves small ones.  Values
@@ -30,11 +30,11 @@ static inline double gate_value(double log_f)
 }
 
 struct gate_sums {
-    double *sum;                         /* [H][ktiles] */
-    int64_t *marks;                      /* [H][ktiles] */
-    void *later;                         /* [B][H][Lk] reals */
-    void *top;                           /* [H][ktiles] reals: the largest of `later` in the tile */
-    bool stops;                          /* rows may end early; then also the following: */
+    double *sum;    /* [H][ktiles] */
+    int64_t *marks; /* [H][ktiles] */
+    void *later;    /* [B][H][Lk] reals */
+    void *top;      /* [H][ktiles] reals: the largest of `later` in the tile */
+    bool stops;     /* rows may end early; then also the following: */
     /* [H][ktiles]: the largest excess of D of a key up to this tile's end over D of the tile's last
      * key, plus the log of the number of these keys. */
     double *rise;
@@ -43,7 +43,10 @@ struct gate_sums {
 };
 
 /* The state that the sums of a head continue from if its first keys are not present: [B][H]. */
-struct gate_state { double sum; int64_t marks; };
+struct gate_state {
+    double sum;
+    int64_t marks;
+};
 /* gate_keys(): how many keys of each head there is capacity for.  gate_at(): where log_f of a head,
  * and arrays by key that follow from it, have the first present key. */
 static inline ptrdiff_t gate_keys(const struct call *c) { return input_capacity(c); }
@@ -95,7 +98,7 @@ static inline void gate_end_keys(const double *total, double *dlog_f, ptrdiff_t 
 {
     for (ptrdiff_t l = 0; l < n; l++) {
         dlog_f[l] = sums ? *older : total[l];
-        *older -= total[l];              /* minus the sum of dC over the keys before the next */
+        *older -= total[l]; /* minus the sum of dC over the keys before the next */
     }
 }
 

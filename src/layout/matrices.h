@@ -9,8 +9,8 @@
 #include "contract/call.h"
 
 struct matrices {
-    int block, count, groups;            /* groups: 1, or the kv heads */
-    int64_t slots;                       /* distinct coordinates */
+    int block, count, groups; /* groups: 1, or the kv heads */
+    int64_t slots;            /* distinct coordinates */
     /* Of queries and of keys, [distinct batch entries][length]. */
     int64_t *slot[2];
     /* Lists of the rows of a slot: indices into slot[0], then into slot[1].  -1 ends a list. */
@@ -20,7 +20,7 @@ struct matrices {
     void *into, *back;
     /* The rotated rows and their gradient, reals [B][heads][length][D].  Queries, keys. */
     void *x[2], *g[2];
-    double *work;                        /* `each` doubles per thread */
+    double *work; /* `each` doubles per thread */
     size_t each;
 };
 

@@ -11,24 +11,27 @@
 
 #include "contract/encoding.h"
 
-enum { MIX_HIDDEN, MIX_ADD_BIAS, MIX_LEAK };                         /* options */
-enum { MIX_DW2, MIX_DW1_ADD, MIX_DW1, MIX_DB1, MIX_DB2 };            /* rows of a part */
+enum { MIX_HIDDEN, MIX_ADD_BIAS, MIX_LEAK };              /* options */
+enum { MIX_DW2, MIX_DW1_ADD, MIX_DW1, MIX_DB1, MIX_DB2 }; /* rows of a part */
 
-enum { MIX_LINE = 16 };                  /* whole vectors of every instruction set */
+enum { MIX_LINE = 16 }; /* whole vectors of every instruction set */
 static inline int mix_padded(int n) { return (n + MIX_LINE - 1) / MIX_LINE * MIX_LINE; }
 
 struct mix {
     /* Heads; inputs: H, or 2 H if other encodings have ADD terms. */
     int H, in;
-    int G, Gp;                           /* units; padded by zeros, for units that stay 0 */
-    double leak, add;                    /* slope of units below 0; factor of the ADD terms */
+    int G, Gp;        /* units; padded by zeros, for units that stay 0 */
+    double leak, add; /* slope of units below 0; factor of the ADD terms */
 };
 static inline struct mix mix_of(const struct config *c)
 {
     const int units = (int)c->opt[MIX_HIDDEN];
-    return (struct mix){ .H = c->heads, .in = c->adds ? 2 * c->heads : c->heads,
-                         .G = units, .Gp = mix_padded(units),
-                         .leak = c->opt[MIX_LEAK], .add = c->opt[MIX_ADD_BIAS] };
+    return (struct mix){ .H = c->heads,
+                         .in = c->adds ? 2 * c->heads : c->heads,
+                         .G = units,
+                         .Gp = mix_padded(units),
+                         .leak = c->opt[MIX_LEAK],
+                         .add = c->opt[MIX_ADD_BIAS] };
 }
 
 /* Offsets in the table: b1 at 0, b2, row x of W1, row h of W2.  mix_reals() is the total. */

@@ -73,8 +73,8 @@ void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_fr
             struct dd power = { 1, 0 };
             for (int n = 0; n < PAIR_STEPS; n++) {
                 rows[(digit * PAIR_STEPS + n) * W + t] = power.hi;
-                power = power.hi * 0x1p900 < 1 / base.hi ? (struct dd){ 0, 0 }
-                                                         : dd_mul(power, base);
+                power =
+                    power.hi * 0x1p900 < 1 / base.hi ? (struct dd){ 0, 0 } : dd_mul(power, base);
             }
             base = power;
         }

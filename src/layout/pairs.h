@@ -23,13 +23,13 @@ enum { PAIR_STEPS = 64, PAIR_LANES = 8, MAX_PAIRS = 512, FADE_DIGITS = 7 };
 
 /* Without padding, so that tables of the same numbers have the same bytes. */
 struct pairs {
-    int count, offset;                   /* pairs, and the first rotated channel */
+    int count, offset; /* pairs, and the first rotated channel */
     /* Pair t is (2t, 2t + 1), else (t, t + count), counted from offset. */
     int interleaved;
-    int axes, groups;                    /* groups: 1, or the kv heads */
+    int axes, groups; /* groups: 1, or the kv heads */
     /* count in whole lanes; the additional pairs have frequency 0 */
     int width;
-    double factor;                       /* m */
+    double factor; /* m */
     /* Angles as code in float computes them: see terms/angles.h.  Frequencies are floats then. */
     int angles_f32;
     /* Of a rotation that fades.  span: key tiles that share a reference.  least: the power of z

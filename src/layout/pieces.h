@@ -13,7 +13,7 @@
 
 #include "contract/plan.h"
 
-enum { PIECES_LAYERS, PIECES_HIDDEN, PIECES_THRESHOLD };         /* options of the encoding */
+enum { PIECES_LAYERS, PIECES_HIDDEN, PIECES_THRESHOLD }; /* options of the encoding */
 
 /* The most pieces that one or two hidden layers of n units can have.  Each unit of the second layer
  * adds one end to each piece of the first.  x = 0 may be a piece of its own. */
@@ -34,8 +34,8 @@ struct pieces {
     int64_t lo, hi;
     /* psi(d) = log(|c| d + 1).  N_i is psi of max(|far|, pos_i). */
     double c, far;
-    uint64_t lines, psi, bytes;          /* byte offsets from here */
-    int32_t count, capacity;             /* pieces, and the most that there can be */
+    uint64_t lines, psi, bytes; /* byte offsets from here */
+    int32_t count, capacity;    /* pieces, and the most that there can be */
 };
 _Static_assert(sizeof(struct pieces) == 64, "what follows must start on 64 bytes");
 
@@ -46,7 +46,8 @@ static inline uint64_t pieces_row(const struct pieces *t, size_t each)
 }
 static inline struct pieces pieces_layout(const struct config *c, int64_t range, size_t each)
 {
-    struct pieces t = { .lo = (c->full ? -range : 0) - MARGIN, .hi = range + MARGIN,
+    struct pieces t = { .lo = (c->full ? -range : 0) - MARGIN,
+                        .hi = range + MARGIN,
                         .capacity = pieces_capacity(c) };
     t.lines = sizeof t + pieces_row(&t, each);
     t.psi = t.lines + 2 * (uint64_t)c->heads * pieces_row(&t, each);

@@ -11,11 +11,13 @@
 
 #include "contract/encoding.h"
 
-struct waves { int numbers; };           /* set by the encoding: numbers of a wave */
+struct waves {
+    int numbers;
+}; /* set by the encoding: numbers of a wave */
 struct roll {
-    int64_t lo, hi;                      /* distances beyond have the vectors of the ends */
-    ptrdiff_t width, waves_width;        /* padded D and Dm */
-    size_t heads, waves;                 /* byte offsets from the start of the table */
+    int64_t lo, hi;               /* distances beyond have the vectors of the ends */
+    ptrdiff_t width, waves_width; /* padded D and Dm */
+    size_t heads, waves;          /* byte offsets from the start of the table */
 };
 enum { ROLL_HEADER = 64 };
 _Static_assert(sizeof(struct roll) <= ROLL_HEADER, "what comes next starts on 64 bytes");

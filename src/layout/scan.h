@@ -9,16 +9,16 @@
 
 #include "contract/call.h"
 
-enum { SCAN_NPOS, SCAN_GATE_SCALE, SCAN_POS_SCALE, SCAN_GATES };     /* options */
-enum { SCAN_E, SCAN_GATE_K };                                        /* tensors */
+enum { SCAN_NPOS, SCAN_GATE_SCALE, SCAN_POS_SCALE, SCAN_GATES }; /* options */
+enum { SCAN_E, SCAN_GATE_K };                                    /* tensors */
 enum gates { GATES_K, GATES_V, GATES_GIVEN };
 
 struct scan {
     int npos, width;
     bool per_head;
     enum gates gates;
-    double gate, pos;                    /* scales of gates and positions, divided by that of q.k */
-    ptrdiff_t part;                      /* numbers in one part */
+    double gate, pos; /* scales of gates and positions, divided by that of q.k */
+    ptrdiff_t part;   /* numbers in one part */
 };
 
 /* What scan and cope read from a call.  Scores are computed as scale q.k, so the scales of gates
@@ -28,10 +28,12 @@ static inline struct scan scan_of(const struct call *c, int enc)
     const struct loci_plan *p = c->plan;
     const double *o = p->enc[enc].opt;
     struct scan a = {
-        .npos = (int)o[SCAN_NPOS], .width = (p->dim + 15) / 16 * 16,
+        .npos = (int)o[SCAN_NPOS],
+        .width = (p->dim + 15) / 16 * 16,
         .gates = (enum gates)o[SCAN_GATES],
         .per_head = p->tensors.list[p->first_tensor[enc] + SCAN_E].rank == 3,
-        .gate = o[SCAN_GATE_SCALE] / p->scale, .pos = o[SCAN_POS_SCALE] / p->scale,
+        .gate = o[SCAN_GATE_SCALE] / p->scale,
+        .pos = o[SCAN_POS_SCALE] / p->scale,
     };
     a.part = (ptrdiff_t)a.npos * a.width;
     return a;

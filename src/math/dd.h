@@ -6,7 +6,9 @@
 
 #include "math/trig.h"
 
-struct dd { double hi, lo; };
+struct dd {
+    double hi, lo;
+};
 
 /* Makes the sum of any two doubles such a number, exactly. */
 static inline struct dd dd_norm(double a, double b)

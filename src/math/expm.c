@@ -137,8 +137,8 @@ size_t loci_exponential_work(int n)
 
 /* to = x y.  Each is a matrix and, if `dual`, its derivative after it.  The derivative of a product
  * is x dy + dx y. */
-static void multiply(int n, bool dual, add_product *add, const double *x,
-                     const double *y, double *to)
+static void multiply(int n, bool dual, add_product *add, const double *x, const double *y,
+                     double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));

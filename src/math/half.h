@@ -68,10 +68,14 @@ static inline size_t stored_size(loci_dtype dtype)
 static inline double load_stored(const void *p, loci_dtype dtype, ptrdiff_t i)
 {
     switch (dtype) {
-    case LOCI_F64: return ((const double *)p)[i];
-    case LOCI_F32: return (double)((const float *)p)[i];
-    case LOCI_BF16: return (double)from_bf16(((const uint16_t *)p)[i]);
-    default: return (double)from_f16(((const uint16_t *)p)[i]);
+    case LOCI_F64:
+        return ((const double *)p)[i];
+    case LOCI_F32:
+        return (double)((const float *)p)[i];
+    case LOCI_BF16:
+        return (double)from_bf16(((const uint16_t *)p)[i]);
+    default:
+        return (double)from_f16(((const uint16_t *)p)[i]);
     }
 }
 /* Numbers of 16 bits are rounded from x as a float, like in the engine.  Rounding once from the
@@ -79,10 +83,17 @@ static inline double load_stored(const void *p, loci_dtype dtype, ptrdiff_t i)
 static inline void store_stored(void *p, loci_dtype dtype, ptrdiff_t i, double x)
 {
     switch (dtype) {
-    case LOCI_F64: ((double *)p)[i] = x; break;
-    case LOCI_F32: ((float *)p)[i] = (float)x; break;
-    case LOCI_BF16: ((uint16_t *)p)[i] = to_bf16((float)x); break;
-    default: ((uint16_t *)p)[i] = to_f16((float)x);
+    case LOCI_F64:
+        ((double *)p)[i] = x;
+        break;
+    case LOCI_F32:
+        ((float *)p)[i] = (float)x;
+        break;
+    case LOCI_BF16:
+        ((uint16_t *)p)[i] = to_bf16((float)x);
+        break;
+    default:
+        ((uint16_t *)p)[i] = to_f16((float)x);
     }
 }
 

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-uint64_t loci_scramble(uint64_t x);                  /* for the seed of a stream */
-double loci_uniform(uint64_t stream, uint64_t i);      /* in (0, 1) */
-double loci_normal(uint64_t stream, uint64_t i);       /* N(0, 1) */
+uint64_t loci_scramble(uint64_t x);               /* for the seed of a stream */
+double loci_uniform(uint64_t stream, uint64_t i); /* in (0, 1) */
+double loci_normal(uint64_t stream, uint64_t i);  /* N(0, 1) */
 
 #endif

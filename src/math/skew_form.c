@@ -19,7 +19,9 @@
  * infinities. */
 enum { MOST_ROUNDS = 60 };
 
-struct quaternion { double at[4]; };
+struct quaternion {
+    double at[4];
+};
 
 /* The product of quaternions 1, i, j, k. */
 static struct quaternion times(struct quaternion x, struct quaternion y)

@@ -114,8 +114,8 @@ static inline __attribute__((always_inline)) double trig_cos(double r, double t)
 /* Rotates by the quarters that trig_reduce() subtracted: cos and sin swap in odd quarters, cos < 0
  * in quarters 1 and 2, sin < 0 in 2 and 3.  It works on bits instead of branching, so that loops
  * vectorise.  NaN for angles beyond 2^50, where the reduction ends. */
-static inline __attribute__((always_inline)) void trig_quarter(double h, double turns,
-                                                               double *c, double *s)
+static inline __attribute__((always_inline)) void trig_quarter(double h, double turns, double *c,
+                                                               double *s)
 {
     uint64_t quarter, cos_bits, sin_bits;
     memcpy(&quarter, &turns, 8);

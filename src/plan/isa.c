@@ -6,7 +6,7 @@
 extern const struct engine loci_engine_scalar, loci_engine_f64;
 extern const struct engine loci_engine_avx2, loci_engine_avx512, loci_engine_neon;
 
-enum { MAX_ENGINES = 3 };                /* scalar, and at most two for one kind of processor */
+enum { MAX_ENGINES = 3 }; /* scalar, and at most two for one kind of processor */
 
 #if defined LOCI_HAVE_AVX2 || defined LOCI_HAVE_AVX512
 #include <cpuid.h>

@@ -20,9 +20,12 @@ enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
 /* ---- Words ----------------------------------------------------------------------------------- */
 
 /* A piece of the text.  It is not copied. */
-struct span { const char *at; int n; };
+struct span {
+    const char *at;
+    int n;
+};
 
-#define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at    /* for %.*s in a sentence */
+#define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at /* for %.*s in a sentence */
 
 static bool same(struct span a, struct span b)
 {
@@ -40,8 +43,10 @@ static struct span next_word(const char **words)
 }
 
 /* What other libraries call things that loci knows. */
-static const struct { const char *word, *ours; } elsewhere[] = {
-    { "rotary", "rope" }, { "roformer", "rope" }, { "theta", "rope" },
+static const struct {
+    const char *word, *ours;
+} elsewhere[] = {
+    { "rotary", "rope" }, { "roformer", "rope" },   { "theta", "rope" },
     { "theta", "base" },  { "rope_theta", "base" },
 };
 
@@ -139,9 +144,9 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a double", c->pe->name,
           o->name, text);
     CHECK(e, PLANTED_BUG(2, *x >= o->min && *x <= o->max) && (!whole || *x == floor(*x)),
-          LOCI_BAD_ARG,
-          "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
-          whole ? "whole " : "", loci_number_text(o->min, low), loci_number_text(o->max, high));
+          LOCI_BAD_ARG, "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name,
+          SHOWN(v), whole ? "whole " : "", loci_number_text(o->min, low),
+          loci_number_text(o->max, high));
     return LOCI_OK;
 }
 
@@ -166,9 +171,8 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     const loci_option *o = &encoding_options(c->pe)[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
-    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG,
-          "%s: %s has %d numbers, but at most %d are allowed", c->pe->name,
-          o->name, n, MAX_LIST);
+    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, but at most %d are allowed",
+          c->pe->name, o->name, n, MAX_LIST);
     c->list[which] = malloc((size_t)n * sizeof(double));
     CHECK(e, c->list[which], LOCI_NO_MEMORY, "out of memory for the plan");
     c->count[which] = n;
@@ -297,7 +301,10 @@ const char *loci_number_text(double x, char text[NUMBER_TEXT])
 }
 
 /* n also counts bytes beyond the capacity.  This is how a text is measured. */
-struct writer { char *text; size_t n, capacity; };
+struct writer {
+    char *text;
+    size_t n, capacity;
+};
 
 static void write_text(struct writer *w, const char *s, int n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plan.c -- from a description to a plan.  Every rule about the description is checked here.  So a
  * call can fail only because of its own shapes and positions. */
-#define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
+#define _POSIX_C_SOURCE 200809L /* newlocale, uselocale */
 #include <assert.h>
 #include <locale.h>
 #include <stdio.h>
@@ -82,7 +82,9 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)d->dtype);
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
           "fast requires dtype BF16, not %s: it means dot products of bf16 numbers",
-          d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
+          d->dtype == LOCI_F32   ? "F32"
+          : d->dtype == LOCI_F64 ? "F64"
+                                 : "F16");
     /* The scale, its products with options up to 10^6, and the inverses of both must be finite
      * reals. */
     const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;
@@ -107,8 +109,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d",
           p->heads, MAX_HEADS);
     CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
-          "kv_heads %d must divide heads %d",
-          p->kv_heads, p->heads);
+          "kv_heads %d must divide heads %d", p->kv_heads, p->heads);
     CHECK(e, p->dim >= (embed ? 0 : 1) && p->dim <= MAX_DIM, LOCI_BAD_ARG,
           "dim %d must be from 1 to %d", p->dim, MAX_DIM);
     CHECK(e, p->value_dim >= (embed ? 0 : 1) && p->value_dim <= MAX_DIM, LOCI_BAD_ARG,
@@ -147,10 +148,10 @@ static loci_status check_linear(const loci_desc *d, loci_error *e)
 static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
-    if ((status = check_kind(d, e)) || (status = set_shape(p, d, e)) ||
-        (status = set_window(&p->window_left, d->window_left, "left", e)) ||
-        (status = set_window(&p->window_right, d->window_right, "right", e)) ||
-        (status = d->stage == LOCI_LINEAR_ATTENTION ? check_linear(d, e) : LOCI_OK))
+    if ((status = check_kind(d, e)) || (status = set_shape(p, d, e))
+        || (status = set_window(&p->window_left, d->window_left, "left", e))
+        || (status = set_window(&p->window_right, d->window_right, "right", e))
+        || (status = d->stage == LOCI_LINEAR_ATTENTION ? check_linear(d, e) : LOCI_OK))
         return status;
     p->stage = d->stage;
     p->dtype = d->dtype;
@@ -167,8 +168,8 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast
-           && loci_dots_bf16();
+    p->fast =
+        d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
@@ -190,7 +191,8 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static const char *stage_name(loci_stage stage)
 {
-    static const char *const names[] = { [LOCI_ATTENTION] = "attention", [LOCI_ROTATE] = "rotate",
+    static const char *const names[] = { [LOCI_ATTENTION] = "attention",
+                                         [LOCI_ROTATE] = "rotate",
                                          [LOCI_EMBED] = "embed",
                                          [LOCI_LINEAR_ATTENTION] = "linear_attention" };
     return names[stage];
@@ -281,9 +283,9 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     for (int i = 0; i < p->encs; i++) p->enc[i].adds = all - adds[i];
 
     loci_status status;
-    if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "rotate q and k", e)) ||
-        (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
-        (status = set_single(p, &p->weight, GROUP_WEIGHT, "compute weights from scores", e)))
+    if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "rotate q and k", e))
+        || (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e))
+        || (status = set_single(p, &p->weight, GROUP_WEIGHT, "compute weights from scores", e)))
         return status;
     /* Fading multiplies queries by what it divides keys by.  So q.k is right, but q and k alone are
      * not. */
@@ -343,12 +345,10 @@ static loci_status check_list(const loci_desc *d, loci_error *e)
     for (int i = 0; i < d->tensor_count; i++) {
         const loci_tensor *t = &d->tensors[i];
         CHECK(e, t->encoding && t->name, LOCI_BAD_ARG,
-              "tensors[%d] must have an encoding and a name",
-              i);
+              "tensors[%d] must have an encoding and a name", i);
         CHECK(e, t->rank >= 0 && t->rank <= COUNT(t->shape), LOCI_BAD_ARG,
-              "tensor '%.32s' of %.32s has rank %d, but at most %d is allowed",
-              t->name, t->encoding,
-              t->rank, COUNT(t->shape));
+              "tensor '%.32s' of %.32s has rank %d, but at most %d is allowed", t->name,
+              t->encoding, t->rank, COUNT(t->shape));
         CHECK(e, !find_tensor(d->tensors, i, t->encoding, t->name), LOCI_BAD_ARG,
               "tensor '%.32s' of %.32s is listed twice", t->name, t->encoding);
     }
@@ -416,15 +416,14 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
             return unknown_tensor(p, &d->tensors[i], e);
     for (int i = 0; i < t->n && d->tensors; i++) {
         const loci_tensor *want = &t->list[i];
-        const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding,
-                                              want->name);
+        const loci_tensor *have =
+            find_tensor(d->tensors, d->tensor_count, want->encoding, want->name);
         shape_text(want->rank, want->shape, want_text, sizeof want_text);
         CHECK(e, have || want->role == LOCI_INPUT, LOCI_BAD_ARG,
               "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
         if (!have) continue;
         CHECK(e, shape_fits(have, want), LOCI_BAD_ARG,
-              "%s: tensor '%s' has shape %s, but must have %s",
-              want->encoding, want->name,
+              "%s: tensor '%s' has shape %s, but must have %s", want->encoding, want->name,
               shape_text(have->rank, have->shape, have_text, sizeof have_text), want_text);
     }
     /* From here on the forms are known, and the caller's list may be freed. */
@@ -444,9 +443,9 @@ static loci_status set_text(loci_plan *p, loci_error *e)
     size_t n = loci_print(p, NULL, 0);
     int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s",
                         loci_number_text(p->scale, scale), p->engine->isa,
-                        p->dtype == LOCI_BF16
-                            ? " dtype=bf16"
-                            : p->dtype == LOCI_F16 ? " dtype=f16" : "",
+                        p->dtype == LOCI_BF16  ? " dtype=bf16"
+                        : p->dtype == LOCI_F16 ? " dtype=f16"
+                                               : "",
                         p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "out of memory for the plan");
@@ -472,8 +471,7 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
 loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized, loci_error *e)
 {
     loci_desc d;
-    CHECK(e, plan, LOCI_BAD_ARG,
-          "loci_plan_create: plan must not be NULL; it receives the plan");
+    CHECK(e, plan, LOCI_BAD_ARG, "loci_plan_create: plan must not be NULL; it receives the plan");
     *plan = NULL;
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc must not be NULL");
     TRY(COPY_STRUCT(loci_desc, &d, given, tensor_count, sized, e));
@@ -485,8 +483,8 @@ loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized,
     /* Zeroed, so that an incomplete plan can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
     if (p) p->sized = sized;
-    loci_status status = p ? make(p, &d, e)
-                           : loci_fail(e, LOCI_NO_MEMORY, "out of memory for the plan");
+    loci_status status =
+        p ? make(p, &d, e) : loci_fail(e, LOCI_NO_MEMORY, "out of memory for the plan");
     uselocale(before);
     freelocale(c);
     if (status) loci_plan_destroy(p);

@@ -29,12 +29,15 @@ static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptr
     if (t->fill[which]) return t->fill[which](&p->enc[enc], i);
     if (t->draw[which]) return t->draw[which](&p->enc[enc], stream, i);
     switch (t->init[which].kind) {
-    case INIT_CONSTANT: return a;
-    case INIT_NORMAL:   return a * loci_normal(stream, (uint64_t)i);
+    case INIT_CONSTANT:
+        return a;
+    case INIT_NORMAL:
+        return a * loci_normal(stream, (uint64_t)i);
     case INIT_UNIFORM:
         return b == 0 ? a * (2 * loci_uniform(stream, (uint64_t)i) - 1)
                       : a + (b - a) * loci_uniform(stream, (uint64_t)i);
-    default:            return 0;
+    default:
+        return 0;
     }
 }
 

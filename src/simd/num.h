@@ -23,19 +23,19 @@
 /* the name of the wide tiles, in files of either width */
 #define WIDE(name) PASTE(name, LOCI_ISA, 64)
 
-/* INLINE: for functions that are written once and compiled for each constant argument.  UNROLL:
- * before a loop of constant length whose body indexes an array of vectors; unrolled, the array
- * is registers.  Sanitizer builds disable both (LOCI_ROLLED), as their checks in all these
- * copies take minutes to compile. */
+/* INLINE: a function that is written once and compiled for each constant argument.  UNROLL_FOR: a
+ * for loop of constant length whose body indexes an array of vectors; unrolled, the array is
+ * registers.  Sanitizer builds disable both (LOCI_ROLLED), because their checks in all these copies
+ * take minutes to compile. */
 #if defined LOCI_ROLLED
 #define INLINE static inline
-#define UNROLL
+#define UNROLL_FOR for
 #else
 #define INLINE static inline __attribute__((always_inline))
 #if defined __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_FOR _Pragma("clang loop unroll(full)") for
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_FOR _Pragma("GCC unroll 16") for
 #endif
 #endif
 
@@ -184,7 +184,7 @@ INLINE double log_(double x)
 INLINE vf vf_most(vf x)
 {
 #if VL > 1
-    UNROLL for (int bit = 0; bit < VBITS; bit++) x = vf_max(x, vf_swap(bit, x));
+    UNROLL_FOR(int bit = 0; bit < VBITS; bit++) x = vf_max(x, vf_swap(bit, x));
 #endif
     return x;
 }
@@ -194,8 +194,8 @@ INLINE vf vf_most(vf x)
 INLINE void vf_transpose(vf *x)
 {
     /* The pairs of vectors whose numbers differ in this bit exchange half of their lanes. */
-    UNROLL for (int bit = 0; bit < VBITS; bit++) {
-        UNROLL for (int i = 0; i < VL; i++) {
+    UNROLL_FOR(int bit = 0; bit < VBITS; bit++) {
+        UNROLL_FOR(int i = 0; i < VL; i++) {
             /* its pair has been done */
             if (i >> bit & 1) continue;
             vf a = x[i], b = x[i + (1 << bit)];
@@ -226,7 +226,7 @@ INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *
         for (; c + VL <= cols; c += VL) {
             vf x[VL];
             vf_load_columns(from + r * fs + c, fs, x);
-            UNROLL for (int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
+            UNROLL_FOR(int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
         }
         for (; c < cols; c++)
             for (int i = 0; i < VL; i++) to[c * ts + r + i] = from[(r + i) * fs + c];

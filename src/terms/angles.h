@@ -23,7 +23,7 @@ enum { SLICE = 64 };
 struct slice {
     const struct pairs *p;
     int group, t0, n;
-    double anchor[MAX_AXES];             /* coordinates of anchor_cos and anchor_sin; NaN: none */
+    double anchor[MAX_AXES]; /* coordinates of anchor_cos and anchor_sin; NaN: none */
     _Alignas(64) double anchor_cos[MAX_AXES][SLICE];
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
@@ -36,16 +36,18 @@ static inline void direct(const struct slice *k, int axis, double x, double *res
     /* Three loops, as each of them has no branch and vectorises by itself. */
     double rest[SLICE], more[SLICE], turns[SLICE];
     for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
-    for (int t = 0; t < k->n; t++)
-        {
-            cos[t] = trig_cos(rest[t], more[t]);
-            sin[t] = trig_sin(rest[t], more[t]);
-        }
+    for (int t = 0; t < k->n; t++) {
+        cos[t] = trig_cos(rest[t], more[t]);
+        sin[t] = trig_sin(rest[t], more[t]);
+    }
     for (int t = 0; t < k->n; t++) trig_quarter(x * hi[t], turns[t], &cos[t], &sin[t]);
 }
 
 /* A coordinate as an anchor and, if it is whole, a step from there; otherwise step is -1. */
-struct split { double anchor; int step; };
+struct split {
+    double anchor;
+    int step;
+};
 INLINE struct split split_at(double x)
 {
     const double anchor = floor(x / PAIR_STEPS) * PAIR_STEPS, rest = x - anchor;
@@ -68,7 +70,7 @@ INLINE const double *step_of(const struct slice *k, int axis, int step)
 /* cos and sin of x w on one axis, on the first axis times m: the table's steps contain m, the
  * direct computation multiplies by it. */
 static inline void angles_on_axis(struct slice *k, int axis, double x, double *restrict cos,
-                            double *restrict sin)
+                                  double *restrict sin)
 {
     const struct split split = split_at(x);
     if (split.step < 0) {
@@ -112,7 +114,7 @@ static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos
 /* Angles as float code computes them: coordinate and frequency, their product, cos and sin, and
  * m are each rounded.  A pair reads one axis. */
 static inline void angles_in_float(const struct slice *k, const double *x, real *restrict to_cos,
-                             real *restrict to_sin)
+                                   real *restrict to_sin)
 {
     const real m = (real)k->p->factor;
     float phi[SLICE] = { 0 };
@@ -186,10 +188,15 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
     if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0
         && at->rows >= n)
         return;
-    *at = (struct angles){ .set = true, .query = query, .group = group, .rows = n,
-                           .b = b, .i0 = i0, .buffer = at->buffer };
+    *at = (struct angles){ .set = true,
+                           .query = query,
+                           .group = group,
+                           .rows = n,
+                           .b = b,
+                           .i0 = i0,
+                           .buffer = at->buffer };
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
-        struct slice k;                 /* no braces: they would clear the anchors too */
+        struct slice k; /* no braces: they would clear the anchors too */
         k.p = p;
         k.group = group;
         k.t0 = t0;
@@ -221,12 +228,12 @@ INLINE void rotate_pair(const real x, const real y, const real cos, const real s
 }
 /* n pairs (a[t], b[t]) or (x[2t], x[2t + 1]), in place; sign -1 rotates back. */
 INLINE void rotate_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
-                      real *restrict a, real *restrict b)
+                        real *restrict a, real *restrict b)
 {
     for (int t = 0; t < n; t++) rotate_pair(a[t], b[t], cos[t], sign * sin[t], &a[t], &b[t]);
 }
 INLINE void rotate_interleaved(const real *restrict cos, const real *restrict sin, const real sign,
-                             int n, real *restrict x)
+                               int n, real *restrict x)
 {
     for (int t = 0; t < n; t++)
         rotate_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);

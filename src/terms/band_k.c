@@ -13,7 +13,7 @@
 #include "engine/tile_gemm.h"
 #include "layout/band_k.h"
 
-enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances of a line */
+enum { BAND = 16, LINE = BAND + QT }; /* keys that share a product; distances of a line */
 _Static_assert((int)LINE <= (int)KEY_MARGIN,
                "a product reaches beyond the ends by less than a line");
 
@@ -35,7 +35,9 @@ static ptrdiff_t mem(const struct call *c, int x)
 {
     const struct key_vectors v = vectors_of(c, x);
     return REACH_ROWS
-         + (QT == 1 ? CHUNK : c->backward ? ((ptrdiff_t)key_columns(&v) + QT - 1) / QT : 0);
+         + (QT == 1       ? CHUNK
+            : c->backward ? ((ptrdiff_t)key_columns(&v) + QT - 1) / QT
+                          : 0);
 }
 static const struct key_reach *reach_of(const struct tile *t, int x)
 {
@@ -75,7 +77,7 @@ static const real *end_of(const struct tile *t, const struct key_reach *b, int k
 INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 {
     const real *from = t->k.at + k * t->k.row + d * t->k.step;
-    UNROLL for (int i = 0; i < VL; i++)
+    UNROLL_FOR(int i = 0; i < VL; i++)
         y[i] = vf_load(from + i * (t->k.step == 1 ? t->k.row : t->k.step));
     if (t->k.step == 1) vf_transpose(y);
 }
@@ -97,10 +99,10 @@ static void score_band(const struct tile *t, const struct key_reach *b, int k, i
         vf sum = vf_set1(0);
         for (int d = 0; d < whole; d += VL) {
             vf x[VL], y[VL];
-            UNROLL for (int j = 0; j < VL; j++) x[j] = vf_load(v - j * b->width + d);
+            UNROLL_FOR(int j = 0; j < VL; j++) x[j] = vf_load(v - j * b->width + d);
             vf_transpose(x);
             load_channels(t, k + i, d, y);
-            UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
+            UNROLL_FOR(int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
         }
         /* the channels that do not fill a vector, in the same chain */
         real number[VL];
@@ -231,18 +233,18 @@ static void sum_lines(const real *x, int n, real *sums)
 {
     for (int k = 0; k < n; k += VL) {
         vf y[VL];
-        UNROLL for (int i = 0; i < VL; i++) {
+        UNROLL_FOR(int i = 0; i < VL; i++) {
             const real *line = x + (ptrdiff_t)(k + i < n ? k + i : n - 1) * QT;
             vf half[QT / VL];
-            UNROLL for (int v = 0; v < QT / VL; v++) half[v] = vf_load(line + v * VL);
-            UNROLL for (int m = QT / VL / 2; m; m /= 2)
-                UNROLL for (int v = 0; v < m; v++) half[v] = vf_add(half[v], half[m + v]);
+            UNROLL_FOR(int v = 0; v < QT / VL; v++) half[v] = vf_load(line + v * VL);
+            UNROLL_FOR(int m = QT / VL / 2; m; m /= 2)
+                UNROLL_FOR(int v = 0; v < m; v++) half[v] = vf_add(half[v], half[m + v]);
             y[i] = half[0];
         }
 #if VL > 1
         vf_transpose(y);
-        UNROLL for (int m = VL / 2; m; m /= 2)
-            UNROLL for (int v = 0; v < m; v++) y[v] = vf_add(y[v], y[m + v]);
+        UNROLL_FOR(int m = VL / 2; m; m /= 2)
+            UNROLL_FOR(int v = 0; v < m; v++) y[v] = vf_add(y[v], y[m + v]);
 #endif
         vf_store(sums + k, y[0]);
     }
@@ -263,13 +265,13 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
     int i = 0;
     for (; i + WIDE <= n; i += WIDE) {
         vf sum[4];
-        UNROLL for (int v = 0; v < 4; v++) sum[v] = vf_load(y + i + v * VL);
+        UNROLL_FOR(int v = 0; v < 4; v++) sum[v] = vf_load(y + i + v * VL);
         for (int r = 0; r < rows; r++) {
             if (g[r] == 0) continue;
-            UNROLL for (int v = 0; v < 4; v++)
+            UNROLL_FOR(int v = 0; v < 4; v++)
                 sum[v] = vf_fma(vf_set1(g[r]), vf_load(x + r * stride + i + v * VL), sum[v]);
         }
-        UNROLL for (int v = 0; v < 4; v++) vf_store(y + i + v * VL, sum[v]);
+        UNROLL_FOR(int v = 0; v < 4; v++) vf_store(y + i + v * VL, sum[v]);
     }
     for (int r = 0; r < rows && i < n; r++)
         if (g[r] != 0) add_times(n - i, g[r], x + r * stride + i, y + i);

@@ -21,12 +21,12 @@
 /* State of the hooks of a query tile, at the start of their memory. */
 struct query_reach {
     struct vectors of;
-    int lo, hi;                          /* distances of visible pairs are clipped to these */
-    int from, to;                        /* of these, those of this query tile; none: to < from */
-    int m, lines;                        /* lines m .. m + lines - 1 are all that the tile needs */
-    int first, rows;                     /* rows of the table, likewise */
-    const int32_t *index;                /* row of each distance from `from` on */
-    const real *k, *v;                   /* the table: K^T [D][columns], V [rows][width] */
+    int lo, hi;           /* distances of visible pairs are clipped to these */
+    int from, to;         /* of these, those of this query tile; none: to < from */
+    int m, lines;         /* lines m .. m + lines - 1 are all that the tile needs */
+    int first, rows;      /* rows of the table, likewise */
+    const int32_t *index; /* row of each distance from `from` on */
+    const real *k, *v;    /* the table: K^T [D][columns], V [rows][width] */
     /* lines of q.K; scratch for the same number; lines of dO.V (backward) */
     real *scores, *spare, *values;
 };
@@ -38,7 +38,9 @@ static struct vectors vectors_of(const struct call *c, int x)
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
 /* The table's range, cut to distances that the mask allows. */
-struct ends { int lo, hi; };
+struct ends {
+    int lo, hi;
+};
 static struct ends ends_of(const struct call *c, const struct vectors *v)
 {
     const struct band w = band(c->plan);

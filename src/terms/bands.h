@@ -45,10 +45,12 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
 /* Gets one vector after the other and returns one whose lane n is that of the vector n steps
  * before; i counts steps.  Bit by bit: lanes whose number has this bit wait 1 << bit steps more,
  * in a ring of that many vectors. */
-struct cascade { vf held[VL]; };
+struct cascade {
+    vf held[VL];
+};
 INLINE vf push(struct cascade *c, const int i, vf x)
 {
-    UNROLL for (int bit = 0; bit < VBITS; bit++) {
+    UNROLL_FOR(int bit = 0; bit < VBITS; bit++) {
 #if VL > 1
         /* rings of 1, 2, 4 ... vectors one after the other; i is a constant
          * where this is unrolled */
@@ -69,9 +71,9 @@ INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int v = 0; v < QT; v += VL) {
         struct cascade c;
-        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
         for (int top = n + VL - 2; top >= 0; top -= VL) {
-            UNROLL for (int i = 0; i < VL; i++) {
+            UNROLL_FOR(int i = 0; i < VL; i++) {
                 const int line = top - i;
                 const vf y = push(&c, i, vf_load(row_at(x, m + line + v) + v));
                 if (line >= 0 && line < n) vf_store(lines + (ptrdiff_t)line * QT + v, y);
@@ -89,12 +91,16 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
     for (int v = 0; v < QT; v += VL) {
         const vf b = base ? vf_load(base + v) : vf_set1(0);
         struct cascade c;
-        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
         for (int low = first - (VL - 1); low <= last; low += VL) {
-            UNROLL for (int i = 0; i < VL; i++) {
+            UNROLL_FOR(int i = 0; i < VL; i++) {
                 const int d = low + i, line = d - v - m;
-                const real *from =
-                    lines + (ptrdiff_t)(line < 0 ? 0 : line < n ? line : n - 1) * QT + v;
+                const real *from = lines
+                                 + (ptrdiff_t)(line < 0   ? 0
+                                               : line < n ? line
+                                                          : n - 1)
+                                       * QT
+                                 + v;
                 vf y = push(&c, i, vf_load(from));
                 if (d < first || d > last) continue;
                 if (base) y = vf_exp(vf_sub(y, b));
@@ -111,9 +117,9 @@ INLINE void spread_tile(const real *const *blocks, int n, real *s)
 {
     for (int v = 0; v < QT; v += VL) {
         struct cascade c;
-        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
         for (int top = KT + VL - 2; top >= 0; top -= VL) {
-            UNROLL for (int i = 0; i < VL; i++) {
+            UNROLL_FOR(int i = 0; i < VL; i++) {
                 const int line = top - i, d = line + v < 0 ? 0 : line + v, k = KT - 1 - line;
                 const vf y = push(&c, i, vf_load(blocks[d / KT] + (ptrdiff_t)(d % KT) * QT + v));
                 real *to = s + (ptrdiff_t)k * QT + v;
@@ -127,9 +133,9 @@ INLINE void gather_tile(const real *s, int n, real *const *blocks)
 {
     for (int v = 0; v < QT; v += VL) {
         struct cascade c;
-        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
         for (int low = 0; low < KT + VL - 1; low += VL) {
-            UNROLL for (int i = 0; i < VL; i++) {
+            UNROLL_FOR(int i = 0; i < VL; i++) {
                 const int d = low + i + v, k = KT - 1 - (low + i);
                 const vf y =
                     push(&c, i, k >= 0 && k < n ? vf_load(s + (ptrdiff_t)k * QT + v) : vf_set1(0));

@@ -36,7 +36,7 @@ static const real *panel_of(const struct blocks *b, const struct pairs *p, int g
     const real *reals = (const real *)((const char *)p + blocks_at(b));
     return reals + (ptrdiff_t)(group * blocks_panels(b) + panel) * blocks_panel(b);
 }
-static int channels_of(const struct blocks *b, int panel)        /* the last panel may have fewer */
+static int channels_of(const struct blocks *b, int panel) /* the last panel may have fewer */
 {
     const int all = b->count * b->block, each = blocks_channels(b);
     return all - panel * each < each ? all - panel * each : each;
@@ -65,7 +65,7 @@ static void leave(const struct blocks *b, const struct pairs *p, int group, int 
 }
 
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
-                 bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+                   bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
@@ -76,7 +76,7 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t bat
     /* in the basis each two neighbours are a pair of the block's generator */
     for (int r = 0; r < n; r++)
         rotate_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, 1, p->count,
-                         y + r * basis_stride(&b));
+                           y + r * basis_stride(&b));
     leave(&b, p, group, n, y, in_basis(&b, at, 2), rows, stride);
 }
 
@@ -94,8 +94,8 @@ INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G
 {
     const double z = theta * theta;
     const double f = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))));
-    const double g = theta / 2
-                   * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132)))));
+    const double g =
+        theta / 2 * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132)))));
     const bool small = z < 0.25;
     *F = small ? f : sin / theta;
     *G = small ? g : (1 - cos) / theta;
@@ -182,8 +182,8 @@ static void gather(const struct rotated *a, const struct blocks *b, int group, i
 }
 
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
-                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                     real *part)
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
@@ -193,7 +193,7 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     enter(&b, p, group, n, d, stride, g);
     /* rows are the output of rotate(), so both sides of dL = <K, dX> are read in the same basis */
     if (part) {
-        struct rotated a;                 /* no braces: they would clear all coordinates */
+        struct rotated a; /* no braces: they would clear all coordinates */
         a.p = p;
         a.at = at;
         a.y = y;
@@ -206,7 +206,7 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
     }
     for (int r = 0; r < n; r++)
         rotate_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, -1, p->count,
-                         g + r * basis_stride(&b));
+                           g + r * basis_stride(&b));
     leave(&b, p, group, n, g, in_basis(&b, at, 2), d, stride);
 }
 

@@ -28,10 +28,10 @@ INLINE void diagonals(int keys, real *x, real *sums)
     memset(x + keys * QT, 0, sizeof(real) * (size_t)((KT - keys) * QT));
     for (int j = 0; j < BUFFERS; j++) {
         for (int i = 0; i < BLOCK; i++) buffer[j][i] = buffer[j][ROOM - BLOCK + i] = 0;
-        UNROLL for (int q = 0; q < BLOCKS; q++)
+        UNROLL_FOR(int q = 0; q < BLOCKS; q++)
             for (int v = 0; v < BLOCK; v += VL) {
                 vf sum = vf_set1(0);
-                UNROLL for (int m = 0; m < DEEP; m++) {
+                UNROLL_FOR(int m = 0; m < DEEP; m++) {
                     const int block = q + m - (DEEP - 1);
                     if (block >= 0 && block < WIDE)
                         sum = vf_add(sum, vf_load(x + (j + m * BUFFERS) * QT + block * BLOCK + v));
@@ -42,7 +42,7 @@ INLINE void diagonals(int keys, real *x, real *sums)
     /* The 16 remaining offsets, each read once. */
     for (int n = 0; n < DIAGONALS; n += VL) {
         vf sum = vf_set1(0);
-        UNROLL for (int j = 0; j < BUFFERS; j++)
+        UNROLL_FOR(int j = 0; j < BUFFERS; j++)
             sum = vf_add(sum, vf_load(&buffer[j][BLOCK - (BUFFERS - 1) + n + j]));
         vf_store(sums + n, sum);
     }
@@ -64,11 +64,11 @@ INLINE real tile_sum(int keys, const real *x)
     real row[QT];
     for (int r = 0; r < QT; r += V * VL) {
         vf sum[V];
-        UNROLL for (int i = 0; i < V; i++) sum[i] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < V; i++) sum[i] = vf_set1(0);
         for (int k = 0; k < keys; k++)
-            UNROLL for (int i = 0; i < V; i++)
+            UNROLL_FOR(int i = 0; i < V; i++)
                 sum[i] = vf_add(sum[i], vf_load(x + k * QT + r + i * VL));
-        UNROLL for (int i = 0; i < V; i++) vf_store(row + r + i * VL, sum[i]);
+        UNROLL_FOR(int i = 0; i < V; i++) vf_store(row + r + i * VL, sum[i]);
     }
     return fold_halves(row, QT);
 }

@@ -60,8 +60,8 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     if (!t->run) {
         for (int k = 0; k < keys; k++)
             for (int r = 0; r < t->rows; r++)
-                s[k * QT + r] = with_bias(mul, s[k * QT + r],
-                                          row[clamp(b, distance(t, k, r)) - b->lo]);
+                s[k * QT + r] =
+                    with_bias(mul, s[k * QT + r], row[clamp(b, distance(t, k, r)) - b->lo]);
     } else if (beyond(b, t, &end)) {
         const real same = row[end - b->lo];
         for (int n = 0; n < keys * QT; n++) s[n] = with_bias(mul, s[n], same);
@@ -147,7 +147,7 @@ static void give_diagonals(const struct distances *b, const struct tile *t, real
         const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)),
                                    t->d, KT, copy);
         for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
-        product[WINDOW] = 0;             /* fold_halves() needs a power of two */
+        product[WINDOW] = 0; /* fold_halves() needs a power of two */
         to[b->first + i] += fold_halves(product, DIAGONALS);
     }
 }

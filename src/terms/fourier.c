@@ -38,8 +38,7 @@ static void sum(const struct call *c, const struct fourier *f, const struct pair
         const real rest = which ? (real)f->rest : 1;
         product(SET, n, lanes, f->waves, cos_of(at, p, 0) + which * p->width, 2 * p->width, 1,
                 coefficients + which * fourier_table(f), lanes, to, stride, NULL);
-        for (int r = 0; r < n; r++)
-            /* after the product, as it writes whole lanes */
+        for (int r = 0; r < n; r++) /* after the product, as it writes whole lanes */
             for (int t = f->sums; t < c->plan->dim / 2; t++) to[r * stride + t] = rest;
     }
 }
@@ -52,11 +51,11 @@ INLINE void apply(const struct call *c, const struct fourier *f, const struct an
     const real *cos = sums_of(c, f, at, 0), *sin = sums_of(c, f, at, 1);
     for (int r = 0; r < n; r++)
         rotate_half(cos + r * sums_stride(c), sin + r * sums_stride(c), sign, c->plan->dim / 2,
-                  rows + r * stride, rows + r * stride + c->plan->dim / 2);
+                    rows + r * stride, rows + r * stride + c->plan->dim / 2);
 }
 
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+                   ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct fourier f = fourier_of(c, x);
     sum(c, &f, c->table[c->plan->use[x].enc], at, b, h, query, i0, n);
@@ -78,8 +77,8 @@ INLINE void pair_gradients(int sums, int half, const real *restrict x, const rea
 }
 
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                     real *part)
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
 {
     const struct fourier f = fourier_of(c, x);
     const struct pairs *p = c->table[c->plan->use[x].enc];

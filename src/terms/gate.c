@@ -25,7 +25,7 @@
 #include "engine/scores.h"
 #include "layout/gate.h"
 
-enum { LANES = 16 };                     /* lanes that sum a key's gradient over the rows */
+enum { LANES = 16 }; /* lanes that sum a key's gradient over the rows */
 
 /* True if rows see intervals of the keys. */
 static bool whole(const struct tile *t) { return !t->listed; }
@@ -36,14 +36,14 @@ static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0)
 struct gate {
     /* Backward, not whole: sum of dS of the older keys; saved from chunk to chunk. */
     double before[QT];
-    double C[QT];                        /* of the newest key */
-    double most_C;                       /* of all live rows */
+    double C[QT];  /* of the newest key */
+    double most_C; /* of all live rows */
     /* how many gates up to there are shut or NaN (layout/gate.h) */
     int64_t mark[QT];
-    int64_t first_mark, last_mark;       /* smallest and largest of the live rows */
-    ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
-    ptrdiff_t end[QT];                   /* first tile that counts */
-    ptrdiff_t first_end, last_end;       /* smallest and largest of the live rows */
+    int64_t first_mark, last_mark; /* smallest and largest of the live rows */
+    ptrdiff_t newest[QT];          /* counted in the sequence; negative: none */
+    ptrdiff_t end[QT];             /* first tile that counts */
+    ptrdiff_t first_end, last_end; /* smallest and largest of the live rows */
 };
 /* True if rows may see keys that are not intervals.  Memory is laid out before that is known. */
 static bool can_scatter(const struct call *c)
@@ -76,17 +76,17 @@ static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
 {
     return t->h * t->c->seqs.ktiles + t->seq->first_ktile + J;
 }
-static ptrdiff_t key_slot(const struct tile *t)
-{
-    return gate_at(t->c, t->seq->b, t->h);
-}
+static ptrdiff_t key_slot(const struct tile *t) { return gate_at(t->c, t->seq->b, t->h); }
 static const real *log_f(const struct tile *t, int x)
 {
     return (const real *)input(t->c, t->c->plan->use[x].enc, 0) + key_slot(t);
 }
 
 /* C at the end of tile J as row r counts it, J >= -1, and the marks. */
-struct point { double C; int64_t mark; };
+struct point {
+    double C;
+    int64_t mark;
+};
 static struct point end_of(const struct tile *t, int x, ptrdiff_t J, int r)
 {
     if (J < 0) return (struct point){ 0, 0 };
@@ -210,7 +210,7 @@ static void bound_rows(struct gate *g, int rows)
 {
     g->most_C = g->C[0];
     g->first_mark = g->last_mark = g->mark[0];
-    for (int r = 1; r < rows && r < QT; r++) {           /* gcc 14 sees no end without QT */
+    for (int r = 1; r < rows && r < QT; r++) { /* gcc 14 sees no end without QT */
         if (g->C[r] > g->most_C) g->most_C = g->C[r];
         if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
         if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
@@ -334,8 +334,8 @@ static void add_row(struct tile *t, int x, int r)
                                                         : across(g->mark[r] - mark));
         }
     } else {
-        const real c = (real)(g->mark[r] == end.mark ? g->C[r] - end.C
-                                                     : across(g->mark[r] - end.mark));
+        const real c =
+            (real)(g->mark[r] == end.mark ? g->C[r] - end.C : across(g->mark[r] - end.mark));
         for (int k = t->keys - 1; k >= 0; k--) {
             const bool sees = visible(t, k, r);
             if (sees) S(t, k, r) += c + (real)sum;
@@ -350,7 +350,8 @@ static void add_gates(struct tile *t, int x)
     const struct gate *g = gate_of(t, x);
     const ptrdiff_t J = tile_number(t);
     if (whole(t) && end_of(t, x, J, 0).mark == end_of(t, x, J - 1, 0).mark) add_run(t, x);
-    else for (int r = 0; r < t->rows; r++) add_row(t, x, r);
+    else
+        for (int r = 0; r < t->rows; r++) add_row(t, x, r);
     for (int r = 0; J < g->last_end && r < t->rows; r++)
         for (int k = 0; J < g->end[r] && k < t->keys; k++) S(t, k, r) = -INFINITY;
 }
@@ -404,17 +405,17 @@ static void sums_run(const struct tile *t, real *keys, real *rows)
     enum { ALL = QT / VL, STEP = LANES / VL };
     real lanes[KT * LANES], rotated[LANES * KT];
     vf all[ALL], x[ALL];
-    UNROLL for (int n = 0; n < ALL; n++) all[n] = vf_set1(0);
+    UNROLL_FOR(int n = 0; n < ALL; n++) all[n] = vf_set1(0);
     for (int k = 0; k < t->keys; k++) {
-        UNROLL for (int n = 0; n < ALL; n++) {
+        UNROLL_FOR(int n = 0; n < ALL; n++) {
             x[n] = vf_load(t->ds + k * QT + n * VL);
             all[n] = vf_add(all[n], x[n]);
         }
-        UNROLL for (int n = 0; n < STEP; n++)
+        UNROLL_FOR(int n = 0; n < STEP; n++)
             vf_store(lanes + k * LANES + n * VL,
                      vf_add(vf_add(vf_add(x[n], x[STEP + n]), x[2 * STEP + n]), x[3 * STEP + n]));
     }
-    UNROLL for (int n = 0; n < ALL; n++)
+    UNROLL_FOR(int n = 0; n < ALL; n++)
         vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
     transpose(lanes, LANES, t->keys, LANES, rotated, KT);
     for (int half = LANES / 2; half; half /= 2)

@@ -27,13 +27,13 @@ static void apply_all(const struct call *c, const struct matrices *w, const void
 {
     const int n = w->block, kvh = kv_head(c, h, query);
     const int64_t slot = w->slot[!query][matrices_row(c, query, b, i)];
-    const real *m = (const real *)table
-                  + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
+    const real *m =
+        (const real *)table + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
     for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
 }
 
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+                   ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct matrices *w = matrices_of(c, x);
     (void)at;
@@ -42,8 +42,8 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
 /* Gradients rotate by the transposed matrices.  For the learned generators, rows and gradients
  * are stored in the scratch, where end() sums them by coordinate. */
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                     real *part)
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
 {
     const struct matrices *w = matrices_of(c, x);
     const size_t bytes = sizeof(real) * (size_t)c->plan->dim;

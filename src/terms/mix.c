@@ -15,12 +15,12 @@
 #include "engine/visible.h"
 #include "layout/mix.h"
 
-enum { LINE = 64, SPAN = 128 };          /* pairs of a line; distances of a tile, padded */
+enum { LINE = 64, SPAN = 128 }; /* pairs of a line; distances of a tile, padded */
 _Static_assert(MIX_LINE % PAD == 0, "units are worked on in whole rows of PAD");
 
 /* The network of layout/mix.h, with its table. */
 struct net {
-    int H, in, G, Gp, own;               /* own: inputs before the first of a */
+    int H, in, G, Gp, own; /* own: inputs before the first of a */
     real leak, add;
     const real *b1, *b2, *w1, *w2;
 };
@@ -32,34 +32,39 @@ static struct net net_of(const struct call *c, int x)
 {
     const struct mix m = form_of(c, x);
     const real *table = c->table[c->plan->use[x].enc];
-    struct net n = { .H = m.H, .in = m.in, .G = m.G, .Gp = m.Gp, .own = m.in - m.H,
-                     .leak = (real)m.leak, .add = (real)m.add };
-    if (table)                           /* without a table only sizes are needed */
-        {
-            n.b1 = table;
-            n.b2 = table + mix_b2(&m);
-            n.w1 = table + mix_w1(&m, 0);
-            n.w2 = table + mix_w2(&m, 0);
-        }
+    struct net n = { .H = m.H,
+                     .in = m.in,
+                     .G = m.G,
+                     .Gp = m.Gp,
+                     .own = m.in - m.H,
+                     .leak = (real)m.leak,
+                     .add = (real)m.add };
+    if (table) /* without a table only sizes are needed */
+    {
+        n.b1 = table;
+        n.b2 = table + mix_b2(&m);
+        n.w1 = table + mix_w1(&m, 0);
+        n.w2 = table + mix_w2(&m, 0);
+    }
     return n;
 }
 
 /* Scratch of a work item, in the first tile's mem. */
 struct net_scratch {
-    const real **in, **unit;             /* lines of the inputs, of the units */
+    const real **in, **unit; /* lines of the inputs, of the units */
     real **out;
-    real *units;                         /* [Gp][LINE] */
+    real *units; /* [Gp][LINE] */
 #if QT > 1
-    const real **near, **span;           /* lines of b by distance, and of `flat` */
+    const real **near, **span; /* lines of b by distance, and of `flat` */
     const real **dy;
     /* [H][SPAN]: by distance, that of (key k, row r) is keys - 1 - k + r */
     real *b, *db;
-    real *flat;                          /* [Gp][SPAN]: b1 + W1b b */
+    real *flat; /* [Gp][SPAN]: b1 + W1b b */
     /* [SPAN][Gp]: the same with the units in the lanes, and its gradient */
     real *flat_rows, *dflat_rows;
-    real *g, *dt;                        /* [LINE][Gp]: g is t at first */
-    real *dw;                            /* [H + in][Gp]: gradients of W2 and W1 */
-    real *sum;                           /* [H][LINE]: of dy over the keys */
+    real *g, *dt; /* [LINE][Gp]: g is t at first */
+    real *dw;     /* [H + in][Gp]: gradients of W2 and W1 */
+    real *sum;    /* [H][LINE]: of dy over the keys */
 #endif
 };
 static size_t lay_out(const struct net *n, char *base, struct net_scratch *w)
@@ -115,10 +120,10 @@ INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk
 {
     for (int k = 0; k < K; k++) {
         vf x[NR];
-        UNROLL for (int n = 0; n < NR; n++) x[n] = vf_load(row[k] + at + n * VL);
-        UNROLL for (int m = 0; m < mb; m++) {
+        UNROLL_FOR(int n = 0; n < NR; n++) x[n] = vf_load(row[k] + at + n * VL);
+        UNROLL_FOR(int m = 0; m < mb; m++) {
             const vf y = vf_set1(w[m * wm + k * wk]);
-            UNROLL for (int n = 0; n < NR; n++) acc[m][n] = vf_fma(y, x[n], acc[m][n]);
+            UNROLL_FOR(int n = 0; n < NR; n++) acc[m][n] = vf_fma(y, x[n], acc[m][n]);
         }
     }
 }
@@ -131,14 +136,14 @@ INLINE void units(const struct net *n, int first, int end, const real *const *ro
     for (int m = 0; m < n->G; m += FEW)
         for (int v = 0; v < LINE; v += NR * VL) {
             vf acc[FEW][NR];
-            UNROLL for (int i = 0; i < FEW; i++)
-                UNROLL for (int j = 0; j < NR; j++)
-                    acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL)
-                                  : vf_set1(n->b1[m + i]);
+            UNROLL_FOR(int i = 0; i < FEW; i++)
+                UNROLL_FOR(int j = 0; j < NR; j++)
+                    acc[i][j] =
+                        u ? vf_load(u + (m + i) * SPAN + v + j * VL) : vf_set1(n->b1[m + i]);
             go_on(FEW, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first,
                   at + v, acc);
-            UNROLL for (int i = 0; i < FEW; i++)
-                UNROLL for (int j = 0; j < NR; j++) {
+            UNROLL_FOR(int i = 0; i < FEW; i++)
+                UNROLL_FOR(int j = 0; j < NR; j++) {
                     vf y = acc[i][j];
                     if (bend) {
                         const vf up = vf_max(y, vf_set1(0));
@@ -155,11 +160,11 @@ INLINE void heads_block(const int mb, const struct net *n, const struct net_scra
 {
     for (int v = 0; v < LINE; v += NR * VL) {
         vf acc[FEW][NR];
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < NR; j++) acc[i][j] = vf_set1(n->b2[h + i]);
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < NR; j++) acc[i][j] = vf_set1(n->b2[h + i]);
         go_on(mb, n->G, n->w2 + (ptrdiff_t)h * n->Gp, n->Gp, 1, w->unit, v, acc);
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < NR; j++) {
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < NR; j++) {
                 const ptrdiff_t l = at + v + j * VL;
                 vf y = vf_load(w->in[n->own + h + i] + l);
                 if (n->own) y = vf_fma(vf_set1(n->add), vf_load(w->in[h + i] + l), y);
@@ -248,20 +253,20 @@ INLINE void rows(const struct net *n, int lines, int K, const real *const *row, 
     for (int l = 0; l < lines; l += TALL)
         for (int v = 0; v < n->Gp; v += PAD) {
             vf acc[TALL][WIDE];
-            UNROLL for (int i = 0; i < TALL; i++)
-                UNROLL for (int j = 0; j < WIDE; j++)
+            UNROLL_FOR(int i = 0; i < TALL; i++)
+                UNROLL_FOR(int j = 0; j < WIDE; j++)
                     acc[i][j] = start ? vf_load(start + (l + i) * step + v + j * VL) : vf_set1(0);
             for (int k = 0; k < K; k++) {
                 vf y[WIDE];
-                UNROLL for (int j = 0; j < WIDE; j++)
+                UNROLL_FOR(int j = 0; j < WIDE; j++)
                     y[j] = vf_load(w + (ptrdiff_t)k * n->Gp + v + j * VL);
-                UNROLL for (int i = 0; i < TALL; i++) {
+                UNROLL_FOR(int i = 0; i < TALL; i++) {
                     const vf z = vf_set1(row[k][at + l + i]);
-                    UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(z, y[j], acc[i][j]);
+                    UNROLL_FOR(int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(z, y[j], acc[i][j]);
                 }
             }
-            UNROLL for (int i = 0; i < TALL; i++)
-                UNROLL for (int j = 0; j < WIDE; j++)
+            UNROLL_FOR(int i = 0; i < TALL; i++)
+                UNROLL_FOR(int j = 0; j < WIDE; j++)
                     vf_store(to + (ptrdiff_t)(l + i) * n->Gp + v + j * VL, acc[i][j]);
         }
 }
@@ -272,19 +277,19 @@ INLINE void outer_block(const int mb, const struct net *n, int lines, const real
 {
     for (int v = 0; v < n->Gp; v += PAD) {
         vf acc[TALL][WIDE];
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < WIDE; j++) acc[i][j] = vf_set1(0);
         for (int l = 0; l < lines; l++) {
             vf z[WIDE];
-            UNROLL for (int j = 0; j < WIDE; j++)
+            UNROLL_FOR(int j = 0; j < WIDE; j++)
                 z[j] = vf_load(y + (ptrdiff_t)l * n->Gp + v + j * VL);
-            UNROLL for (int i = 0; i < mb; i++) {
+            UNROLL_FOR(int i = 0; i < mb; i++) {
                 const vf s = vf_set1(row[i][at + l]);
-                UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(s, z[j], acc[i][j]);
+                UNROLL_FOR(int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(s, z[j], acc[i][j]);
             }
         }
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < WIDE; j++) {
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < WIDE; j++) {
                 real *to = c + (ptrdiff_t)i * n->Gp + v + j * VL;
                 vf_store(to, vf_add(vf_load(to), acc[i][j]));
             }
@@ -310,11 +315,11 @@ INLINE void inputs_block(const int mb, const struct net *n, const real *w1, cons
 {
     for (int v = 0; v < LINE; v += NR * VL) {
         vf acc[FEW][NR];
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < NR; j++) acc[i][j] = vf_set1(0);
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < NR; j++) acc[i][j] = vf_set1(0);
         go_on(mb, n->G, w1, n->Gp, 1, unit, at + v, acc);
-        UNROLL for (int i = 0; i < mb; i++)
-            UNROLL for (int j = 0; j < NR; j++) {
+        UNROLL_FOR(int i = 0; i < mb; i++)
+            UNROLL_FOR(int j = 0; j < NR; j++) {
                 vf y = acc[i][j];
                 if (from) y = vf_fma(vf_set1(add), vf_load(from[i] + to_at + v + j * VL), y);
                 vf_store(to[i] + to_at + v + j * VL, y);
@@ -325,14 +330,12 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
                    const real *const *from, real *const *to, ptrdiff_t to_at)
 {
     for (int h = 0; h < n->H;) {
-        const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h
-                                                                                      : NULL;
-        if (h + FEW <= n->H)
-            {
-                inputs_block(FEW, n, w1, unit, at, add, start, to + h, to_at);
-                h += FEW;
-            }
-        else {
+        const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start =
+                                                                     from ? from + h : NULL;
+        if (h + FEW <= n->H) {
+            inputs_block(FEW, n, w1, unit, at, add, start, to + h, to_at);
+            h += FEW;
+        } else {
             inputs_block(1, n, w1, unit, at, add, start, to + h, to_at);
             h++;
         }
@@ -421,8 +424,7 @@ static void mix_gradient(struct tile *t, int x)
 
     for (int h = 0; h < n.H; h++) {
         real *part = t[h].own[x].fresh, *dw2 = part + mix_row(&form, MIX_DW2),
-             *dw1_add = part + mix_row(&form, MIX_DW1_ADD),
-             *dw1 = part + mix_row(&form, MIX_DW1);
+             *dw1_add = part + mix_row(&form, MIX_DW1_ADD), *dw1 = part + mix_row(&form, MIX_DW1);
         const ptrdiff_t Gp = n.Gp;
         for (int g = 0; g < n.Gp; g++) {
             dw2[g] += w.dw[h * Gp + g];
@@ -455,7 +457,12 @@ static ptrdiff_t part_at(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 const struct term N(term_mix) = {
-    .name = "mix", .mem = mem, .part = part, .fresh = part, .part_at = part_at, .total = total,
+    .name = "mix",
+    .mem = mem,
+    .part = part,
+    .fresh = part,
+    .part_at = part_at,
+    .total = total,
     .mix = mix_scores,
 #if QT > 1
     .mix_bwd = mix_gradient,

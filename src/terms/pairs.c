@@ -19,7 +19,7 @@ static const struct pairs *table_of(const struct call *c, int x)
 }
 
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+                   ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
     make_angles(c, p, at, b, h, query, i0, n);
@@ -35,7 +35,13 @@ enum { ABREAST = 8, AHEAD = 4, PAST_CACHES = 4 << 20 };
 
 /* n rows with the same angles, in the same number of heads, and how far behind each of them the
  * row to prefetch begins.  Numbers are read before they are written: the two places may be one. */
-struct alike { int n; const real *from; ptrdiff_t from_step; real *to; ptrdiff_t to_step, ahead; };
+struct alike {
+    int n;
+    const real *from;
+    ptrdiff_t from_step;
+    real *to;
+    ptrdiff_t to_step, ahead;
+};
 
 INLINE void put_down(const bool past, real *to, vf x)
 {
@@ -47,7 +53,7 @@ INLINE void put_down(const bool past, real *to, vf x)
 INLINE void ask_for(const bool past, const int n, const real *row)
 {
     enum { LINE = 64 / sizeof(real) };
-    UNROLL for (int i = 0; past && i < n; i++)
+    UNROLL_FOR(int i = 0; past && i < n; i++)
         if (VL >= LINE || i % (LINE / VL) == 0) __builtin_prefetch(row + i * VL, 0, 2);
 }
 /* Pairs t .. t + n VL - 1: cos and sin stay in registers. */
@@ -56,24 +62,22 @@ INLINE void move_half(const int n, const bool past, const struct alike a, const 
 {
     /* the sign is exact, so rotating back has the same roundings */
     vf c[NR], s[NR], x[NR], y[NR];
-    UNROLL for (int i = 0; i < n; i++)
-        {
-            c[i] = vf_load(cos + t + i * VL);
-            s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
-        }
+    UNROLL_FOR(int i = 0; i < n; i++) {
+        c[i] = vf_load(cos + t + i * VL);
+        s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+    }
     const real *from = a.from + t;
     real *to = a.to + t;
     for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
         ask_for(past, n, from + a.ahead);
         ask_for(past, n, from + a.ahead + count);
-        UNROLL for (int i = 0; i < n; i++)
-            {
-                x[i] = vf_load(from + i * VL);
-                y[i] = vf_load(from + count + i * VL);
-            }
-        UNROLL for (int i = 0; i < n; i++)
+        UNROLL_FOR(int i = 0; i < n; i++) {
+            x[i] = vf_load(from + i * VL);
+            y[i] = vf_load(from + count + i * VL);
+        }
+        UNROLL_FOR(int i = 0; i < n; i++)
             put_down(past, to + i * VL, vf_fma(x[i], c[i], -vf_mul(y[i], s[i])));
-        UNROLL for (int i = 0; i < n; i++)
+        UNROLL_FOR(int i = 0; i < n; i++)
             put_down(past, to + count + i * VL, vf_fma(x[i], s[i], vf_mul(y[i], c[i])));
     }
 }
@@ -85,7 +89,7 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
                              const real *sin, const real sign, int t)
 {
     vf by_x[2 * NR], by_y[2 * NR], z[2 * NR];
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL_FOR(int i = 0; i < n; i++) {
         const vf c = vf_load(cos + t + i * VL),
                  s = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
         vf_zip(c, s, &by_x[2 * i], &by_x[2 * i + 1]);
@@ -95,8 +99,8 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
     real *to = a.to + 2 * t;
     for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
         ask_for(past, 2 * n, from + a.ahead);
-        UNROLL for (int i = 0; i < 2 * n; i++) z[i] = vf_load(from + i * VL);
-        UNROLL for (int i = 0; i < 2 * n; i++)
+        UNROLL_FOR(int i = 0; i < 2 * n; i++) z[i] = vf_load(from + i * VL);
+        UNROLL_FOR(int i = 0; i < 2 * n; i++)
             put_down(past, to + i * VL,
                      vf_fma(vf_evens(z[i]), by_x[i], vf_mul(vf_odds(z[i]), by_y[i])));
     }
@@ -111,7 +115,7 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
         real *to = a.to + r * a.to_step + 2 * t;
         for (int i = 0; i < n; i++)
             rotate_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i],
-                      &to[2 * i + 1]);
+                        &to[2 * i + 1]);
     }
 }
 #endif
@@ -177,8 +181,8 @@ INLINE struct alike row_of(const struct moving *m, int r)
     const ptrdiff_t ahead = r + AHEAD < m->n ? AHEAD * m->from.row
                           : m->next          ? m->next + (r + AHEAD - m->n) * m->from.row - from
                                              : 0;
-    return (struct alike){ m->heads, from, m->from.head,
-                           m->to.first + r * m->to.row, m->to.head, ahead };
+    return (struct alike){ m->heads,   from, m->from.head, m->to.first + r * m->to.row,
+                           m->to.head, ahead };
 }
 /* Past the caches: a store that misses them reads its line first, and a copy of many
  * rows would be half as fast. */
@@ -235,15 +239,19 @@ static void move(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
         { interleaved_near, interleaved_past, interleaved_in_hand },
     };
     const struct pairs *p = table_of(c, x);
-    struct moving m = { .p = p, .cos = cos_of(at, p, 0), .sign = back ? -1 : 1,
-                        .D = c->plan->dim, .n = n, .from = from, .to = to };
+    struct moving m = { .p = p,
+                        .cos = cos_of(at, p, 0),
+                        .sign = back ? -1 : 1,
+                        .D = c->plan->dim,
+                        .n = n,
+                        .from = from,
+                        .to = to };
     const enum path path = path_of(c, query, &m);
     const int all = query ? c->plan->heads : c->plan->kv_heads;
     /* A single thread continues with the next heads of this tile, then with the next tile.  With
      * several threads it is not known which fetches the next item. */
-    const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk)
-                         ? from.first - h * from.head + n * from.row
-                         : NULL;
+    const real *tile =
+        i0 + 2 * n <= (query ? c->Lq : c->Lk) ? from.first - h * from.head + n * from.row : NULL;
     /* Heads with rates of their own go one by one, with angles of their own. */
     for (int i = 0; i < heads;
          i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
@@ -274,8 +282,8 @@ static void gather(const struct pairs *p, const double *x, const real *row, cons
 }
 
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                     real *part)
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
 {
     const struct pairs *p = table_of(c, x);
     /* in double over the rows of a tile, then into the part */

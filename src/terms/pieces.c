@@ -40,7 +40,10 @@ static void open(struct tile *t, int x)
 /* ---- Pieces of pairs ------------------------------------------------------------------------- */
 
 /* A head's pieces: all of them, or those first .. last that contain some pair of a block. */
-struct lines { const real *ends, *a, *b; int first, last; };
+struct lines {
+    const real *ends, *a, *b;
+    int first, last;
+};
 
 static struct lines lines_of(const struct tile *t, int x)
 {
@@ -71,7 +74,9 @@ static const real *psi_of(const struct tile *t, int x, bool slope)
 }
 
 /* Keys k0 .. k0 + kn - 1 of a run's tile against rows r0 .. r0 + rn - 1. */
-struct piece_block { int k0, kn, r0, rn; };
+struct piece_block {
+    int k0, kn, r0, rn;
+};
 
 /* Bounds for x of the block's pairs, or of those behind the query if nothing else is visible.
  * False if there is none.  psi falls, then rises with the distance, and 1 / N changes in one
@@ -113,27 +118,26 @@ static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-enum { PAIR = 2 };                       /* vectors processed together: their selects overlap */
+enum { PAIR = 2 }; /* vectors processed together: their selects overlap */
 
 /* s += a x + b for n <= PAIR vectors: a and b are those of the first piece,
  * and of a later one from its end on. */
 INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
 {
     vf a[PAIR], b[PAIR];
-    UNROLL for (int i = 0; i < n; i++)
-        {
-            a[i] = vf_set1(g->a[g->first]);
-            b[i] = vf_set1(g->b[g->first]);
-        }
+    UNROLL_FOR(int i = 0; i < n; i++) {
+        a[i] = vf_set1(g->a[g->first]);
+        b[i] = vf_set1(g->b[g->first]);
+    }
     for (int p = g->first + 1; p <= g->last; p++) {
         const vf end = vf_set1(g->ends[p]), ap = vf_set1(g->a[p]), bp = vf_set1(g->b[p]);
-        UNROLL for (int i = 0; i < n; i++) {
+        UNROLL_FOR(int i = 0; i < n; i++) {
             const vf over = vf_sub(x[i], end);
             a[i] = vf_negative(over, a[i], ap);
             b[i] = vf_negative(over, b[i], bp);
         }
     }
-    UNROLL for (int i = 0; i < n; i++)
+    UNROLL_FOR(int i = 0; i < n; i++)
         vf_store(s + i * VL, vf_add(vf_load(s + i * VL), vf_fma(a[i], x[i], b[i])));
 }
 
@@ -169,7 +173,7 @@ static void score(struct tile *t, int x)
     }
 }
 #else
-enum { SIDE = 32 };                      /* side of a block, if a tile has more than one piece */
+enum { SIDE = 32 }; /* side of a block, if a tile has more than one piece */
 
 /* Rows in the lanes, and one contiguous load of psi per key. */
 static void add_block(struct tile *t, int x, const struct lines *g, struct piece_block b)
@@ -254,7 +258,9 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 /* Sums over the keys of a block, by row: of dS in a piece, and of these times x and times psi'. */
-struct piece_sums { real s[QT], x[QT], slope[QT]; };
+struct piece_sums {
+    real s[QT], x[QT], slope[QT];
+};
 
 /* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side,
  * the upper, both or neither. */
@@ -265,13 +271,13 @@ INLINE void sum_keys(const struct tile *t, int x, struct piece_block b, int r, c
                *ds = t->ds + r;
     const vf zero = vf_set1(0), start = vf_set1(from), end = vf_set1(to);
     vf inverse[PAIR], s0[PAIR], s1[PAIR], s2[PAIR];
-    UNROLL for (int i = 0; i < PAIR; i++) {
+    UNROLL_FOR(int i = 0; i < PAIR; i++) {
         inverse[i] = vf_load(t->own[x].mem + INVERSE * QT + r + i * VL);
         s0[i] = s1[i] = s2[i] = zero;
     }
     /* dS of other pieces becomes 0; comparisons are those of add_lines() */
     for (int k = b.k0; k < b.k0 + b.kn; k++)
-        UNROLL for (int i = 0; i < PAIR; i++) {
+        UNROLL_FOR(int i = 0; i < PAIR; i++) {
             const vf y = vf_mul(vf_load(psi - k + i * VL), inverse[i]);
             vf d = vf_load(ds + k * QT + i * VL);
             if (lower) d = vf_negative(vf_sub(y, start), zero, d);
@@ -280,7 +286,7 @@ INLINE void sum_keys(const struct tile *t, int x, struct piece_block b, int r, c
             s1[i] = vf_fma(d, y, s1[i]);
             s2[i] = vf_fma(d, vf_load(slope - k + i * VL), s2[i]);
         }
-    UNROLL for (int i = 0; i < PAIR; i++) {
+    UNROLL_FOR(int i = 0; i < PAIR; i++) {
         vf_store(sums->s + r + i * VL, s0[i]);
         vf_store(sums->x + r + i * VL, s1[i]);
         vf_store(sums->slope + r + i * VL, s2[i]);
@@ -319,7 +325,7 @@ static void give_apart(struct tile *t, int x)
     real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].fresh;
     for (int r = 0; r < t->rows; r++) {
         int p = g.first;
-        real s = 0, sx = 0;              /* of consecutive keys in piece p */
+        real s = 0, sx = 0; /* of consecutive keys in piece p */
         for (int k = 0; k < t->keys; k++) {
             int64_t at;
             const real y = x_at(t, x, k, r, &at), ds = t->ds[k * QT + r];

@@ -20,16 +20,19 @@ enum { BLOCK = KT };
 
 /* Blocks of dS by distance (backward), after the reach at the start of a tile's memory: which of
  * them are filled, and their first distances.  Rows save both from chunk to chunk. */
-struct grads { bool filled[2]; int64_t first[2]; };
+struct grads {
+    bool filled[2];
+    int64_t first[2];
+};
 /* State of the hooks of a query tile. */
 struct roll_reach {
     struct roll of;
-    const real *rows, *waves;            /* of distance 0 */
+    const real *rows, *waves; /* of distance 0 */
     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
     real *q, *qrows;
-    real *sums[2];                       /* blocks of (q + v).(W R_n) */
-    bool full[2];                        /* true: the block is computed */
-    int64_t sum_of[2];                   /* first distances of the blocks */
+    real *sums[2];     /* blocks of (q + v).(W R_n) */
+    bool full[2];      /* true: the block is computed */
+    int64_t sum_of[2]; /* first distances of the blocks */
 };
 enum {
     REACH_ROWS = (sizeof(struct roll_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT),
@@ -92,7 +95,10 @@ static void open(struct tile *t, int x)
 /* Of the 64 distances from `first` on, those with vectors of their own: rows i .. i + n - 1 of a
  * block, and the distance of row i.  The rows before and after have the same vectors as the
  * first and the last of these. */
-struct own_rows { int i, n; int64_t d; };
+struct own_rows {
+    int i, n;
+    int64_t d;
+};
 static struct own_rows own_rows(const struct roll_reach *b, int64_t first)
 {
     const int64_t low = clipped(b, first), high = clipped(b, first + BLOCK - 1);
@@ -307,8 +313,8 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct roll_reach
                 dq[d * QT + r] = fma_(g, row[d], dq[d * QT + r]);
                 const real y = g * b->q[d * QT + r];
                 for (ptrdiff_t m = 0; dw && m < b->of.waves_width; m++)
-                    dw[d * b->of.waves_width + m] = fma_(y, waves[m],
-                                                         dw[d * b->of.waves_width + m]);
+                    dw[d * b->of.waves_width + m] =
+                        fma_(y, waves[m], dw[d * b->of.waves_width + m]);
             }
         }
 }
@@ -325,8 +331,7 @@ static void score_bwd(struct tile *t, int x)
     const int64_t first = t->d - (BLOCK - 1);
     const int newer = fold_block(t, x, b, first, first + BLOCK);
     const int older = fold_block(t, x, b, first + BLOCK, first);
-    gather_tile(t->ds, t->keys,
-                (real *const[]){ grads_at(t, x, newer), grads_at(t, x, older) });
+    gather_tile(t->ds, t->keys, (real *const[]){ grads_at(t, x, newer), grads_at(t, x, older) });
 }
 
 static void close_bwd(struct tile *t, int x)

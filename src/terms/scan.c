@@ -19,7 +19,12 @@
  * has npos + 1 rows, the last one twice, so that every position has a next one. */
 #if QT > 1
 enum {
-    SUM, GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, STILL = SLOPE + KT,
+    SUM,
+    GATE,
+    FRACTION = GATE + KT,
+    WHOLE = FRACTION + KT,
+    SLOPE = WHOLE + KT,
+    STILL = SLOPE + KT,
     Z
 };
 enum { KEPT = SUM + 1 };
@@ -47,7 +52,7 @@ static int carry(const struct call *c, int x)
 {
     (void)c;
     (void)x;
-    return 2;                            /* whole, fraction */
+    return 2; /* whole, fraction */
 }
 
 static const real *positions(const struct tile *t, int x, const struct scan *a)
@@ -92,8 +97,7 @@ static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrd
 }
 static struct next next_gate_keys(const struct tile *t, const real *k, enum gates gates)
 {
-    return gates == GATES_V ? to_next(t, VALUES, t->next.first)
-                            : next_rows(t, k, t->c->plan->dim);
+    return gates == GATES_V ? to_next(t, VALUES, t->next.first) : next_rows(t, k, t->c->plan->dim);
 }
 
 /* Gates of the tile; of masked pairs, 0.  Logits other than those of q.k use p as
@@ -133,8 +137,8 @@ static void add(struct tile *t, int x)
         return;
     }
     real *whole = t->own[x].carry, *fraction = whole + QT;
-    real f[QT], low[QT], high[QT];       /* z at floor(p) and at the next position */
-    int at[QT], up[QT];                  /* floor(p) QT; whether it moved */
+    real f[QT], low[QT], high[QT]; /* z at floor(p) and at the next position */
+    int at[QT], up[QT];            /* floor(p) QT; whether it moved */
     for (int r = 0; r < QT; r++) {
         at[r] = (int)whole[r] * QT;
         f[r] = fraction[r];

@@ -18,12 +18,12 @@ static void score(struct tile *t, int x)
     const double cap = t->c->plan->enc[t->c->plan->use[x].enc].opt[SOFTCAP_CAP];
     const vf one = vf_set1(1), high = vf_set1((real)cap), inverse = vf_set1((real)(1 / cap));
     real *slope = t->c->backward ? t->own[x].mem : NULL;
-    for (int n = 0; n < t->keys * QT; n += VL) {         /* a tile has memory for whole vectors */
+    for (int n = 0; n < t->keys * QT; n += VL) { /* a tile has memory for whole vectors */
         const vf y = vf_tanh(vf_mul(vf_load(t->s + n), inverse));
         vf_store(t->s + n, vf_mul(high, y));
         if (slope) vf_store(slope + n, vf_sub(one, vf_mul(y, y)));
     }
-    mask(t, t->s, -INFINITY);            /* the cap has turned -inf into -cap */
+    mask(t, t->s, -INFINITY); /* the cap has turned -inf into -cap */
 }
 
 /* |tanh x| <= |x|, so a bound on |score| remains valid.  But other terms that add before,
@@ -47,7 +47,10 @@ static void score_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_softcap) = {
-    .name = "softcap", .mem = mem, .score = score, .ceiling = ceiling,
+    .name = "softcap",
+    .mem = mem,
+    .score = score,
+    .ceiling = ceiling,
 #if QT > 1
     .score_bwd = score_bwd,
 #endif

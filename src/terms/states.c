@@ -37,11 +37,11 @@ INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *rest
     }
 }
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+                   ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
-    (void)at;                            /* no angles: each row has its own numbers */
+    (void)at; /* no angles: each row has its own numbers */
     for (int r = 0; r < n; r++)
         turn_row(e + (ptrdiff_t)r * 2 * half, half, rows + r * stride, rows + r * stride + half);
 }
@@ -71,8 +71,8 @@ INLINE void rotate_back(const real *restrict e, int n, real *restrict a, real *r
 /* Each row of each head is rotated back once, by one thread, so the gradient of its state goes
  * straight to the tensor and needs no part. */
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                     real *part)
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);

@@ -23,9 +23,9 @@
 
 #define SPENT 0x1p-64
 #define LEAST ((real)0x1p-75)
-#define LOW ((real)-34.5)                /* -|z| below which w, less than 2^-49, is 0 */
+#define LOW ((real)-34.5) /* -|z| below which w, less than 2^-49, is 0 */
 
-enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that store a row of doubles */
+enum { DOUBLE = sizeof(double) / sizeof(real) }; /* rows of reals that store a row of doubles */
 /* vectors of rows processed together: their chains overlap */
 enum { BLOCK = QT > 1 ? 4 : 1 };
 
@@ -118,12 +118,12 @@ static void break_sticks(struct tile *t, real *f, real *used)
 INLINE void break_block(struct tile *t, int r, const bool backward, real *f, real *used)
 {
     vf left[BLOCK], sum[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) {
+    UNROLL_FOR(int i = 0; i < BLOCK; i++) {
         left[i] = vf_load(f + r + i * VL);
         sum[i] = vf_set1(0);
     }
     for (int k = t->keys - 1; k >= 0; k--)
-        UNROLL for (int i = 0; i < BLOCK; i++) {
+        UNROLL_FOR(int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;
             const vf z = vf_load(t->s + at), w = smaller(z);
             const vf share = vf_mul(left[i], w), small = vf_zero_below(share, LEAST, share),
@@ -137,11 +137,10 @@ INLINE void break_block(struct tile *t, int r, const bool backward, real *f, rea
                 vf_store(t->ds + at, vf_negative(z, taken, vf_sub(vf_set1(1), taken)));
             }
         }
-    UNROLL for (int i = 0; i < BLOCK; i++)
-        {
-            vf_store(f + r + i * VL, left[i]);
-            vf_store(used + r + i * VL, sum[i]);
-        }
+    UNROLL_FOR(int i = 0; i < BLOCK; i++) {
+        vf_store(f + r + i * VL, left[i]);
+        vf_store(used + r + i * VL, sum[i]);
+    }
 }
 static void break_sticks(struct tile *t, real *f, real *used)
 {
@@ -276,12 +275,11 @@ static void whole(struct tile *t, int x)
     const double *R = whole_stick(t, x);
     real left[QT], least[QT];
     bool one = true;
-    for (int i = 0; i < QT; i++)
-        {
-            left[i] = rest(R[i]);
-            least[i] = LEAST / left[i];
-            one &= left[i] == 1;
-        }
+    for (int i = 0; i < QT; i++) {
+        left[i] = rest(R[i]);
+        least[i] = LEAST / left[i];
+        one &= left[i] == 1;
+    }
     for (int k = 0; k < t->keys && !one; k++)
         for (int i = 0; i < QT; i += VL) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + i;
@@ -290,25 +288,25 @@ static void whole(struct tile *t, int x)
             vf_store(t->p + at, vf_mul(chunk_state, vf_load(left + i)));
             vf_store(t->ds + at, vf_negative(above, vf_set1(0), vf_load(t->ds + at)));
         }
-    mask(t, t->p, 0);                    /* in a row that met NaN, 0 times the rest is NaN */
+    mask(t, t->p, 0); /* in a row that met NaN, 0 times the rest is NaN */
 }
 
 /* ds = h - sigmoid(z) H with H over this key and all older ones; sigmoid(z) is in ds. */
 INLINE void tile_weights_bwd_block(struct tile *t, int r, const real *before, real *gained)
 {
     vf H[BLOCK], sum[BLOCK];
-    UNROLL for (int i = 0; i < BLOCK; i++) {
+    UNROLL_FOR(int i = 0; i < BLOCK; i++) {
         H[i] = vf_load(before + r + i * VL);
         sum[i] = vf_set1(0);
     }
     for (int k = 0; k < t->keys; k++)
-        UNROLL for (int i = 0; i < BLOCK; i++) {
+        UNROLL_FOR(int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;
             const vf h = vf_mul(vf_load(t->p + at), vf_load(t->dp + at));
             sum[i] = vf_add(sum[i], h);
             vf_store(t->ds + at, vf_sub(h, vf_mul(vf_load(t->ds + at), vf_add(H[i], sum[i]))));
         }
-    UNROLL for (int i = 0; i < BLOCK; i++) vf_store(gained + r + i * VL, sum[i]);
+    UNROLL_FOR(int i = 0; i < BLOCK; i++) vf_store(gained + r + i * VL, sum[i]);
 }
 static void tile_weights_bwd(struct tile *t, int x)
 {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ALIGN = 64 };                     /* blocks start on cache lines */
+enum { ALIGN = 64 }; /* blocks start on cache lines */
 static inline size_t round_up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 static inline bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 0; }
 
@@ -15,7 +15,11 @@ static inline bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 
  * the memory does.  With `base` NULL it only counts.  So the same code computes how large the
  * memory must be, and where each block lies.  `used` grows either way.  `full`: sizes overflowed,
  * and the count is meaningless. */
-struct arena { char *base; size_t used; bool full; };
+struct arena {
+    char *base;
+    size_t used;
+    bool full;
+};
 static inline void *carve_bytes(struct arena *a, size_t count, size_t each)
 {
     size_t n;

@@ -27,8 +27,8 @@ loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, co
      * lacks. */
     for (size_t i = now; i < size; i++)
         CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED,
-              "%s: size %zu includes fields that version %s does not know; they must be zero",
-              name, size, loci_version_text());
+              "%s: size %zu includes fields that version %s does not know; they must be zero", name,
+              size, loci_version_text());
     const size_t part = size < now ? size : now;
     memcpy(to, from, part);
     memset((char *)to + part, 0, now - part);

@@ -14,7 +14,7 @@ loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...
     va_start(args, format);
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
-    make_plain(e->text);                 /* names in it come from files and command lines */
+    make_plain(e->text); /* names in it come from files and command lines */
     e->status = status;
     return status;
 }

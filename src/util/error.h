@@ -16,10 +16,13 @@ loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...
  * hold.  TRY returns the status of a failed callee, which has already written its sentence. */
 #define CHECK(e, rule, status, ...) \
     do { \
-        if (!(rule)) \
-            return loci_fail(e, status, __VA_ARGS__); \
+        if (!(rule)) return loci_fail(e, status, __VA_ARGS__); \
     } while (0)
-#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
+#define TRY(x) \
+    do { \
+        const loci_status status_ = (x); \
+        if (status_) return status_; \
+    } while (0)
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 

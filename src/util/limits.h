@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAR ((int64_t)1 << 40)           /* larger positions are refused: differences stay exact */
+#define FAR ((int64_t)1 << 40) /* larger positions are refused: differences stay exact */
 
-enum { MAX_THREADS = 256 };              /* of a host; each has its own memory in a workspace */
+enum { MAX_THREADS = 256 }; /* of a host; each has its own memory in a workspace */
 
 /* Limits of a call.  With fewer numbers, sizes and indices computed from them cannot overflow.
  * Also the distances that tables cover.  Both are smaller if a pointer has 32 bits. */

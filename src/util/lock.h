@@ -10,7 +10,10 @@
 #ifndef LOCI_NO_THREADS
 #include <pthread.h>
 
-struct lock { pthread_mutex_t taken; pthread_cond_t woken; };
+struct lock {
+    pthread_mutex_t taken;
+    pthread_cond_t woken;
+};
 
 /* Set by values, because calls could fail. */
 static inline void lock_open(struct lock *l)
@@ -32,14 +35,22 @@ static inline void lock_wait(struct lock *l) { pthread_cond_wait(&l->woken, &l->
 static inline void lock_wake(struct lock *l) { pthread_cond_broadcast(&l->woken); }
 
 /* Initialise it with ONCE. */
-struct once { pthread_once_t done; };
-#define ONCE { PTHREAD_ONCE_INIT }
+struct once {
+    pthread_once_t done;
+};
+#define ONCE \
+    { \
+        PTHREAD_ONCE_INIT \
+    }
 static inline void once_do(struct once *o, void (*job)(void)) { pthread_once(&o->done, job); }
 
 #else
 #include <stdatomic.h>
 
-struct lock { atomic_int taken; atomic_uint wakes; };
+struct lock {
+    atomic_int taken;
+    atomic_uint wakes;
+};
 
 static inline void lock_open(struct lock *l)
 {
@@ -47,19 +58,27 @@ static inline void lock_open(struct lock *l)
     atomic_init(&l->wakes, 0);
 }
 static inline void lock_close(struct lock *l) { (void)l; }
-static inline void lock_acquire(struct lock *l) { while (atomic_exchange(&l->taken, 1)) { } }
+static inline void lock_acquire(struct lock *l)
+{
+    while (atomic_exchange(&l->taken, 1)) {}
+}
 static inline void lock_release(struct lock *l) { atomic_store(&l->taken, 0); }
 static inline void lock_wait(struct lock *l)
 {
     const unsigned seen = atomic_load(&l->wakes);
     lock_release(l);
-    while (atomic_load(&l->wakes) == seen) { }
+    while (atomic_load(&l->wakes) == seen) {}
     lock_acquire(l);
 }
 static inline void lock_wake(struct lock *l) { atomic_fetch_add(&l->wakes, 1); }
 
-struct once { atomic_int done; };        /* 1: in progress; 2: done */
-#define ONCE { 0 }
+struct once {
+    atomic_int done;
+}; /* 1: in progress; 2: done */
+#define ONCE \
+    { \
+        0 \
+    }
 static inline void once_do(struct once *o, void (*job)(void))
 {
     int none = 0;
@@ -67,7 +86,7 @@ static inline void once_do(struct once *o, void (*job)(void))
         job();
         atomic_store(&o->done, 2);
     }
-    while (atomic_load(&o->done) != 2) { }
+    while (atomic_load(&o->done) != 2) {}
 }
 #endif
 

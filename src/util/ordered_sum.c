@@ -66,8 +66,9 @@ ptrdiff_t loci_ordered_sum_next(struct ordered_sum *t, int block)
     const ptrdiff_t number = t->stop || t->next == t->items ? -1 : t->next++;
     if (number >= 0) {
         const struct ordered_item item = t->find(t->arg, number);
-        *b = (struct ordered_block){ .stage = FILLING, .owned = true, .number = number,
-                                  .chunk = item.first, .item = item };
+        *b = (struct ordered_block){
+            .stage = FILLING, .owned = true, .number = number, .chunk = item.first, .item = item
+        };
     } else {
         *b = (struct ordered_block){ .stage = FREE };
         lock_wake(&t->lock);
@@ -102,7 +103,7 @@ int loci_ordered_sum_submit(struct ordered_sum *t, int own)
             add(t, due);
             continue;
         }
-        if (t->block[own].stage < FULL) break;                       /* it has been added */
+        if (t->block[own].stage < FULL) break; /* it has been added */
         on = leave(t, own);
         if (on != own) break;
         lock_wait(&t->lock);

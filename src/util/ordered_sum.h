@@ -28,19 +28,23 @@ static inline int spare_blocks(int jobs) { return jobs / 2 < MOST_SPARE ? jobs /
 
 /* What an item adds to.  Items with the same place add to the same numbers, in chunks first ..
  * last.  All items may also add once to totals that they share, after their last chunk. */
-struct ordered_item { ptrdiff_t place, first, last; };
+struct ordered_item {
+    ptrdiff_t place, first, last;
+};
 
 enum ordered_stage {
-    FREE,                                /* not in use */
-    IDLE,                                /* belongs to a job without an item */
-    FILLING,                             /* belongs to an item that has reached `chunk` */
-    FULL, ADDING,                        /* summed; being added */
-    PLACED, JOINING                      /* added, but not to the shared totals yet */
+    FREE,    /* not in use */
+    IDLE,    /* belongs to a job without an item */
+    FILLING, /* belongs to an item that has reached `chunk` */
+    FULL,
+    ADDING, /* summed; being added */
+    PLACED,
+    JOINING /* added, but not to the shared totals yet */
 };
 struct ordered_block {
     enum ordered_stage stage;
-    bool owned;                          /* a job continues with it */
-    ptrdiff_t number, chunk;             /* of the item */
+    bool owned;              /* a job continues with it */
+    ptrdiff_t number, chunk; /* of the item */
     struct ordered_item item;
 };
 
@@ -51,12 +55,12 @@ struct ordered_sum {
     void (*add)(void *arg, int block, ptrdiff_t number, ptrdiff_t chunk, bool shared);
     void *arg;
     ptrdiff_t items;
-    int blocks;                          /* the first ones are those of the jobs */
-    bool shares;                         /* there are shared totals */
+    int blocks;  /* the first ones are those of the jobs */
+    bool shares; /* there are shared totals */
 
     /* private */
-    struct lock lock;                    /* woken when a block has changed its stage */
-    ptrdiff_t next;                      /* the first item that no job has */
+    struct lock lock; /* woken when a block has changed its stage */
+    ptrdiff_t next;   /* the first item that no job has */
     bool stop;
     struct ordered_block block[MOST_BLOCKS];
 };

@@ -23,7 +23,7 @@ static void repeat(struct region *r, size_t step, size_t count)
         r->reach[0] = all;
     } else if (n > 0 && step == r->span[n - 1].step * r->span[n - 1].count) {
         r->span[n - 1].count *= count;
-        r->reach[n] = all;          /* extends the last span */
+        r->reach[n] = all; /* extends the last span */
     } else {
         r->span[n].step = step;
         r->span[n].count = count;
@@ -63,7 +63,7 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
     struct region *r = add(to, name, v->data, (size_t)width * each, each, use);
     /* A stride of an extent of 1 must not make two equal views differ. */
     r->view = (loci_view){ v->data, B > 1 ? v->batch : 0, H > 1 ? v->head : 0, L > 1 ? v->row : 0 };
-    for (int i = 0; i < COUNT(dim); i++) {                           /* the smallest step first */
+    for (int i = 0; i < COUNT(dim); i++) { /* the smallest step first */
         int least = i;
         for (int k = i + 1; k < COUNT(dim); k++)
             if (dim[k].step < dim[least].step) least = k;
@@ -74,7 +74,11 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
 }
 
 /* One of the pieces of a region: its first `spans` spans, starting at `at`. */
-struct memory_piece { const struct region *of; int spans; uintptr_t at; };
+struct memory_piece {
+    const struct region *of;
+    int spans;
+    uintptr_t at;
+};
 static size_t length(struct memory_piece p) { return p.of->reach[p.spans]; }
 static bool apart(struct memory_piece a, struct memory_piece b)
 {
@@ -99,7 +103,11 @@ static bool overlap(struct memory_piece a, struct memory_piece b, int *patience)
 {
     if (apart(a, b)) return false;
     if ((!a.spans && !b.spans) || --*patience < 0) return true;
-    if (step_of(a) < step_of(b)) { const struct memory_piece c = a; a = b; b = c; }
+    if (step_of(a) < step_of(b)) {
+        const struct memory_piece c = a;
+        a = b;
+        b = c;
+    }
     const size_t step = step_of(a);
     const bool alike = step == step_of(b);
     const size_t other = alike ? length(part(b, 0)) : length(b), own = length(part(a, 0));
@@ -150,17 +158,16 @@ loci_status loci_check_regions(const struct regions *r, loci_error *e)
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
         CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
-              "%s must be aligned to %zu bytes, the size of its numbers",
-              a->name, a->each);
+              "%s must be aligned to %zu bytes, the size of its numbers", a->name, a->each);
         if (a->use != WRITTEN) continue;
         CHECK(e, !a->itself, LOCI_BAD_ARG,
-              "%s: strides %td, %td, %td make rows of this output overlap", a->name,
-              a->view.batch, a->view.head, a->view.row);
+              "%s: strides %td, %td, %td make rows of this output overlap", a->name, a->view.batch,
+              a->view.head, a->view.row);
         /* Each pair of outputs is compared only once. */
         for (int k = 0; k < r->n; k++) {
-            const loci_status status =
-                k == i || (k < i && r->list[k].use == WRITTEN) ? LOCI_OK
-                                                               : check_pair(a, &r->list[k], e);
+            const loci_status status = k == i || (k < i && r->list[k].use == WRITTEN)
+                                         ? LOCI_OK
+                                         : check_pair(a, &r->list[k], e);
             if (status) return status;
         }
     }

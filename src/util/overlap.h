@@ -15,19 +15,24 @@
 struct region {
     const char *name;
     uintptr_t at;
-    size_t each;                         /* bytes of a number */
+    size_t each; /* bytes of a number */
     int spans;
-    struct { size_t step, count; } span[3];
+    struct {
+        size_t step, count;
+    } span[3];
     /* Bytes from the first to the last: of the run, then with each span. */
     size_t reach[4];
     /* As given.  Two equal views are the same array in the same order. */
     loci_view view;
     /* REPLACED: read, and an output may be exactly this array, in place. */
     enum use_of { READ, WRITTEN, REPLACED } use;
-    bool itself;                         /* two of its elements share bytes */
+    bool itself; /* two of its elements share bytes */
 };
 enum { MAX_REGIONS = 128 };
-struct regions { int n; struct region list[MAX_REGIONS]; };
+struct regions {
+    int n;
+    struct region list[MAX_REGIONS];
+};
 
 /* Adds a region.  Does nothing if the pointer is NULL or there are no elements. */
 void loci_add_list(struct regions *, const char *name, const void *, size_t count, size_t each,

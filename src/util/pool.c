@@ -6,7 +6,7 @@
  * run batches at once, and a job may run a batch of its own without deadlock.  A thread waits for a
  * batch only after its own share is done, and only for jobs that are running.  Only the workers and
  * the caller draw from a batch, so at most `threads` of its jobs overlap. */
-#define _DEFAULT_SOURCE                  /* on macOS, POSIX alone hides _SC_NPROCESSORS_ONLN */
+#define _DEFAULT_SOURCE /* on macOS, POSIX alone hides _SC_NPROCESSORS_ONLN */
 #include "util/error.h"
 #include "util/limits.h"
 
@@ -24,16 +24,16 @@ struct batch {
     void (*job)(void *arg, int index);
     void *arg;
     int n;
-    atomic_int next;                     /* the first index that is not drawn */
-    atomic_int helpers;                  /* workers in the batch; changed with the lock */
+    atomic_int next;    /* the first index that is not drawn */
+    atomic_int helpers; /* workers in the batch; changed with the lock */
     struct batch *later;
 };
 
 struct pool {
     pthread_mutex_t lock;
-    pthread_cond_t work, left;           /* a batch was added; a worker left a batch */
-    struct batch *first;                 /* with the lock: batches that may have indices left */
-    atomic_uint posted;                  /* batches so far, for spinning workers */
+    pthread_cond_t work, left; /* a batch was added; a worker left a batch */
+    struct batch *first;       /* with the lock: batches that may have indices left */
+    atomic_uint posted;        /* batches so far, for spinning workers */
     int sleeping;
     bool stop;
     int spins;
@@ -187,6 +187,6 @@ void loci_pool_destroy(loci_host *host)
     if (!host || !host->user) return;
     struct pool *p = host->user;
     if (p->owner == getpid()) end(p, p->workers);
-    else free(p);                        /* a forked child has no threads to join */
+    else free(p); /* a forked child has no threads to join */
     *host = (loci_host){ 0 };
 }

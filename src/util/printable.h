@@ -17,8 +17,12 @@ static inline int read_utf8(const char *text, uint32_t *code)
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     const unsigned char *s = (const unsigned char *)text;
     /* 0x80 .. 0xbf continue a character.  0xc0, 0xc1 and 0xf5 on begin no valid one. */
-    const int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3
-                : s[0] < 0xf5 ? 4 : 0;
+    const int n = s[0] < 0x80 ? 1
+                : s[0] < 0xc2 ? 0
+                : s[0] < 0xe0 ? 2
+                : s[0] < 0xf0 ? 3
+                : s[0] < 0xf5 ? 4
+                              : 0;
     *code = n > 1 ? s[0] & (0x7fu >> n) : s[0];
     for (int i = 1; i < n; i++) {
         if (!s[i]) return -1;
@@ -58,8 +62,7 @@ static inline void make_plain(char *text)
         if (n > 0 && is_plain(code)) {
             memmove(to, from, (size_t)n);
             to += n;
-        }
-        else *to++ = '?';
+        } else *to++ = '?';
         from += n ? n : 1;
     }
     *to = 0;

@@ -14,7 +14,7 @@ static inline const char *shape_text(int rank, const ptrdiff_t *shape, char *tex
     for (int i = 0; i < rank && n < capacity; i++) {
         const ptrdiff_t s = shape[i];
         const char *comma = i ? "," : "";
-        const char *letter = s == LOCI_DIM_BATCH     ? "B"
+        const char *letter = s == LOCI_DIM_BATCH   ? "B"
                            : s == LOCI_DIM_QUERIES ? "Lq"
                            : s == LOCI_DIM_KEYS    ? "Lk"
                                                    : NULL;

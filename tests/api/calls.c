@@ -83,8 +83,10 @@ static void pools(void)
         const loci_status status = loci_pool_create(&host, 4);
         const bool ran_out = inject->fired;
         inject_off();
-        CHECK_THAT(status == (ran_out ? LOCI_NO_MEMORY : LOCI_OK), "a pool, failing at %d: status "
-                   "%d", n, status);
+        CHECK_THAT(status == (ran_out ? LOCI_NO_MEMORY : LOCI_OK),
+                   "a pool, failing at %d: status "
+                   "%d",
+                   n, status);
         CHECK_THAT(ran_out == (n < 4) && (!ran_out || !memcmp(&host, &before, sizeof host)),
                    "a pool, failing at %d: the host has changed", n);
         if (!status) loci_pool_destroy(&host);
@@ -99,7 +101,7 @@ static void pools(void)
 #if defined __x86_64__
 /* without its flags */
 static unsigned arithmetic(void) { return __builtin_ia32_stmxcsr() & ~0x3fu; }
-static void odd_arithmetic(bool odd)             /* flushes subnormals to zero and rounds up */
+static void odd_arithmetic(bool odd) /* flushes subnormals to zero and rounds up */
 {
     __builtin_ia32_ldmxcsr(odd ? 0x1f80 | 0x8040 | 0x4000 : 0x1f80);
 }
@@ -136,7 +138,7 @@ static void look(struct process *p)
     const fenv_t *const usual = FE_DFL_ENV;
     fenv_t now;
     fegetenv(&now);
-    fesetenv(usual);         /* later code must not see it */
+    fesetenv(usual); /* later code must not see it */
     for (int i = 1; i < SIGNALS; i++) sigaction(i, NULL, &p->action[i]);
     pthread_sigmask(SIG_BLOCK, NULL, &p->mask);
     p->umask = umask(0);
@@ -161,7 +163,8 @@ static const char *changed(const struct process *a, const struct process *b)
 {
     for (int i = 1; i < SIGNALS; i++)
         if (a->action[i].sa_handler != b->action[i].sa_handler
-            || a->action[i].sa_flags != b->action[i].sa_flags) return "a handler of signals";
+            || a->action[i].sa_flags != b->action[i].sa_flags)
+            return "a handler of signals";
     for (int i = 1; i < SIGNALS; i++)
         if (sigismember(&a->mask, i) != sigismember(&b->mask, i)) return "the mask of signals";
     if (a->arithmetic != b->arithmetic) return "the state of floating point";
@@ -183,9 +186,10 @@ static const char *changed(const struct process *a, const struct process *b)
 /* Memory that a call may write.  All other blocks are read only. */
 static bool is_output(const struct play *p, const void *at, enum play_pass pass)
 {
-    const void *const list[] = { p->call.o.data, p->call.lse, p->call.rem, p->call.ae,
-                                 p->grad.dq.data, p->grad.dk.data, p->grad.dv.data, p->weights,
-                                 p->state, p->work, p->cached.work, p->cached.memory };
+    const void *const list[] = {
+        p->call.o.data,  p->call.lse, p->call.rem, p->call.ae, p->grad.dq.data, p->grad.dk.data,
+        p->grad.dv.data, p->weights,  p->state,    p->work,    p->cached.work,  p->cached.memory
+    };
     if (pass == PLAY_PREPARE) return at == p->tables || at == p->cached.tables;
     for (int i = 0; i < (int)(sizeof list / sizeof *list); i++)
         if (at == list[i]) return true;
@@ -199,7 +203,9 @@ static bool is_result(const struct play *p, const void *at, enum play_pass pass)
     return is_output(p, at, pass) && at != p->work && at != p->cached.work
         && at != p->cached.memory;
 }
-struct picture { unsigned char *block[512]; };
+struct picture {
+    unsigned char *block[512];
+};
 static void copy_picture(const struct play *p, struct picture *to)
 {
     for (int i = 0; i < p->mem.blocks; i++) {
@@ -223,10 +229,11 @@ static bool same(const struct play *p, const struct picture *of, enum play_pass 
 }
 
 static long asked, patience, cancels;
-static int cancelled(void *user) { return (void){
-    user;
-    asked++ >= patience;
-} }
+static int cancelled(void *user)
+{
+    (void)user;
+    return asked++ >= patience;
+}
 static void run(void *user, int n, void (*job)(void *, int), void *arg)
 {
     (void)user;
@@ -289,8 +296,10 @@ static void check(struct walk *w)
             look(&after);
             odd_arithmetic(false);
             const char *what = changed(&before, &after);
-            CHECK_THAT(!status && calls == 0 && !what, "%s: status %d, %ld calls of the system, "
-                       "%s has changed", name, status, calls, what ? what : "nothing");
+            CHECK_THAT(!status && calls == 0 && !what,
+                       "%s: status %d, %ld calls of the system, "
+                       "%s has changed",
+                       name, status, calls, what ? what : "nothing");
             cancel(&p, (enum play_pass)pass, name);
         }
         play_close(&p);
@@ -310,8 +319,10 @@ static void others(void)
     look(&after);
     odd_arithmetic(false);
     const char *what = changed(&before, &after);
-    CHECK_THAT(!refused && calls == 0 && !what, "layers and conversions: %d refused, %ld calls of "
-               "the system, %s has changed", refused, calls, what ? what : "nothing");
+    CHECK_THAT(!refused && calls == 0 && !what,
+               "layers and conversions: %d refused, %ld calls of "
+               "the system, %s has changed",
+               refused, calls, what ? what : "nothing");
 }
 
 /* Plans and pools also leave a process unchanged once they are destroyed. */
@@ -321,8 +332,11 @@ static void plan_and_pool(void)
     loci_plan *plan;
     loci_host pool;
     look(&before);
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5",
-                                                      .heads = 2, .dim = 8), NULL)) exit(2);
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5", .heads = 2,
+                                               .dim = 8),
+                         NULL))
+        exit(2);
     loci_plan_destroy(plan);
 #ifndef LOCI_NO_THREADS
     if (loci_pool_create(&pool, 4)) exit(2);
@@ -360,7 +374,7 @@ static void complete(void)
         char path[64];
         snprintf(path, sizeof path, "include/loci/%s.h", headers[i]);
         char *text = text_of(path);
-        for (char *p = text; (p = strstr(p, "\nLOCI_API ")); ) {
+        for (char *p = text; (p = strstr(p, "\nLOCI_API "));) {
             char *open = strchr(p, '('), *from = open;
             while (from > p && (from[-1] == '_' || (from[-1] >= 'a' && from[-1] <= 'z'))) from--;
             char name[80];
@@ -382,7 +396,7 @@ int main(int argc, char **argv)
     walk_only(whole ? argc - 1 : argc, whole ? argv + 1 : argv);
     inject_open();
     complete();
-    plan_and_pool();                     /* first: later the state would already exist */
+    plan_and_pool(); /* first: later the state would already exist */
     plans();
     pools();
     others();

@@ -50,10 +50,10 @@ static void options(const loci_encoding_info *info)
 
 static void tensors(const char *text, loci_stage stage)
 {
-    const loci_desc d = LOCI_DESC(.encoding = text, .stage = stage, .heads = 6, .kv_heads = 3,
-                                  .dim = stage == LOCI_EMBED ? 0 : walk_dim(text, 16),
-                                  .model_dim = stage == LOCI_EMBED ? 96 : 0, .max_len = 50,
-                                  .dtype = LOCI_F64);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .stage = stage, .heads = 6, .kv_heads = 3,
+                  .dim = stage == LOCI_EMBED ? 0 : walk_dim(text, 16),
+                  .model_dim = stage == LOCI_EMBED ? 96 : 0, .max_len = 50, .dtype = LOCI_F64);
     loci_plan *p;
     loci_error e = { 0 };
     loci_tensor list[WALK_TENSORS];
@@ -75,8 +75,10 @@ static void tensors(const char *text, loci_stage stage)
                 sum += x[k];
                 square += x[k] * x[k];
             }
-            snprintf(said + at, sizeof said - (size_t)at, " starts with mean %.6g, size %.6g, "
-                     "%.6g first", sum / (double)n, sqrt(square / (double)n), x[0]);
+            snprintf(said + at, sizeof said - (size_t)at,
+                     " starts with mean %.6g, size %.6g, "
+                     "%.6g first",
+                     sum / (double)n, sqrt(square / (double)n), x[0]);
             free(x);
         }
         line(said);
@@ -103,8 +105,10 @@ static void memory(const char *text, bool square)
                                       .k_seg = segments),
                     decode = LOCI_CALL(.batch = 2, .q_len = 1, .k_len = KEYS);
     char said[512];
-    snprintf(said, sizeof said, "%s: tables %zu, cache %zu, forward %zu and %zu, backward %zu and "
-             "%zu, decode %zu", text, loci_tables_size(p, KEYS), loci_cache_size(caches, 2, KEYS),
+    snprintf(said, sizeof said,
+             "%s: tables %zu, cache %zu, forward %zu and %zu, backward %zu and "
+             "%zu, decode %zu",
+             text, loci_tables_size(p, KEYS), loci_cache_size(caches, 2, KEYS),
              loci_workspace(p, &call, 0), loci_workspace(p, &apart, 0), loci_workspace(p, &call, 1),
              loci_workspace(p, &apart, 1), loci_workspace(caches, &decode, 0));
     line(said);

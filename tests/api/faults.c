@@ -30,7 +30,7 @@
 #include "scratch.h"
 
 #ifdef LOCI_SANITIZED
-enum { FIRST = 4, DRAWN = 2, SLOW_TOO = 0 };     /* slow commands take half a minute each here */
+enum { FIRST = 4, DRAWN = 2, SLOW_TOO = 0 }; /* slow commands take half a minute each here */
 #else
 /* Of the calls of one kind, the first ones and some later ones. */
 enum { FIRST = 9, DRAWN = 5, SLOW_TOO = 1 };
@@ -64,7 +64,8 @@ struct command_line {
     bool says, slow;
 };
 #define CASE "tests/cases/alibi-kerple-shaw.safetensors"
-#define TINY "--tasks recall --size XS --length 16 " \
+#define TINY \
+    "--tasks recall --size XS --length 16 " \
     "--set layers=1,dim=16,keys=4,values=4,tokens=64,variants=0 --steps 12 -q -t 2"
 static const struct command_line lines[] = {
     { .words = "--help" },
@@ -96,23 +97,28 @@ static const struct command_line lines[] = {
     { .words = "show rope:pairing=half --len 16 --json", .slow = true },
     { .words = "show t5 --len 16 --svg @/out", .files = { "out" }, .slow = true },
     { .words = "show nope --example" },
-    { .words = "show fox --what properties --len 16 --html @/out", .files = { "out" },
+    { .words = "show fox --what properties --len 16 --html @/out",
+      .files = { "out" },
       .slow = true },
-    { .words = "race nope --len 64 --svg @/out", .files = { "out" }, .own = true,
-      .slow = true },
+    { .words = "race nope --len 64 --svg @/out", .files = { "out" }, .own = true, .slow = true },
     { .words = "bench nope --len 32 --heads 1 --repeat 5 --json", .own = true, .slow = true },
-    { .words = "bench nope --len 32 --heads 1 --repeat 5 --threads 3", .own = true,
-      .slow = true },
+    { .words = "bench nope --len 32 --heads 1 --repeat 5 --threads 3", .own = true, .slow = true },
     { .words = "bench nope --len 128 --heads 1 --repeat 5 --parallel contiguous --ranks 2",
-      .own = true, .sentences = 2, .slow = true },
+      .own = true,
+      .sentences = 2,
+      .slow = true },
     { .words = "lab list" },
     { .words = "lab report @/lab --json", .sentences = 2, .says = true },
-    { .words = "lab report @/lab -o @/out", .files = { "out" }, .sentences = 2, .says = true,
+    { .words = "lab report @/lab -o @/out",
+      .files = { "out" },
+      .sentences = 2,
+      .says = true,
       .slow = true },
     { .words = "lab watch @/lab --once" },
     { .words = "lab sample @/lab nope recall", .slow = true },
     { .words = "lab dump --arm nope --task recall --size XS --length 16 "
-      "--set layers=1,dim=16,keys=4,values=4,tokens=64 -o @/out", .files = { "out" },
+               "--set layers=1,dim=16,keys=4,values=4,tokens=64 -o @/out",
+      .files = { "out" },
       .slow = true },
     { .words = "lab run --arms nope,t5 " TINY " -o @/new", .fresh = "new", .slow = true },
 };
@@ -228,7 +234,7 @@ static void run_child(const char *words, int kinds, enum inject_how how, int err
     __real_close(err);
     alarm(PATIENCE);
 #ifdef LOCI_SANITIZED
-    on_exit(leave, NULL);                /* the process exit frees memory that a command has not */
+    on_exit(leave, NULL); /* the process exit frees memory that a command has not */
 #endif
     /* before gcov writes its data, which also allocates memory */
     atexit(inject_off);
@@ -258,17 +264,24 @@ static struct ending run_words(const char *words, int kinds, enum inject_how how
     __real_free(said);
     return e;
 }
-static void forget(struct ending *e) { __real_free(e->out);
-__real_free(e->file); }
+static void forget(struct ending *e)
+{
+    __real_free(e->out);
+    __real_free(e->file);
+}
 
 /* Weights of two heads of queries and keys, and another tensor. */
 static void make_weights(void)
 {
     static float numbers[16 * 12];
     const struct safetensor list[] = {
-        { .name = "layers.0.self_attn.q_proj.weight", .type = ST_F32, .rank = 2,
+        { .name = "layers.0.self_attn.q_proj.weight",
+          .type = ST_F32,
+          .rank = 2,
           .shape = { 16, 12 } },
-        { .name = "layers.0.self_attn.k_proj.weight", .type = ST_F32, .rank = 2,
+        { .name = "layers.0.self_attn.k_proj.weight",
+          .type = ST_F32,
+          .rank = 2,
           .shape = { 16, 12 } },
         { .name = "norm", .type = ST_F32, .rank = 1, .shape = { 12 } },
     };
@@ -309,8 +322,8 @@ static const struct fault {
     int kinds;
     enum inject_how how;
     int error;
-    bool harmless;                       /* it must change nothing */
-    bool writes;                         /* for commands that write files only */
+    bool harmless; /* it must change nothing */
+    bool writes;   /* for commands that write files only */
     /* a failure of the first of these calls must be reported */
     bool must;
 } faults[] = {
@@ -346,9 +359,10 @@ static void judge(const struct fault *f, long at, struct ending *e)
     const int most = line->sentences ? line->sentences : 1;
     const bool good = e->code == calm.code && e->lines == calm.lines && is_same(e, &calm);
     const bool refused = e->code == EXIT_ERROR && e->lines >= 1 && e->lines <= most
-        && !strncmp(e->said, "loci: ", 6) && is_old(e);
-    const bool without = line->says && !e->code && (strstr(e->said, "left out")
-        || (e->out && strstr(e->out, "left out")) || (e->file && strstr(e->file, "left out")));
+                      && !strncmp(e->said, "loci: ", 6) && is_old(e);
+    const bool without = line->says && !e->code
+                      && (strstr(e->said, "left out") || (e->out && strstr(e->out, "left out"))
+                          || (e->file && strstr(e->file, "left out")));
     tries += fired;
     harmless += fired && good;
     if (!line->fresh) {
@@ -356,14 +370,19 @@ static void judge(const struct fault *f, long at, struct ending *e)
         CHECK_THAT((good && heard) || ((refused || without) && fired && !f->harmless),
                    "loci %s: %s, call %ld: exit code %d, signal %d, %d lines: %s", line->words,
                    f->name, at, e->code, e->signal, e->lines, e->said);
-        CHECK_THAT(names == calm_names && halves == 0, "loci %s: %s, call %ld: %d files, not %d, "
-                   "and %d half written", line->words, f->name, at, names, calm_names, halves);
+        CHECK_THAT(names == calm_names && halves == 0,
+                   "loci %s: %s, call %ld: %d files, not %d, "
+                   "and %d half written",
+                   line->words, f->name, at, names, calm_names, halves);
         return;
     }
     /* A folder of runs: repeating the command completes it. */
     char then[sizeof calm_hashes];
-    CHECK_THAT(!e->signal && (e->code == EXIT_DONE || (e->code == EXIT_ERROR && e->lines >= 1
-               && !strncmp(e->said, "loci: ", 6))) && (!f->harmless || good),
+    CHECK_THAT(!e->signal
+                   && (e->code == EXIT_DONE
+                       || (e->code == EXIT_ERROR && e->lines >= 1
+                           && !strncmp(e->said, "loci: ", 6)))
+                   && (!f->harmless || good),
                "loci %s: %s, call %ld: exit code %d, signal %d: %s", line->words, f->name, at,
                e->code, e->signal, e->said);
     struct ending on = run_words(line->words, 0, INJECT_ONCE, 0, 0);
@@ -401,8 +420,12 @@ static void fail_each(const struct fault *f)
     struct ending e = run_words(line->words, f->kinds, INJECT_ONCE, f->error, 1L << 40);
     const long calls = inject->seen;
     forget(&e);
-    const long first = all ? MANY : line->slow ? 1 : FIRST, drawn = all ? MANY / 3
-                     : line->slow ? 2 : DRAWN;
+    const long first = all        ? MANY
+                     : line->slow ? 1
+                                  : FIRST,
+               drawn = all        ? MANY / 3
+                     : line->slow ? 2
+                                  : DRAWN;
     const bool each = calls <= first + drawn || (all && !line->slow);
     for (long k = 0; k < (each ? calls : first); k++) fail_at(f, k);
     for (long k = 0; k < (each ? 0 : drawn); k++) fail_at(f, first + draw(calls - first));
@@ -415,8 +438,9 @@ static void fail_command(bool memory, bool files)
     count_files();
     calm_names = names;
     if (line->fresh) hashes(line->fresh, calm_hashes, sizeof calm_hashes);
-    CHECK_THAT(calm.code != -1 && (!line->fresh || *calm_hashes) && (line->own || !is_old(&calm)
-               || !line->files[0]), "loci %s: exit code %d: %s", line->words, calm.code, calm.said);
+    CHECK_THAT(calm.code != -1 && (!line->fresh || *calm_hashes)
+                   && (line->own || !is_old(&calm) || !line->files[0]),
+               "loci %s: exit code %d: %s", line->words, calm.code, calm.said);
     for (int i = 0; i < COUNT(faults); i++)
         if ((is_memory(&faults[i]) ? memory : files)
             && (!faults[i].writes || line->files[0] || line->fresh)

@@ -60,10 +60,10 @@ static void make(struct problem *p, loci_desc d)
     for (int i = 0; i < n; i++) p->tensors[i] = numbers(p, 4096);
     p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, 100));
     if (loci_prepare(p->plan, 100, p->tensors, p->tables)) exit(2);
-    p->call = (loci_call)LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
-                                   .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
-                                   .o = { p->o, 0, 0, 0 }, .lse = p->lse, .tensors = p->tensors,
-                                   .error = &p->e);
+    p->call =
+        (loci_call)LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
+                             .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 }, .o = { p->o, 0, 0, 0 },
+                             .lse = p->lse, .tensors = p->tensors, .error = &p->e);
     p->grad = (loci_grad)LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
                                    .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 });
     if (d.stage == LOCI_EMBED) {
@@ -91,8 +91,12 @@ static loci_view dense(void *data) { return (loci_view){ data, 0, 0, 0 }; }
 
 /* ---- Positions ------------------------------------------------------------------------------- */
 
-static const int64_t beyond[] = { ((int64_t)1 << 40) + 1, -((int64_t)1 << 40) - 1, (int64_t)1 << 42,
-                                  (int64_t)1 << 62, INT64_MAX, INT64_MIN };
+static const int64_t beyond[] = { ((int64_t)1 << 40) + 1,
+                                  -((int64_t)1 << 40) - 1,
+                                  (int64_t)1 << 42,
+                                  (int64_t)1 << 62,
+                                  INT64_MAX,
+                                  INT64_MIN };
 static const char within[] = "must lie within 2^40";
 
 static void far_positions(const char *text)
@@ -109,9 +113,11 @@ static void far_positions(const char *text)
             CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, within, "backward");
             if (strcmp(text, "nope")) {
                 CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q),
-                                       dense(p.o)), LOCI_BAD_ARG, &p.e, within, "rotate queries");
+                                       dense(p.o)),
+                           LOCI_BAD_ARG, &p.e, within, "rotate queries");
                 CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_CACHE, dense(p.k),
-                                       dense(p.o)), LOCI_BAD_ARG, &p.e, within, "rotate keys");
+                                       dense(p.o)),
+                           LOCI_BAD_ARG, &p.e, within, "rotate keys");
                 CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_KEY,
                                                 dense(p.k), dense(p.dk), dense(p.o), NULL),
                            LOCI_BAD_ARG, &p.e, within, "rotate backward");
@@ -126,17 +132,19 @@ static void far_rows(void)
         struct problem p;
         int64_t pos[4] = { 0, 1, 2, 3 };
         loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 100, D } };
-        const loci_desc d = LOCI_DESC(.encoding = texts[t], .stage = LOCI_EMBED, .model_dim = D,
-                                      .tensors = t == 2 ? &table : NULL, .tensor_count = t == 2,
-                                      .max_len = 100);
+        const loci_desc d =
+            LOCI_DESC(.encoding = texts[t], .stage = LOCI_EMBED, .model_dim = D,
+                      .tensors = t == 2 ? &table : NULL, .tensor_count = t == 2, .max_len = 100);
         make(&p, d);
         p.call.q_pos = pos;
         for (int n = 0; n < COUNT(beyond); n++) {
             pos[3] = beyond[n];
             CHECK_THAT(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o))
-                       == LOCI_BAD_ARG, "%s: embed, a position beyond", texts[t]);
+                           == LOCI_BAD_ARG,
+                       "%s: embed, a position beyond", texts[t]);
             CHECK_THAT(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), NULL)
-                       == LOCI_BAD_ARG, "%s: its gradient, a position beyond", texts[t]);
+                           == LOCI_BAD_ARG,
+                       "%s: its gradient, a position beyond", texts[t]);
         }
         drop(&p);
     }
@@ -157,7 +165,8 @@ static void far_elsewhere(void)
                    "temperature: a position beyond");
         CHECK_SAYS(loci_export_rope(p.plan, NULL,
                                     &(loci_rope_table)LOCI_ROPE_TABLE(.count = L, .pos = pos,
-                                                                      .cos = out), &p.e),
+                                                                      .cos = out),
+                                    &p.e),
                    LOCI_BAD_ARG, &p.e, within, "export_rope");
     }
     drop(&p);
@@ -196,7 +205,8 @@ static void far_keys(void)
     CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 0, 3, &p.call), LOCI_BAD_ARG, &p.e,
                "below position -2^40", "remove");
     CHECK_THAT(!loci_cache_remove(p.plan, p.tables, p.work, c, 0, L - 2, 2, &p.call)
-               && loci_cache_length(c, 0) == L - 2, "remove: the last ones");
+                   && loci_cache_length(c, 0) == L - 2,
+               "remove: the last ones");
     CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 1, INT64_MAX, &p.call),
                LOCI_BAD_ARG, &p.e, "beyond the end", "remove");
     drop(&p);
@@ -214,7 +224,11 @@ static void everywhere(void)
     p.grad.dlse = dlse;
     p.grad.dtensors = dtensors;
     CHECK_THAT(!forward(&p) && !backward(&p), "fox: %s", p.e.text);
-    struct { const char *name; void **data; bool rows; } inputs[] = {
+    struct {
+        const char *name;
+        void **data;
+        bool rows;
+    } inputs[] = {
         { "q", &p.call.q.data, true }, { "k", &p.call.k.data, true }, { "v", &p.call.v.data, true },
         { "log_f", (void **)&p.tensors[0], false },
         { "o", &p.call.o.data, true }, { "lse", &p.call.lse, false },
@@ -230,17 +244,18 @@ static void everywhere(void)
     for (int o = 0; o < COUNT(outputs); o++)
         for (int i = 0; i < COUNT(inputs); i++) {
             void *const kept = *outputs[o].data;
-            const bool of_forward = o < forward_outputs
-                || (o == COUNT(outputs) - 1 && i < forward_inputs);
-            if (inputs[i].data == outputs[o].data || (o < forward_outputs && i >= forward_inputs
-                                                      && i < COUNT(inputs) - 2)) continue;
+            const bool of_forward =
+                o < forward_outputs || (o == COUNT(outputs) - 1 && i < forward_inputs);
+            if (inputs[i].data == outputs[o].data
+                || (o < forward_outputs && i >= forward_inputs && i < COUNT(inputs) - 2))
+                continue;
             for (int by = 0; by < 2; by++) {
                 /* the workspace is 64-byte aligned */
                 if (o == COUNT(outputs) - 1 && by) continue;
                 *outputs[o].data = (char *)*inputs[i].data + (by ? sizeof(float) : 0);
                 const loci_status status = of_forward ? forward(&p) : backward(&p);
-                CHECK_THAT(status == LOCI_BAD_ARG && (strstr(p.e.text, "overlap")
-                                                      || strstr(p.e.text, "not prepared")),
+                CHECK_THAT(status == LOCI_BAD_ARG
+                               && (strstr(p.e.text, "overlap") || strstr(p.e.text, "not prepared")),
                            "%s: %s", outputs[o].name, inputs[i].name);
                 *outputs[o].data = kept;
             }
@@ -251,8 +266,8 @@ static void everywhere(void)
     CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "make rows of this output overlap",
                "o with strides of 8, 8, 8");
     p.call.o = (loci_view){ p.o, LOCI_BROADCAST, 0, 0 };
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e,
-               "make rows of this output overlap", "o by broadcast");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "make rows of this output overlap",
+               "o by broadcast");
     p.call.o = dense(p.o);
     p.grad.dk = (loci_view){ p.dk, 8, 8, 8 };
     CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "dk: strides 8, 8, 8",
@@ -268,10 +283,17 @@ static void crooked(void)
     memset(raw, 0, sizeof raw);
     int64_t *const at = (int64_t *)(raw + 4);
     const void **const tensor = &p.tensors[0];
-    const struct { const char *name; const void **field; size_t by; } fields[] = {
-        { "lse", (const void **)&p.call.lse, 2 }, { "q", (const void **)&p.call.q.data, 2 },
-        { "log_f", tensor, 1 }, { "k_lens", (const void **)&p.call.k_lens, 4 },
-        { "q_seg", (const void **)&p.call.q_seg, 4 }, { "q_pos", (const void **)&p.call.q_pos, 4 },
+    const struct {
+        const char *name;
+        const void **field;
+        size_t by;
+    } fields[] = {
+        { "lse", (const void **)&p.call.lse, 2 },
+        { "q", (const void **)&p.call.q.data, 2 },
+        { "log_f", tensor, 1 },
+        { "k_lens", (const void **)&p.call.k_lens, 4 },
+        { "q_seg", (const void **)&p.call.q_seg, 4 },
+        { "q_pos", (const void **)&p.call.q_pos, 4 },
     };
     for (int i = 0; i < COUNT(fields); i++) {
         const void *const kept = *fields[i].field;
@@ -295,26 +317,27 @@ static void in_place(void)
     float *apart = numbers(&p, N + D), *both = numbers(&p, N + D);
     memcpy(both, p.q, N * sizeof *both);
     CHECK_THAT(!loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(apart))
-               && !loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
-                               dense(both)) && !memcmp(apart, both, N * sizeof *both),
+                   && !loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
+                                   dense(both))
+                   && !memcmp(apart, both, N * sizeof *both),
                "rotate: in place it is not what it is apart");
     CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
-                           dense(both + D)), LOCI_BAD_ARG, &p.e,
-               "y overlaps x, and is not the same view", "a row on");
+                           dense(both + D)),
+               LOCI_BAD_ARG, &p.e, "y overlaps x, and is not the same view", "a row on");
     CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
-                           (loci_view){ both, H * L * D, D, H * D }), LOCI_BAD_ARG, &p.e,
-               "not the same view", "in another order");
+                           (loci_view){ both, H * L * D, D, H * D }),
+               LOCI_BAD_ARG, &p.e, "not the same view", "in another order");
     CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
-                           (loci_view){ apart, D, D, D }), LOCI_BAD_ARG, &p.e,
-               "make rows of this output overlap", "y in itself");
+                           (loci_view){ apart, D, D, D }),
+               LOCI_BAD_ARG, &p.e, "make rows of this output overlap", "y in itself");
     CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both),
-                                    dense(apart), dense(apart + D), NULL), LOCI_BAD_ARG, &p.e,
-               "dx overlaps dy", "a row on");
+                                    dense(apart), dense(apart + D), NULL),
+               LOCI_BAD_ARG, &p.e, "dx overlaps dy", "a row on");
     drop(&p);
     make(&p, (loci_desc)LOCI_DESC(.encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = D));
     CHECK_THAT(!loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o))
-               && !loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q))
-               && !memcmp(p.q, p.o, 4 * D * sizeof *p.q),
+                   && !loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q))
+                   && !memcmp(p.q, p.o, 4 * D * sizeof *p.q),
                "embed: in place it is not what it is apart");
     CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q + D)), LOCI_BAD_ARG,
                &p.e, "y overlaps x", "embed, a row on");
@@ -336,19 +359,19 @@ static void packed_gradients(void)
             one[(b * L + t) * W + x * H * D + h * D + c] = from[x][i];
         }
     CHECK_THAT(!forward(&p) && !backward(&p), "apart: %s", p.e.text);
-    loci_view *const views[] = { &p.call.q, &p.call.k, &p.call.v },
-        *const dviews[] = { &p.grad.dq, &p.grad.dk, &p.grad.dv };
-    for (int x = 0; x < 3; x++)
-        {
-            *views[x] = (loci_view){ one + x * H * D, L * W, D, W };
-            *dviews[x] = (loci_view){ d + x * H * D, L * W, D, W };
-        }
+    loci_view *const views[] = { &p.call.q, &p.call.k, &p.call.v }, *const dviews[] = {
+        &p.grad.dq, &p.grad.dk, &p.grad.dv
+    };
+    for (int x = 0; x < 3; x++) {
+        *views[x] = (loci_view){ one + x * H * D, L * W, D, W };
+        *dviews[x] = (loci_view){ d + x * H * D, L * W, D, W };
+    }
     CHECK_THAT(!forward(&p) && !backward(&p), "packed: %s", p.e.text);
     for (int x = 0; x < 3; x++) {
         bool same = true;
         for (int i = 0; i < N; i++)
-            same &= to[x][i] == d[(i / D / L / H * L + i / D % L) * W + x * H * D
-                                  + i / D / L % H * D + i % D];
+            same &= to[x][i]
+                 == d[(i / D / L / H * L + i / D % L) * W + x * H * D + i / D / L % H * D + i % D];
         CHECK_THAT(same, "packed: other gradients");
     }
     drop(&p);
@@ -361,8 +384,12 @@ static void broadcast(void)
     struct problem p;
     make(&p, (loci_desc)LOCI_DESC(.encoding = "alibi"));
     float *o = numbers(&p, N);
-    static const struct { const char *name; ptrdiff_t batch, head, row; } ways[] = {
-        { "batch", LOCI_BROADCAST, L * D, D }, { "heads", H * L * D, LOCI_BROADCAST, D },
+    static const struct {
+        const char *name;
+        ptrdiff_t batch, head, row;
+    } ways[] = {
+        { "batch", LOCI_BROADCAST, L * D, D },
+        { "heads", H * L * D, LOCI_BROADCAST, D },
         { "rows", H * L * D, L * D, LOCI_BROADCAST },
         { "all", LOCI_BROADCAST, LOCI_BROADCAST, LOCI_BROADCAST },
         { "all, said once", 0, 0, LOCI_BROADCAST },
@@ -390,11 +417,13 @@ static void broadcast(void)
     float twice[H * L * D];
     for (int i = 0; i < H * L * D; i++) twice[i] = p.q[i % (L * D)];
     CHECK_THAT(!loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), dense(p.o))
-               && !loci_gate(&l, LOCI_SILU, dense(p.v), (loci_view){ p.q, 0, LOCI_BROADCAST, D },
-                             dense(o)) && !memcmp(p.o, o, sizeof twice), "layers: broadcast");
+                   && !loci_gate(&l, LOCI_SILU, dense(p.v),
+                                 (loci_view){ p.q, 0, LOCI_BROADCAST, D }, dense(o))
+                   && !memcmp(p.o, o, sizeof twice),
+               "layers: broadcast");
     CHECK_SAYS(loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice),
-                         (loci_view){ o, 0, LOCI_BROADCAST, D }), LOCI_BAD_ARG, &p.e,
-               "make rows of this output overlap", "layers, an output");
+                         (loci_view){ o, 0, LOCI_BROADCAST, D }),
+               LOCI_BAD_ARG, &p.e, "make rows of this output overlap", "layers, an output");
     drop(&p);
 }
 
@@ -481,13 +510,18 @@ static void versions(bool sized)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
     p.plan->sized = sized;
     const loci_desc desc = LOCI_DESC(.heads = 2, .dim = 8);
-    const loci_layer layer = LOCI_LAYER(.batch = 1, .rows = L, .heads = H, .width = D,
-                                        .error = &p.e);
+    const loci_layer layer =
+        LOCI_LAYER(.batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e);
     const loci_channels channels = LOCI_CHANNELS(.element = 4, .heads = H, .dim = D);
     const loci_rope_table table = LOCI_ROPE_TABLE(.count = 4, .cos = p.o);
     if (forward(&p)) exit(2);
-    const struct { const char *name; const void *ours; size_t now, first; try_struct *try;
-                   bool alone; } structs[] = {
+    const struct {
+        const char *name;
+        const void *ours;
+        size_t now, first;
+        try_struct *try;
+        bool alone;
+    } structs[] = {
         { "loci_desc", &desc, sizeof desc, UP_TO(loci_desc, tensor_count), try_desc, false },
         { "loci_call", &p.call, sizeof p.call, UP_TO(loci_call, error), try_call, false },
         { "loci_grad", &p.grad, sizeof p.grad, UP_TO(loci_grad, dtensors), try_grad, false },
@@ -529,7 +563,7 @@ static void sizes(void)
     struct problem p;
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5"));
     const size_t tables = loci_tables_size(p.plan, 100),
-        forward_bytes = loci_workspace(p.plan, &p.call, 0);
+                 forward_bytes = loci_workspace(p.plan, &p.call, 0);
     p.call.work_bytes = forward_bytes;
     p.call.tables_bytes = tables;
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
@@ -547,7 +581,7 @@ static void sizes(void)
         CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, n ? "and have" : "have at least", "tables");
     }
     p.call.size = 0;
-    p.plan->sized = false;          /* 0.1 had neither */
+    p.plan->sized = false; /* 0.1 had neither */
     CHECK_THAT(!forward(&p), "sizes that are not read: %s", p.e.text);
     drop(&p);
     const loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 9, D } };
@@ -581,10 +615,12 @@ static void damaged_caches(void)
     p.call.q_pos = p.call.k_pos = pos;
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 0));
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call)
-               && !loci_forward(p.plan, p.tables, work, &p.call), "a cache: %s", p.e.text);
+                   && !loci_forward(p.plan, p.tables, work, &p.call),
+               "a cache: %s", p.e.text);
     memcpy(memory, saved, bytes);
     CHECK_THAT(!loci_cache_open(&c, p.plan, memory, bytes, &p.e) && c == (void *)memory
-               && loci_cache_length(c, 1) == L, "open: %s", p.e.text);
+                   && loci_cache_length(c, 1) == L,
+               "open: %s", p.e.text);
     CHECK_SAYS(loci_cache_open(&c, p.plan, memory, bytes - 64, &p.e), LOCI_BAD_ARG, &p.e,
                "memory has", "a cache cut short");
     CHECK_SAYS(loci_cache_open(&c, p.plan, memory + 8, bytes - 8, &p.e), LOCI_BAD_ARG, &p.e,
@@ -633,7 +669,7 @@ static void damaged_counts(void)
     p.call.cache = c;
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &p.call, 0));
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call), "append: %s", p.e.text);
-    int64_t *pos = cache_list(c, c->pos) + cache_capacity(c);        /* of the second entry */
+    int64_t *pos = cache_list(c, c->pos) + cache_capacity(c); /* of the second entry */
     for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
         pos[1] = values[i];
         memcpy(before, memory, bytes);
@@ -654,8 +690,9 @@ static void empty_cache(void)
     loci_cache *c;
     make(&p, (loci_desc)LOCI_DESC(.encoding = "nope"));
     void *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 0, 64));
-    CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0)
-               == LOCI_NONE, "a cache of no sequences: %s", p.e.text);
+    CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e)
+                   && loci_cache_length(c, 0) == LOCI_NONE,
+               "a cache of no sequences: %s", p.e.text);
     p.call.batch = 0;
     p.call.cache = c;
     CHECK_THAT(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call) && !forward(&p),
@@ -666,7 +703,11 @@ static void empty_cache(void)
 /* ---- Cancelling ------------------------------------------------------------------------------ */
 
 static int patience;
-static int out_of_patience(void *user) { (void)user; return patience-- <= 0; }
+static int out_of_patience(void *user)
+{
+    (void)user;
+    return patience-- <= 0;
+}
 
 static void cancelling(void)
 {
@@ -685,8 +726,8 @@ static void cancelling(void)
                    LOCI_CANCELLED, &p.e, "cancelled", "rotate");
         patience = n;
         CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x),
-                                        dense(x), dense(y), NULL), LOCI_CANCELLED, &p.e,
-                   "cancelled", "rotate backward");
+                                        dense(x), dense(y), NULL),
+                   LOCI_CANCELLED, &p.e, "cancelled", "rotate backward");
     }
     /* A cancelled append keeps the earlier keys.  Made again, it gives the cache of an append that
      * was not cancelled. */
@@ -697,7 +738,8 @@ static void cancelling(void)
         memset(memory, 0, bytes);
         memset(twin, 0, bytes);
         if (loci_cache_create(&c, p.plan, B, 2 * LONG, ring, memory, &p.e)
-            || loci_cache_create(&d, p.plan, B, 2 * LONG, ring, twin, &p.e)) exit(2);
+            || loci_cache_create(&d, p.plan, B, 2 * LONG, ring, twin, &p.e))
+            exit(2);
         for (int n = 0; n < 3; n++) {
             if (n == 2 && !ring) break;
             patience = 3;
@@ -707,10 +749,11 @@ static void cancelling(void)
                        "a cancelled append: changed a length");
             patience = INT_MAX;
             CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call)
-                       && !loci_cache_append(p.plan, p.tables, work, d, &p.call), "append: %s",
-                       p.e.text);
+                           && !loci_cache_append(p.plan, p.tables, work, d, &p.call),
+                       "append: %s", p.e.text);
             CHECK_THAT(!memcmp(cache_keys(c, 1, 1, n * LONG), cache_keys(d, 1, 1, n * LONG),
-                               64 * D * sizeof(float)), "a cancelled append: left other keys");
+                               64 * D * sizeof(float)),
+                       "a cancelled append: left other keys");
         }
         patience = 0;
         if (!ring) {
@@ -742,14 +785,18 @@ static void nowhere(void)
     make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
     CHECK_THAT(loci_isas(NULL, 5) > 0, "loci_isas: NULL");
     CHECK_THAT(loci_frequencies(p.plan, NULL, 100, &factor) == D / 2
-               && loci_frequencies(p.plan, NULL, 0, NULL) == D / 2
-               && !loci_frequencies(NULL, NULL, 9, NULL), "loci_frequencies: NULL");
+                   && loci_frequencies(p.plan, NULL, 0, NULL) == D / 2
+                   && !loci_frequencies(NULL, NULL, 9, NULL),
+               "loci_frequencies: NULL");
     CHECK_THAT(loci_linear_forward(NULL, NULL, NULL, NULL, NULL, NULL)
-               && loci_linear_backward(NULL, NULL, NULL, NULL, NULL), "linear: NULL");
+                   && loci_linear_backward(NULL, NULL, NULL, NULL, NULL),
+               "linear: NULL");
     CHECK_THAT(loci_cache_append(NULL, NULL, NULL, NULL, &p.call)
-               && loci_cache_append(p.plan, NULL, NULL, NULL, NULL), "append: NULL");
+                   && loci_cache_append(p.plan, NULL, NULL, NULL, NULL),
+               "append: NULL");
     CHECK_THAT(loci_cache_remove(NULL, NULL, NULL, NULL, 0, 0, 0, &p.call)
-               && loci_cache_truncate(NULL, 0, 0, &p.e), "NULL");
+                   && loci_cache_truncate(NULL, 0, 0, &p.e),
+               "NULL");
     CHECK_THAT(loci_cache_length(NULL, 0) == LOCI_NONE && !loci_cache_size(NULL, 1, 1), "NULL");
     drop(&p);
 }

@@ -30,21 +30,33 @@ static int64_t far_pos[L];
 /* may return NULL */
 static void *shifted(const void *p, size_t bytes) { return (void *)((uintptr_t)p + bytes); }
 
-static void no_plan(struct task *t, int i)     { (void)i; t->plan = NULL; }
-static void no_tables(struct task *t, int i)   { t->tables = i ? shifted(t->tables, 1) : NULL; }
-static void raw(struct task *t, int i)         { (void)i; memset(raw_tables, 0, sizeof raw_tables);
-                                                 (void)t; }
-static void no_work(struct task *t, int i)     { t->work = i ? shifted(t->work, 1) : NULL; }
-static void no_call(struct task *t, int i)     { (void)i; t->callp = NULL; }
-static void call_size(struct task *t, int i)   { t->call.size = i ? 8 : SIZE_MAX; }
-static void batch(struct task *t, int i)       { t->call.batch = sizes[i]; }
-static void q_len(struct task *t, int i)       { t->call.q_len = sizes[i]; }
-static void k_len(struct task *t, int i)       { t->call.k_len = sizes[i]; }
+static void no_plan(struct task *t, int i)
+{
+    (void)i;
+    t->plan = NULL;
+}
+static void no_tables(struct task *t, int i) { t->tables = i ? shifted(t->tables, 1) : NULL; }
+static void raw(struct task *t, int i)
+{
+    (void)i;
+    memset(raw_tables, 0, sizeof raw_tables);
+    (void)t;
+}
+static void no_work(struct task *t, int i) { t->work = i ? shifted(t->work, 1) : NULL; }
+static void no_call(struct task *t, int i)
+{
+    (void)i;
+    t->callp = NULL;
+}
+static void call_size(struct task *t, int i) { t->call.size = i ? 8 : SIZE_MAX; }
+static void batch(struct task *t, int i) { t->call.batch = sizes[i]; }
+static void q_len(struct task *t, int i) { t->call.q_len = sizes[i]; }
+static void k_len(struct task *t, int i) { t->call.k_len = sizes[i]; }
 static loci_view *view_of(struct task *t, int i)
 {
     return i == 0 ? &t->call.q : i == 1 ? &t->call.k : i == 2 ? &t->call.v : &t->call.o;
 }
-static void no_data(struct task *t, int i)     { view_of(t, i)->data = NULL; }
+static void no_data(struct task *t, int i) { view_of(t, i)->data = NULL; }
 static void crooked(struct task *t, int i)
 {
     view_of(t, i)->data = shifted(view_of(t, i)->data, 1);
@@ -57,7 +69,7 @@ static void giant(struct task *t, int i)
 {
     *view_of(t, i) = (loci_view){ view_of(t, i)->data, 1, PTRDIFF_MAX / 2, 4 };
 }
-static void flat(struct task *t, int i)        { t->call.o = (loci_view){ o, N, L * D, i }; }
+static void flat(struct task *t, int i) { t->call.o = (loci_view){ o, N, L * D, i }; }
 static void overlap(struct task *t, int i)
 {
     t->call.o.data = shifted(view_of(t, i)->data, sizeof(float));
@@ -75,20 +87,37 @@ static void half_seg(struct task *t, int i)
 static void bad_starts(struct task *t, int i)
 {
     static int64_t good[] = { 0, 4, L };
-    static int64_t bad[][3] = { { 1, 4, L }, { 0, L + 1, L }, { 0, -1, L }, { 0, 4, L - 1 },
-                                { INT64_MIN, 0, L }, { 0, 4, INT64_MAX } };
+    static int64_t bad[][3] = { { 1, 4, L },     { 0, L + 1, L },     { 0, -1, L },
+                                { 0, 4, L - 1 }, { INT64_MIN, 0, L }, { 0, 4, INT64_MAX } };
     t->call.q_starts = t->call.k_starts = good;
     t->call.sequences = 2;
     switch (i) {
-    case 0: t->call.q_starts = NULL; break;
-    case 1: t->call.k_starts = NULL; break;
-    case 2: t->call.q_seg = t->call.k_seg = far_pos; break;
-    case 3: t->call.batch = 2; break;
-    case 4: t->call.sequences = -1; break;
-    case 5: t->call.sequences = PTRDIFF_MAX; break;
-    case 6: t->call.q_starts = t->call.k_starts = NULL; break;
-    case 7: t->call.sequences = 1; break;
-    default: *(i % 2 ? &t->call.q_starts : &t->call.k_starts) = bad[(i - 8) / 2];
+    case 0:
+        t->call.q_starts = NULL;
+        break;
+    case 1:
+        t->call.k_starts = NULL;
+        break;
+    case 2:
+        t->call.q_seg = t->call.k_seg = far_pos;
+        break;
+    case 3:
+        t->call.batch = 2;
+        break;
+    case 4:
+        t->call.sequences = -1;
+        break;
+    case 5:
+        t->call.sequences = PTRDIFF_MAX;
+        break;
+    case 6:
+        t->call.q_starts = t->call.k_starts = NULL;
+        break;
+    case 7:
+        t->call.sequences = 1;
+        break;
+    default:
+        *(i % 2 ? &t->call.q_starts : &t->call.k_starts) = bad[(i - 8) / 2];
     }
 }
 static void too_far(struct task *t, int i)
@@ -110,37 +139,78 @@ static void threads(struct task *t, int i)
     host.threads = i ? INT_MAX : 0;
     t->call.host = &host;
 }
-static void no_grad(struct task *t, int i)     { (void)i; t->gradp = NULL; }
-static void grad_size(struct task *t, int i)   { (void)i; t->grad.size = 3; }
-static void no_lse(struct task *t, int i)      { (void)i; t->call.lse = NULL; }
-static void stick(struct task *t, int i)       { (void)i; t->grad.drem = lse; }
-static void no_states(struct task *t, int i)   { (void)i; t->call.ae = dout; }
-static void no_ae(struct task *t, int i)       { (void)i; t->grad.dae = dout; }
+static void no_grad(struct task *t, int i)
+{
+    (void)i;
+    t->gradp = NULL;
+}
+static void grad_size(struct task *t, int i)
+{
+    (void)i;
+    t->grad.size = 3;
+}
+static void no_lse(struct task *t, int i)
+{
+    (void)i;
+    t->call.lse = NULL;
+}
+static void stick(struct task *t, int i)
+{
+    (void)i;
+    t->grad.drem = lse;
+}
+static void no_states(struct task *t, int i)
+{
+    (void)i;
+    t->call.ae = dout;
+}
+static void no_ae(struct task *t, int i)
+{
+    (void)i;
+    t->grad.dae = dout;
+}
 static void grad_view(struct task *t, int i)
 {
-    loci_view *g = i == 0 ? &t->grad.dq : i == 1 ? &t->grad.dk : i == 2 ? &t->grad.dv
-        : &t->grad.dout;
+    loci_view *g = i == 0 ? &t->grad.dq
+                 : i == 1 ? &t->grad.dk
+                 : i == 2 ? &t->grad.dv
+                          : &t->grad.dout;
     *g = (loci_view){ g->data, 0, 0, -1 };
 }
 
-static const struct { const char *name; void (*spoil)(struct task *, int); int ways;
-                      bool backward_only; } table[] = {
-    { "plan NULL", no_plan, 1, false }, { "tables NULL or crooked", no_tables, 2, false },
+static const struct {
+    const char *name;
+    void (*spoil)(struct task *, int);
+    int ways;
+    bool backward_only;
+} table[] = {
+    { "plan NULL", no_plan, 1, false },
+    { "tables NULL or crooked", no_tables, 2, false },
     { "tables not prepared", raw, 1, false },
-    { "work NULL or crooked", no_work, 2, false }, { "call NULL", no_call, 1, false },
+    { "work NULL or crooked", no_work, 2, false },
+    { "call NULL", no_call, 1, false },
     { "call.size", call_size, 2, false },
-    { "batch", batch, 4, false }, { "q_len", q_len, 4, false }, { "k_len", k_len, 4, false },
-    { "a view without data", no_data, 4, false }, { "a crooked pointer", crooked, 4, false },
+    { "batch", batch, 4, false },
+    { "q_len", q_len, 4, false },
+    { "k_len", k_len, 4, false },
+    { "a view without data", no_data, 4, false },
+    { "a crooked pointer", crooked, 4, false },
     { "a negative stride", negative, 4, false },
-    { "a stride too large", giant, 4, false }, { "rows of o that overlap", flat, 4, false },
+    { "a stride too large", giant, 4, false },
+    { "rows of o that overlap", flat, 4, false },
     { "o over an input", overlap, 3, false },
-    { "positions of one side", half_pos, 2, false }, { "segments of one side", half_seg, 2, false },
+    { "positions of one side", half_pos, 2, false },
+    { "segments of one side", half_seg, 2, false },
     { "starts", bad_starts, 20, false },
-    { "positions too far", too_far, 2, false }, { "threads", threads, 2, false },
-    { "grad NULL", no_grad, 1, true }, { "grad.size", grad_size, 1, true },
+    { "positions too far", too_far, 2, false },
+    { "threads", threads, 2, false },
+    { "grad NULL", no_grad, 1, true },
+    { "grad.size", grad_size, 1, true },
     { "lse missing", no_lse, 1, true },
-    { "drem of a softmax", stick, 1, true }, { "ae without states", no_states, 1, false },
-    { "dae without states", no_ae, 1, true }, { "a crooked gradient view", grad_view, 4, true },
+    { "drem of a softmax", stick, 1, true },
+    { "ae without states", no_states, 1, false },
+    { "dae without states", no_ae, 1, true },
+    { "a crooked gradient view", grad_view, 4, true },
 };
 
 static loci_plan *plan;
@@ -179,15 +249,15 @@ static void try_one(const char *name, struct task *t, bool backward)
     memset(dk, 0x5a, sizeof dk);
     memset(dv, 0x5a, sizeof dv);
     (void)loci_workspace(t->plan, t->callp, backward);
-    const loci_status status = backward ? loci_backward(t->plan, t->tables, t->work, t->callp,
-                                                        t->gradp)
-                                        : loci_forward(t->plan, t->tables, t->work, t->callp);
-    CHECK_THAT(status != LOCI_OK, "%s: %s", name, backward ? "taken by the backward pass"
-               : "taken by the forward pass");
+    const loci_status status = backward
+                                 ? loci_backward(t->plan, t->tables, t->work, t->callp, t->gradp)
+                                 : loci_forward(t->plan, t->tables, t->work, t->callp);
+    CHECK_THAT(status != LOCI_OK, "%s: %s", name,
+               backward ? "taken by the backward pass" : "taken by the forward pass");
     CHECK_THAT(!t->callp || sentence(&t->error), "%s: no sentence", name);
     CHECK_THAT(untouched(o, sizeof o) && untouched(lse, sizeof lse) && untouched(dq, sizeof dq)
-               && untouched(dk, sizeof dk) && untouched(dv, sizeof dv), "%s: something was written",
-               name);
+                   && untouched(dk, sizeof dk) && untouched(dv, sizeof dv),
+               "%s: something was written", name);
 }
 
 static void calls(void)
@@ -221,8 +291,8 @@ static void calls(void)
 static void prepare_on(void *tables)
 {
     loci_plan *learned;
-    if (loci_plan_create(&learned, &(loci_desc)LOCI_DESC(.encoding = "t5", .heads = H,
-                                                         .dim = D), NULL))
+    if (loci_plan_create(&learned, &(loci_desc)LOCI_DESC(.encoding = "t5", .heads = H, .dim = D),
+                         NULL))
         exit(2);
     host.threads = 0;
     float *const inside = (float *)tables + 32;
@@ -246,8 +316,9 @@ static void prepare_on(void *tables)
     for (int i = 0; i < COUNT(wrong); i++) {
         loci_error e = { 0 };
         CHECK_THAT(loci_prepare_on(wrong[i].host, wrong[i].plan, wrong[i].range, &wrong[i].tensor,
-                                   wrong[i].tables, &e) == LOCI_BAD_ARG
-                   && sentence(&e) && strstr(e.text, wrong[i].says),
+                                   wrong[i].tables, &e)
+                           == LOCI_BAD_ARG
+                       && sentence(&e) && strstr(e.text, wrong[i].says),
                    "loci_prepare_on: '%s' should say '%s'", e.text, wrong[i].says);
     }
     loci_plan_destroy(learned);
@@ -260,8 +331,8 @@ static void others(void)
     const loci_view x = { q, 0, 0, 0 }, y = { o, 0, 0, 0 };
     loci_error e;
     loci_plan *p = (loci_plan *)&e;
-    CHECK_THAT(loci_plan_create(NULL, &(loci_desc)LOCI_DESC(.heads = 1,
-                                                            .dim = 1), &e) == LOCI_BAD_ARG,
+    CHECK_THAT(loci_plan_create(NULL, &(loci_desc)LOCI_DESC(.heads = 1, .dim = 1), &e)
+                   == LOCI_BAD_ARG,
                "loci_plan_create: no place for the plan");
     CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p,
                "loci_plan_create: no description");
@@ -277,29 +348,33 @@ static void others(void)
     loci_tensor_init(plan, 0, 0, NULL);
     for (int i = -1; i <= 5; i += 6)
         CHECK_THAT(!loci_tensor_source(plan, i) && !loci_tensor_source(NULL, i)
-                   && loci_tensor_low(plan, i) == -INFINITY
-                   && loci_tensor_low(NULL, i) == -INFINITY,
+                       && loci_tensor_low(plan, i) == -INFINITY
+                       && loci_tensor_low(NULL, i) == -INFINITY,
                    "loci_tensor_source, loci_tensor_low: %d", i);
     CHECK_THAT(loci_tables_size(NULL, 5) == 0 && loci_tables_size(plan, -1) == 0
-               && loci_tables_size(plan, PTRDIFF_MAX) == 0, "loci_tables_size");
+                   && loci_tables_size(plan, PTRDIFF_MAX) == 0,
+               "loci_tables_size");
     CHECK_THAT(loci_prepare(NULL, 5, NULL, t.tables) && loci_prepare(plan, 5, NULL, NULL)
-               && loci_prepare(plan, -5, NULL, t.tables)
-               && loci_prepare(plan, 5, NULL, (char *)t.tables + 4), "loci_prepare");
+                   && loci_prepare(plan, -5, NULL, t.tables)
+                   && loci_prepare(plan, 5, NULL, (char *)t.tables + 4),
+               "loci_prepare");
     prepare_on(t.tables);
     CHECK_THAT(loci_rotate(plan, t.tables, t.work, &t.call, LOCI_QUERY, x, y) == LOCI_BAD_ARG,
                "loci_rotate: without a rotation");
     CHECK_THAT(loci_rotate(plan, t.tables, t.work, NULL, LOCI_QUERY, x, y) == LOCI_BAD_ARG,
                "loci_rotate: call NULL");
     CHECK_THAT(loci_rotate_backward(NULL, t.tables, t.work, &t.call, LOCI_KEY, x, y, x, NULL)
-               == LOCI_BAD_ARG, "loci_rotate_backward: plan NULL");
+                   == LOCI_BAD_ARG,
+               "loci_rotate_backward: plan NULL");
     CHECK_THAT(loci_embed(plan, t.tables, &t.call, x, y) == LOCI_BAD_ARG,
                "loci_embed: without an embedding");
     CHECK_THAT(loci_embed(NULL, NULL, NULL, x, y) == LOCI_BAD_ARG
-               && loci_embed_backward(NULL, NULL, NULL, NULL, x, NULL) == LOCI_BAD_ARG,
+                   && loci_embed_backward(NULL, NULL, NULL, NULL, x, NULL) == LOCI_BAD_ARG,
                "loci_embed: NULL");
     loci_host h;
     CHECK_THAT(loci_pool_create(NULL, 2) == LOCI_BAD_ARG && loci_pool_create(&h, 0) == LOCI_BAD_ARG
-               && loci_pool_create(&h, INT_MAX) == LOCI_BAD_ARG, "loci_pool_create");
+                   && loci_pool_create(&h, INT_MAX) == LOCI_BAD_ARG,
+               "loci_pool_create");
     loci_pool_destroy(NULL);
     CHECK_THAT(loci_encodings(NULL) > 0 && loci_isas(NULL, 0) > 0, "lists: NULL");
 }
@@ -309,10 +384,11 @@ int main(void)
     if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.heads = H, .dim = D), NULL)) return 2;
     struct task t = fresh();
     CHECK_THAT(loci_workspace(plan, &t.call, 1) <= sizeof raw_work - 64
-               && loci_tables_size(plan, 100) <= sizeof raw_tables - 64,
+                   && loci_tables_size(plan, 100) <= sizeof raw_tables - 64,
                "the buffers are large enough");
     CHECK_THAT(!loci_forward(plan, t.tables, t.work, &t.call)
-               && !loci_backward(plan, t.tables, t.work, &t.call, &t.grad), "a good call is taken");
+                   && !loci_backward(plan, t.tables, t.work, &t.call, &t.grad),
+               "a good call is taken");
     calls();
     others();
     loci_plan_destroy(plan);

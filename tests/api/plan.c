@@ -29,16 +29,22 @@ static loci_plan *plan_of(const loci_desc *d, loci_error *e)
     memset(e, 0x55, sizeof *e);
     loci_status status = loci_plan_create(&p, d, e);
     const char *name = d->encoding ? d->encoding : "(NULL)";
-    if (status) CHECK_THAT(!p && e->status == status && is_sentence(e),
-                           "a failure has no plan and one sentence: %s", name);
+    if (status)
+        CHECK_THAT(!p && e->status == status && is_sentence(e),
+                   "a failure has no plan and one sentence: %s", name);
     return p;
 }
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
-static const struct { const char *text; loci_stage stage; const char *canonical; } good[] = {
+static const struct {
+    const char *text;
+    loci_stage stage;
+    const char *canonical;
+} good[] = {
     { "nope", LOCI_ATTENTION, "nope scale=0.35355339059327373 isa=" },
-    { "nope+t5", LOCI_ATTENTION, "nope+t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
+    { "nope+t5", LOCI_ATTENTION,
+      "nope+t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
       "scale=1 isa=" },
     { "sinusoidal", LOCI_EMBED, "sinusoidal:base=10000,layout=interleaved,freq=paper " },
     { "sinusoidal:freq=t2t,layout=halves,base=10", LOCI_EMBED,
@@ -50,7 +56,8 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
     { "binary", LOCI_EMBED, "binary " },
     { "alibi", LOCI_ATTENTION, "alibi:slopes=official scale=0.35355339059327373 " },
     { "alibi:slopes=given", LOCI_ATTENTION, "alibi:slopes=given " },
-    { "t5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
+    { "t5", LOCI_ATTENTION,
+      "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
       "scale=1 " },
     { "t5:buckets=8,max_distance=20", LOCI_ATTENTION,
       "t5:buckets=8,max_distance=20,bidirectional=0,bias_scale=1 " },
@@ -120,7 +127,11 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
     { "alibi+t5+fox+shaw+cope+sba+cape+rope:pairing=half", LOCI_ATTENTION, "alibi:" },
 };
 
-static const struct { const char *text; loci_stage stage; const char *says; } bad[] = {
+static const struct {
+    const char *text;
+    loci_stage stage;
+    const char *says;
+} bad[] = {
     { "", LOCI_ATTENTION, "lacks a name" },
     { "+", LOCI_ATTENTION, "lacks a name" },
     { "+t5", LOCI_ATTENTION, "lacks a name" },
@@ -183,8 +194,7 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope:pairing=half,dim=5", LOCI_ATTENTION, "dim 5 must be even" },
     { "rope:pairing=half,dim=10", LOCI_ATTENTION, "must not exceed the head's 8 channels" },
     { "rope:pairing=half,offset=2", LOCI_ATTENTION, "must not exceed the head's 8 channels" },
-    { "rope:pairing=half,freq=given,base=10000", LOCI_ATTENTION,
-      "leave out base with freq=given" },
+    { "rope:pairing=half,freq=given,base=10000", LOCI_ATTENTION, "leave out base with freq=given" },
     { "rope:pairing=half,base=0", LOCI_ATTENTION, "base=0 must be a number from 1 to" },
     { "rope:pairing=half,attention_factor=0", LOCI_ATTENTION,
       "attention_factor=0 must be a number from" },
@@ -209,8 +219,7 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4",
       LOCI_ATTENTION, "scaling=longrope needs long=" },
     { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4,long=1/2",
-      LOCI_ATTENTION,
-      "long has 2 numbers, but must have one per pair, 4" },
+      LOCI_ATTENTION, "long has 2 numbers, but must have one per pair, 4" },
     { "rope:pairing=half,scaling=llama3,factor=2,original_length=64,low_freq_factor=5",
       LOCI_ATTENTION, "must not exceed high_freq_factor 4" },
     { "rope:pairing=half,dim=4,scaling=proportional,partial=0.5", LOCI_ATTENTION,
@@ -235,8 +244,7 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "xpos+xl", LOCI_ATTENTION, "xl reads queries or keys alone" },
     { "cope+xpos", LOCI_ATTENTION, "cope reads queries or keys alone" },
     { "comrope:block=3", LOCI_ATTENTION, "8 channels must be a multiple of the block size 3" },
-    { "comrope:axes=3", LOCI_ATTENTION,
-      "the 4 blocks of a head must divide evenly among 3 axes" },
+    { "comrope:axes=3", LOCI_ATTENTION, "the 4 blocks of a head must divide evenly among 3 axes" },
     { "comrope:kind=lp", LOCI_ATTENTION, "kind=lp is not one of ap|ld" },
     { "comrope+mixed", LOCI_ATTENTION, "comrope and mixed both rotate q and k" },
     { "liere", LOCI_ATTENTION, "liere: block 64 must not exceed the head's 8 channels" },
@@ -273,9 +281,10 @@ static void check_again(const loci_plan *p, loci_desc d)
     snprintf(again, sizeof again, "%.*s", (int)strcspn(loci_plan_text(p), " "), loci_plan_text(p));
     d.encoding = again;
     loci_plan *second = NULL;
-    if (strstr(again, "freq=given")) return;      /* there base is by rule */
+    if (strstr(again, "freq=given")) return; /* there base is by rule */
     CHECK_THAT(!loci_plan_create(&second, &d, &e)
-               && !strcmp(loci_plan_text(p), loci_plan_text(second)), "text of a text: %s", again);
+                   && !strcmp(loci_plan_text(p), loci_plan_text(second)),
+               "text of a text: %s", again);
     loci_plan_destroy(second);
 }
 
@@ -317,8 +326,8 @@ static void wild_texts(void)
         memcpy(text, start, sizeof start);
         for (int k = 0; k <= i % 3; k++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            text[(random >> 33) % (sizeof start - 1)] = i % 2
-                ? "+:=,/.-e0123 |"[(random >> 20) % 14] : (char)(random >> 55);
+            text[(random >> 33) % (sizeof start - 1)] =
+                i % 2 ? "+:=,/.-e0123 |"[(random >> 20) % 14] : (char)(random >> 55);
         }
         loci_desc d = usual(text);
         loci_plan_destroy(plan_of(&d, &e));
@@ -349,7 +358,9 @@ static void wild_texts(void)
 /* ---- Description ----------------------------------------------------------------------------- */
 
 #define GIVEN(h, kv, width, ...) \
-    { .d = LOCI_DESC(.heads = h, .kv_heads = kv, .dim = width, __VA_ARGS__)
+    { \
+        .d = LOCI_DESC(.heads = h, .kv_heads = kv, .dim = width, __VA_ARGS__)
+/* clang-format off */
 #define SIZED(n) { .d = { .size = n, .heads = 4, .kv_heads = 2, .dim = 8 }
 static const struct { loci_desc d; loci_status status; const char *says; } wishes[] = {
     SIZED(0), LOCI_BAD_ARG, "loci_desc: size is 0 and must be sizeof(loci_desc)" },
@@ -443,14 +454,16 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .tensor_count = 1), LOCI_BAD_ARG, "tensors is NULL" },
     GIVEN(4, 2, 8, .tensor_count = -1), LOCI_BAD_ARG, "tensor_count -1" },
 };
+/* clang-format on */
 
 static void descriptions(void)
 {
     loci_error e;
     for (int i = 0; i < COUNT(wishes); i++) {
         loci_plan *p = plan_of(&wishes[i].d, &e);
-        bool ok = wishes[i].status ? !p && e.status == wishes[i].status
-            && strstr(e.text, wishes[i].says) : p != NULL;
+        bool ok = wishes[i].status
+                    ? !p && e.status == wishes[i].status && strstr(e.text, wishes[i].says)
+                    : p != NULL;
         CHECK_THAT(ok, "wish %d: %s, wanted: %s", i, p ? "accepted" : e.text,
                    wishes[i].says ? wishes[i].says : "a plan");
         loci_plan_destroy(p);
@@ -466,7 +479,8 @@ static void descriptions(void)
     CHECK_THAT(loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p, "NULL: error, failing");
     loci_plan_destroy(NULL);
     CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tables_size(NULL, 3) == 0
-               && loci_plan_text(NULL), "NULL: plan");
+                   && loci_plan_text(NULL),
+               "NULL: plan");
 }
 
 static void resolved(void)
@@ -477,13 +491,15 @@ static void resolved(void)
     d.value_dim = 5;
     loci_plan *p = plan_of(&d, &e);
     if (CHECK_THAT(p != NULL, "resolved: a plan")) {
-        CHECK_THAT(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8 && p->value_dim
-                   == 5, "resolved: shape");
+        CHECK_THAT(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8
+                       && p->value_dim == 5,
+                   "resolved: shape");
         CHECK_THAT(p->window_left == INT64_MAX && p->window_right == 0, "resolved: windows");
         CHECK_THAT(p->uses == 2 && p->weight == 0 && p->rotate == 1 && p->mix == -1,
                    "resolved: places");
-        CHECK_THAT(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs && p->use[1].enc
-                   == 1, "resolved: terms");
+        CHECK_THAT(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs
+                       && p->use[1].enc == 1,
+                   "resolved: terms");
         CHECK_THAT(p->strict && !p->f64 && p->real == 4 && p->axes == 1 && !p->full,
                    "resolved: flags");
         CHECK_THAT(p->scale == 1 / sqrt(8), "resolved: scale");
@@ -497,7 +513,7 @@ static void resolved(void)
     p = plan_of(&d, &e);
     if (CHECK_THAT(p != NULL, "resolved: a plan in double"))
         CHECK_THAT(!p->strict && p->f64 && p->real == 8 && p->scale == 0.25 && p->window_left == 7
-                   && p->kv_heads == 4 && p->value_dim == 8 && !strcmp(p->engine->isa, "f64"),
+                       && p->kv_heads == 4 && p->value_dim == 8 && !strcmp(p->engine->isa, "f64"),
                    "resolved: in double");
     loci_plan_destroy(p);
 }
@@ -525,8 +541,12 @@ static void locales(void)
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
 enum { B = LOCI_DIM_BATCH, Q = LOCI_DIM_QUERIES, K = LOCI_DIM_KEYS };
-static const struct { const char *text, *name; loci_role role; int rank; ptrdiff_t shape[5];
-                      } wanted[] = {
+static const struct {
+    const char *text, *name;
+    loci_role role;
+    int rank;
+    ptrdiff_t shape[5];
+} wanted[] = {
     { "t5:buckets=16", "table", LOCI_LEARNED, 2, { 16, 4 } },
     { "alibi:slopes=given", "slopes", LOCI_LEARNED, 1, { 4 } },
     { "rope:pairing=half,freq=given,dim=6", "freq", LOCI_LEARNED, 1, { 3 } },
@@ -563,7 +583,7 @@ static void shapes(void)
         int n = loci_tensors(p, list, MAX_TENSORS), found = 0;
         for (int k = 0; k < n; k++)
             found += !strcmp(list[k].name, wanted[i].name) && list[k].role == wanted[i].role
-                && list[k].rank == wanted[i].rank
+                  && list[k].rank == wanted[i].rank
                   && !memcmp(list[k].shape, wanted[i].shape, sizeof list[k].shape);
         CHECK_THAT(found == 1, "%s: %s", wanted[i].text, wanted[i].name);
         loci_plan_destroy(p);
@@ -577,52 +597,113 @@ static void shapes(void)
     loci_plan_destroy(p);
 }
 
+/* clang-format off */
 #define HELD(e, n, r, ...) { .encoding = e, .name = n, .rank = r, .shape = { __VA_ARGS__ } }
-static const struct { const char *text; loci_status status; const char *says; int n;
-                      loci_tensor held[3]; } forms[] = {
+/* clang-format on */
+static const struct {
+    const char *text;
+    loci_status status;
+    const char *says;
+    int n;
+    loci_tensor held[3];
+} forms[] = {
     { "t5", LOCI_OK, "", 1, { HELD("t5", "table", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [16,4], but must have [32,4]", 1,
+    { "t5",
+      LOCI_BAD_ARG,
+      "t5: tensor 'table' has shape [16,4], but must have [32,4]",
+      1,
       { HELD("t5", "table", 2, 16, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [128], but must have [32,4]", 1,
+    { "t5",
+      LOCI_BAD_ARG,
+      "t5: tensor 'table' has shape [128], but must have [32,4]",
+      1,
       { HELD("t5", "table", 1, 128) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [B,4], but must have [32,4]", 1,
+    { "t5",
+      LOCI_BAD_ARG,
+      "t5: tensor 'table' has shape [B,4], but must have [32,4]",
+      1,
       { HELD("t5", "table", 2, B, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' of shape [32,4] is missing", 0,
+    { "t5",
+      LOCI_BAD_ARG,
+      "t5: tensor 'table' of shape [32,4] is missing",
+      0,
       { HELD("", "", 0, 0) } },
-    { "t5", LOCI_BAD_ARG, "t5 has no tensor 'tabel' here; it has: table", 1,
+    { "t5",
+      LOCI_BAD_ARG,
+      "t5 has no tensor 'tabel' here; it has: table",
+      1,
       { HELD("t5", "tabel", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "belongs to clip, which the encoding text does not name", 1,
+    { "t5",
+      LOCI_BAD_ARG,
+      "belongs to clip, which the encoding text does not name",
+      1,
       { HELD("clip", "table", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "is listed twice", 2,
+    { "t5",
+      LOCI_BAD_ARG,
+      "is listed twice",
+      2,
       { HELD("t5", "table", 2, 32, 4), HELD("t5", "table", 2, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "must have an encoding and a name", 1, { HELD("t5", NULL, 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG,
-      "must have an encoding and a name", 1, { HELD(NULL, "table", 2, 32, 4) } },
+    { "t5",
+      LOCI_BAD_ARG,
+      "must have an encoding and a name",
+      1,
+      { HELD(NULL, "table", 2, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "has rank 6", 1, { HELD("t5", "table", 6, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "has rank -1", 1, { HELD("t5", "table", -1, 32, 4) } },
-    { "alibi", LOCI_BAD_ARG, "alibi has no tensor 'slopes' here; it has: none", 1,
+    { "alibi",
+      LOCI_BAD_ARG,
+      "alibi has no tensor 'slopes' here; it has: none",
+      1,
       { HELD("alibi", "slopes", 1, 4) } },
     { "alibi:slopes=given", LOCI_OK, "", 1, { HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_OK, "", 2, { HELD("alibi", "slopes_right", 1, 4),
-                                              HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_BAD_ARG, "must have [4]", 2, { HELD("alibi", "slopes_right", 1, 2),
-                                                             HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_BAD_ARG, "'slopes' of shape [4] is missing", 1,
+    { "alibi:slopes=given",
+      LOCI_OK,
+      "",
+      2,
+      { HELD("alibi", "slopes_right", 1, 4), HELD("alibi", "slopes", 1, 4) } },
+    { "alibi:slopes=given",
+      LOCI_BAD_ARG,
+      "must have [4]",
+      2,
+      { HELD("alibi", "slopes_right", 1, 2), HELD("alibi", "slopes", 1, 4) } },
+    { "alibi:slopes=given",
+      LOCI_BAD_ARG,
+      "'slopes' of shape [4] is missing",
+      1,
       { HELD("alibi", "slopes_right", 1, 4) } },
     { "fox", LOCI_OK, "", 1, { HELD("fox", "log_f", 3, B, 4, K) } },
     { "fox", LOCI_OK, "", 1, { HELD("fox", "log_f", 3, 7, 4, 99) } },
-    { "fox", LOCI_BAD_ARG, "has shape [7,2,99], but must have [B,4,Lk]", 1,
+    { "fox",
+      LOCI_BAD_ARG,
+      "has shape [7,2,99], but must have [B,4,Lk]",
+      1,
       { HELD("fox", "log_f", 3, 7, 2, 99) } },
-    { "fox", LOCI_BAD_ARG, "has shape [7,4,Lq], but must have [B,4,Lk]", 1,
+    { "fox",
+      LOCI_BAD_ARG,
+      "has shape [7,4,Lq], but must have [B,4,Lk]",
+      1,
       { HELD("fox", "log_f", 3, 7, 4, LOCI_DIM_QUERIES) } },
-    { "shaw:left=1,right=1", LOCI_OK, "", 2,
+    { "shaw:left=1,right=1",
+      LOCI_OK,
+      "",
+      2,
       { HELD("shaw", "k", 3, 4, 3, 8), HELD("shaw", "v", 3, 4, 3, 8) } },
-    { "shaw:left=1,right=1", LOCI_BAD_ARG, "'v' has shape [3,8], but must have [4,3,8]", 2,
+    { "shaw:left=1,right=1",
+      LOCI_BAD_ARG,
+      "'v' has shape [3,8], but must have [4,3,8]",
+      2,
       { HELD("shaw", "k", 3, 4, 3, 8), HELD("shaw", "v", 2, 3, 8) } },
-    { "shaw:left=1,right=1", LOCI_BAD_ARG, "'v' has shape [4,3,8], but must have [3,8]", 2,
+    { "shaw:left=1,right=1",
+      LOCI_BAD_ARG,
+      "'v' has shape [4,3,8], but must have [3,8]",
+      2,
       { HELD("shaw", "k", 2, 3, 8), HELD("shaw", "v", 3, 4, 3, 8) } },
     { "cope:npos=3", LOCI_OK, "", 1, { HELD("cope", "e", 3, 4, 3, 8) } },
-    { "cope:npos=3", LOCI_BAD_ARG, "has shape [2,3,8], but must have [4,3,8]", 1,
+    { "cope:npos=3",
+      LOCI_BAD_ARG,
+      "has shape [2,3,8], but must have [4,3,8]",
+      1,
       { HELD("cope", "e", 3, 2, 3, 8) } },
 };
 
@@ -644,7 +725,11 @@ static void held_forms(void)
 /* What a layer makes of each input, and what training keeps numbers at. */
 static void sources(void)
 {
-    static const struct { const char *text; loci_source source; double low; } want[] = {
+    static const struct {
+        const char *text;
+        loci_source source;
+        double low;
+    } want[] = {
         { "fox", LOCI_SOURCE_LOG_GATE, -INFINITY },
         { "t5:bidirectional=0+fox", LOCI_SOURCE_LOG_GATE, -INFINITY },
         { "cope:gates=given", LOCI_SOURCE_KEYS, -INFINITY },
@@ -678,8 +763,8 @@ static void starts(void)
     loci_error e;
     enum { N = 64 * 1024 };
     static float a[N], b[N];
-    loci_desc d = LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64,
-                            .max_len = 1024);
+    loci_desc d =
+        LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024);
     loci_plan *p = plan_of(&d, &e);
     if (!CHECK_THAT(p != NULL, "start: learned")) return;
     loci_tensor_init(p, 0, 1, a);
@@ -709,10 +794,18 @@ static void starts(void)
     CHECK_THAT(low >= -0.5 && low < -0.45 && high <= 0.5 && high > 0.45, "start: uniform");
     loci_plan_destroy(p);
 
-    static const double official[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125,
+    static const double official[12] = { 0.5,
+                                         0.25,
+                                         0.125,
+                                         0.0625,
+                                         0.03125,
+                                         0.015625,
+                                         0.0078125,
                                          0.00390625,
-                                         0.70710678118654752, 0.35355339059327376,
-                                         0.17677669529663688, 0.088388347648318447 };
+                                         0.70710678118654752,
+                                         0.35355339059327376,
+                                         0.17677669529663688,
+                                         0.088388347648318447 };
     double slopes[12];
     d = usual("alibi:slopes=given");
     d.heads = 12;
@@ -746,13 +839,16 @@ static void tables(void)
     CHECK_THAT(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e),
                "tables: never prepared");
     CHECK_THAT(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG
-               && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables: NULL, askew");
+                   && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG,
+               "tables: NULL, askew");
     CHECK_THAT(loci_prepare(p, 100, tensors, memory + 4) == LOCI_BAD_ARG, "prepare: askew");
     CHECK_THAT(loci_prepare(p, 100, tensors, NULL) == LOCI_BAD_ARG, "prepare: NULL");
     CHECK_THAT(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG
-               && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare: no tensor");
+                   && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG,
+               "prepare: no tensor");
     CHECK_THAT(loci_prepare(p, -1, tensors, memory) == LOCI_BAD_ARG
-               && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG, "prepare: range");
+                   && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG,
+               "prepare: range");
     CHECK_THAT(memory[0] == (char)0xff, "prepare: a failure writes nothing");
     CHECK_THAT(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff,
                "prepare: writes its size");
@@ -761,8 +857,9 @@ static void tables(void)
     CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100,
                "tables: prepared");
     const float *table = loci_table_of(memory, p, 0);
-    CHECK_THAT((const char *)table == memory + 64 && table[0] == 1 && table[1] == 1
-               && table[6] == 4 && table[7] == 4, "tables: alibi's slopes on both sides");
+    CHECK_THAT((const char *)table == memory + 64 && table[0] == 1 && table[1] == 1 && table[6] == 4
+                   && table[7] == 4,
+               "tables: alibi's slopes on both sides");
     loci_plan_destroy(p);
 
     d = usual("nope+rope:pairing=half");
@@ -806,11 +903,12 @@ static void sinusoids(void)
             loci_prepare(p, 0, NULL, memory);
             for (int i = 0; i < COUNT(x); i++) x[i] = i;
             loci_call call = LOCI_CALL(.batch = 1, .q_len = 5, .q_pos = pos, .error = &e);
-            bool ok = loci_embed(p, memory, &call, (loci_view){ x, 0, 0, 0 },
-                                 (loci_view){ x, 0, 0, 0 }) == LOCI_OK;
+            bool ok =
+                loci_embed(p, memory, &call, (loci_view){ x, 0, 0, 0 }, (loci_view){ x, 0, 0, 0 })
+                == LOCI_OK;
             for (int i = 0; i < 5 * widths[w]; i++) {
-                double want = i + wave(k >= 2, k % 2, widths[w], i % widths[w],
-                                       (double)pos[i / widths[w]]);
+                double want =
+                    i + wave(k >= 2, k % 2, widths[w], i % widths[w], (double)pos[i / widths[w]]);
                 ok = ok && fabs(x[i] - want) < 1e-9;
             }
             CHECK_THAT(ok, "%s: rows", texts_of[k]);
@@ -824,7 +922,11 @@ static void run_backwards(void *user, int n, void (*job)(void *arg, int index), 
     (void)user;
     while (n-- > 0) job(arg, n);
 }
-static int yes(void *user) { (void)user; return 1; }
+static int yes(void *user)
+{
+    (void)user;
+    return 1;
+}
 
 static void learned_rows(void)
 {
@@ -849,7 +951,7 @@ static void learned_rows(void)
     loci_host host = { .run = run_backwards, .threads = 1 };
     call.host = &host;
     ok = loci_embed(p, memory, &call, in, (loci_view){ z, 0, 0, 0 }) == LOCI_OK
-        && !memcmp(y, z, sizeof y);
+      && !memcmp(y, z, sizeof y);
     CHECK_THAT(ok, "learned: rows by a host");
     host.cancelled = yes;
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_CANCELLED && is_sentence(&e),
@@ -868,14 +970,15 @@ static void learned_rows(void)
     }
     CHECK_THAT(ok, "learned: gradient");
     CHECK_THAT(!loci_embed_backward(p, memory, work, &call, in, unwanted)
-               && !loci_embed_backward(p, memory, work, &call, in, NULL),
+                   && !loci_embed_backward(p, memory, work, &call, in, NULL),
                "learned: gradient not wanted");
 
     pos[150] = N;
     memcpy(z, y, sizeof z);
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG
-               && strstr(e.text, "position 9 of row 150 must be from 0 to 8")
-               && !memcmp(y, z, sizeof y), "learned: position outside");
+                   && strstr(e.text, "position 9 of row 150 must be from 0 to 8")
+                   && !memcmp(y, z, sizeof y),
+               "learned: position outside");
     pos[150] = -1;
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: position before");
     CHECK_THAT(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG,
@@ -887,10 +990,11 @@ static void learned_rows(void)
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: k_len below q_len");
     call.k_len = 0;
     CHECK_THAT(loci_embed(p, NULL, &call, in, out) == LOCI_BAD_ARG
-               && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG
-               && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG, "learned: NULL");
+                   && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG
+                   && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG,
+               "learned: NULL");
     CHECK_THAT(loci_embed(p, memory, &call, (loci_view){ 0 }, out) == LOCI_BAD_ARG
-               && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG,
+                   && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG,
                "learned: NULL data");
     CHECK_SAYS(loci_embed(p, memory, &call, in, (loci_view){ y, 0, 0, 1 }), LOCI_BAD_ARG, &e,
                "overlap", "learned: overlapping rows");
@@ -904,8 +1008,13 @@ static void learned_rows(void)
 /* Rows of the textbooks' encodings, and the first position on either side without a row. */
 static void textbook_rows(void)
 {
-    static const struct { const char *text; int width; int64_t pos; double row[3]; int64_t limit;
-                          } rows[] = {
+    static const struct {
+        const char *text;
+        int width;
+        int64_t pos;
+        double row[3];
+        int64_t limit;
+    } rows[] = {
         { "index", 3, 16777216, { 16777216, 16777216, 16777216 }, 16777217 },
         { "normalised", 3, 2, { 0.25, 0.25, 0.25 }, 9 },
         { "normalised:length=101", 2, 100, { 1, 1 }, 101 },
@@ -947,29 +1056,32 @@ static void list_of_encodings(void)
 #define PE(name) all++;
 #include "encodings/list.h"
 #undef PE
-    CHECK_THAT(n == all && loci_encodings(&again) == n && list == again && loci_encodings(NULL)
-               == n, "encodings: count");
+    CHECK_THAT(n == all && loci_encodings(&again) == n && list == again
+                   && loci_encodings(NULL) == n,
+               "encodings: count");
     CHECK_THAT(!strcmp(list[0].name, "nope") && !strcmp(list[n - 1].name, "cape"),
                "encodings: order");
     for (int i = 0; i < n; i++) {
         const loci_encoding_info *x = &list[i];
         CHECK_THAT(x->cite && x->brief && x->example && x->options && x->tolerance > 0
-                   && x->tolerance < 1e-4, "%s: described", x->name);
+                       && x->tolerance < 1e-4,
+                   "%s: described", x->name);
         CHECK_THAT(strncmp(x->example, x->name, strlen(x->name)) == 0
-                   && !x->options[x->option_count].name, "%s: example", x->name);
+                       && !x->options[x->option_count].name,
+                   "%s: example", x->name);
         for (int o = 0; o < x->option_count; o++) {
             const loci_option *opt = &x->options[o];
             bool word = opt->kind == LOCI_WORD;
             const double value = opt->default_value;
             CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->min < opt->max)
-                       && (opt->required ? isnan(value) : !word || !isnan(value)), "%s: %s",
-                       x->name, opt->name);
+                           && (opt->required ? isnan(value) : !word || !isnan(value)),
+                       "%s: %s", x->name, opt->name);
             CHECK_THAT(isnan(value) || word || (value >= opt->min && value <= opt->max), "%s: %s",
                        x->name, opt->name);
         }
         for (int k = 0; k < COUNT(dims); k++) {
-            loci_desc d = in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED
-                                   : LOCI_ATTENTION);
+            loci_desc d =
+                in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED : LOCI_ATTENTION);
             d.dim = dims[k];
             loci_plan *p = plan_of(&d, &e);
             CHECK_THAT(p != NULL, "%s: example works: %s", x->name, e.text);

@@ -8,24 +8,32 @@
 #include "walk.h"
 
 enum { SPACE = 16384 };
-struct shape { loci_view view; ptrdiff_t B, H, L, width; size_t each; };
+struct shape {
+    loci_view view;
+    ptrdiff_t B, H, L, width;
+    size_t each;
+};
 
 static int below(int n) { return (int)((walk_uniform() + 1) / 2 * n) % n; }
 
 /* Strides in random order: dense, with gaps, or random. */
 static struct shape any_shape(char *space)
 {
-    struct shape s = { .B = 1 + below(3), .H = 1 + below(4), .L = 1 + below(5),
-                       .width = 1 + below(4), .each = (size_t)1 << below(4) };
+    struct shape s = { .B = 1 + below(3),
+                       .H = 1 + below(4),
+                       .L = 1 + below(5),
+                       .width = 1 + below(4),
+                       .each = (size_t)1 << below(4) };
     ptrdiff_t *stride[] = { &s.view.batch, &s.view.head, &s.view.row }, count[] = { s.B, s.H, s.L },
-        step = s.width;
+              step = s.width;
     const int order = below(6), kind = below(4);
-    static const int orders[6][3] = { { 2, 1, 0 }, { 1, 2, 0 }, { 2, 0, 1 }, { 0, 2, 1 },
-                                      { 1, 0, 2 }, { 0, 1, 2 } };
+    static const int orders[6][3] = { { 2, 1, 0 }, { 1, 2, 0 }, { 2, 0, 1 },
+                                      { 0, 2, 1 }, { 1, 0, 2 }, { 0, 1, 2 } };
     for (int i = 0; i < 3; i++) {
         const int n = orders[order][i];
-        *stride[n] = kind == 3 ? below(12) : step + (kind ? below(3) * below(2) : 0)
-            + (kind == 2 ? s.width : 0);
+        *stride[n] = kind == 3
+                       ? below(12)
+                       : step + (kind ? below(3) * below(2) : 0) + (kind == 2 ? s.width : 0);
         step = *stride[n] * count[n];
     }
     s.view.data = space + (size_t)below(40) * s.each;
@@ -39,7 +47,8 @@ static bool mark(const struct shape *s, const char *space, unsigned char *map, u
         for (ptrdiff_t h = 0; h < s->H; h++)
             for (ptrdiff_t t = 0; t < s->L; t++)
                 for (size_t i = 0; i < (size_t)s->width * s->each; i++) {
-                    const size_t at = (size_t)((char *)s->view.data - space)
+                    const size_t at =
+                        (size_t)((char *)s->view.data - space)
                         + (size_t)(b * s->view.batch + h * s->view.head + t * s->view.row) * s->each
                         + i;
                     fresh &= !(map[at] & bit);
@@ -59,13 +68,12 @@ static void by_chance(void)
     int refused = 0, needlessly = 0;
     for (int n = 0; n < 8000; n++) {
         struct shape a = any_shape(space), b = any_shape(space);
-        if (below(2))
-            {
-                b.view.batch = a.view.batch;
-                b.view.head = a.view.head;
-                b.view.row = a.view.row;
-                b.each = a.each;
-            }
+        if (below(2)) {
+            b.view.batch = a.view.batch;
+            b.view.head = a.view.head;
+            b.view.row = a.view.row;
+            b.each = a.each;
+        }
         b.view.data = space + (size_t)below(60) * b.each;
         struct regions r = { .n = 0 };
         memset(map, 0, sizeof map);
@@ -78,11 +86,12 @@ static void by_chance(void)
         const bool right = alone && !shared, taken = loci_check_regions(&r, NULL) == LOCI_OK;
         refused += right;
         needlessly += right && !taken;
-        CHECK_THAT(right || !taken, "memory that overlaps is taken: a %td %td %td of %td %td %td x "
+        CHECK_THAT(right || !taken,
+                   "memory that overlaps is taken: a %td %td %td of %td %td %td x "
                    "%td, "
-                   "b %td %td %td of %td %td %td x %td", a.view.batch, a.view.head, a.view.row, a.B,
-                   a.H, a.L,
-                   a.width, b.view.batch, b.view.head, b.view.row, b.B, b.H, b.L, b.width);
+                   "b %td %td %td of %td %td %td x %td",
+                   a.view.batch, a.view.head, a.view.row, a.B, a.H, a.L, a.width, b.view.batch,
+                   b.view.head, b.view.row, b.B, b.H, b.L, b.width);
     }
     /* Random strides may interleave without meeting.  That case is treated as an overlap. */
     CHECK_THAT(needlessly * 20 < refused, "%d of %d that are refused do not overlap", needlessly,
@@ -95,7 +104,7 @@ static void layouts(void)
     enum { B = 3, L = 70, H = 4, G = 2, D = 16, W = (H + 2 * G) * D };
     static float buffer[B * L * W + L * W];
     const loci_view q = { buffer, L * W, D, W }, k = { buffer + H * D, L * W, D, W },
-        v = { buffer + (H + G) * D, L * W, D, W };
+                    v = { buffer + (H + G) * D, L * W, D, W };
     struct regions r = { .n = 0 };
     loci_add_view(&r, "q", &q, B, H, L, D, 4, WRITTEN);
     loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN);
@@ -108,7 +117,7 @@ static void layouts(void)
     CHECK_THAT(loci_check_regions(&r, NULL), "one number too late");
     /* By heads: rows of q followed by those of k. */
     const loci_view qh = { buffer, 2 * H * L * D, 2 * L * D, D },
-        kh = { buffer + L * D, 2 * H * L * D, 2 * L * D, D };
+                    kh = { buffer + L * D, 2 * H * L * D, 2 * L * D, D };
     r.n = 0;
     loci_add_view(&r, "q", &qh, 1, H, L, D, 4, WRITTEN);
     loci_add_view(&r, "k", &kh, 1, H, L, D, 4, WRITTEN);

@@ -25,15 +25,19 @@ enum { PROMISED = 64 << 10, STACK = LOCI_SANITIZED ? 8 << 20 : 128 << 10, PAINT 
 
 /* ---- A thread with a known stack ------------------------------------------------------------- */
 
-struct errand { void (*run)(void *); void *arg; uintptr_t from; };
-static unsigned char *stack;             /* with a guard page below */
+struct errand {
+    void (*run)(void *);
+    void *arg;
+    uintptr_t from;
+};
+static unsigned char *stack; /* with a guard page below */
 static pthread_attr_t on_it;
 
 static void open_stack(void)
 {
     enum { GUARD = 64 << 10 };
-    unsigned char *all = mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *all =
+        mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED || mprotect(all, GUARD, PROT_NONE)) exit(2);
     stack = all + GUARD;
     if (pthread_attr_init(&on_it) || pthread_attr_setstack(&on_it, stack, STACK)) exit(2);
@@ -59,7 +63,11 @@ static size_t stack_of(void (*run)(void *), void *arg)
 
 /* ---- Maximum of each kind -------------------------------------------------------------------- */
 
-struct most { const char *what; size_t bytes; char where[256]; };
+struct most {
+    const char *what;
+    size_t bytes;
+    char where[256];
+};
 enum { PLAN = PLAY_PASSES, OTHERS, RANKS, WORKER, KINDS };
 static struct most most[KINDS] = { [PLAN] = { .what = "a plan" },
                                    [OTHERS] = { .what = "a layer or a conversion" },
@@ -79,7 +87,11 @@ static void note(int kind, size_t bytes, const char *text, const char *shape, co
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-struct call { struct play *p; enum play_pass pass; loci_status status; };
+struct call {
+    struct play *p;
+    enum play_pass pass;
+    loci_status status;
+};
 static void make_call(void *arg)
 {
     struct call *c = arg;
@@ -87,7 +99,11 @@ static void make_call(void *arg)
 }
 
 /* A host with one thread for all jobs, besides the calling one. */
-struct errands { void (*job)(void *, int); void *arg; int n; };
+struct errands {
+    void (*job)(void *, int);
+    void *arg;
+    int n;
+};
 static void run_errands(void *arg)
 {
     const struct errands *e = arg;
@@ -153,7 +169,7 @@ static void check(struct walk *w)
 
 /* ---- Functions with no plan, or one ---------------------------------------------------------- */
 
-static int refused;                      /* calls with invalid arguments */
+static int refused; /* calls with invalid arguments */
 static void well(loci_status status) { refused += status != LOCI_OK; }
 static void others(void *arg) { refused += play_others(arg); }
 
@@ -172,17 +188,19 @@ static int to_nobody(void *user, int rank, int tag, const void *data, size_t byt
 {
     return nobody(user, rank, tag, (void *)data, bytes, request);
 }
-static int ended(void *user, void **request) { return (void){
-    user;
+static int ended(void *user, void **request)
+{
+    (void)user;
     (void)request;
-    0;
-} }
-static int alone(void *user, int64_t *list, int n) { return (void){
-    user;
+    return 0;
+}
+static int alone(void *user, int64_t *list, int n)
+{
+    (void)user;
     (void)list;
     (void)n;
-    0;
-} }
+    return 0;
+}
 
 static void rank_calls(void *arg)
 {
@@ -192,8 +210,8 @@ static void rank_calls(void *arg)
     const ptrdiff_t L = p->call.q_len;
     const loci_share share = { 0, L, 0 };
     for (int gather = 0; gather < 2; gather++) {
-        const loci_parallel all = LOCI_PARALLEL(.transport = &t, .shares = &share, .count = 1,
-                                                .gather = gather);
+        const loci_parallel all =
+            LOCI_PARALLEL(.transport = &t, .shares = &share, .count = 1, .gather = gather);
         const size_t bytes = loci_parallel_workspace(p->plan, &p->call, &all, 1),
                      decode = loci_parallel_decode_workspace(p->plan, &p->call, &all);
         void *work = mem_alloc(&p->mem, bytes > decode ? bytes : decode);

@@ -34,9 +34,13 @@ static void run_here(void *user, int n, void (*job)(void *, int), void *arg)
 /* Plans with heads that share keys in groups of 1, 3 and 6; in float, double and 16 bits. */
 static loci_plan *make_plan(const struct walk_text *t, int round, bool rotated, loci_desc *d)
 {
-    static const struct { int heads, kv_heads; loci_dtype dtype; int fast; } kinds[] = {
-        { 6, 3, LOCI_F32, 0 },  { 6, 6, LOCI_F64, 0 },  { 12, 4, LOCI_BF16, 0 },
-        { 6, 1, LOCI_F16, 0 },  { 12, 4, LOCI_BF16, 1 },
+    static const struct {
+        int heads, kv_heads;
+        loci_dtype dtype;
+        int fast;
+    } kinds[] = {
+        { 6, 3, LOCI_F32, 0 }, { 6, 6, LOCI_F64, 0 },   { 12, 4, LOCI_BF16, 0 },
+        { 6, 1, LOCI_F16, 0 }, { 12, 4, LOCI_BF16, 1 },
     };
     const int kind = round % 5;
     loci_plan *p;
@@ -75,12 +79,11 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
     const ptrdiff_t way = draw(5);
     if (way == 0 && !cache) most.q_seg = most.k_seg = list;
     if (way == 1) most.k_first = most.k_last = list;
-    if (way == 2 && !cache)
-        {
-            most.batch = 1;
-            most.q_starts = most.k_starts = list;
-            most.sequences = draw(50);
-        }
+    if (way == 2 && !cache) {
+        most.batch = 1;
+        most.q_starts = most.k_starts = list;
+        most.sequences = draw(50);
+    }
     if (way > 1 && draw(1)) most.q_pos = most.k_pos = list;
     if (way == 3) most.mask_kind = LOCI_MASK_ADDED;
     if (loci_axes(p) > 1) most.q_coord = most.k_coord = coord;
@@ -101,15 +104,19 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
         }
         /* the size from loci_workspace(), or the one that the pass itself uses */
         const bool back = backward && draw(1);
-        const struct opening pass = { .stage = LOCI_ATTENTION, .grad = back ? &none : NULL,
-                                      .tiles = back };
+        const struct opening pass = {
+            .stage = LOCI_ATTENTION,
+            .grad = back ? &none : NULL,
+            .tiles = back,
+        };
         const size_t need = draw(1) ? loci_workspace(p, &fewer, back)
                                     : loci_measure_attention(p, &fewer, &pass, &measured);
         CHECK_THAT(need > 0 && need <= enough,
                    "%s: %zu bytes for %td entries, %td rows, %td keys and %d threads, but %zu for "
-                   "%td, %td, %td and %d%s%s", text, need, fewer.batch, fewer.q_len, fewer.k_len,
-                   alone.threads, enough, most.batch, most.q_len, most.k_len, host.threads,
-                   backward ? ", backward" : "", cache ? ", with a cache" : "");
+                   "%td, %td, %td and %d%s%s",
+                   text, need, fewer.batch, fewer.q_len, fewer.k_len, alone.threads, enough,
+                   most.batch, most.q_len, most.k_len, host.threads, backward ? ", backward" : "",
+                   cache ? ", with a cache" : "");
     }
 }
 
@@ -143,17 +150,17 @@ static void check_cache(const loci_plan *p, const loci_desc *d, const char *text
                    e.text)) {
         for (int i = 0; i < NEW; i++) pos[i] = 3 * i;
         loci_host host = { .run = run_here, .threads = 1 + (int)draw(3) };
-        loci_call add = LOCI_CALL(.batch = 2, .k_len = 1 + draw(NEW - 1), .cache = cache,
-                                  .tensors = data, .host = &host, .error = &e,
-                                  .k_pos = placed ? pos : NULL, .k = { .data = rows },
-                                  .v = { .data = rows });
+        loci_call add =
+            LOCI_CALL(.batch = 2, .k_len = 1 + draw(NEW - 1), .cache = cache, .tensors = data,
+                      .host = &host, .error = &e, .k_pos = placed ? pos : NULL,
+                      .k = { .data = rows }, .v = { .data = rows });
         if (loci_axes(p) > 1) add.k_coord = rows;
         for (int i = 0; i < 3; i++) {
             /* the second time the cache has positions, or none */
             add.work_bytes = 0;
             e.text[0] = 0;
             const size_t enough = add.work_bytes = loci_workspace(p, &add, 0);
-            if (!enough) add.work_bytes = 1;         /* must fail and write nothing */
+            if (!enough) add.work_bytes = 1; /* must fail and write nothing */
             void *work = allocate(enough);
             loci_status status = LOCI_OK;
             if (i < 2) {
@@ -194,7 +201,7 @@ int main(int argc, char **argv)
             d.stage = LOCI_LINEAR_ATTENTION;
             d.keys_rotated = 0;
             d.fast = 0;
-            if (loci_plan_create(&p, &d, NULL)) continue;    /* most texts have no such stage */
+            if (loci_plan_create(&p, &d, NULL)) continue; /* most texts have no such stage */
             for (int i = 0; i < 12; i++) check_fewer(p, t.text, NULL);
             loci_plan_destroy(p);
         }

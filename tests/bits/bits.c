@@ -39,8 +39,8 @@ struct task {
     loci_tensor tensor[WALK_TENSORS];
     size_t size[WALK_TENSORS];
     float *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv;       /* rows: lse or rem */
-    float *ae, *dae;                     /* if the encoding has states, else NULL */
+    float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv; /* rows: lse or rem */
+    float *ae, *dae;                                   /* if the encoding has states, else NULL */
     /* [axes][k_len], for encodings with several axes; the rows are the last keys */
     double *coord;
     struct mem mem;
@@ -90,7 +90,7 @@ static bool make(struct task *t)
         return false;
     }
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
-        k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
+                 k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
     const bool last = t->lasting;
     t->q = around(t, q_rows * (size_t)t->dim, last ? 1 : 0, last ? 0.3 : 1.5);
     t->k = around(t, k_rows * (size_t)t->dim, last ? -3 : 0, last ? 0.5 : 1.5);
@@ -104,8 +104,7 @@ static bool make(struct task *t)
         if (t->tensor[i].role == LOCI_INPUT) {
             const float size = last && !strcmp(t->tensor[i].name, "log_f") ? 0.002f : 1;
             const float middle = last && !strcmp(t->tensor[i].name, "gate_k") ? -3 : -0.25f;
-            for (size_t n = 0; n < t->size[i]; n++)
-                t->data[i][n] = size * (t->data[i][n] + middle);
+            for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] = size * (t->data[i][n] + middle);
         } else {
             float *start = mem_alloc(&t->mem, t->size[i] * sizeof *start);
             loci_tensor_init(t->plan, i, 1, start);
@@ -121,7 +120,7 @@ static bool make(struct task *t)
 static void outputs(struct task *t)
 {
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
-        k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
+                 k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
     t->o = mem_alloc(&t->mem, q_rows * (size_t)t->value_dim * sizeof(float));
     t->rows = mem_alloc(&t->mem, q_rows * sizeof(float));
     t->dq = mem_alloc(&t->mem, q_rows * (size_t)t->dim * sizeof(float));
@@ -140,8 +139,7 @@ static void outputs(struct task *t)
     t->call.v.data = t->v;
     t->call.o.data = t->o;
     t->call.lse = t->plan->weight < 0 ? t->rows : NULL;
-    t->call.rem = t->plan->weight < 0 ? NULL
-        : t->rows;
+    t->call.rem = t->plan->weight < 0 ? NULL : t->rows;
     t->call.tensors = (const void *const *)t->data;
     t->grad.dout.data = t->dout;
     t->grad.dq.data = t->dq;
@@ -183,7 +181,7 @@ static bool run(struct task *t, bool backward)
     }
     void *work = mem_alloc(&t->mem, loci_workspace(t->plan, &t->call, backward));
     bool ok = !loci_prepare(t->plan, range, (const void *const *)t->data, tables)
-        && !loci_forward(t->plan, tables, work, &t->call);
+           && !loci_forward(t->plan, tables, work, &t->call);
     if (ok && backward) {
         mem_release(&t->mem, t->mem.blocks - 1);
         work = mem_alloc(&t->mem, loci_workspace(t->plan, &t->call, true));
@@ -211,7 +209,7 @@ static void same(const char *encoding, const char *what, const char *name, const
 static void same_task(const struct task *a, const struct task *b, const char *what)
 {
     const size_t q_rows = (size_t)(a->batch * a->heads * a->q_len),
-        k_rows = (size_t)(a->batch * a->kv_heads * a->k_len);
+                 k_rows = (size_t)(a->batch * a->kv_heads * a->k_len);
     same(a->encoding, what, "o", a->o, b->o, q_rows * (size_t)a->value_dim);
     same(a->encoding, what, "lse or rem", a->rows, b->rows, q_rows);
     if (a->ae) same(a->encoding, what, "ae", a->ae, b->ae, q_rows * (size_t)a->dim);
@@ -227,10 +225,17 @@ static void same_task(const struct task *a, const struct task *b, const char *wh
  * values. */
 static bool again(struct task *t, const struct task *like, const char *isa, int threads)
 {
-    *t = (struct task){ .encoding = like->encoding, .isa = isa, .batch = like->batch,
-                        .heads = like->heads, .kv_heads = like->kv_heads,
-                        .dim = like->dim, .value_dim = like->value_dim, .q_len = like->q_len,
-                        .k_len = like->k_len, .window = like->window, .lasting = like->lasting,
+    *t = (struct task){ .encoding = like->encoding,
+                        .isa = isa,
+                        .batch = like->batch,
+                        .heads = like->heads,
+                        .kv_heads = like->kv_heads,
+                        .dim = like->dim,
+                        .value_dim = like->value_dim,
+                        .q_len = like->q_len,
+                        .k_len = like->k_len,
+                        .window = like->window,
+                        .lasting = like->lasting,
                         .threads = threads };
     walk_restart(7);
     if (!make(t)) return false;
@@ -269,15 +274,19 @@ static void any_order(const struct task *like)
 /* The same for work items that walk several chunks of keys, on any number of threads. */
 static void across_chunks(const struct task *like)
 {
-    static const struct { int threads; const char *what; } ways[] = {
-        { 2, "chunks on 2 threads" }, { 3, "chunks on 3 threads" }, { 5, "chunks on 5 threads" },
+    static const struct {
+        int threads;
+        const char *what;
+    } ways[] = {
+        { 2, "chunks on 2 threads" },
+        { 3, "chunks on 3 threads" },
+        { 5, "chunks on 5 threads" },
         { -3, "chunks in any order" },
     };
     struct task first, other;
     if (again(&first, like, NULL, 1))
         for (int i = 0; i < 4; i++) {
-            if (again(&other, like, NULL, ways[i].threads))
-                same_task(&first, &other, ways[i].what);
+            if (again(&other, like, NULL, ways[i].threads)) same_task(&first, &other, ways[i].what);
             drop(&other);
         }
     drop(&first);
@@ -294,9 +303,15 @@ static void two_tiles(const char *encoding)
     const ptrdiff_t n = 8 * ROWS_OF_BOTH;
     bool ok = true;
     for (int i = 0; i < 3; i++) {
-        t[i] = (struct task){ .encoding = encoding, .batch = 1, .heads = 1, .kv_heads = 1,
-                              .dim = 8, .value_dim = 8, .q_len = ROWS_OF_BOTH,
-                              .k_len = ROWS_OF_BOTH + 70, .threads = 1 };
+        t[i] = (struct task){ .encoding = encoding,
+                              .batch = 1,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .dim = 8,
+                              .value_dim = 8,
+                              .q_len = ROWS_OF_BOTH,
+                              .k_len = ROWS_OF_BOTH + 70,
+                              .threads = 1 };
         walk_restart(17);
         if (!make(&t[i])) return;
         outputs(&t[i]);
@@ -305,10 +320,9 @@ static void two_tiles(const char *encoding)
         ok = run(&t[i], true) && ok;
     }
     for (int i = 0; i < t[ALL].tensors && ok; i++) {
-        for (size_t k = 0; k < t[ALL].size[i]; k++)
-            t[FIRST].ddata[i][k] += t[SECOND].ddata[i][k];
-        same(encoding, "two query tiles", t[ALL].tensor[i].name, t[ALL].ddata[i],
-             t[FIRST].ddata[i], t[ALL].size[i]);
+        for (size_t k = 0; k < t[ALL].size[i]; k++) t[FIRST].ddata[i][k] += t[SECOND].ddata[i][k];
+        same(encoding, "two query tiles", t[ALL].tensor[i].name, t[ALL].ddata[i], t[FIRST].ddata[i],
+             t[ALL].size[i]);
     }
     for (int i = 0; i < 3; i++) drop(&t[i]);
 }
@@ -327,7 +341,7 @@ static float *cut(struct task *t, const struct task *from, int i, float *x, ptrd
     if (axis < 0) return x;
     const bool queries = f->shape[axis] == LOCI_DIM_QUERIES;
     const size_t old = (size_t)(queries ? from->q_len : from->k_len),
-        now = (size_t)(queries ? t->q_len : t->k_len);
+                 now = (size_t)(queries ? t->q_len : t->k_len);
     size_t inner = 1;
     for (int r = axis + 1; r < f->rank; r++) inner *= (size_t)f->shape[r];
     const size_t outer = from->size[i] / (old * inner);
@@ -342,21 +356,25 @@ static float *cut(struct task *t, const struct task *from, int i, float *x, ptrd
 static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o, float *rows,
                  float *ae)
 {
-    struct task t = { .encoding = whole->encoding, .batch = whole->batch, .heads = whole->heads,
+    struct task t = { .encoding = whole->encoding,
+                      .batch = whole->batch,
+                      .heads = whole->heads,
                       .kv_heads = whole->kv_heads,
-                      .dim = whole->dim, .value_dim = whole->value_dim, .q_len = n,
-                      .k_len = from + n, .threads = 1 };
+                      .dim = whole->dim,
+                      .value_dim = whole->value_dim,
+                      .q_len = n,
+                      .k_len = from + n,
+                      .threads = 1 };
     loci_desc d = LOCI_DESC(.encoding = t.encoding, .heads = t.heads, .kv_heads = t.kv_heads,
                             .dim = t.dim, .value_dim = t.value_dim);
     if (loci_plan_create(&t.plan, &d, NULL)) return false;
     t.tensors = whole->tensors;
-    for (int i = 0; i < t.tensors; i++)
-        {
-            t.tensor[i] = whole->tensor[i];
-            t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
-        }
+    for (int i = 0; i < t.tensors; i++) {
+        t.tensor[i] = whole->tensor[i];
+        t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
+    }
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads,
-        G = t.kv_heads;
+                    G = t.kv_heads;
     float *some = mem_alloc(&t.mem, (size_t)(t.batch * H * n) * sizeof *some);
     t.call = (loci_call)LOCI_CALL(.batch = t.batch, .q_len = n, .k_len = from + n,
                                   .tensors = (const void *const *)t.data,
@@ -366,9 +384,8 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                                   .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv });
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
-    float *states = t.call.ae = ae ? mem_alloc(&t.mem,
-                                               (size_t)(t.batch * H * n * D) * sizeof *states)
-                                               : NULL;
+    float *states = t.call.ae =
+        ae ? mem_alloc(&t.mem, (size_t)(t.batch * H * n * D) * sizeof *states) : NULL;
     copy_coordinates(&t, whole, 0);
     const bool ok = run(&t, false);
     for (ptrdiff_t h = 0; h < t.batch * H; h++)
@@ -380,15 +397,15 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
 }
 static void chunks(const struct task *like)
 {
-    static const int cuts[][8] = { { 1, 1, 1, 1, 1, 1, 1, 1 }, { 5, 1, 70, 3, 64, 1, 2, 130 },
+    static const int cuts[][8] = { { 1, 1, 1, 1, 1, 1, 1, 1 },
+                                   { 5, 1, 70, 3, 64, 1, 2, 130 },
                                    { 64, 64, 1, 63, 2, 62, 31, 1 } };
     struct task whole;
     if (again(&whole, like, NULL, 1)) {
         const size_t count = (size_t)(whole.batch * whole.heads * whole.q_len);
         float *o = mem_alloc(&whole.mem, count * (size_t)whole.value_dim * sizeof *o),
-            *rows = mem_alloc(&whole.mem, count * sizeof *rows);
-        float *ae = whole.ae ? mem_alloc(&whole.mem, count * (size_t)whole.dim * sizeof *ae)
-            : NULL;
+              *rows = mem_alloc(&whole.mem, count * sizeof *rows);
+        float *ae = whole.ae ? mem_alloc(&whole.mem, count * (size_t)whole.dim * sizeof *ae) : NULL;
         for (int c = 0; c < 3; c++) {
             /* token by token is slow */
             const ptrdiff_t last = c == 0 && whole.q_len > 300 ? whole.q_len - 3 : 0;
@@ -407,8 +424,9 @@ static void chunks(const struct task *like)
                  count * (size_t)whole.value_dim);
             same(whole.encoding, c ? "chunks" : "token by token", "lse or rem", whole.rows, rows,
                  count);
-            if (ae) same(whole.encoding, c ? "chunks" : "token by token", "ae", whole.ae, ae,
-                         count * (size_t)whole.dim);
+            if (ae)
+                same(whole.encoding, c ? "chunks" : "token by token", "ae", whole.ae, ae,
+                     count * (size_t)whole.dim);
         }
     }
     drop(&whole);
@@ -426,10 +444,17 @@ static float *repeat(struct task *t, const float *x, ptrdiff_t outer, ptrdiff_t 
 }
 static void groups(const struct task *like)
 {
-    struct task shared, alone = { .encoding = like->encoding, .batch = like->batch,
-                                  .heads = like->heads, .kv_heads = like->heads, .dim = like->dim,
-                                  .value_dim = like->value_dim, .q_len = like->q_len,
-                                  .k_len = like->k_len, .threads = 1 };
+    struct task shared, alone = {
+        .encoding = like->encoding,
+        .batch = like->batch,
+        .heads = like->heads,
+        .kv_heads = like->heads,
+        .dim = like->dim,
+        .value_dim = like->value_dim,
+        .q_len = like->q_len,
+        .k_len = like->k_len,
+        .threads = 1,
+    };
     const ptrdiff_t group = like->heads / like->kv_heads;
     const size_t rows = (size_t)(like->batch * like->heads * like->q_len);
     if (again(&shared, like, NULL, 1) && make(&alone)) {
@@ -505,9 +530,15 @@ static void packing(const struct task *like)
     }
     for (ptrdiff_t s = 0, at = pad; s < 4; at += length[s++] + pad) {
         const ptrdiff_t n = length[s];
-        one = (struct task){ .encoding = like->encoding, .batch = 1, .heads = like->heads,
-                             .kv_heads = like->kv_heads, .dim = like->dim,
-                             .value_dim = like->value_dim, .q_len = n, .k_len = n, .threads = 1 };
+        one = (struct task){ .encoding = like->encoding,
+                             .batch = 1,
+                             .heads = like->heads,
+                             .kv_heads = like->kv_heads,
+                             .dim = like->dim,
+                             .value_dim = like->value_dim,
+                             .q_len = n,
+                             .k_len = n,
+                             .threads = 1 };
         if (!make(&one)) break;
         outputs(&one);
         copy_coordinates(&one, &packed, at);
@@ -522,8 +553,9 @@ static void packing(const struct task *like)
                      packed.o + (h * L + at) * Dv, (size_t)(n * Dv));
                 same(like->encoding, "packed", "lse or rem", one.rows + h * n,
                      packed.rows + h * L + at, (size_t)n);
-                if (one.ae) same(like->encoding, "packed", "ae", one.ae + h * n * D,
-                                 packed.ae + (h * L + at) * D, (size_t)(n * D));
+                if (one.ae)
+                    same(like->encoding, "packed", "ae", one.ae + h * n * D,
+                         packed.ae + (h * L + at) * D, (size_t)(n * D));
             }
         drop(&one);
     }
@@ -545,10 +577,16 @@ static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_
                   ptrdiff_t nk)
 {
     const ptrdiff_t D = all->dim, Dv = all->value_dim, H = all->heads, G = all->kv_heads,
-        Lq = all->q_len, Lk = all->k_len;
-    struct task one = { .encoding = all->encoding, .batch = 1, .heads = all->heads,
-                        .kv_heads = all->kv_heads, .dim = all->dim,
-                        .value_dim = all->value_dim, .q_len = nq, .k_len = nk, .threads = 1 };
+                    Lq = all->q_len, Lk = all->k_len;
+    struct task one = { .encoding = all->encoding,
+                        .batch = 1,
+                        .heads = all->heads,
+                        .kv_heads = all->kv_heads,
+                        .dim = all->dim,
+                        .value_dim = all->value_dim,
+                        .q_len = nq,
+                        .k_len = nk,
+                        .threads = 1 };
     if (make(&one)) {
         outputs(&one);
         copy_coordinates(&one, all, k_at);
@@ -596,8 +634,9 @@ static void starts(const struct task *like, const int64_t *q, const int64_t *k)
     double *coord = (double *)all.call.q_coord;
     for (ptrdiff_t a = 0; coord && a < loci_axes(all.plan); a++)
         for (int s = 0; s < SEQUENCES; s++)
-            memcpy(coord + a * all.q_len + q[s], all.coord + a * all.k_len + k[s + 1]
-                   - (q[s + 1] - q[s]), (size_t)(q[s + 1] - q[s]) * sizeof *coord);
+            memcpy(coord + a * all.q_len + q[s],
+                   all.coord + a * all.k_len + k[s + 1] - (q[s + 1] - q[s]),
+                   (size_t)(q[s + 1] - q[s]) * sizeof *coord);
     if (run(&all, true))
         for (int s = 0; s < SEQUENCES; s++)
             alone(&all, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s]);
@@ -629,7 +668,7 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
     t->call.q_pos = t->call.k_pos = pos;
     t->call.q_seg = t->call.k_seg = seg;
     t->call.per_batch = 1;
-    if (t->call.q_coord) {               /* the same for both */
+    if (t->call.q_coord) { /* the same for both */
         const ptrdiff_t n = loci_axes(t->plan) * L;
         double *both = mem_alloc(&t->mem, (size_t)(2 * n) * sizeof *both);
         for (ptrdiff_t i = 0; i < 2 * n; i++) both[i] = t->coord[i % n];
@@ -637,7 +676,8 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
     }
     for (ptrdiff_t n = 0; n < 2 * t->heads * L && poisoned; n++) {
         const ptrdiff_t b = n / L / t->heads,
-            key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L + n % L;
+                        key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L
+                            + n % L;
         if (seg[b * L + n % L] >= 0) continue;
         poison(t->q + n * D, D);
         poison(t->dout + n * Dv, Dv);
@@ -649,7 +689,8 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
     bool zero = true;
     for (ptrdiff_t n = 0; n < 2 * t->heads * L; n++) {
         const ptrdiff_t b = n / L / t->heads,
-            key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L + n % L;
+                        key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L
+                            + n % L;
         if (seg[b * L + n % L] >= 0) continue;
         for (ptrdiff_t i = 0; i < D; i++) zero &= t->dq[n * D + i] == 0 && t->dk[key * D + i] == 0;
         for (ptrdiff_t i = 0; i < Dv; i++)
@@ -663,8 +704,8 @@ static void padding(const struct task *like, bool among)
     struct task clean, bad;
     if (padded_batch(&clean, like, among, false)) {
         if (padded_batch(&bad, like, among, true))
-            same_task(&clean, &bad, among ? "NaN in padding among segments"
-                      : "NaN in left padding");
+            same_task(&clean, &bad,
+                      among ? "NaN in padding among segments" : "NaN in left padding");
         drop(&bad);
     }
     drop(&clean);
@@ -672,7 +713,7 @@ static void padding(const struct task *like, bool among)
 
 int main(int argc, char **argv)
 {
-    static const char *const tables[] = { "t5:bidirectional=0", "clip:max=100", "sink",
+    static const char *const tables[] = { "t5:bidirectional=0", "clip:max=100",  "sink",
                                           "alibi:slopes=given", "cape:hidden=4", "cope:npos=9" };
     walk_only(argc, argv);
     for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
@@ -682,27 +723,42 @@ int main(int argc, char **argv)
         const int dim = walk_dim(text, 18);
         const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
         const int few = LOCI_EMULATED ? 1 : 2;
-        const struct task task = { .encoding = text, .batch = few, .heads = 2 * few,
-                                   .kv_heads = few, .dim = dim, .value_dim = t.square ? dim : 21,
-                                   .q_len = length, .k_len = length, .threads = 1 };
+        const struct task task = {
+            .encoding = text,
+            .batch = few,
+            .heads = 2 * few,
+            .kv_heads = few,
+            .dim = dim,
+            .value_dim = t.square ? dim : 21,
+            .q_len = length,
+            .k_len = length,
+            .threads = 1,
+        };
         static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 },
-            keys[] = { 0, 70, 79, 83, 147, 180 };
+                             keys[] = { 0, 70, 79, 83, 147, 180 };
         machines(&task);
         chunks(&task);
-        if (!LOCI_EMULATED)
-            {
-                groups(&task);
-                packing(&task);
-                starts(&task, many, keys);
-                starts(&task, few_rows, keys);
-                padding(&task, false);
-                padding(&task, true);
-            }
+        if (!LOCI_EMULATED) {
+            groups(&task);
+            packing(&task);
+            starts(&task, many, keys);
+            starts(&task, few_rows, keys);
+            padding(&task, false);
+            padding(&task, true);
+        }
         /* Across the borders of chunks of keys, and of work items.  Slow, so only with every
          * encoding's own example. */
-        const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1,
-                                      .dim = walk_dim(text, 4), .value_dim = 4,
-                                      .q_len = 4300, .k_len = 4300, .threads = 1 };
+        const struct task lengthy = {
+            .encoding = text,
+            .batch = 1,
+            .heads = 1,
+            .kv_heads = 1,
+            .dim = walk_dim(text, 4),
+            .value_dim = 4,
+            .q_len = 4300,
+            .k_len = 4300,
+            .threads = 1,
+        };
         struct task items = lengthy;
         items.q_len = items.k_len = 2500;
         if (t.example && !LOCI_SLOW) {
@@ -726,13 +782,12 @@ int main(int argc, char **argv)
         border.k_len = 4150;
         static const int64_t q_starts[] = { 0, 66, 67, 67, 140, 150 },
                              k_starts[] = { 0, 4200, 4210, 4300, 12600, 12610 };
-        if (t.example && !LOCI_SLOW)
-            {
-                across_chunks(&three);
-                across_chunks(&window);
-                machines(&border);
-                starts(&border, q_starts, k_starts);
-            }
+        if (t.example && !LOCI_SLOW) {
+            across_chunks(&three);
+            across_chunks(&window);
+            machines(&border);
+            starts(&border, q_starts, k_starts);
+        }
     }
     return harness_end();
 }

@@ -12,15 +12,15 @@
 #include "mem.h"
 #include "walk.h"
 
-static const char *isa;                  /* of the plans; NULL: the best */
-static bool fast;                        /* likewise, for BF16 */
+static const char *isa; /* of the plans; NULL: the best */
+static bool fast;       /* likewise, for BF16 */
 
 /* Whole sequences, and the results of one call for all of their rows. */
 struct problem {
     loci_desc desc;
     loci_plan *plan;
     ptrdiff_t B, H, G, D, Dv, L;
-    size_t size;                         /* of a stored number */
+    size_t size; /* of a stored number */
     /* keys: as stored in a cache */
     char *q, *k, *v, *keys, *o;
     float *rows, *ae;
@@ -65,7 +65,7 @@ static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, p
         if (t->shape[r] != LOCI_DIM_KEYS && t->shape[r] != LOCI_DIM_QUERIES) continue;
         const bool query = t->shape[r] == LOCI_DIM_QUERIES;
         const size_t from = (size_t)(query ? q_from : k_from),
-            len = (size_t)(query ? q_len : k_len);
+                     len = (size_t)(query ? q_len : k_len);
         size_t inner = sizeof(float), outer = walk_count(t, p->B, p->L, p->L);
         for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
         outer = outer * sizeof(float) / ((size_t)p->L * inner);
@@ -94,7 +94,7 @@ static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
     float *row = mem_alloc(&p->mem, (size_t)(p->B * p->H * n) * sizeof *row);
     *(p->plan->weight < 0 ? &c->lse : &c->rem) = row;
     c->ae = p->plan->states ? mem_alloc(&p->mem, (size_t)(p->B * p->H * n * p->D) * sizeof(float))
-        : NULL;
+                            : NULL;
 }
 static bool forward(struct problem *p, loci_call *c)
 {
@@ -109,8 +109,15 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     *p = (struct problem){ .desc = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = kv_heads,
                                              .dim = D, .value_dim = Dv, .dtype = dtype,
                                              .window_left = window, .fast = fast, .isa = isa),
-                           .B = 2, .H = heads, .G = heads > 8 ? heads / 8 : heads > 1 ? heads / 2
-                           : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
+                           .B = 2,
+                           .H = heads,
+                           .G = heads > 8 ? heads / 8
+                              : heads > 1 ? heads / 2
+                                          : 1,
+                           .D = D,
+                           .Dv = Dv,
+                           .L = length,
+                           .size = stored_size(dtype) };
     walk_restart(3);
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
     if (p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads) {
@@ -135,21 +142,20 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
         for (size_t n = 0; n < count; n++)
             p->data[i][n] += p->tensor[i].role == LOCI_INPUT ? -0.25f : 0.25f + start[n];
         const bool gates = !strcmp(p->tensor[i].name, "log_f") && !strstr(text, "cape");
-        for (size_t n = 41; n < count && gates; n += 97) p->data[i][n] = -1e30f;      /* shut */
+        for (size_t n = 41; n < count && gates; n += 97) p->data[i][n] = -1e30f; /* shut */
     }
     const ptrdiff_t range = 2 * length;
     p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, range));
-    loci_call c = LOCI_CALL(.batch = 2, .q_len = length, .k_len = length,
-                            .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
-                            .o = rows_at(p, p->o, heads, Dv, 0),
-                            .tensors = (const void *const *)p->data, .error = &p->e);
+    loci_call c =
+        LOCI_CALL(.batch = 2, .q_len = length, .k_len = length, .q = rows_at(p, p->q, heads, D, 0),
+                  .v = rows_at(p, p->v, p->G, Dv, 0), .o = rows_at(p, p->o, heads, Dv, 0),
+                  .tensors = (const void *const *)p->data, .error = &p->e);
     c.q_coord = c.k_coord = coordinates(p, 0, length);
     if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
     if (p->desc.keys_rotated) {
         p->keys = mem_alloc(&p->mem, k_rows * (size_t)D * p->size);
         if (loci_rotate(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0)), &c,
-                        LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
-                        rows_at(p, p->keys, p->G, D, 0)))
+                        LOCI_CACHE, rows_at(p, p->k, p->G, D, 0), rows_at(p, p->keys, p->G, D, 0)))
             return broken(p, "rotation");
     }
     c.k = rows_at(p, p->keys, p->G, D, 0);
@@ -169,12 +175,13 @@ static void same_rows(struct problem *p, const char *what, const loci_call *c,
     for (ptrdiff_t i = 0; i < p->B * p->H; i++)
         for (ptrdiff_t r = skip ? skip[i / p->H] : 0; r < n; r++) {
             const ptrdiff_t at = i * p->L + from[i / p->H] + r - (skip ? skip[i / p->H] : 0),
-                mine = i * n + r;
+                            mine = i * n + r;
             if (!memcmp((char *)c->o.data + mine * p->Dv * (ptrdiff_t)p->size,
                         p->o + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size)
                 && !memcmp(row + mine, p->rows + at, sizeof *row)
-                && (!c->ae || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D,
-                                      (size_t)p->D * sizeof *row)))
+                && (!c->ae
+                    || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D,
+                               (size_t)p->D * sizeof *row)))
                 continue;
             CHECK_FAILED("%s, %s: row %td of head %td differs", p->desc.encoding, what, at % p->L,
                          i);
@@ -205,8 +212,9 @@ static loci_cache *cache_of(struct problem *p, ptrdiff_t capacity, int ring)
 {
     loci_cache *cache;
     const size_t bytes = loci_cache_size(p->plan, p->B, capacity);
-    if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring,
-                                    mem_alloc(&p->mem, bytes), &p->e)) {
+    if (!bytes
+        || loci_cache_create(&cache, p->plan, p->B, capacity, ring, mem_alloc(&p->mem, bytes),
+                             &p->e)) {
         broken(p, "cache");
         return NULL;
     }
@@ -228,7 +236,8 @@ static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff
     c.q_coord = c.k_coord = coordinates(p, from, n);
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 0));
     if (loci_cache_append(p->plan, p->tables, work, cache, &c)
-        || loci_forward(p->plan, p->tables, work, &c)) return broken(p, what);
+        || loci_forward(p->plan, p->tables, work, &c))
+        return broken(p, what);
     same_rows(p, what, &c, at, NULL);
     return true;
 }
@@ -303,7 +312,7 @@ static void removal(struct problem *p)
         }
     /* The same keys in one piece: those behind the gap, rotated for their new positions. */
     char *k = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->D) * p->size),
-        *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->Dv) * p->size);
+         *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * left * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
         for (ptrdiff_t j = 0; j < left; j++) {
             const ptrdiff_t old = i * p->L + (j < first ? j : j + count), now = i * left + j;
@@ -314,7 +323,7 @@ static void removal(struct problem *p)
         }
     for (int i = 0; i < p->tensors; i++) {
         const float *head = cut(p, i, p->L - 1, 1, 0, first),
-            *tail = cut(p, i, p->L - 1, 1, first + count, left - first);
+                    *tail = cut(p, i, p->L - 1, 1, first + count, left - first);
         data[i] = (void *)tail;
         size_t inner = 1, outer = walk_count(&p->tensor[i], p->B, 1, 1);
         bool by_key = false;
@@ -349,7 +358,7 @@ static void removal(struct problem *p)
         broken(p, "after remove");
         return;
     }
-    double most = 0;                     /* keys that are rotated twice are rounded twice */
+    double most = 0; /* keys that are rotated twice are rounded twice */
     for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
         most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i)
                                - load_stored(alone.o.data, p->desc.dtype, i)));
@@ -368,10 +377,10 @@ static void ragged_cache(struct problem *p)
     for (int s = 0; s < 2 && cache && loci_axes(p->plan) == 1; s++) {
         const ptrdiff_t n = counts[s][0] > counts[s][1] ? counts[s][0] : counts[s][1];
         const ptrdiff_t from[2] = { old[0] + counts[s][0] - n, old[1] + counts[s][1] - n },
-            skip[2] = { n - counts[s][0], n - counts[s][1] };
+                        skip[2] = { n - counts[s][0], n - counts[s][1] };
         loci_call c = rows_call(p, from, n);
         char *k = mem_alloc(&p->mem, (size_t)(p->B * p->G * n * p->D) * p->size),
-            *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * n * p->Dv) * p->size);
+             *v = mem_alloc(&p->mem, (size_t)(p->B * p->G * n * p->Dv) * p->size);
         for (ptrdiff_t i = 0; i < p->B * p->G; i++)
             for (ptrdiff_t r = skip[i / p->G]; r < n; r++) {
                 const ptrdiff_t at = i * p->L + from[i / p->G] + r, mine = i * n + r;
@@ -386,7 +395,7 @@ static void ragged_cache(struct problem *p)
             const loci_tensor *t = &p->tensor[i];
             if (t->role != LOCI_INPUT) continue;
             const size_t count = walk_count(t, p->B, n, n),
-                inner = count / (size_t)(p->B * t->shape[1] * n);
+                         inner = count / (size_t)(p->B * t->shape[1] * n);
             float *to = data[i] = mem_alloc(&p->mem, count * sizeof *to);
             for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
                 for (ptrdiff_t r = skip[row / t->shape[1]]; r < n; r++)
@@ -428,9 +437,9 @@ static void lengths(struct problem *p, ptrdiff_t n)
     const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
     const int before = p->mem.blocks;
     const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size,
-        v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
+                 v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
-        *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
+         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens);
     poison(p, v, p->Dv, lens);
     loci_call c = rows_call(p, from, n);
@@ -457,13 +466,14 @@ static void lengths(struct problem *p, ptrdiff_t n)
 static void lengths_back(struct problem *p)
 {
     const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n,
-        k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
+                    k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
     const int64_t lens[2] = { p->L, n };
     const int before = p->mem.blocks;
     const size_t size = p->size, q_bytes = (size_t)(p->B * qn * p->D) * size,
-        k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
+                 k_bytes = (size_t)(p->B * k_entry) * size,
+                 v_bytes = (size_t)(p->B * v_entry) * size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
-        *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
+         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens);
     poison(p, v, p->Dv, lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
@@ -473,9 +483,9 @@ static void lengths_back(struct problem *p)
     c.k = rows_at(p, k, p->G, p->D, 0);
     c.v = rows_at(p, v, p->G, p->Dv, 0);
     c.tensors = (const void *const *)p->data;
-    loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
-                            .dk.data = mem_alloc(&p->mem, k_bytes),
-                            .dv.data = mem_alloc(&p->mem, v_bytes));
+    loci_grad g =
+        LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
+                  .dk.data = mem_alloc(&p->mem, k_bytes), .dv.data = mem_alloc(&p->mem, v_bytes));
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 1));
     bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
@@ -487,11 +497,12 @@ static void lengths_back(struct problem *p)
             data[i] = p->data[i];
             if (t->role != LOCI_INPUT) continue;
             const size_t heads = (size_t)t->shape[1], all = walk_count(t, p->B, p->L, p->L) / 2,
-                inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
+                         inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
             float *to = data[i] = mem_alloc(&p->mem, heads * len * inner * sizeof *to);
             for (size_t h = 0; h < heads; h++)
-                memcpy(to + h * len * inner, p->data[i] + (size_t)b * all
-                       + h * (size_t)p->L * inner, len * inner * sizeof *to);
+                memcpy(to + h * len * inner,
+                       p->data[i] + (size_t)b * all + h * (size_t)p->L * inner,
+                       len * inner * sizeof *to);
         }
         loci_call one = c;
         one.batch = 1;
@@ -509,24 +520,28 @@ static void lengths_back(struct problem *p)
                                     .dv = rows_at(p, mem_alloc(&p->mem, v_bytes), p->G, p->Dv, 0));
         ok = !loci_backward(p->plan, p->tables,
                             mem_alloc(&p->mem, loci_workspace(p->plan, &one, 1)), &one, &alone);
-        bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data
-                                  + b * qn * p->D * (ptrdiff_t)size, q_bytes / 2), zero = true;
+        bool same = ok
+                 && !memcmp(alone.dq.data, (char *)g.dq.data + b * qn * p->D * (ptrdiff_t)size,
+                            q_bytes / 2),
+             zero = true;
         for (ptrdiff_t h = 0; h < p->G && ok; h++) {
             const ptrdiff_t at = h * p->L * (ptrdiff_t)size, first = b * (ptrdiff_t)size;
-            same &= !memcmp((char *)alone.dk.data + at * p->D, (char *)g.dk.data + first * k_entry
-                            + at * p->D, (size_t)(lens[b] * p->D) * size);
-            same &= !memcmp((char *)alone.dv.data + at * p->Dv, (char *)g.dv.data + first * v_entry
-                            + at * p->Dv, (size_t)(lens[b] * p->Dv) * size);
+            same &= !memcmp((char *)alone.dk.data + at * p->D,
+                            (char *)g.dk.data + first * k_entry + at * p->D,
+                            (size_t)(lens[b] * p->D) * size);
+            same &= !memcmp((char *)alone.dv.data + at * p->Dv,
+                            (char *)g.dv.data + first * v_entry + at * p->Dv,
+                            (size_t)(lens[b] * p->Dv) * size);
             for (ptrdiff_t i = lens[b] * p->D; i < p->L * p->D; i++)
-                zero &= load_stored(g.dk.data, p->desc.dtype, b * k_entry + h * p->L * p->D + i)
-                    == 0;
+                zero &=
+                    load_stored(g.dk.data, p->desc.dtype, b * k_entry + h * p->L * p->D + i) == 0;
             for (ptrdiff_t i = lens[b] * p->Dv; i < p->L * p->Dv; i++)
-                zero &= load_stored(g.dv.data, p->desc.dtype, b * v_entry + h * p->L * p->Dv + i)
-                    == 0;
+                zero &=
+                    load_stored(g.dv.data, p->desc.dtype, b * v_entry + h * p->L * p->Dv + i) == 0;
         }
-        if (ok) CHECK_THAT(same && zero, "%s, gradients of lengths: entry %td differs%s",
-                           p->desc.encoding, b,
-                           zero ? "" : ", or keys that are not there have some");
+        if (ok)
+            CHECK_THAT(same && zero, "%s, gradients of lengths: entry %td differs%s",
+                       p->desc.encoding, b, zero ? "" : ", or keys that are not there have some");
     }
     if (!ok) broken(p, "gradients of lengths");
     mem_release(&p->mem, before);
@@ -534,11 +549,11 @@ static void lengths_back(struct problem *p)
 static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 {
     const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3,
-        from[2] = { p->L - n, p->L - n };
+                    from[2] = { p->L - n, p->L - n };
     const int before = p->mem.blocks;
     int32_t *table = mem_alloc(&p->mem, (size_t)(p->B * each) * sizeof *table);
     char *k = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->D) * p->size),
-        *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dv) * p->size);
+         *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
     /* steps of 7 may collide: then the next free page is used */
     for (ptrdiff_t i = 1; i < p->B * each; i++)
@@ -550,8 +565,9 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     for (ptrdiff_t b = 0; b < p->B; b++)
         for (ptrdiff_t g = 0; g < p->G; g++)
             for (ptrdiff_t j = 0; j < p->L; j++) {
-                const ptrdiff_t now = (table[b * each + j / length] * p->G + g) * length
-                    + j % length, old = (b * p->G + g) * p->L + j;
+                const ptrdiff_t now =
+                                    (table[b * each + j / length] * p->G + g) * length + j % length,
+                                old = (b * p->G + g) * p->L + j;
                 memcpy(k + now * p->D * (ptrdiff_t)p->size,
                        p->keys + old * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
                 memcpy(v + now * p->Dv * (ptrdiff_t)p->size,
@@ -581,7 +597,8 @@ static void misuse(void)
     loci_cache *cache, *other;
     loci_error e = { 0 };
     if (!open(&p, "rope:pairing=half", LOCI_F32, 0, 100, 16, 16, 2)
-        || !(cache = cache_of(&p, 100, 0))) return;
+        || !(cache = cache_of(&p, 100, 0)))
+        return;
     const ptrdiff_t from[2] = { 0, 0 };
     loci_call c = rows_call(&p, from, 10);
     c.k_len = 10;
@@ -590,7 +607,7 @@ static void misuse(void)
     c.k = rows_at(&p, p.k, p.G, p.D, 0);
     c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
     void *work = mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
-        *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 2, 100));
+         *memory = mem_alloc(&p.mem, loci_cache_size(p.plan, 2, 100));
     CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
                "cache must not be NULL");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), LOCI_BAD_ARG, &e,
@@ -602,9 +619,11 @@ static void misuse(void)
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), LOCI_BAD_ARG, &e,
                "so the plan must have a window");
     CHECK_SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory,
-                                 &e), LOCI_BAD_ARG, &e, "more bytes than size_t can count");
+                                 &e),
+               LOCI_BAD_ARG, &e, "more bytes than size_t can count");
     CHECK_THAT(loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0
-               && loci_cache_size(NULL, 1, 1) == 0, "no size");
+                   && loci_cache_size(NULL, 1, 1) == 0,
+               "no size");
     CHECK_THAT(loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE,
                "no entry");
     CHECK_SAYS(loci_cache_truncate(cache, 2, 0, &e), LOCI_BAD_ARG, &e, "entry 2 must be");
@@ -706,7 +725,7 @@ static void placed(const char *text)
     loci_cache *cache = cache_of(&p, 150, 0);
     const ptrdiff_t from[2] = { 0, 0 }, last[2] = { 149, 149 };
     loci_call c = rows_call(&p, from, 150), whole = rows_call(&p, last, 1),
-        one = rows_call(&p, last, 1);
+              one = rows_call(&p, last, 1);
     c.k_len = whole.k_len = 150;
     c.cache = one.cache = cache;
     c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
@@ -720,8 +739,9 @@ static void placed(const char *text)
                        &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
         broken(&p, "rotation");
     else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
-    if (loci_cache_append(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)),
-                          cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
+    if (loci_cache_append(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)), cache,
+                          &c)
+        || !forward(&p, &whole) || !forward(&p, &one)) {
         broken(&p, "positions");
     } else {
         CHECK_THAT(!memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size),
@@ -790,12 +810,11 @@ int main(int argc, char **argv)
         for (int d = 0; d < COUNT(dtypes); d++) {
             struct problem p;
             isa = isas[i];
-            if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16))
-                {
-                    steps(&p, isa, 150, 0, 150, 100);
-                    paged(&p, 64, 1);
-                    lengths(&p, 1);
-                }
+            if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16)) {
+                steps(&p, isa, 150, 0, 150, 100);
+                paged(&p, 64, 1);
+                lengths(&p, 1);
+            }
             drop(&p);
             /* terms that read keys, or rows by key */
             static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };

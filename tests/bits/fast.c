@@ -47,8 +47,8 @@ static bool forward(struct side *s, ptrdiff_t range)
     s->tables = mem_alloc(&s->mem, loci_tables_size(s->plan, range));
     s->work = mem_alloc(&s->mem, loci_workspace(s->plan, &s->call, 0));
     return CHECK_THAT(!loci_prepare(s->plan, range, s->call.tensors, s->tables)
-                      && !loci_forward(s->plan, s->tables, s->work, &s->call), "%s: %s",
-                      loci_plan_text(s->plan), s->error.text);
+                          && !loci_forward(s->plan, s->tables, s->work, &s->call),
+                      "%s: %s", loci_plan_text(s->plan), s->error.text);
 }
 
 /* ---- Every text ------------------------------------------------------------------------------ */
@@ -61,15 +61,14 @@ static double error_of(const double *want, const void *got, loci_dtype dtype, si
     for (size_t i = 0; i < count; i++)
         if (isfinite(want[i])) most = fmax(most, fabs(want[i]));
     for (size_t i = 0; i < count; i++) {
-        const double x = load_stored(got, dtype, (ptrdiff_t)i), d = x == want[i]
-            || (isnan(x) && isnan(want[i])) ? 0 : fabs(x - want[i]);
+        const double x = load_stored(got, dtype, (ptrdiff_t)i),
+                     d = x == want[i] || (isnan(x) && isnan(want[i])) ? 0 : fabs(x - want[i]);
         if (!(d <= worst)) worst = d;
     }
     return worst / (1 + most);
 }
 static void check_error(const struct walk *w, const char *name, const double *want, const void *got,
-                        loci_dtype dtype, size_t count, double bound,
-                        double *worst)
+                        loci_dtype dtype, size_t count, double bound, double *worst)
 {
     if (!got) return;
     const double error = error_of(want, got, dtype, count);
@@ -105,7 +104,8 @@ static void compare(struct walk *w)
     s.call.rem = stick ? mem_alloc(&s.mem, w->row_count * sizeof(float)) : NULL;
     s.call.ae = w->state_count ? mem_alloc(&s.mem, w->state_count * sizeof(float)) : NULL;
     if (CHECK_THAT(!loci_reference(w->plan, w->data, &w->call, NULL), "%s: the reference refuses",
-                   w->encoding) && forward(&s, 2 * WALK_LENGTH)) {
+                   w->encoding)
+        && forward(&s, 2 * WALK_LENGTH)) {
         check_error(w, "o", w->call.o.data, s.call.o.data, LOCI_BF16, w->out_count, bound_o,
                     &worst_o);
         check_error(w, "lse", w->call.lse, s.call.lse, LOCI_F32, w->row_count, bound_row,
@@ -120,7 +120,12 @@ static void compare(struct walk *w)
 /* ---- Variations of one shape ----------------------------------------------------------------- */
 
 /* H heads of D and Dv, L tokens.  The caller changes some inputs before the call. */
-struct shape { const char *text; int heads, kv_heads, dim, value_dim; ptrdiff_t len; int full; };
+struct shape {
+    const char *text;
+    int heads, kv_heads, dim, value_dim;
+    ptrdiff_t len;
+    int full;
+};
 static void random_numbers(double *x, size_t count, double scale)
 {
     for (size_t i = 0; i < count; i++) x[i] = scale * walk_uniform();
@@ -137,8 +142,8 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
         exit(2);
     }
     const size_t q = (size_t)(f->heads * f->len * f->dim),
-        k = (size_t)(f->kv_heads * f->len * f->dim),
-        v = (size_t)(f->kv_heads * f->len * f->value_dim),
+                 k = (size_t)(f->kv_heads * f->len * f->dim),
+                 v = (size_t)(f->kv_heads * f->len * f->value_dim),
                  o = (size_t)(f->heads * f->len * f->value_dim);
     double *x = mem_alloc(&s.mem, (q + k + v) * sizeof *x);
     walk_restart(5);
@@ -158,7 +163,7 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
         if (tensor[i].role != LOCI_INPUT) loci_tensor_init(s.plan, i, 3, data);
         for (size_t e = 0; e < count && tensor[i].role == LOCI_INPUT; e++)
             data[e] = strncmp(tensor[i].name, "log_", 4) ? (float)walk_uniform()
-                : (float)(-0.05 * (1 + walk_uniform()));
+                                                         : (float)(-0.05 * (1 + walk_uniform()));
     }
     return s;
 }
@@ -183,7 +188,7 @@ static void *rows_of(const struct side *s) { return s->call.lse ? s->call.lse : 
 static void pure(const struct shape *f)
 {
     struct side all = open_shape(f, true, NULL), many = open_shape(f, true, NULL),
-        some = open_shape(f, true, NULL);
+                some = open_shape(f, true, NULL);
     const size_t width = sizeof(uint16_t) * (size_t)f->value_dim;
     const ptrdiff_t rows = f->len - 37;
     loci_host pool;
@@ -192,8 +197,9 @@ static void pure(const struct shape *f)
     many.call.host = &pool;
     run_shape(&many);
     CHECK_THAT(same_rows(all.call.o.data, f->len, many.call.o.data, f->len, f->heads, f->len, width)
-               && same_rows(rows_of(&all), f->len, rows_of(&many), f->len, f->heads, f->len,
-                            sizeof(float)), "%s: other bits with three threads", f->text);
+                   && same_rows(rows_of(&all), f->len, rows_of(&many), f->len, f->heads, f->len,
+                                sizeof(float)),
+               "%s: other bits with three threads", f->text);
     for (int h = 0; h < f->heads; h++)
         memmove((uint16_t *)some.call.q.data + h * rows * f->dim,
                 (uint16_t *)some.call.q.data + (h * f->len + 37) * f->dim,
@@ -201,8 +207,9 @@ static void pure(const struct shape *f)
     some.call.q_len = rows;
     run_shape(&some);
     CHECK_THAT(same_rows(all.call.o.data, f->len, some.call.o.data, rows, f->heads, rows, width)
-               && same_rows(rows_of(&all), f->len, rows_of(&some), rows, f->heads, rows,
-                            sizeof(float)), "%s: other bits in another tile", f->text);
+                   && same_rows(rows_of(&all), f->len, rows_of(&some), rows, f->heads, rows,
+                                sizeof(float)),
+               "%s: other bits in another tile", f->text);
     loci_pool_destroy(&pool);
     close_side(&all);
     close_side(&many);
@@ -227,7 +234,7 @@ static void poison(const struct shape *f, uint16_t with)
     for (int h = 0; h < f->heads; h++)
         for (ptrdiff_t i = 0; i < f->len; i++) {
             const uint16_t *x = (uint16_t *)clean.call.o.data + (h * f->len + i) * f->value_dim,
-                *y = (uint16_t *)bad.call.o.data + (h * f->len + i) * f->value_dim;
+                           *y = (uint16_t *)bad.call.o.data + (h * f->len + i) * f->value_dim;
             const bool sees = f->full || i >= 2;
             const float got = from_bf16(y[0]), put = from_bf16(with);
             if (sees) reaches &= !isfinite(got);
@@ -279,8 +286,8 @@ static void overflow(const struct shape *f, double query, bool whole)
     struct side s = open_shape(f, true, NULL);
     const ptrdiff_t last = f->dim - 1;
     for (ptrdiff_t i = 0; i < f->heads * f->len; i++)
-        ((uint16_t *)s.call.q.data)[i * f->dim + last] = to_bf16(i % f->len == ROW ? (float)query
-                                                                 : 0);
+        ((uint16_t *)s.call.q.data)[i * f->dim + last] =
+            to_bf16(i % f->len == ROW ? (float)query : 0);
     for (ptrdiff_t i = 0; i < f->kv_heads * f->len; i++)
         ((uint16_t *)s.call.k.data)[i * f->dim + last] = to_bf16(-1e20f);
     run_shape(&s);
@@ -316,8 +323,8 @@ static void textbook(int dim, double scale)
         for (ptrdiff_t j = 0; j <= i; j++) {
             double x = 0;
             for (int d = 0; d < dim; d++)
-                x += load_stored(s.call.q.data, LOCI_BF16,
-                                 i * dim + d) * load_stored(s.call.k.data, LOCI_BF16, j * dim + d);
+                x += load_stored(s.call.q.data, LOCI_BF16, i * dim + d)
+                   * load_stored(s.call.k.data, LOCI_BF16, j * dim + d);
             p[j] = x / sqrt(dim);
             most = fmax(most, p[j]);
         }
@@ -343,10 +350,11 @@ static void textbook(int dim, double scale)
     }
     printf("nope, width %d, queries times %g: o within %.2g, attention rounded to bf16 at every "
            "step "
-           "%.2g; lse within %.2g\n", dim, scale, mine, naive, lse);
+           "%.2g; lse within %.2g\n",
+           dim, scale, mine, naive, lse);
     CHECK_THAT(mine <= naive, "nope: further from the exact result than attention that rounds "
-               "every "
-               "step");
+                              "every "
+                              "step");
     CHECK_CLOSE(lse, 0, 1e-4, "nope: lse is inexact");
     close_side(&s);
 }
@@ -376,8 +384,7 @@ static void backward(const struct shape *f)
     for (int i = 0; i < 2; i++) {
         run_shape(&s[i]);
         loci_grad g = LOCI_GRAD(.dout.data = s[0].call.o.data);
-        for (int k = 0; k < 3; k++)
-            grad[i][k] = mem_alloc(&s[i].mem, counts[k] * sizeof(uint16_t));
+        for (int k = 0; k < 3; k++) grad[i][k] = mem_alloc(&s[i].mem, counts[k] * sizeof(uint16_t));
         g.dq.data = grad[i][0];
         g.dk.data = grad[i][1];
         g.dv.data = grad[i][2];
@@ -404,7 +411,8 @@ static void refusals(void)
         loci_error e = { 0 };
         loci_plan *p;
         CHECK_THAT(loci_plan_create(&p, &d, &e) == LOCI_BAD_ARG && !p
-                   && !strncmp(e.text, "fast requires dtype BF16", 21), "refusal: %s", e.text);
+                       && !strncmp(e.text, "fast requires dtype BF16", 21),
+                   "refusal: %s", e.text);
     }
 }
 
@@ -428,12 +436,17 @@ int main(void)
     walk_all(WALK_TILES, compare);
     printf("o is within %.2g and lse and rem within %.2g of the reference\n", worst_o, worst_row);
     static const struct shape shapes[] = {
-        { "nope", 2, 1, 64, 64, 150, 0 }, { "nope", 1, 1, 33, 37, 131, 0 },
-        { "nope", 1, 1, 1, 1, 67, 1 }, { "rope:pairing=half", 2, 1, 16, 40, 200, 0 },
-        { "rope:pairing=half+alibi", 2, 2, 16, 16, 200, 1 }, { "xpos", 1, 1, 16, 16, 200, 0 },
+        { "nope", 2, 1, 64, 64, 150, 0 },
+        { "nope", 1, 1, 33, 37, 131, 0 },
+        { "nope", 1, 1, 1, 1, 67, 1 },
+        { "rope:pairing=half", 2, 1, 16, 40, 200, 0 },
+        { "rope:pairing=half+alibi", 2, 2, 16, 16, 200, 1 },
+        { "xpos", 1, 1, 16, 16, 200, 0 },
         { "shaw:left=8,right=8", 2, 2, 12, 12, 200, 0 },
-        { "deberta", 2, 1, 32, 32, 140, 1 }, { "fox", 2, 2, 32, 32, 4200, 0 },
-        { "cope", 2, 2, 16, 16, 200, 0 }, { "sba", 2, 2, 16, 16, 200, 0 },
+        { "deberta", 2, 1, 32, 32, 140, 1 },
+        { "fox", 2, 2, 32, 32, 4200, 0 },
+        { "cope", 2, 2, 16, 16, 200, 0 },
+        { "sba", 2, 2, 16, 16, 200, 0 },
         { "cape+alibi", 2, 2, 16, 16, 150, 0 },
     };
     for (int i = 0; i < COUNT(shapes); i++) pure(&shapes[i]);

@@ -17,7 +17,7 @@
 #include "walk.h"
 
 enum { H = 2, L = 96, D = 16, N = H * L * D, FORKS = LOCI_SLOW || LOCI_EMULATED ? 9 : 100 };
-enum { PATIENCE = 600 };                 /* seconds, for a very busy machine */
+enum { PATIENCE = 600 }; /* seconds, for a very busy machine */
 
 static float q[N], k[N], v[N], dout[N], right[2 * N];
 static loci_plan *plan;
@@ -26,19 +26,25 @@ static loci_host pool;
 static atomic_int stop;
 
 /* Buffers that each caller has for itself. */
-struct buffers { float *x, *lse; void *work; };
+struct buffers {
+    float *x, *lse;
+    void *work;
+};
 static struct buffers alloc_buffers(const loci_host *host, const loci_plan *of)
 {
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
                                   .v.data = v, .host = host);
     const struct buffers r = { malloc(sizeof right), malloc(sizeof(float) * H * L),
-                            aligned_alloc(64, loci_workspace(of, &c, 1)) };
+                               aligned_alloc(64, loci_workspace(of, &c, 1)) };
     if (!r.x || !r.lse || !r.work) exit(2);
     return r;
 }
-static void free_buffers(const struct buffers *r) { free(r->x);
-free(r->lse);
-free(r->work); }
+static void free_buffers(const struct buffers *r)
+{
+    free(r->x);
+    free(r->lse);
+    free(r->work);
+}
 
 /* Forward and backward. */
 static bool compute_in(const struct buffers *r, const loci_host *host, const loci_plan *of,
@@ -47,8 +53,8 @@ static bool compute_in(const struct buffers *r, const loci_host *host, const loc
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
                                   .v.data = v, .o.data = r->x, .lse = r->lse, .host = host);
     const loci_grad g = LOCI_GRAD(.dout.data = dout, .dk.data = r->x + N);
-    const bool done = !loci_forward(of, with, r->work, &c)
-                   && !loci_backward(of, with, r->work, &c, &g);
+    const bool done =
+        !loci_forward(of, with, r->work, &c) && !loci_backward(of, with, r->work, &c, &g);
     if (!right[0]) memcpy(right, r->x, sizeof right);
     return done && !memcmp(right, r->x, sizeof right);
 }
@@ -67,7 +73,11 @@ static void meet(void *arg, int index)
     (void)index;
     for (atomic_fetch_add(&begun, 1); atomic_load(&begun) < *(int *)arg;) sched_yield();
 }
-struct caller { pthread_t thread; struct buffers buffers; int wrong; };
+struct caller {
+    pthread_t thread;
+    struct buffers buffers;
+    int wrong;
+};
 static void *busy(void *arg)
 {
     struct caller *a = arg;
@@ -88,18 +98,18 @@ static int child(int way)
 {
     loci_host own;
     alarm(PATIENCE);
-    if (way == 0) {                      /* ignores the parent's pool */
+    if (way == 0) { /* ignores the parent's pool */
         if (loci_pool_create(&own, 3)) return 1;
         if (!compute(&own, plan, tables)) return 2;
         loci_pool_destroy(&own);
-    } else if (way == 1) {               /* destroys it; creates a new pool and a plan */
+    } else if (way == 1) { /* destroys it; creates a new pool and a plan */
         loci_pool_destroy(&pool);
         loci_plan *mine = make_plan();
         if (pool.user || !mine || loci_pool_create(&pool, 4)) return 3;
         if (!compute(&pool, mine, tables) || !compute(NULL, plan, tables)) return 4;
         loci_pool_destroy(&pool);
         loci_plan_destroy(mine);
-    } else {                             /* uses it, in the calling thread */
+    } else { /* uses it, in the calling thread */
         if (!compute(&pool, plan, tables)) return 5;
         loci_pool_destroy(&pool);
     }
@@ -114,7 +124,8 @@ static void forks(const char *name)
         const pid_t pid = fork();
         if (pid == 0) _exit(child(i % 3));
         CHECK_THAT(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status)
-                   && WEXITSTATUS(status) == 0, "%s, child %d: exit code %d, signal %d", name, i,
+                       && WEXITSTATUS(status) == 0,
+                   "%s, child %d: exit code %d, signal %d", name, i,
                    WIFEXITED(status) ? WEXITSTATUS(status) : -1,
                    WIFSIGNALED(status) ? WTERMSIG(status) : 0);
     }
@@ -124,21 +135,19 @@ int main(void)
 {
     enum { CALLERS = 2 };
     struct caller caller[CALLERS] = { 0 };
-    for (int i = 0; i < N; i++)
-        {
-            q[i] = (float)(i * 37 % 101) / 50 - 1;
-            k[i] = (float)(i * 53 % 97) / 48 - 1;
-            v[i] = (float)(i * 71 % 89) / 44 - 1;
-            dout[i] = (float)(i * 29 % 83) / 41 - 1;
-        }
+    for (int i = 0; i < N; i++) {
+        q[i] = (float)(i * 37 % 101) / 50 - 1;
+        k[i] = (float)(i * 53 % 97) / 48 - 1;
+        v[i] = (float)(i * 71 % 89) / 44 - 1;
+        dout[i] = (float)(i * 29 % 83) / 41 - 1;
+    }
     plan = make_plan();
     tables = plan ? aligned_alloc(64, loci_tables_size(plan, L)) : NULL;
     if (!tables || loci_prepare(plan, L, NULL, tables) || loci_pool_create(&pool, 4)) return 2;
     CHECK_THAT(compute(NULL, plan, tables) && compute(&pool, plan, tables), "the parent itself");
     pool.run(pool.user, pool.threads, meet, &pool.threads);
     forks("an idle pool");
-    for (int i = 0; i < CALLERS; i++)
-        caller[i].buffers = alloc_buffers(&pool, plan);
+    for (int i = 0; i < CALLERS; i++) caller[i].buffers = alloc_buffers(&pool, plan);
     for (int i = 0; i < CALLERS; i++)
         if (pthread_create(&caller[i].thread, NULL, busy, &caller[i])) return 2;
     while (atomic_load(&begun) < pool.threads + CALLERS) sched_yield();

@@ -120,8 +120,7 @@ static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t 
     if (is(p, "sba")) {
         p->call.rem = p->rem;
         p->grad.drem = p->drem;
-    }
-    else {
+    } else {
         p->call.lse = p->lse;
         p->grad.dlse = p->dlse;
     }
@@ -145,9 +144,9 @@ static void turn(struct problem *p)
         const int64_t offset = p->keys - p->rows;
         for (ptrdiff_t i = 0; i < p->keys; i++) {
             for (int d = 0; d < D; d++) ones[d] = d < D / 2;
-            const loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1,
-                                          .q_pos = (int64_t[]){ i }, .k_pos = (int64_t[]){ i },
-                                          .error = &p->e);
+            const loci_call c =
+                LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q_pos = (int64_t[]){ i },
+                          .k_pos = (int64_t[]){ i }, .error = &p->e);
             const loci_view from = { ones, 0, D, D }, to = { angles, 0, D, D };
             if (loci_rotate(p->plan, p->tables, p->work, &c, LOCI_KEY, from, to))
                 CHECK_FAILED("%s: %s", p->text, p->e.text);
@@ -183,10 +182,7 @@ static float score(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t j)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static ptrdiff_t last_key(const struct problem *p, ptrdiff_t i)
-{
-    return i + p->keys - p->rows;
-}
+static ptrdiff_t last_key(const struct problem *p, ptrdiff_t i) { return i + p->keys - p->rows; }
 static ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
 /* Softmax over one chunk of a row: m, l and o. */
@@ -256,7 +252,9 @@ static float break_stick(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t 
     return f;
 }
 /* The state of a stick before each tile: R r, of the row and of the chunk. */
-struct stick { double R, r; };
+struct stick {
+    double R, r;
+};
 static float begins(struct stick s) { return s.R * s.r < 0x1p-64 ? 0 : (float)s.r; }
 static double goes_on(struct stick s, float left, float used)
 {
@@ -291,13 +289,14 @@ static void break_sticks(const struct problem *p, int h, ptrdiff_t i, float *o, 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* Weights and gradients of 64 rows and 64 keys. */
-struct pairs { float p[TILE][TILE], ds[TILE][TILE]; };
+struct pairs {
+    float p[TILE][TILE], ds[TILE][TILE];
+};
 
 static float dot_values(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t j)
 {
     float dp = 0;
-    for (int n = 0; n < D; n++)
-        dp = fmaf(p->v[j * D + n], p->dout[(h * p->rows + i) * D + n], dp);
+    for (int n = 0; n < D; n++) dp = fmaf(p->v[j * D + n], p->dout[(h * p->rows + i) * D + n], dp);
     return dp;
 }
 static float delta_of(const struct problem *p, int h, ptrdiff_t i)
@@ -318,7 +317,9 @@ static void weigh(const struct problem *p, int h, ptrdiff_t i, ptrdiff_t first, 
     }
 }
 
-struct sums { float *dk, *dv, *dq; };    /* of an item and a chunk; of the row's chunks */
+struct sums {
+    float *dk, *dv, *dq;
+}; /* of an item and a chunk; of the row's chunks */
 
 /* A tile of rows and a chunk of keys. */
 static void walk_keys(const struct problem *p, int h, ptrdiff_t row, ptrdiff_t rows,
@@ -330,8 +331,7 @@ static void walk_keys(const struct problem *p, int h, ptrdiff_t row, ptrdiff_t r
     memset(dq, 0, sizeof dq);
     for (ptrdiff_t first = chunk * CHUNK; first < end; first += TILE) {
         const ptrdiff_t keys = smaller(end - first, TILE);
-        for (ptrdiff_t r = 0; r < rows; r++)
-            weigh(p, h, row + r, first, keys, x.p[r], x.ds[r]);
+        for (ptrdiff_t r = 0; r < rows; r++) weigh(p, h, row + r, first, keys, x.p[r], x.ds[r]);
         for (ptrdiff_t k = 0; k < keys; k++)
             for (int n = 0; n < D; n++) {
                 float dk = 0, dv = 0;
@@ -368,8 +368,8 @@ static void add_sinks(const struct problem *p, ptrdiff_t item, ptrdiff_t rows, d
                 double sum = 0;
                 if (last_key(p, end - 1) / CHUNK != chunk) continue;
                 for (ptrdiff_t i = row; i < end; i++)
-                    sum += (double)(e_to(p->learned[h] - p->lse[h * p->rows + i])
-                                    * delta_of(p, h, i));
+                    sum +=
+                        (double)(e_to(p->learned[h] - p->lse[h * p->rows + i]) * delta_of(p, h, i));
                 part -= (float)sum;
             }
             all += (double)part;
@@ -410,9 +410,11 @@ static void turn_back(struct problem *p, float *dq, float *dk)
         const loci_view k = { p->k, 0, 0, 0 }, g = { dk, 0, 0, 0 };
         const loci_view q = { p->q, 0, 0, 0 }, f = { dq, 0, 0, 0 };
         CHECK_THAT(!loci_rotate_backward(p->plan, p->tables, p->work, &p->call, LOCI_KEY, k, g, g,
-                                         NULL), "%s", p->e.text);
+                                         NULL),
+                   "%s", p->e.text);
         CHECK_THAT(!loci_rotate_backward(p->plan, p->tables, p->work, &p->call, LOCI_QUERY, q, f, f,
-                                         NULL), "%s", p->e.text);
+                                         NULL),
+                   "%s", p->e.text);
     }
     for (ptrdiff_t i = 0; i < H * p->rows * D; i++) dq[i] *= p->scale;
 }
@@ -478,9 +480,9 @@ int main(void)
     static const char *const texts[] = { "nope", "alibi", "rope:pairing=half", "sink", "sba" };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         compare(texts[i], 150, 171);
-        compare(texts[i], 3, LOCI_SLOW ? 700 : 4300);    /* decode */
+        compare(texts[i], 3, LOCI_SLOW ? 700 : 4300); /* decode */
         if (!LOCI_SLOW) compare(texts[i], 1090, 4250);
     }
-    if (!LOCI_SLOW) compare("sink", 2100, 4250);         /* three items */
+    if (!LOCI_SLOW) compare("sink", 2100, 4250); /* three items */
     return harness_end();
 }

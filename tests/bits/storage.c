@@ -55,15 +55,13 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
     const bool stick = s->plan->weight >= 0;
     const int stage = w->inputs - w->tensors;
     void **in[] = { &s->call.q.data, &s->call.k.data, &s->call.v.data },
-        **out[] = { &s->grad.dq.data, &s->grad.dk.data, &s->grad.dv.data };
+         **out[] = { &s->grad.dq.data, &s->grad.dk.data, &s->grad.dv.data };
     for (int i = 0; i < w->inputs; i++) {
         const size_t count = w->input[i].count;
-        if (i < stage)
-            {
-                *in[i] = stored(s, half, w->input[i].x, count);
-                *out[i] = mem_alloc(&s->mem, count * stored_size(dtype));
-            }
-        else {
+        if (i < stage) {
+            *in[i] = stored(s, half, w->input[i].x, count);
+            *out[i] = mem_alloc(&s->mem, count * stored_size(dtype));
+        } else {
             s->data[i - stage] = floats(s, w->input[i].x, count);
             s->ddata[i - stage] = mem_alloc(&s->mem, count * sizeof(float));
         }
@@ -77,41 +75,44 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
     s->call.rem = stick ? mem_alloc(&s->mem, w->row_count * sizeof(float)) : NULL;
     s->grad.dlse = stick || !w->row_count ? NULL : floats(s, w->grad.dlse, w->row_count);
     s->grad.drem = stick ? floats(s, w->grad.drem, w->row_count) : NULL;
-    if (w->state_count)
-        {
-            s->call.ae = mem_alloc(&s->mem, w->state_count * sizeof(float));
-            s->grad.dae = floats(s, w->grad.dae, w->state_count);
-        }
+    if (w->state_count) {
+        s->call.ae = mem_alloc(&s->mem, w->state_count * sizeof(float));
+        s->grad.dae = floats(s, w->grad.dae, w->state_count);
+    }
     return true;
 }
 
 static loci_status forward(struct side *s, const void *tables, void *work)
 {
     switch (s->plan->stage) {
-    case LOCI_ATTENTION: return loci_forward(s->plan, tables, work, &s->call);
-    case LOCI_LINEAR_ATTENTION: return loci_linear_forward(s->plan, tables, work, &s->call, NULL,
-                                                           NULL);
-    case LOCI_ROTATE: return loci_rotate(s->plan, tables, work, &s->call, LOCI_QUERY, s->call.q,
-                                         s->call.o);
-    default: return loci_embed(s->plan, tables, &s->call, s->call.q, s->call.o);
+    case LOCI_ATTENTION:
+        return loci_forward(s->plan, tables, work, &s->call);
+    case LOCI_LINEAR_ATTENTION:
+        return loci_linear_forward(s->plan, tables, work, &s->call, NULL, NULL);
+    case LOCI_ROTATE:
+        return loci_rotate(s->plan, tables, work, &s->call, LOCI_QUERY, s->call.q, s->call.o);
+    default:
+        return loci_embed(s->plan, tables, &s->call, s->call.q, s->call.o);
     }
 }
 static loci_status backward(struct side *s, const void *tables, void *work)
 {
     switch (s->plan->stage) {
-    case LOCI_ATTENTION: return loci_backward(s->plan, tables, work, &s->call, &s->grad);
-    case LOCI_LINEAR_ATTENTION: return loci_linear_backward(s->plan, tables, work, &s->call,
-                                                            &s->grad);
+    case LOCI_ATTENTION:
+        return loci_backward(s->plan, tables, work, &s->call, &s->grad);
+    case LOCI_LINEAR_ATTENTION:
+        return loci_linear_backward(s->plan, tables, work, &s->call, &s->grad);
     case LOCI_ROTATE:
         return loci_rotate_backward(s->plan, tables, work, &s->call, LOCI_QUERY, s->call.q,
                                     s->grad.dout, s->grad.dq, s->ddata);
-    default: return loci_embed_backward(s->plan, tables, work, &s->call, s->grad.dout, s->ddata);
+    default:
+        return loci_embed_backward(s->plan, tables, work, &s->call, s->grad.dout, s->ddata);
     }
 }
 static bool run(struct side *s, loci_status (*pass)(struct side *, const void *, void *))
 {
     void *tables = mem_alloc(&s->mem, loci_tables_size(s->plan, 2 * WALK_LENGTH)),
-        *work = mem_alloc(&s->mem, loci_workspace(s->plan, &s->call, 1));
+         *work = mem_alloc(&s->mem, loci_workspace(s->plan, &s->call, 1));
     return !loci_prepare(s->plan, 2 * WALK_LENGTH, (const void *const *)s->data, tables)
         && !pass(s, tables, work);
 }
@@ -155,8 +156,9 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
                          e.text);
         } else {
             const int stage = w->inputs - w->tensors;
-            void *const x[] = { a.grad.dq.data, a.grad.dk.data, a.grad.dv.data },
-                *const y[] = { b.grad.dq.data, b.grad.dk.data, b.grad.dv.data };
+            void *const x[] = { a.grad.dq.data, a.grad.dk.data, a.grad.dv.data }, *const y[] = {
+                b.grad.dq.data, b.grad.dk.data, b.grad.dv.data
+            };
             for (int i = w->stage == LOCI_EMBED; i < w->inputs; i++) {
                 if (i < stage) same(w, isa, half, w->input[i].name, x[i], y[i], w->input[i].count);
                 else if (w->tensor[i - stage].role != LOCI_FIXED)
@@ -192,27 +194,29 @@ static void check_best(struct walk *w) { check_from(w, 8); }
 static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
 {
     enum { WIDTH = 67, ENTRIES = 65536 / WIDTH + 1 };
-    loci_desc d = LOCI_DESC(.heads = 1, .dim = 2, .value_dim = WIDTH, .full = 1, .dtype = half,
-                            .isa = isa);
+    loci_desc d =
+        LOCI_DESC(.heads = 1, .dim = 2, .value_dim = WIDTH, .full = 1, .dtype = half, .isa = isa);
     loci_plan *plan;
     loci_error e = { 0 };
     uint16_t *v = calloc(ENTRIES, 2 * WIDTH * sizeof *v),
-        *o = calloc(ENTRIES, (size_t)rows * WIDTH * sizeof *o),
-        *qk = calloc(ENTRIES, 16 * sizeof *qk);
+             *o = calloc(ENTRIES, (size_t)rows * WIDTH * sizeof *o),
+             *qk = calloc(ENTRIES, 16 * sizeof *qk);
     if (!v || !o || !qk || loci_plan_create(&plan, &d, &e)) exit(2);
     for (int i = 0; i < 65536; i++) {
         uint16_t *x = v + i / WIDTH * 2 * WIDTH + i % WIDTH, next = (uint16_t)(i + 1);
         x[0] = (uint16_t)i;
-        x[WIDTH] = isfinite(load_stored(&next, half, 0))
-            && isfinite(load_stored(x, half, 0)) ? next : (uint16_t)i;
+        x[WIDTH] = isfinite(load_stored(&next, half, 0)) && isfinite(load_stored(x, half, 0))
+                     ? next
+                     : (uint16_t)i;
     }
     loci_call c = LOCI_CALL(.batch = ENTRIES, .q_len = rows, .k_len = 2, .q.data = qk, .k.data = qk,
                             .v.data = v, .o.data = o, .error = &e);
     void *tables = aligned_alloc(64, loci_tables_size(plan, 8) + 64),
-        *work = aligned_alloc(64, loci_workspace(plan, &c, 0));
+         *work = aligned_alloc(64, loci_workspace(plan, &c, 0));
     int wrong = 0;
     if (!tables || !work || loci_prepare(plan, 8, NULL, tables)
-        || loci_forward(plan, tables, work, &c)) exit(2);
+        || loci_forward(plan, tables, work, &c))
+        exit(2);
     for (int i = 0; i < 65536; i++) {
         const uint16_t *x = v + i / WIDTH * 2 * WIDTH + i % WIDTH;
         /* +0 if both are -0 */

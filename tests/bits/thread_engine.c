@@ -41,10 +41,10 @@ static void *call(void *arg)
     if (s->stick) a.rem = c->rows;
     else a.lse = c->rows;
     if (s->states) a.ae = c->ae;
-    const loci_grad g = LOCI_GRAD(.dout = { (void *)s->dout, 0, 0, 0 },
-                                  .dae = s->states ? s->dout : NULL, .dq = { c->dq, 0, 0, 0 },
-                                  .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
-                                  .dtensors = (void *const *)c->dtensor);
+    const loci_grad g =
+        LOCI_GRAD(.dout = { (void *)s->dout, 0, 0, 0 }, .dae = s->states ? s->dout : NULL,
+                  .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
+                  .dtensors = (void *const *)c->dtensor);
     void *work = aligned_alloc(64, loci_workspace(s->plan, &a, 1));
     if (!work) exit(2);
     c->status = loci_forward(s->plan, s->tables, work, &a);
@@ -63,10 +63,9 @@ static float *numbers(size_t n, double size)
 static bool equal(const struct caller *a, const struct caller *b)
 {
     bool same = !memcmp(a->o, b->o, sizeof a->o) && !memcmp(a->rows, b->rows, sizeof a->rows)
-        && !memcmp(a->ae, b->ae, sizeof a->ae)
-        && !memcmp(a->dq, b->dq, sizeof a->dq)
-        && !memcmp(a->dk, b->dk, sizeof(float) * G * L * D)
-        && !memcmp(a->dv, b->dv, sizeof(float) * G * L * D);
+             && !memcmp(a->ae, b->ae, sizeof a->ae) && !memcmp(a->dq, b->dq, sizeof a->dq)
+             && !memcmp(a->dk, b->dk, sizeof(float) * G * L * D)
+             && !memcmp(a->dv, b->dv, sizeof(float) * G * L * D);
     for (int i = 0; i < a->s->count; i++)
         if (a->dtensor[i])
             same &= !memcmp(a->dtensor[i], b->dtensor[i], a->s->size[i] * sizeof(float));
@@ -77,16 +76,22 @@ static void encoding(const char *text, const loci_host *host)
 {
     loci_error e = { 0 };
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = H, .kv_heads = G,
-                                                      .dim = D), &e)) {
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = text, .heads = H, .kv_heads = G,
+                                               .dim = D),
+                         &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }
     loci_tensor list[WALK_TENSORS];
     size_t size[WALK_TENSORS];
     float *tensor[WALK_TENSORS] = { 0 };
-    struct shared s = { .plan = plan, .count = loci_tensors(plan, list, WALK_TENSORS), .size = size,
-                        .host = host, .stick = plan->weight >= 0, .states = plan->states };
+    struct shared s = { .plan = plan,
+                        .count = loci_tensors(plan, list, WALK_TENSORS),
+                        .size = size,
+                        .host = host,
+                        .stick = plan->weight >= 0,
+                        .states = plan->states };
     static struct caller callers[CALLERS + 1];
     memset(callers, 0, sizeof callers);
     for (int i = 0; i < s.count; i++) {

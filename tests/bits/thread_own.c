@@ -18,7 +18,11 @@ enum { POOLS = 1 };
 /* ---- Hosts ----------------------------------------------------------------------------------- */
 
 enum { THREADS = 4 };
-struct one { void (*job)(void *, int); void *arg; int index; };
+struct one {
+    void (*job)(void *, int);
+    void *arg;
+    int index;
+};
 static void *start(void *arg)
 {
     const struct one *o = arg;
@@ -68,7 +72,9 @@ static void check_pools(void)
 
 /* Items of one head that add to the same keys, so they wait for each other. */
 enum { L = 2500, D = 8, N = L * D };
-struct pass { double q[N], k[N], v[N], dout[N], o[N], lse[L], dq[N], dk[N], dv[N], dtable[32]; };
+struct pass {
+    double q[N], k[N], v[N], dout[N], o[N], lse[L], dq[N], dk[N], dv[N], dtable[32];
+};
 
 static void fill(double *x, unsigned seed)
 {
@@ -88,8 +94,8 @@ static void attend(struct pass *p, const loci_host *host)
 {
     loci_error e = { 0 };
     loci_plan *plan;
-    const loci_desc d = LOCI_DESC(.encoding = "t5:bidirectional=0", .heads = 1, .dim = D,
-                                  .dtype = LOCI_F64);
+    const loci_desc d =
+        LOCI_DESC(.encoding = "t5:bidirectional=0", .heads = 1, .dim = D, .dtype = LOCI_F64);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("plan: %s", e.text);
         return;
@@ -104,16 +110,17 @@ static void attend(struct pass *p, const loci_host *host)
     fill(p->k, 2);
     fill(p->v, 3);
     fill(p->dout, 4);
-    const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
-                                     .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
-                                     .o = { p->o, 0, 0, 0 }, .lse = p->lse, .host = host,
-                                     .error = &e);
-    const loci_grad grad = LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
-                                     .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 },
-                                     .dtensors = dtensors);
+    const loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
+                  .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 }, .o = { p->o, 0, 0, 0 },
+                  .lse = p->lse, .host = host, .error = &e);
+    const loci_grad grad =
+        LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 }, .dk = { p->dk, 0, 0, 0 },
+                  .dv = { p->dv, 0, 0, 0 }, .dtensors = dtensors);
     void *work = alloc(loci_workspace(plan, &call, 1));
     CHECK_THAT(!loci_forward(plan, tables, work, &call)
-               && !loci_backward(plan, tables, work, &call, &grad), "%s", e.text);
+                   && !loci_backward(plan, tables, work, &call, &grad),
+               "%s", e.text);
     free(work);
     free(tables);
     loci_plan_destroy(plan);

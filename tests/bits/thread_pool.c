@@ -24,14 +24,14 @@ enum { MOST = 5000 };
 struct count {
     const loci_host *host;
     atomic_int seen[MOST], now, most;
-    int plain[MOST];                     /* written without atomics: run() must publish it */
+    int plain[MOST]; /* written without atomics: run() must publish it */
 };
 
 static void count_job(void *arg, int i)
 {
     struct count *c = arg;
     int now = atomic_fetch_add(&c->now, 1) + 1, most = atomic_load(&c->most);
-    while (now > most && !atomic_compare_exchange_weak(&c->most, &most, now)) { }
+    while (now > most && !atomic_compare_exchange_weak(&c->most, &most, now)) {}
     atomic_fetch_add(&c->seen[i], 1);
     c->plain[i] = i + 1;
     atomic_fetch_sub(&c->now, 1);
@@ -52,7 +52,10 @@ static void check_once(const loci_host *host, int n)
 
 static void inner_job(void *arg, int i) { atomic_fetch_add((atomic_int *)arg, i); }
 
-struct outer { const loci_host *host; atomic_int sum; };
+struct outer {
+    const loci_host *host;
+    atomic_int sum;
+};
 static void outer_job(void *arg, int i)
 {
     struct outer *o = arg;
@@ -140,8 +143,10 @@ int main(void)
     for (int t = 0; t < 6; t++) {
         const loci_status status = loci_pool_create(&host, threads[t]);
         const bool spared = status == LOCI_NO_MEMORY && threads[t] > USUAL_THREADS;
-        if (spared) printf("thread_pool: this system does not allow %d threads, so they were not "
-                           "tried\n", threads[t]);
+        if (spared)
+            printf("thread_pool: this system does not allow %d threads, so they were not "
+                   "tried\n",
+                   threads[t]);
         else CHECK_THAT(status == LOCI_OK, "create failed (%d, %d)", threads[t], status);
         if (status) continue;
         CHECK_THAT(host.threads == threads[t] && !host.cancelled,

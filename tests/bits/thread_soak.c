@@ -24,7 +24,7 @@ enum { CALLERS = 8, H = 4, L = 130, TURNS = LOCI_SLOW ? 2 : 4, TEXTS = LOCI_EMUL
 
 struct shared {
     const char *text;
-    loci_plan *plan, *cached;            /* cached NULL: a cache cannot store its keys */
+    loci_plan *plan, *cached; /* cached NULL: a cache cannot store its keys */
     void *tables, *cached_tables;
     int count, dim;
     size_t size[WALK_TENSORS];
@@ -35,9 +35,18 @@ struct shared {
     loci_host host;
 };
 /* The results of a caller, in one block for comparison. */
-struct results { size_t bytes; float *o, *rows, *ae, *dq, *dk, *dv, *weights, *decoded; float *all;
-                 float *dtensor[WALK_TENSORS]; };
-struct caller { const struct shared *s; const struct results *right; pthread_t thread; int wrong; };
+struct results {
+    size_t bytes;
+    float *o, *rows, *ae, *dq, *dk, *dv, *weights, *decoded;
+    float *all;
+    float *dtensor[WALK_TENSORS];
+};
+struct caller {
+    const struct shared *s;
+    const struct results *right;
+    pthread_t thread;
+    int wrong;
+};
 
 static size_t numbers_of(const struct shared *s) { return (size_t)H * L * (size_t)s->dim; }
 
@@ -66,10 +75,10 @@ static void open_results(const struct shared *s, struct results *r)
 
 static loci_call call_of(const struct shared *s, struct results *r, const loci_host *host)
 {
-    loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { s->q, 0, 0, 0 },
-                            .k = { s->k, 0, 0, 0 }, .v = { s->v, 0, 0, 0 }, .o = { r->o, 0, 0, 0 },
-                            .q_coord = s->coord, .k_coord = s->coord, .tensors = s->tensor,
-                            .host = host);
+    loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { s->q, 0, 0, 0 },
+                  .k = { s->k, 0, 0, 0 }, .v = { s->v, 0, 0, 0 }, .o = { r->o, 0, 0, 0 },
+                  .q_coord = s->coord, .k_coord = s->coord, .tensors = s->tensor, .host = host);
     if (s->plan->weight >= 0) c.rem = r->rows;
     else c.lse = r->rows;
     if (s->plan->states) c.ae = r->ae;
@@ -89,7 +98,7 @@ static bool decode(const struct shared *s, struct results *r, const loci_host *h
     c.cache = cache;
     void *work = ok ? mem_block(loci_workspace(s->cached, &c, 0)) : NULL;
     ok = ok && !loci_cache_append(s->cached, s->cached_tables, work, cache, &c)
-        && !loci_forward(s->cached, s->cached_tables, work, &c);
+      && !loci_forward(s->cached, s->cached_tables, work, &c);
     free(work);
     free(memory);
     return ok;
@@ -98,14 +107,14 @@ static bool decode(const struct shared *s, struct results *r, const loci_host *h
 static bool compute(const struct shared *s, struct results *r, const loci_host *host)
 {
     const loci_call c = call_of(s, r, host);
-    const loci_grad g = LOCI_GRAD(.dout = { s->dout, 0, 0, 0 },
-                                  .dae = s->plan->states ? s->dout : NULL, .dq = { r->dq, 0, 0, 0 },
-                                  .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
-                                  .dtensors = (void *const *)r->dtensor);
+    const loci_grad g =
+        LOCI_GRAD(.dout = { s->dout, 0, 0, 0 }, .dae = s->plan->states ? s->dout : NULL,
+                  .dq = { r->dq, 0, 0, 0 }, .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
+                  .dtensors = (void *const *)r->dtensor);
     void *work = mem_block(loci_workspace(s->plan, &c, 1));
     const bool ok = !loci_forward(s->plan, s->tables, work, &c)
-        && !loci_backward(s->plan, s->tables, work, &c, &g)
-        && !loci_weights(s->plan, s->tables, work, &c, (loci_view){ r->weights, 0, 0, 0 });
+                 && !loci_backward(s->plan, s->tables, work, &c, &g)
+                 && !loci_weights(s->plan, s->tables, work, &c, (loci_view){ r->weights, 0, 0, 0 });
     free(work);
     return ok && (!s->cached || decode(s, r, host));
 }

@@ -30,11 +30,15 @@ static void pause_for(int microseconds)
 /* ---- Hosts ----------------------------------------------------------------------------------- */
 
 enum order { POOL, ONE_BY_ONE, BACKWARDS };
-static const struct kind { const char *name; enum order order; int threads, real; } kinds[] = {
-    { "1 thread", POOL, 1, 1 },          { "2 threads", POOL, 2, 2 },
-    { "3 threads", POOL, 3, 3 },         { "4 threads", POOL, 4, 4 },
-    { "5 threads", POOL, 5, 5 },         { "5 jobs on 2 threads", POOL, 5, 2 },
-    { "one by one", ONE_BY_ONE, 4, 1 },  { "backwards", BACKWARDS, 4, 1 },
+static const struct kind {
+    const char *name;
+    enum order order;
+    int threads, real;
+} kinds[] = {
+    { "1 thread", POOL, 1, 1 },         { "2 threads", POOL, 2, 2 },
+    { "3 threads", POOL, 3, 3 },        { "4 threads", POOL, 4, 4 },
+    { "5 threads", POOL, 5, 5 },        { "5 jobs on 2 threads", POOL, 5, 2 },
+    { "one by one", ONE_BY_ONE, 4, 1 }, { "backwards", BACKWARDS, 4, 1 },
 };
 
 /* A host whose job number `slow` pauses at every query.  From query number `patience` on, all
@@ -45,7 +49,12 @@ struct host {
     int slow, patience;
     atomic_int asked;
 };
-struct jobs { void (*job)(void *, int); void *arg; int n; bool backwards; };
+struct jobs {
+    void (*job)(void *, int);
+    void *arg;
+    int n;
+    bool backwards;
+};
 static _Thread_local int job_number;
 static void one_job(void *arg, int i)
 {
@@ -58,7 +67,8 @@ static void run(void *user, int n, void (*job)(void *, int), void *arg)
     struct host *h = user;
     struct jobs a = { .job = job, .arg = arg, .n = n, .backwards = h->order == BACKWARDS };
     if (h->order == POOL) h->pool.run(h->pool.user, n, one_job, &a);
-    else for (int i = 0; i < n; i++) one_job(&a, i);
+    else
+        for (int i = 0; i < n; i++) one_job(&a, i);
 }
 static int cancelled(void *user)
 {
@@ -70,25 +80,30 @@ static void open_host(struct host *h, const struct kind *kind)
 {
     *h = (struct host){ .order = kind->order, .slow = -1, .patience = 1 << 30 };
     if (loci_pool_create(&h->pool, kind->real)) exit(2);
-    h->host = (loci_host){ .run = run, .cancelled = cancelled, .user = h,
-                           .threads = kind->threads };
+    h->host =
+        (loci_host){ .run = run, .cancelled = cancelled, .user = h, .threads = kind->threads };
 }
 
 /* ---- Ordered sums alone ---------------------------------------------------------------------- */
 
 enum { PLACES = 3, ITEMS = 60, CHUNKS = 4 };
 
-struct numbers { struct ordered_item item; int pause; };
+struct numbers {
+    struct ordered_item item;
+    int pause;
+};
 struct field {
     struct ordered_sum ordered_sum;
     struct numbers of[ITEMS];
-    struct { ptrdiff_t item, chunk; } block[MOST_BLOCKS];        /* sums of that item and chunk */
+    struct {
+        ptrdiff_t item, chunk;
+    } block[MOST_BLOCKS]; /* sums of that item and chunk */
     /* the item that was added last, and the count */
     ptrdiff_t last[PLACES][CHUNKS], last_shared;
     int added[PLACES][CHUNKS], shared;
     /* items with all chunks summed, and the last one added */
     atomic_int summed, ended;
-    int stop_at;                         /* an item that stops all while others wait for it */
+    int stop_at; /* an item that stops all while others wait for it */
 };
 static struct ordered_item find(void *arg, ptrdiff_t i)
 {
@@ -141,7 +156,8 @@ static void open_field(struct field *f, int items, int jobs, int spare, bool sha
     memset(f, 0, sizeof *f);
     f->stop_at = -1;
     f->last_shared = -1;
-    for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
+    for (int p = 0; p < PLACES; p++)
+        for (int k = 0; k < CHUNKS; k++) f->last[p][k] = -1;
     f->ordered_sum.find = find;
     f->ordered_sum.add = add;
     f->ordered_sum.arg = f;
@@ -171,7 +187,8 @@ static void check_order(int seed)
             chunks += 1 + (int)(item->last - item->first);
         }
         host.host.run(host.host.user, jobs, job, &f);
-        for (int p = 0; p < PLACES; p++) for (int k = 0; k < CHUNKS; k++) added += f.added[p][k];
+        for (int p = 0; p < PLACES; p++)
+            for (int k = 0; k < CHUNKS; k++) added += f.added[p][k];
         CHECK_THAT(added == chunks && f.shared == (f.ordered_sum.shares ? ITEMS : 0)
                        && !f.ordered_sum.stop,
                    "%s, seed %d: %d of %d chunks were added, %d items joined", kinds[h].name, seed,
@@ -235,7 +252,9 @@ static void check_stop(void)
 /* Five items of one head, or of two heads that share items, and two chunks of keys. */
 enum { L = 4400, D = 8, MOST_HEADS = 2, N = MOST_HEADS * L * D };
 
-struct results { float dq[N], dk[N], dv[N], *dtensor[WALK_TENSORS]; };
+struct results {
+    float dq[N], dk[N], dv[N], *dtensor[WALK_TENSORS];
+};
 struct task {
     loci_plan *plan;
     void *tables;
@@ -252,7 +271,10 @@ static float *numbers(size_t n, double size, double from)
     for (size_t i = 0; i < n; i++) x[i] = (float)(from + size * walk_uniform());
     return x;
 }
-static void fill(float *x) { for (int i = 0; i < N; i++) x[i] = (float)walk_uniform(); }
+static void fill(float *x)
+{
+    for (int i = 0; i < N; i++) x[i] = (float)walk_uniform();
+}
 
 static loci_status backward(const struct task *t, const loci_host *host, struct results *r)
 {
@@ -316,8 +338,10 @@ static void check_hosts(const char *text, int heads, int window)
     memset(&t, 0, sizeof t);
     t.heads = heads;
     loci_error e = { 0 };
-    if (loci_plan_create(&t.plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = heads, .dim = D,
-                                                        .window_left = window), &e)) {
+    if (loci_plan_create(&t.plan,
+                         &(loci_desc)LOCI_DESC(.encoding = text, .heads = heads, .dim = D,
+                                               .window_left = window),
+                         &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }

@@ -21,13 +21,13 @@ enum { TAGS = 1 << 15 };
 /* A send or a receive.  Those of one pair of ranks and one tag match in the order in which they
  * began. */
 struct request {
-    struct request *next;                /* in the list of open ones, or of finished ones */
+    struct request *next; /* in the list of open ones, or of finished ones */
     bool sends, arrived;
-    int rank, peer, tag;                 /* owner, and source or destination */
+    int rank, peer, tag; /* owner, and source or destination */
     unsigned char *data;
     size_t bytes;
-    struct request *other;               /* the matching one */
-    uint64_t due;                        /* time of arrival; later: its rank learns of it */
+    struct request *other; /* the matching one */
+    uint64_t due;          /* time of arrival; later: its rank learns of it */
 };
 
 struct rank {
@@ -35,8 +35,8 @@ struct rank {
     loci_transport transport;
     pthread_t thread;
     bool waits, ended, broken;
-    struct request *request;             /* the one it waits for; NULL: highest() */
-    bool inside;                         /* its numbers are in, and the highest are not known */
+    struct request *request; /* the one it waits for; NULL: highest() */
+    bool inside;             /* its numbers are in, and the highest are not known */
     int64_t *numbers;
     int n;
     int open;
@@ -51,7 +51,7 @@ struct mailbox {
     mailbox_body *body;
     void *arg;
     int ranks, turn;
-    uint64_t clock, dice;                /* the clock counts calls */
+    uint64_t clock, dice; /* the clock counts calls */
     struct request *open, *over;
     struct rank rank[MAILBOX_RANKS];
 };
@@ -85,8 +85,9 @@ static void describe(const struct mailbox *m, char *to, size_t capacity)
         if (r->ended) n = snprintf(to, capacity, "rank %d has ended; ", i);
         else if (!r->waits) n = snprintf(to, capacity, "rank %d computes; ", i);
         else if (!q) n = snprintf(to, capacity, "rank %d waits for the highest numbers; ", i);
-        else n = snprintf(to, capacity, "rank %d waits to %s rank %d %zu bytes with tag %d; ", i,
-                          q->sends ? "send" : "receive from", q->peer, q->bytes, q->tag);
+        else
+            n = snprintf(to, capacity, "rank %d waits to %s rank %d %zu bytes with tag %d; ", i,
+                         q->sends ? "send" : "receive from", q->peer, q->bytes, q->tag);
         if (n < 0 || (size_t)n >= capacity) return;
         to += n;
         capacity -= (size_t)n;
@@ -100,7 +101,7 @@ static void late(int number)
     (void)number;
     static char text[1024] = "mailbox: this takes too long: ";
     describe(running, text + strlen(text), sizeof text - strlen(text));
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) { }
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) {}
     abort();
 }
 
@@ -112,8 +113,7 @@ static void arrive(struct mailbox *m, struct request *q)
     if (from->bytes != to->bytes)
         fault(m, "rank %d sends %zu bytes with tag %d, and rank %d wants %zu", from->rank,
               from->bytes, from->tag, to->rank, to->bytes);
-    else if (from->bytes)
-        memcpy(to->data, from->data, from->bytes);
+    else if (from->bytes) memcpy(to->data, from->data, from->bytes);
     from->arrived = to->arrived = true;
     from->due = later(m);
     to->due = later(m);
@@ -236,7 +236,7 @@ static int begin(void *user, bool sends, int peer, int tag, void *data, size_t b
     struct mailbox *m = r->all;
     const int rank = r->transport.rank;
     const bool bad = peer < 0 || peer >= m->ranks || peer == rank || tag < 0 || tag >= TAGS
-        || (!data && bytes) || !request;
+                  || (!data && bytes) || !request;
     if (bad)
         fault(m, "rank %d calls %s with rank %d, tag %d, %zu bytes, data %s, request %s", rank,
               what, peer, tag, bytes, data ? "given" : "NULL", request ? "given" : "NULL");
@@ -244,8 +244,9 @@ static int begin(void *user, bool sends, int peer, int tag, void *data, size_t b
     if (bad || r->broken) return leave(r, true);
     struct request *q = calloc(1, sizeof *q), **end = &m->open;
     if (!q) exit(2);
-    *q = (struct request){ .sends = sends, .rank = rank, .peer = peer, .tag = tag, .data = data,
-                           .bytes = bytes };
+    *q = (struct request){
+        .sends = sends, .rank = rank, .peer = peer, .tag = tag, .data = data, .bytes = bytes
+    };
     if (!sends && bytes) memset(data, 0xff, bytes);
     for (; *end; end = &(*end)->next) {
         struct request *o = *end;
@@ -418,9 +419,14 @@ void mailbox_run(int ranks, const struct mailbox_wishes *wishes, mailbox_body *b
                  struct mailbox_story *story)
 {
     if (ranks < 1 || ranks > MAILBOX_RANKS) exit(2);
-    struct mailbox m = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER,
-                         .wishes = wishes, .story = story, .body = body, .arg = arg,
-                         .ranks = ranks, .turn = -1,
+    struct mailbox m = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                         .moved = PTHREAD_COND_INITIALIZER,
+                         .wishes = wishes,
+                         .story = story,
+                         .body = body,
+                         .arg = arg,
+                         .ranks = ranks,
+                         .turn = -1,
                          .dice = 0x9e3779b97f4a7c15u * (2 * wishes->seed + 1) };
     pthread_t thread[MAILBOX_RANKS];
     *story = (struct mailbox_story){ 0 };
@@ -430,9 +436,11 @@ void mailbox_run(int ranks, const struct mailbox_wishes *wishes, mailbox_body *b
     pthread_mutex_lock(&m.lock);
     for (int i = 0; i < ranks; i++) {
         m.rank[i] = (struct rank){ .all = &m };
-        m.rank[i].transport = (loci_transport)LOCI_TRANSPORT_INIT(
-            .rank = i, .ranks = ranks, .send = send, .receive = receive, .wait = finish,
-            .test = wishes->no_test ? NULL : test, .highest = highest, .user = &m.rank[i]);
+        m.rank[i].transport =
+            (loci_transport)LOCI_TRANSPORT_INIT(.rank = i, .ranks = ranks, .send = send,
+                                                .receive = receive, .wait = finish,
+                                                .test = wishes->no_test ? NULL : test,
+                                                .highest = highest, .user = &m.rank[i]);
     }
     for (int i = 0; i < ranks; i++)
         if (pthread_create(&thread[i], NULL, start, &m.rank[i])) exit(2);

@@ -22,12 +22,12 @@
 
 #include "loci/parallel.h"
 
-enum { MAILBOX_RANKS = 8 };              /* at most */
+enum { MAILBOX_RANKS = 8 }; /* at most */
 
 struct mailbox_wishes {
     uint64_t seed;
-    bool side_by_side;                   /* ranks run in parallel: for tests of races */
-    bool no_test;                        /* the transport has no test() */
+    bool side_by_side; /* ranks run in parallel: for tests of races */
+    bool no_test;      /* the transport has no test() */
     /* Operation fail_at of this rank, counted from 1, fails, and so does each later one.  Ranks
      * that wait for it fail when no rank can continue. 0: none.  Each wait and each test counts,
      * except on NULL. */
@@ -40,10 +40,10 @@ struct mailbox_wishes {
  * ever. */
 struct mailbox_story {
     long operations[MAILBOX_RANKS];
-    bool failed[MAILBOX_RANKS];          /* its failure was reported */
-    uint64_t messages, bytes;            /* that arrived */
+    bool failed[MAILBOX_RANKS]; /* its failure was reported */
+    uint64_t messages, bytes;   /* that arrived */
     int faults;
-    char fault[1024];                    /* the first of them */
+    char fault[1024]; /* the first of them */
 };
 
 typedef void mailbox_body(const loci_transport *, void *arg);

@@ -31,7 +31,7 @@
 
 /* ---- The recompiled source ------------------------------------------------------------------- */
 
-static int until;                            /* number of MPI operations that succeed; -1: all */
+static int until; /* number of MPI operations that succeed; -1: all */
 static int goes_wrong(void) { return until >= 0 && until-- == 0; }
 
 #define FAILING(call) (goes_wrong() ? MPI_ERR_OTHER : (call))
@@ -82,18 +82,22 @@ static loci_transport made(const struct kind *k, MPI_Comm comm, double seconds)
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* Bytes that encode source, destination, tag and number. */
-struct message { int from, to, tag, number; size_t bytes; unsigned char *data; void *request; };
+struct message {
+    int from, to, tag, number;
+    size_t bytes;
+    unsigned char *data;
+    void *request;
+};
 enum { GUARD = 16, ABSENT = 0xa5 };
 
 static unsigned char byte_of(const struct message *m, size_t i)
 {
     uint64_t h = (uint64_t)i / 8 + 1;
     const int all[] = { m->from, m->to, m->tag, m->number };
-    for (int n = 0; n < COUNT(all); n++)
-        {
-            h = (h ^ (uint64_t)all[n]) * UINT64_C(0x9e3779b97f4a7c15);
-            h ^= h >> 29;
-        }
+    for (int n = 0; n < COUNT(all); n++) {
+        h = (h ^ (uint64_t)all[n]) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 29;
+    }
     return (unsigned char)(h >> i % 8 * 8);
 }
 static void begin_send(const loci_transport *t, struct message *m)
@@ -101,7 +105,7 @@ static void begin_send(const loci_transport *t, struct message *m)
     m->from = t->rank;
     m->data = m->bytes ? malloc(m->bytes) : NULL;
     for (size_t i = 0; i < m->bytes; i++) m->data[i] = byte_of(m, i);
-    m->request = m;                          /* any old handle is overwritten */
+    m->request = m; /* any old handle is overwritten */
     CHECK_THAT(!t->send(t->user, m->to, m->tag, m->data, m->bytes, &m->request) && m->request != m,
                "to %d, tag %d, number %d", m->to, m->tag, m->number);
 }
@@ -112,7 +116,8 @@ static void begin_receive(const loci_transport *t, struct message *m)
     memset(m->data, ABSENT, m->bytes + GUARD);
     m->request = m;
     CHECK_THAT(!t->receive(t->user, m->from, m->tag, m->bytes ? m->data : NULL, m->bytes,
-                           &m->request) && m->request != m,
+                           &m->request)
+                   && m->request != m,
                "from %d, tag %d, number %d", m->from, m->tag, m->number);
 }
 static void drop_message(struct message *m) { free(m->data); }
@@ -158,8 +163,9 @@ static void between_all(const loci_transport *t, const char *name)
     int n = 0;
     for (int peer = 0; peer < ranks; peer++)
         for (int i = 0; i < ALL; i++, n++) {
-            in[n] = (struct message){ .from = peer, .tag = tags[i % TAGS], .number = i / TAGS,
-                                      .bytes = sizes[i / TAGS] };
+            in[n] = (struct message){
+                .from = peer, .tag = tags[i % TAGS], .number = i / TAGS, .bytes = sizes[i / TAGS]
+            };
             out[n] = in[n];
             out[n].to = peer;
         }
@@ -173,8 +179,9 @@ static void between_all(const loci_transport *t, const char *name)
                 begin_receive(t, &in[i]);
                 if (i % 2) end_by_wait(t, &in[i]);
             }
-    for (int i = n; i-- > 0;) {              /* in reverse order */
-        if (!in[i].request) ;
+    for (int i = n; i-- > 0;) { /* in reverse order */
+        if (!in[i].request)
+            ;
         else if (i % 3) end_by_wait(t, &in[i]);
         else end_by_test(t, &in[i]);
         check_message(&in[i], name);
@@ -222,8 +229,10 @@ static void agreements(const loci_transport *t, const char *name)
         int64_t list[MOST + 1];
         const int n = lengths[l];
         for (int i = 0; i <= n; i++)
-            list[i] = i == 0 ? INT64_MIN : i == 1 ? INT64_MAX - (rank != ranks / 2)
-                    : i % ranks == rank ? -i : -1000 - i - rank;
+            list[i] = i == 0            ? INT64_MIN
+                    : i == 1            ? INT64_MAX - (rank != ranks / 2)
+                    : i % ranks == rank ? -i
+                                        : -1000 - i - rank;
         const int64_t behind = list[n];
         int wrong = t->highest(t->user, list, n) || list[n] != behind;
         for (int i = 0; i < n; i++)
@@ -245,8 +254,9 @@ static void transport(const struct kind *k)
         agreements(&t, k->name);
         /* the progress of a rank before another one differs, and so the number of open requests */
         if (round == 0) spent = (1 << 30) - left;
-        else CHECK_THAT(left == 1 << 30, "%s: %d allocations, %d at first", k->name,
-                        (1 << 30) - left, spent);
+        else
+            CHECK_THAT(left == 1 << 30, "%s: %d allocations, %d at first", k->name,
+                       (1 << 30) - left, spent);
     }
     CHECK_THAT(k->create == loci_mpi_create || spent > 100, "%s: %d allocations", k->name, spent);
     k->destroy(&t);
@@ -259,7 +269,7 @@ static void transport(const struct kind *k)
     MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &alone);
     loci_error e;
     CHECK_THAT(!k->create(&t, alone, 0, &e) && t.ranks == 1 && t.rank == 0, "%s", k->name);
-    MPI_Comm_free(&alone);                   /* the transport has its own copy */
+    MPI_Comm_free(&alone); /* the transport has its own copy */
     int64_t number = rank;
     CHECK_THAT(!t.highest(t.user, &number, 1) && number == rank, "%s", k->name);
     k->destroy(&t);
@@ -296,8 +306,8 @@ static void refused(const struct kind *k)
         MPI_Comm half, between;
         MPI_Comm_split(MPI_COMM_WORLD, rank == 0, 0, &half);
         MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == 0, 3, &between);
-        CHECK_SAYS(k->create(&t, between, 0, &e), LOCI_BAD_ARG, &e,
-                   "must be an intracommunicator", k->name);
+        CHECK_SAYS(k->create(&t, between, 0, &e), LOCI_BAD_ARG, &e, "must be an intracommunicator",
+                   k->name);
         MPI_Comm_free(&between);
         MPI_Comm_free(&half);
     }
@@ -308,10 +318,15 @@ static void broken(const struct kind *k)
 {
     int *most, found;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
-    const struct { int peer, tag; } bad[] = { { -1, 0 }, { ranks, 0 }, { MPI_ANY_SOURCE, 0 },
-                                              { MPI_PROC_NULL, 0 }, { 0, -1 },
-                                              { 0, *most < INT_MAX ? *most + 1 : -2 },
-                                              { 0, MPI_ANY_TAG } };
+    const struct {
+        int peer, tag;
+    } bad[] = { { -1, 0 },
+                { ranks, 0 },
+                { MPI_ANY_SOURCE, 0 },
+                { MPI_PROC_NULL, 0 },
+                { 0, -1 },
+                { 0, *most < INT_MAX ? *most + 1 : -2 },
+                { 0, MPI_ANY_TAG } };
     for (int i = 0; i < 2 * COUNT(bad); i++) {
         loci_transport t = made(k, MPI_COMM_WORLD, 0);
         char byte = 0;
@@ -330,8 +345,9 @@ static void broken(const struct kind *k)
         k->destroy(&t);
     }
     /* Both sides know the length of a message.  MPI should reject a longer one. */
-    static const size_t sizes[][2] = { { 10, 9 }, { 1, 0 }, { PIECE + 6, PIECE + 5 },
-                                       { 200000, 199999 } };
+    static const size_t sizes[][2] = {
+        { 10, 9 }, { 1, 0 }, { PIECE + 6, PIECE + 5 }, { 200000, 199999 }
+    };
     for (int i = 0; i < COUNT(sizes); i++) {
         loci_transport t = made(k, MPI_COMM_WORLD, 0);
         struct message in = { .from = rank, .tag = 1, .bytes = sizes[i][0] },
@@ -365,7 +381,8 @@ static int little(const loci_transport *t)
     if (r[1]) results[n++] = t->test(t->user, &r[1]);
     results[n++] = t->send(t->user, 0, 1, from, sizeof from, &r[3]);
     CHECK_THAT(!(results[0] && r[0]) && !(results[1] && r[1]) && !(results[3] && r[2])
-               && !(results[n - 1] && r[3]), "what has not begun leaves NULL");
+                   && !(results[n - 1] && r[3]),
+               "what has not begun leaves NULL");
     for (int i = 0; i < 4; i++)
         if (r[i]) {
             results[n++] = t->wait(t->user, &r[i]);
@@ -426,7 +443,7 @@ static void late(const struct kind *k)
     const double deadline = 0.2;
     for (int way = 0; way < WAYS; way++) {
         if (way == AGREES && ranks == 1) continue;
-        if (way == SENDS && k->create == small_create) continue;     /* small messages have gone */
+        if (way == SENDS && k->create == small_create) continue; /* small messages have gone */
         loci_transport t = made(k, MPI_COMM_WORLD, deadline);
         char *data = calloc(1, LARGE), one = (char)(way + 1), got = 0;
         if (rank == 0) give_up(&t, k->name, way, deadline, data);
@@ -462,22 +479,29 @@ static void late(const struct kind *k)
  * computes all rows, and ranks share them in several ways. */
 static void attention(const loci_transport *t)
 {
-    static const struct { loci_layout layout; int gather, all; } way[] = {
-        { LOCI_ZIGZAG, 0, 1 }, { LOCI_ZIGZAG, 1, 1 }, { LOCI_CONTIGUOUS, 0, 0 },
-        { LOCI_CONTIGUOUS, 1, 0 },           /* all: also with many rows */
+    static const struct {
+        loci_layout layout;
+        int gather, all;
+    } way[] = {
+        { LOCI_ZIGZAG, 0, 1 },
+        { LOCI_ZIGZAG, 1, 1 },
+        { LOCI_CONTIGUOUS, 0, 0 },
+        { LOCI_CONTIGUOUS, 1, 0 }, /* all: also with many rows */
     };
     enum { MOST = 64, MANY = 4300, FEW = 500 };
     const loci_encoding_info *list;
     const int count = loci_encodings(&list);
-    struct { const char *text; ptrdiff_t rows; } run[MOST];
+    struct {
+        const char *text;
+        ptrdiff_t rows;
+    } run[MOST];
     uint64_t hash[MOST][COUNT(way)] = { { 0 } };
     int runs = 0;
     for (int i = 0; i < count && runs < MOST - 1; i++)
-        if (list[i].places != LOCI_PLACE_EMBED)
-            {
-                run[runs].text = list[i].example;
-                run[runs++].rows = FEW;
-            }
+        if (list[i].places != LOCI_PLACE_EMBED) {
+            run[runs].text = list[i].example;
+            run[runs++].rows = FEW;
+        }
     if (!LOCI_SLOW) {
         run[runs].text = "fox";
         run[runs++].rows = MANY;
@@ -487,7 +511,8 @@ static void attention(const loci_transport *t)
             loci_error e;
             if (run[i].rows == FEW || way[w].all)
                 CHECK_THAT(!own_rows(run[i].text, run[i].rows, way[w].layout, way[w].gather, t,
-                                     &hash[i][w], &e), "%s: %s", run[i].text, e.text);
+                                     &hash[i][w], &e),
+                           "%s: %s", run[i].text, e.text);
         }
     if (t)
         MPI_Allreduce(MPI_IN_PLACE, hash, MOST * COUNT(way), MPI_UINT64_T, MPI_BXOR,
@@ -496,10 +521,9 @@ static void attention(const loci_transport *t)
         for (int w = 1; w < COUNT(way) && t; w++)
             CHECK_THAT(hash[i][w] == hash[i][0] || (run[i].rows == MANY && !way[w].all),
                        "%s, %td rows: way %d has other bits", run[i].text, run[i].rows, w);
-        printf("%s, %td rows: %016llx\n", run[i].text, run[i].rows,
-               (unsigned long long)hash[i][0]);
+        printf("%s, %td rows: %016llx\n", run[i].text, run[i].rows, (unsigned long long)hash[i][0]);
     }
-    fflush(stdout);                          /* before any other rank prints */
+    fflush(stdout); /* before any other rank prints */
 }
 
 static void world(void)

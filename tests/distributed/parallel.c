@@ -68,8 +68,10 @@ static void share_out(loci_layout layout, int64_t rows, int ranks)
 
 static void shares(void)
 {
-    static const int64_t rows[] = { 0, 1, 63, 64, 65, 300, 1000, 2048, 4300, 8191, 8192, 9000,
-                                    24576, 65536, 100001, (int64_t)1 << 40 };
+    static const int64_t rows[] = {
+        0,    1,    63,   64,   65,    300,   1000,   2048,
+        4300, 8191, 8192, 9000, 24576, 65536, 100001, (int64_t)1 << 40
+    };
     static const int ranks[] = { 1, 2, 3, 4, 7, 8, 300 };
     for (int r = 0; r < 16; r++)
         for (int n = 0; n < 7; n++) {
@@ -89,14 +91,23 @@ static void shares(void)
     for (int i = 0; i < 4; i++)
         CHECK_CLOSE(work[i] / all, 0.25, 1e-9, "the work of rank %d of 4, zig-zag", i);
 
-    static const struct { int layout, ranks; int64_t rows; } bad[] = {
-        { LOCI_ZIGZAG, 0, 300 }, { LOCI_CONTIGUOUS, -1, 300 }, { LOCI_ZIGZAG, INT32_MIN, 300 },
-        { LOCI_CONTIGUOUS, 2, -1 }, { LOCI_ZIGZAG, 2, INT64_MIN }, { 2, 2, 300 }, { -1, 2, 300 },
+    static const struct {
+        int layout, ranks;
+        int64_t rows;
+    } bad[] = {
+        { LOCI_ZIGZAG, 0, 300 },
+        { LOCI_CONTIGUOUS, -1, 300 },
+        { LOCI_ZIGZAG, INT32_MIN, 300 },
+        { LOCI_CONTIGUOUS, 2, -1 },
+        { LOCI_ZIGZAG, 2, INT64_MIN },
+        { 2, 2, 300 },
+        { -1, 2, 300 },
         { LOCI_ZIGZAG, INT32_MAX, 300 },
     };
     for (int i = 0; i < 8; i++)
         CHECK_THAT(loci_share_out((loci_layout)bad[i].layout, bad[i].rows, bad[i].ranks, list, 8)
-                   == 0, "shares of %lld rows for %d ranks, layout %d", (long long)bad[i].rows,
+                       == 0,
+                   "shares of %lld rows for %d ranks, layout %d", (long long)bad[i].rows,
                    bad[i].ranks, bad[i].layout);
 }
 
@@ -122,8 +133,14 @@ static struct form variant(const struct walk_text *t, int which)
 {
     const bool causal_only = walk_causal_only(t->text);
     const int dim = walk_dim(t->text, 8);
-    struct form f = { .text = t->text, .batch = 1, .heads = 4, .kv_heads = 2, .dim = dim,
-                      .value_dim = t->square ? dim : 7, .q_len = 300, .k_len = 300 };
+    struct form f = { .text = t->text,
+                      .batch = 1,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .dim = dim,
+                      .value_dim = t->square ? dim : 7,
+                      .q_len = 300,
+                      .k_len = 300 };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F64 };
     f.dtype = dtypes[(t->next + which) % 3];
     switch (which) {
@@ -137,7 +154,7 @@ static struct form variant(const struct walk_text *t, int which)
         f.kv_heads = 1;
         f.places = SPREAD;
         f.keys_rotated = true;
-        if (walk_states(t->text)) f.kv_heads = 4;        /* a group needs one rotation per key */
+        if (walk_states(t->text)) f.kv_heads = 4; /* a group needs one rotation per key */
         break;
     case 2:
         f.name = "full or causal, positions per batch, keys apart";
@@ -206,20 +223,32 @@ static void every_text(void)
  * ranks. */
 static void examples(void)
 {
-    static const struct { const char *name; ptrdiff_t q_len, k_len; int64_t left; int heads; }
-        cases[] = { { "4300 rows", 4300, 4300, 0, 1 },
-                    { "9000 keys", 1100, 9000, 0, 2 },
-                    { "9000 rows in a window", 9000, 9000, 600, 2 } };
+    static const struct {
+        const char *name;
+        ptrdiff_t q_len, k_len;
+        int64_t left;
+        int heads;
+    } cases[] = { { "4300 rows", 4300, 4300, 0, 1 },
+                  { "9000 keys", 1100, 9000, 0, 2 },
+                  { "9000 rows in a window", 9000, 9000, 600, 2 } };
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && t.example; i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
             struct whole w;
-            const struct form f = { .text = t.text, .name = cases[i].name, .batch = 1,
-                                    .heads = cases[i].heads, .kv_heads = 1,
-                                    .dim = walk_dim(t.text, 8), .value_dim = 8,
-                                    .q_len = cases[i].q_len, .k_len = cases[i].k_len,
-                                    .left = cases[i].left, .lasting = true };
+            const struct form f = {
+                .text = t.text,
+                .name = cases[i].name,
+                .batch = 1,
+                .heads = cases[i].heads,
+                .kv_heads = 1,
+                .dim = walk_dim(t.text, 8),
+                .value_dim = 8,
+                .q_len = cases[i].q_len,
+                .k_len = cases[i].k_len,
+                .left = cases[i].left,
+                .lasting = true,
+            };
             if (!whole_make(&w, &f, t.next + i)) continue;
             for (int form = 0; form < FORMS; form++) {
                 struct split s;

@@ -36,9 +36,16 @@ static struct form variant(const struct walk_text *t, int which)
 {
     const bool causal_only = walk_causal_only(t->text);
     const int dim = walk_dim(t->text, 8);
-    struct form f = { .text = t->text, .batch = 1, .heads = 2, .kv_heads = 1, .dim = dim,
-                      .value_dim = t->square ? dim : 7, .q_len = 2100, .k_len = 2100,
-                      .grads = true, .lasting = true };
+    struct form f = { .text = t->text,
+                      .batch = 1,
+                      .heads = 2,
+                      .kv_heads = 1,
+                      .dim = dim,
+                      .value_dim = t->square ? dim : 7,
+                      .q_len = 2100,
+                      .k_len = 2100,
+                      .grads = true,
+                      .lasting = true };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F64 };
     f.dtype = dtypes[(t->next + which) % 3];
     switch (which) {
@@ -52,7 +59,7 @@ static struct form variant(const struct walk_text *t, int which)
         f.left = 170;
         f.places = SPREAD;
         f.keys_rotated = true;
-        if (walk_states(t->text)) f.kv_heads = 2;        /* a group needs one rotation per key */
+        if (walk_states(t->text)) f.kv_heads = 2; /* a group needs one rotation per key */
         break;
     case 2:
         f.name = "full or causal, positions per batch, keys apart";
@@ -117,28 +124,41 @@ static void every_text(void)
 
 static void examples(void)
 {
-    static const struct { const char *name; ptrdiff_t q_len, k_len; int64_t left; int heads; }
-        cases[] = { { "4300 rows", 4300, 4300, 0, 1 },
-                    { "9000 keys", 1100, 9000, 0, 1 },
-                    { "9000 rows in a window", 9000, 9000, 300, 1 } };
+    static const struct {
+        const char *name;
+        ptrdiff_t q_len, k_len;
+        int64_t left;
+        int heads;
+    } cases[] = { { "4300 rows", 4300, 4300, 0, 1 },
+                  { "9000 keys", 1100, 9000, 0, 1 },
+                  { "9000 rows in a window", 9000, 9000, 300, 1 } };
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && t.example; i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
             struct whole w;
-            const struct form f = { .text = t.text, .name = cases[i].name, .batch = 1,
-                                    .heads = cases[i].heads, .kv_heads = 1,
-                                    .dim = walk_dim(t.text, 8), .value_dim = 8,
-                                    .q_len = cases[i].q_len, .k_len = cases[i].k_len,
-                                    .left = cases[i].left, .lasting = true, .grads = true };
+            const struct form f = {
+                .text = t.text,
+                .name = cases[i].name,
+                .batch = 1,
+                .heads = cases[i].heads,
+                .kv_heads = 1,
+                .dim = walk_dim(t.text, 8),
+                .value_dim = 8,
+                .q_len = cases[i].q_len,
+                .k_len = cases[i].k_len,
+                .left = cases[i].left,
+                .lasting = true,
+                .grads = true,
+            };
             if (!whole_make(&w, &f, t.next + i)) continue;
             struct split s;
             turn++;
             /* Each third one has several work items in a share, the others several shares. */
             const bool few = i == 0;
             split_make(&s, few ? CONTIGUOUS : (enum layout)((t.next + i) % LAYOUTS),
-                       few ? 2 : rank_counts[1 + (t.next / 3 + i) % (COUNTS - 1)], f.q_len,
-                       f.k_len, f.q_len != f.k_len, true, (uint64_t)turn);
+                       few ? 2 : rank_counts[1 + (t.next / 3 + i) % (COUNTS - 1)], f.q_len, f.k_len,
+                       f.q_len != f.k_len, true, (uint64_t)turn);
             together(&w, &s, turn % 3 == 0 ? GATHERED : STREAMED, turn);
             whole_drop(&w);
         }

@@ -28,15 +28,15 @@ struct all {
     const char *text;
     int dim, rotated, tensors;
     ptrdiff_t rows, keys;
-    loci_plan *plan[8];                  /* for each instruction set */
+    loci_plan *plan[8]; /* for each instruction set */
     void *tables[8];
     int isas;
     loci_tensor tensor[WALK_TENSORS];
     const void *data[WALK_TENSORS];
     float *q, *k, *v, *o, *lse, *ae;
     double *q_coord, *k_coord;
-    int64_t *q_pos, *k_pos;              /* or NULL */
-    bool stick;                          /* lse is the remainder */
+    int64_t *q_pos, *k_pos; /* or NULL */
+    bool stick;             /* lse is the remainder */
     struct blocks blocks;
 };
 
@@ -55,12 +55,16 @@ static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys
 {
     const char *isas[8];
     loci_error e = { .status = LOCI_OK };
-    *a = (struct all){ .text = text, .dim = walk_dim(text, 8), .rotated = rotated, .rows = rows,
-                       .keys = keys, .isas = loci_isas(isas, 8) };
+    *a = (struct all){ .text = text,
+                       .dim = walk_dim(text, 8),
+                       .rotated = rotated,
+                       .rows = rows,
+                       .keys = keys,
+                       .isas = loci_isas(isas, 8) };
     for (int i = 0; i < a->isas; i++) {
-        const loci_desc d = LOCI_DESC(.encoding = text, .heads = HEADS, .kv_heads = KV_HEADS,
-                                      .dim = a->dim, .max_len = keys + 64, .keys_rotated = rotated,
-                                      .isa = isas[i]);
+        const loci_desc d =
+            LOCI_DESC(.encoding = text, .heads = HEADS, .kv_heads = KV_HEADS, .dim = a->dim,
+                      .max_len = keys + 64, .keys_rotated = rotated, .isa = isas[i]);
         if (!CHECK_THAT(!loci_plan_create(&a->plan[i], &d, &e), "%s: %s", text, e.text))
             return false;
     }
@@ -124,8 +128,8 @@ static bool compute(struct all *a)
     loci_plan *plan = a->plan[a->isas - 1];
     void *work = blocks_lines(&a->blocks, loci_workspace(plan, &c, 0));
     if (a->rotated) {
-        float *turned = blocks_alloc(&a->blocks,
-                                    BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
+        float *turned =
+            blocks_alloc(&a->blocks, BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
         const loci_view to = { .data = turned };
         loci_call keys = c;
         keys.q_len = 0;
@@ -253,15 +257,15 @@ static void decode(const loci_transport *t, void *arg)
         c.k.data = c.v.data = NULL;
         if (!c.cache) exit((fprintf(stderr, "%s: %s\n", a->text, e->text), 3));
     }
-    const loci_parallel all = LOCI_PARALLEL(.transport = t, .key_shares = run->shares,
-                                            .key_count = run->count);
+    const loci_parallel all =
+        LOCI_PARALLEL(.transport = t, .key_shares = run->shares, .key_count = run->count);
     const size_t bytes = loci_parallel_decode_workspace(a->plan[isa], &c, &all);
     void *work = blocks_lines(&b, bytes ? bytes : 64);
     c.work_bytes = bytes;
     run->status[t->rank] = loci_parallel_decode(a->plan[isa], a->tables[isa], work, &c, &all);
-    run->wrong[t->rank] = memcmp(c.o.data, a->o, BATCH * HEADS * rows * D) != 0
-                        + 2 * (memcmp(lse, a->lse, BATCH * HEADS * rows * sizeof(float)) != 0)
-                        + 4 * (a->ae && memcmp(c.ae, a->ae, BATCH * HEADS * rows * D));
+    run->wrong[t->rank] = memcmp(c.o.data, a->o, BATCH * HEADS * rows * D)
+                       != 0 + 2 * (memcmp(lse, a->lse, BATCH * HEADS * rows * sizeof(float)) != 0)
+                              + 4 * (a->ae && memcmp(c.ae, a->ae, BATCH * HEADS * rows * D));
     blocks_drop(&b);
 }
 
@@ -274,8 +278,8 @@ static void share_out(struct run *run, int ranks, int owners, bool falling)
     for (int i = 0; i < owners; i++) {
         const int64_t first = chunks * i / owners * PIECE, end = chunks * (i + 1) / owners * PIECE,
                       keys = run->all->keys;
-        run->shares[i] = (loci_share){ first, (end < keys ? end : keys) - first,
-                                       falling ? ranks - 1 - i : i };
+        run->shares[i] =
+            (loci_share){ first, (end < keys ? end : keys) - first, falling ? ranks - 1 - i : i };
     }
 }
 static void go(struct run *run, int ranks, uint64_t seed)
@@ -301,7 +305,9 @@ static void same(const struct all *a, int ranks, int owners, bool falling, bool 
 
 static void arrays(const char *text)
 {
-    static const struct { ptrdiff_t rows, keys; } shapes[] = {
+    static const struct {
+        ptrdiff_t rows, keys;
+    } shapes[] = {
         { 1, 300 }, { 3, MANY_KEYS }, { MOST_ROWS, MANY_KEYS }, { 2, 1 }, { 1, 0 },
     };
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
@@ -360,8 +366,11 @@ static void failing(const char *text)
     for (int rank = 0; rank < 3 && more; rank++)
         for (long n = 1; more; n++) {
             struct run run = { .all = &a };
-            const struct mailbox_wishes wishes = { .seed = (uint64_t)n, .fail_rank = rank,
-                                                   .fail_at = n };
+            const struct mailbox_wishes wishes = {
+                .seed = (uint64_t)n,
+                .fail_rank = rank,
+                .fail_at = n,
+            };
             struct mailbox_story story;
             share_out(&run, 3, 3, true);
             mailbox_run(3, &wishes, decode, &run, &story);
@@ -386,8 +395,9 @@ int main(int argc, char **argv)
             arrays(t.text);
         }
     if (!walk_limited()) {
-        static const char *const texts[] = { "alibi", "rope:pairing=half", "shaw", "cope", "sba",
-                                             "xl", "t5:bidirectional=0+sink" };
+        static const char *const texts[] = {
+            "alibi", "rope:pairing=half", "shaw", "cope", "sba", "xl", "t5:bidirectional=0+sink"
+        };
         for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
             positions(texts[i]);
             /* a cache stores rotated keys */

@@ -24,7 +24,11 @@ enum { FORMS = sizeof forms / sizeof *forms };
 static const char *const form_names[] = { "gathered", "streamed" };
 
 /* The results of a rank. */
-struct outcome { loci_status status; char text[512]; bool same, untouched; };
+struct outcome {
+    loci_status status;
+    char text[512];
+    bool same, untouched;
+};
 static void note(struct outcome *o, const struct part *p, loci_status status)
 {
     o->status = status;
@@ -62,11 +66,19 @@ static void fail_at_each(const struct whole *w, const struct split *s, int form)
 {
     for (int rank = 0; rank < RANKS; rank++)
         for (long n = 1, more = true; more; n++) {
-            struct failing f = { .whole = w, .split = s, .gather = forms[form], .turn = (int)n,
-                                 .ahead = 1 + (int)n % 3 };
-            const struct mailbox_wishes wishes = { .seed = (uint64_t)(97 * n + rank),
-                                                   .fail_rank = rank, .fail_at = n,
-                                                   .no_test = n % 4 == 3 };
+            struct failing f = {
+                .whole = w,
+                .split = s,
+                .gather = forms[form],
+                .turn = (int)n,
+                .ahead = 1 + (int)n % 3,
+            };
+            const struct mailbox_wishes wishes = {
+                .seed = (uint64_t)(97 * n + rank),
+                .fail_rank = rank,
+                .fail_at = n,
+                .no_test = n % 4 == 3,
+            };
             struct mailbox_story story;
             mailbox_run(RANKS, &wishes, fail_body, &f, &story);
             more = story.operations[rank] >= n;
@@ -79,19 +91,24 @@ static void fail_at_each(const struct whole *w, const struct split *s, int form)
                 snprintf(name, sizeof name, "rank %d", i);
                 CHECK_THAT(o->status == want && (!want || strstr(o->text, name)),
                            "%s (%s), %s, operation %ld of rank %d fails: rank %d has status %d, "
-                           "wanted %d, and says '%s'", w->form.text, w->form.name,
-                           form_names[form], n, rank, i, o->status, want, o->text);
+                           "wanted %d, and says '%s'",
+                           w->form.text, w->form.name, form_names[form], n, rank, i, o->status,
+                           want, o->text);
             }
-            if (!more) CHECK_THAT(n > 2, "%s (%s), %s: rank %d had %ld operations", w->form.text,
-                                  w->form.name, form_names[form], rank, story.operations[rank]);
+            if (!more)
+                CHECK_THAT(n > 2, "%s (%s), %s: rank %d had %ld operations", w->form.text,
+                           w->form.name, form_names[form], rank, story.operations[rank]);
         }
 }
 /* Adjacent shares of one rank, between which sums wait at their owner; and keys of all ranks. */
 static void split_for_gradients(struct split *s, int64_t rows, int64_t keys)
 {
-    *s = (struct split){ .name = "one rank's shares side by side", .ranks = RANKS, .count = 4,
-                         .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 1024, 1 },
-                                   { 3072, rows - 3072, 2 } } };
+    *s = (struct split){
+        .name = "one rank's shares side by side",
+        .ranks = RANKS,
+        .count = 4,
+        .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 1024, 1 }, { 3072, rows - 3072, 2 } }
+    };
     if (rows == keys) return;
     s->rows[0].rank = 1;
     s->rows[1] = (loci_share){ 1024, rows - 1024, 1 };
@@ -105,17 +122,47 @@ static void transports(void)
 {
     const ptrdiff_t keys = LOCI_SLOW ? 4200 : 8300;
     const struct form list[] = {
-        { .text = "rope:pairing=half+fox", .name = "few rows, many keys", .batch = 1, .heads = 2,
-          .kv_heads = 1, .dim = 4, .value_dim = 4, .q_len = 40, .k_len = keys },
-        { .text = "alibi+shaw:left=3,right=2", .name = "positions", .batch = 2, .heads = 2,
-          .kv_heads = 2, .dim = 4, .value_dim = 4, .q_len = 100, .k_len = 100,
+        { .text = "rope:pairing=half+fox",
+          .name = "few rows, many keys",
+          .batch = 1,
+          .heads = 2,
+          .kv_heads = 1,
+          .dim = 4,
+          .value_dim = 4,
+          .q_len = 40,
+          .k_len = keys },
+        { .text = "alibi+shaw:left=3,right=2",
+          .name = "positions",
+          .batch = 2,
+          .heads = 2,
+          .kv_heads = 2,
+          .dim = 4,
+          .value_dim = 4,
+          .q_len = 100,
+          .k_len = 100,
           .places = SPREAD },
-        { .text = "rope:pairing=half+fox", .name = "gradients", .batch = 1, .heads = 2,
-          .kv_heads = 1, .dim = 4, .value_dim = 4, .q_len = 3100, .k_len = 3100, .left = 60,
+        { .text = "rope:pairing=half+fox",
+          .name = "gradients",
+          .batch = 1,
+          .heads = 2,
+          .kv_heads = 1,
+          .dim = 4,
+          .value_dim = 4,
+          .q_len = 3100,
+          .k_len = 3100,
+          .left = 60,
           .grads = true },
-        { .text = "liere:block=3+alibi", .name = "gradients, coordinates", .batch = 1, .heads = 1,
-          .kv_heads = 1, .dim = 6, .value_dim = 4, .q_len = 1030, .k_len = 130,
-          .full = true, .grads = true },
+        { .text = "liere:block=3+alibi",
+          .name = "gradients, coordinates",
+          .batch = 1,
+          .heads = 1,
+          .kv_heads = 1,
+          .dim = 6,
+          .value_dim = 4,
+          .q_len = 1030,
+          .k_len = 130,
+          .full = true,
+          .grads = true },
     };
     for (int i = 0; i < 4; i++)
         for (int form = 0; form < FORMS; form++) {
@@ -134,7 +181,12 @@ static void transports(void)
 /* ---- The host cancels ------------------------------------------------------------------------ */
 
 /* A host around a rank's own.  It cancels at query n, either permanently or only once. */
-struct canceller { const loci_host *pool; atomic_long asked; long at; bool once; };
+struct canceller {
+    const loci_host *pool;
+    atomic_long asked;
+    long at;
+    bool once;
+};
 static void run_pool(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     const struct canceller *c = user;
@@ -150,9 +202,9 @@ static int asked(void *user)
 struct cancelling {
     const struct whole *whole;
     const struct split *split;
-    int gather, rank, turn;              /* rank RANKS: all of them */
+    int gather, rank, turn; /* rank RANKS: all of them */
     long at;
-    bool more;                           /* number of queries so far */
+    bool more; /* number of queries so far */
     struct outcome out[RANKS];
 };
 static void cancel_body(const loci_transport *t, void *arg)
@@ -161,8 +213,9 @@ static void cancel_body(const loci_transport *t, void *arg)
     struct part p;
     part_make(&p, f->whole, f->split, t, f->turn);
     struct canceller c = { .pool = &p.host, .at = f->at, .once = f->turn % 2 };
-    const loci_host host = { .run = run_pool, .cancelled = asked, .user = &c,
-                             .threads = p.host.threads };
+    const loci_host host = {
+        .run = run_pool, .cancelled = asked, .user = &c, .threads = p.host.threads
+    };
     const bool mine = f->rank == t->rank || f->rank == RANKS;
     p.all.gather = f->gather;
     if (mine) p.call.host = &host;
@@ -176,8 +229,9 @@ static void cancel_at_each(const struct whole *w, const struct split *s, int for
     for (int rank = 0; rank <= RANKS; rank++) {
         bool more = true;
         for (long n = 1; more; n++) {
-            struct cancelling f = { .whole = w, .split = s, .gather = forms[form], .rank = rank,
-                                    .turn = (int)n, .at = n };
+            struct cancelling f = {
+                .whole = w, .split = s, .gather = forms[form], .rank = rank, .turn = (int)n, .at = n
+            };
             const struct mailbox_wishes wishes = { .seed = (uint64_t)(31 * n + rank) };
             struct mailbox_story story;
             mailbox_run(RANKS, &wishes, cancel_body, &f, &story);
@@ -187,8 +241,8 @@ static void cancel_at_each(const struct whole *w, const struct split *s, int for
                        n, story.fault);
             CHECK_THAT(alike(f.out) && f.out[0].status == want && (!more || *f.out[0].text),
                        "%s, rank %d cancels at item %ld: status %d, %d, %d, wanted %d; '%s'",
-                       form_names[form], rank, n, f.out[0].status, f.out[1].status,
-                       f.out[2].status, want, f.out[0].text);
+                       form_names[form], rank, n, f.out[0].status, f.out[1].status, f.out[2].status,
+                       want, f.out[0].text);
             if (!more) CHECK_THAT(n > 1, "%s: rank %d was never asked", form_names[form], rank);
             if (n == 1 && rank == 1 && getenv("LOCI_SENTENCES"))
                 printf("cancelled: %s\n", f.out[0].text);
@@ -198,8 +252,17 @@ static void cancel_at_each(const struct whole *w, const struct split *s, int for
 static void hosts(void)
 {
     const ptrdiff_t rows = LOCI_SLOW ? 1100 : 4300;
-    const struct form f = { .text = "alibi+fox", .name = "cancelled", .batch = 1, .heads = 1,
-                            .kv_heads = 1, .dim = 4, .value_dim = 4, .q_len = rows, .k_len = rows };
+    const struct form f = {
+        .text = "alibi+fox",
+        .name = "cancelled",
+        .batch = 1,
+        .heads = 1,
+        .kv_heads = 1,
+        .dim = 4,
+        .value_dim = 4,
+        .q_len = rows,
+        .k_len = rows,
+    };
     struct form back = f;
     struct whole w;
     struct split s;
@@ -268,7 +331,11 @@ static loci_share *rows_of(struct part *p) { return (loci_share *)p->all.shares;
 static loci_share *keys_of(struct part *p) { return (loci_share *)p->all.key_shares; }
 
 /* Disagreements: rank 0 of those with contiguous shares. */
-static void batch(struct part *p, int i)     { (void)i; p->call.batch = 1; }
+static void batch(struct part *p, int i)
+{
+    (void)i;
+    p->call.batch = 1;
+}
 static void more_rows(struct part *p, int i) { (i ? keys_of(p) : rows_of(p))[2].count += 5; }
 static void border(struct part *p, int i)
 {
@@ -292,8 +359,7 @@ static void another_share(struct part *p, int i)
     if (i) {
         p->all.key_shares = list;
         p->all.key_count = 4;
-    }
-    else {
+    } else {
         p->all.shares = list;
         p->all.count = 4;
     }
@@ -315,7 +381,11 @@ static void plan_of_its_own(struct part *p, int i)
     };
     replan(p, &list[i]);
 }
-static void gather(struct part *p, int i)    { (void)i; p->all.gather = 1 - p->all.gather; }
+static void gather(struct part *p, int i)
+{
+    (void)i;
+    p->all.gather = 1 - p->all.gather;
+}
 static void positions(struct part *p, int i)
 {
     (void)i;
@@ -327,7 +397,11 @@ static void positions(struct part *p, int i)
     p->call.q_pos = q;
     p->call.k_pos = k;
 }
-static void no_positions(struct part *p, int i) { (void)i; p->call.q_pos = p->call.k_pos = NULL; }
+static void no_positions(struct part *p, int i)
+{
+    (void)i;
+    p->call.q_pos = p->call.k_pos = NULL;
+}
 static void coordinates(struct part *p, int i)
 {
     (void)i;
@@ -339,7 +413,7 @@ static void coordinates(struct part *p, int i)
     p->call.q_coord = q;
     p->call.k_coord = k;
 }
-static void range(struct part *p, int i)     { prepare(p, p->whole->range + (i ? 64 : 1), 0); }
+static void range(struct part *p, int i) { prepare(p, p->whole->range + (i ? 64 : 1), 0); }
 /* The same tensors on all ranks but one. */
 static void tensors(struct part *p, int i)
 {
@@ -352,7 +426,7 @@ static loci_view *view_of(struct part *p, int i)
 {
     return i == 0 ? &p->call.q : i == 1 ? &p->call.k : i == 2 ? &p->call.v : &p->call.o;
 }
-static void no_data(struct part *p, int i)   { view_of(p, i)->data = NULL; }
+static void no_data(struct part *p, int i) { view_of(p, i)->data = NULL; }
 static void crooked(struct part *p, int i)
 {
     view_of(p, i)->data = (char *)view_of(p, i)->data + 1;
@@ -366,18 +440,15 @@ static void giant(struct part *p, int i)
     *view_of(p, i) = (loci_view){ view_of(p, i)->data, 1, PTRDIFF_MAX / 2, 4 };
 }
 static const ptrdiff_t wrong_lengths[] = { 1, -1, -1000, PTRDIFF_MAX / 2 };
-static void q_len(struct part *p, int i)     { p->call.q_len += wrong_lengths[i]; }
-static void k_len(struct part *p, int i)     { p->call.k_len += wrong_lengths[i]; }
+static void q_len(struct part *p, int i) { p->call.q_len += wrong_lengths[i]; }
+static void k_len(struct part *p, int i) { p->call.k_len += wrong_lengths[i]; }
 static void batches(struct part *p, int i)
 {
     static const ptrdiff_t list[] = { -1, (ptrdiff_t)1 << 48, PTRDIFF_MAX };
     p->call.batch = list[i];
 }
-static void work_bytes(struct part *p, int i)
-{
-    p->call.work_bytes = i ? 1 : p->work_bytes - 64;
-}
-static void work(struct part *p, int i)      { p->work = i ? p->memory + 8 : NULL; }
+static void work_bytes(struct part *p, int i) { p->call.work_bytes = i ? 1 : p->work_bytes - 64; }
+static void work(struct part *p, int i) { p->work = i ? p->memory + 8 : NULL; }
 static void tables(struct part *p, int i)
 {
     static const _Alignas(64) unsigned char raw[1 << 14];
@@ -387,7 +458,11 @@ static void tables(struct part *p, int i)
     p->call.tables_bytes = 0;
     p->hash = part_hash(p);
 }
-static void tables_bytes(struct part *p, int i) { (void)i; p->call.tables_bytes = 64; }
+static void tables_bytes(struct part *p, int i)
+{
+    (void)i;
+    p->call.tables_bytes = 64;
+}
 static void inputs(struct part *p, int i)
 {
     if (i) p->call.tensors = NULL;
@@ -408,29 +483,63 @@ static void list_of(struct part *p, int i)
 {
     loci_share *s = rows_of(p);
     switch (i) {
-    case 0: p->all.shares = NULL; break;
-    case 1: p->all.count = 0; break;
-    case 2: p->all.count = -1; break;
-    case 3: s[2].first++; break;                         /* a gap */
-    case 4: s[2].first--; break;                         /* an overlap */
-    case 5: s[0].first = 1; break;
-    case 6: s[2].rank = RANKS; break;
-    case 7: s[0].rank = -1; break;
-    case 8: s[2].count = -1; break;
-    case 9: s[2].count = INT64_MAX; break;
-    case 10: s[2].count = (int64_t)1 << 41; break;
-    case 11: s[0].count = INT64_MIN; break;
+    case 0:
+        p->all.shares = NULL;
+        break;
+    case 1:
+        p->all.count = 0;
+        break;
+    case 2:
+        p->all.count = -1;
+        break;
+    case 3:
+        s[2].first++;
+        break; /* a gap */
+    case 4:
+        s[2].first--;
+        break; /* an overlap */
+    case 5:
+        s[0].first = 1;
+        break;
+    case 6:
+        s[2].rank = RANKS;
+        break;
+    case 7:
+        s[0].rank = -1;
+        break;
+    case 8:
+        s[2].count = -1;
+        break;
+    case 9:
+        s[2].count = INT64_MAX;
+        break;
+    case 10:
+        s[2].count = (int64_t)1 << 41;
+        break;
+    case 11:
+        s[0].count = INT64_MIN;
+        break;
     }
 }
 static void key_list(struct part *p, int i)
 {
     loci_share *s = keys_of(p);
     switch (i) {
-    case 0: p->all.key_shares = NULL; break;             /* then keys would be shared as rows */
-    case 1: p->all.key_count = 0; break;
-    case 2: s[2].first++; break;
-    case 3: s[2].rank = RANKS; break;
-    case 4: s[2].count = INT64_MAX; break;
+    case 0:
+        p->all.key_shares = NULL;
+        break; /* then keys would be shared as rows */
+    case 1:
+        p->all.key_count = 0;
+        break;
+    case 2:
+        s[2].first++;
+        break;
+    case 3:
+        s[2].rank = RANKS;
+        break;
+    case 4:
+        s[2].count = INT64_MAX;
+        break;
     }
 }
 static void far(struct part *p, int i)
@@ -438,16 +547,28 @@ static void far(struct part *p, int i)
     int64_t *at = (int64_t *)(i % 2 ? p->call.k_pos : p->call.q_pos);
     at[3] = i < 2 ? ((int64_t)1 << 40) + 1 : INT64_MIN;
 }
-static void too_short(struct part *p, int i) { (void)i; prepare(p, 20, 0); }
+static void too_short(struct part *p, int i)
+{
+    (void)i;
+    prepare(p, 20, 0);
+}
 static void pairs(struct part *p, int i)
 {
     static const int64_t list[4096];
     static const double numbers[4096];
     switch (i) {
-    case 0: p->call.q_pos = list; break;
-    case 1: p->call.k_pos = list; break;
-    case 2: p->call.q_coord = numbers; break;
-    case 3: p->call.k_coord = numbers; break;
+    case 0:
+        p->call.q_pos = list;
+        break;
+    case 1:
+        p->call.k_pos = list;
+        break;
+    case 2:
+        p->call.q_coord = numbers;
+        break;
+    case 3:
+        p->call.k_coord = numbers;
+        break;
     }
 }
 static void unsupported(struct part *p, int i)
@@ -457,21 +578,45 @@ static void unsupported(struct part *p, int i)
     static const loci_pages pages = { table, 64, 8 };
     static const double cache[512];
     switch (i) {
-    case 0: p->call.q_seg = p->call.k_seg = list; break;
-    case 1: p->call.q_starts = p->call.k_starts = list;
-    p->call.sequences = 1; break;
-    case 2: p->call.k_lens = list; break;
-    case 3: p->call.pages = &pages; break;
-    case 4: p->call.cache = (const loci_cache *)cache; break;
-    case 5: p->call.mask_kind = LOCI_MASK_SEEN;
-    p->call.mask.data = (void *)list; break;
-    case 6: p->call.mask_kind = LOCI_MASK_ADDED;
-    p->call.mask.data = (void *)list; break;
-    case 7: p->call.k_first = p->call.k_last = list; break;
-    case 8: p->call.q_seg = list; break;
-    case 9: p->call.k_first = list; break;
-    case 10: p->call.mask.data = (void *)list; break;
-    case 11: p->call.mask_kind = LOCI_MASK_SEEN; break;
+    case 0:
+        p->call.q_seg = p->call.k_seg = list;
+        break;
+    case 1:
+        p->call.q_starts = p->call.k_starts = list;
+        p->call.sequences = 1;
+        break;
+    case 2:
+        p->call.k_lens = list;
+        break;
+    case 3:
+        p->call.pages = &pages;
+        break;
+    case 4:
+        p->call.cache = (const loci_cache *)cache;
+        break;
+    case 5:
+        p->call.mask_kind = LOCI_MASK_SEEN;
+        p->call.mask.data = (void *)list;
+        break;
+    case 6:
+        p->call.mask_kind = LOCI_MASK_ADDED;
+        p->call.mask.data = (void *)list;
+        break;
+    case 7:
+        p->call.k_first = p->call.k_last = list;
+        break;
+    case 8:
+        p->call.q_seg = list;
+        break;
+    case 9:
+        p->call.k_first = list;
+        break;
+    case 10:
+        p->call.mask.data = (void *)list;
+        break;
+    case 11:
+        p->call.mask_kind = LOCI_MASK_SEEN;
+        break;
     }
 }
 static void numbers(struct part *p, int i)
@@ -501,10 +646,10 @@ static void states(struct part *p, int i)
 static void stage(struct part *p, int i)
 {
     if (i == 0) p->plan = NULL;
-    if (i == 1) replan(p, &(loci_desc)LOCI_DESC(.encoding = "nope",
-                                                .stage = LOCI_LINEAR_ATTENTION));
-    if (i == 2) replan(p, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half",
-                                                .stage = LOCI_ROTATE));
+    if (i == 1)
+        replan(p, &(loci_desc)LOCI_DESC(.encoding = "nope", .stage = LOCI_LINEAR_ATTENTION));
+    if (i == 2)
+        replan(p, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE));
 }
 /* A struct of a later version, with a field set that this version does not know. */
 static void *later(struct part *p, const void *from, size_t bytes)
@@ -521,33 +666,71 @@ static void call_size(struct part *p, int i)
     if (i == 1) p->call.size = SIZE_MAX;
     if (i == 2) p->callp = later(p, &p->call, sizeof p->call);
 }
-static void no_call(struct part *p, int i)   { (void)i; p->callp = NULL; }
+static void no_call(struct part *p, int i)
+{
+    (void)i;
+    p->callp = NULL;
+}
 
 /* No rank has a transport, so all ranks must be wrong. */
 static void no_transport(struct part *p, int i)
 {
     loci_transport *t = &p->transport;
     switch (i) {
-    case 0: p->allp = NULL; break;
-    case 1: p->all.transport = NULL; break;
-    case 2: t->send = NULL; break;
-    case 3: t->receive = NULL; break;
-    case 4: t->wait = NULL; break;
-    case 5: t->highest = NULL; break;
-    case 6: t->rank = -1; break;
-    case 7: t->rank = RANKS; break;
-    case 8: t->ranks = 0; break;
-    case 9: t->size = 8; break;
-    case 10: t->size = SIZE_MAX; break;
-    case 11: p->all.transport = later(p, t, sizeof *t); break;
-    case 12: p->all.size = 8; break;
-    case 13: p->all.size = SIZE_MAX; break;
-    case 14: p->allp = later(p, &p->all, sizeof p->all); break;
+    case 0:
+        p->allp = NULL;
+        break;
+    case 1:
+        p->all.transport = NULL;
+        break;
+    case 2:
+        t->send = NULL;
+        break;
+    case 3:
+        t->receive = NULL;
+        break;
+    case 4:
+        t->wait = NULL;
+        break;
+    case 5:
+        t->highest = NULL;
+        break;
+    case 6:
+        t->rank = -1;
+        break;
+    case 7:
+        t->rank = RANKS;
+        break;
+    case 8:
+        t->ranks = 0;
+        break;
+    case 9:
+        t->size = 8;
+        break;
+    case 10:
+        t->size = SIZE_MAX;
+        break;
+    case 11:
+        p->all.transport = later(p, t, sizeof *t);
+        break;
+    case 12:
+        p->all.size = 8;
+        break;
+    case 13:
+        p->all.size = SIZE_MAX;
+        break;
+    case 14:
+        p->allp = later(p, &p->all, sizeof p->all);
+        break;
     }
 }
 
 /* Gradients: a mistake in them, while the call itself is valid. */
-static void no_grad(struct part *p, int i)   { (void)i; p->gradp = NULL; }
+static void no_grad(struct part *p, int i)
+{
+    (void)i;
+    p->gradp = NULL;
+}
 static void wishes(struct part *p, int i)
 {
     if (i == 0) p->grad.dk.data = NULL;
@@ -559,17 +742,37 @@ static void wrong_grad(struct part *p, int i)
 {
     static double numbers[64];
     switch (i) {
-    case 0: p->grad.dq.data = p->grad.dk.data; break;
-    case 1: p->grad.dv.data = (void *)p->call.k.data; break;
-    case 2: p->grad.dk.row = -1; break;
-    case 3: p->grad.dout.data = (char *)p->grad.dout.data + 1; break;
-    case 4: p->grad.size = 8; break;
-    case 5: p->dtensor[0] = p->dq.data; break;
-    case 6: p->grad.dae = numbers; break;
-    case 7: p->grad.drem = numbers; break;
+    case 0:
+        p->grad.dq.data = p->grad.dk.data;
+        break;
+    case 1:
+        p->grad.dv.data = (void *)p->call.k.data;
+        break;
+    case 2:
+        p->grad.dk.row = -1;
+        break;
+    case 3:
+        p->grad.dout.data = (char *)p->grad.dout.data + 1;
+        break;
+    case 4:
+        p->grad.size = 8;
+        break;
+    case 5:
+        p->dtensor[0] = p->dq.data;
+        break;
+    case 6:
+        p->grad.dae = numbers;
+        break;
+    case 7:
+        p->grad.drem = numbers;
+        break;
     }
 }
-static void no_mask(struct part *p, int i)   { (void)i; p->grad.dmask.data = p->memory; }
+static void no_mask(struct part *p, int i)
+{
+    (void)i;
+    p->grad.dmask.data = p->memory;
+}
 
 /* DIFFERS: rank 0 differs from the others, and none is at fault.  ONE: rank 1 is at fault.  EACH:
  * once rank 1, once all.  ALL: all ranks, and the sentence names none or any.  SILENT: all, each
@@ -635,7 +838,7 @@ struct spoiling {
     const struct whole *whole;
     const struct split *split;
     const struct wrong *wrong;
-    int way, gather, who;                /* who: a rank, or RANKS for all of them */
+    int way, gather, who; /* who: a rank, or RANKS for all of them */
     struct outcome out[RANKS];
 };
 static void spoil_body(const loci_transport *t, void *arg)
@@ -665,13 +868,17 @@ static void spoil_body(const loci_transport *t, void *arg)
 static void spoil(const struct whole *w, const struct split *s, const struct wrong *x, int way,
                   int who, int form)
 {
-    struct spoiling f = { .whole = w, .split = s, .wrong = x, .way = way, .who = who,
-                          .gather = forms[form] };
+    struct spoiling f = {
+        .whole = w, .split = s, .wrong = x, .way = way, .who = who, .gather = forms[form]
+    };
     const struct mailbox_wishes wishes = { .seed = (uint64_t)way };
     struct mailbox_story story;
     char context[160];
     snprintf(context, sizeof context, "%s, way %d, %s, %s", x->name, way,
-             who == RANKS ? "all ranks" : who ? "rank 1" : "rank 0", form_names[form]);
+             who == RANKS ? "all ranks"
+             : who        ? "rank 1"
+                          : "rank 0",
+             form_names[form]);
     mailbox_run(RANKS, &wishes, spoil_body, &f, &story);
     if (getenv("LOCI_SENTENCES") && form == 0) printf("%s: %s\n", context, f.out[0].text);
     CHECK_THAT(!story.faults, "%s: %s", context, story.fault);
@@ -687,39 +894,63 @@ static void spoil(const struct whole *w, const struct split *s, const struct wro
                            || (x->who == SILENT && o->status == LOCI_UNSUPPORTED)),
                    "%s: rank %d has status %d, wanted %d; it says '%s'", context, i, o->status,
                    x->status, o->text);
-        CHECK_THAT(mute || (strlen(o->text) > 10 && !strchr(o->text, '\n')
-                            && (x->who == SILENT || !strcmp(o->text, first->text))),
-                   "%s: rank %d says '%s', rank %d '%s'", context, i, o->text,
-                   (int)(first - f.out), first->text);
-        CHECK_THAT(mute || strstr(o->text, x->says), "%s: '%s' does not say '%s'", context,
-                   o->text, x->says);
-        CHECK_THAT(mute || who != 1 || strstr(o->text, "rank 1"),
-                   "%s: '%s' does not name rank 1", context, o->text);
+        CHECK_THAT(mute
+                       || (strlen(o->text) > 10 && !strchr(o->text, '\n')
+                           && (x->who == SILENT || !strcmp(o->text, first->text))),
+                   "%s: rank %d says '%s', rank %d '%s'", context, i, o->text, (int)(first - f.out),
+                   first->text);
+        CHECK_THAT(mute || strstr(o->text, x->says), "%s: '%s' does not say '%s'", context, o->text,
+                   x->says);
+        CHECK_THAT(mute || who != 1 || strstr(o->text, "rank 1"), "%s: '%s' does not name rank 1",
+                   context, o->text);
     }
 }
 static void everything(void)
 {
     const struct form list[BASES] = {
-        [PLAIN] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox", .name = "plain",
-                    .batch = 2, .heads = 4, .kv_heads = 2, .dim = 8, .value_dim = 8, .q_len = 200,
+        [PLAIN] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox",
+                    .name = "plain",
+                    .batch = 2,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .dim = 8,
+                    .value_dim = 8,
+                    .q_len = 200,
                     .k_len = 200 },
-        [PLACED] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox", .name = "placed",
-                     .batch = 2, .heads = 4, .kv_heads = 2, .dim = 8, .value_dim = 8,
-                     .q_len = 200, .k_len = 200, .places = SPREAD },
-        [GRADS] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox", .name = "gradients",
-                    .batch = 1, .heads = 2, .kv_heads = 1, .dim = 8, .value_dim = 8,
-                    .q_len = 2060, .k_len = 2060, .left = 60, .grads = true },
+        [PLACED] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox",
+                     .name = "placed",
+                     .batch = 2,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .dim = 8,
+                     .value_dim = 8,
+                     .q_len = 200,
+                     .k_len = 200,
+                     .places = SPREAD },
+        [GRADS] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox",
+                    .name = "gradients",
+                    .batch = 1,
+                    .heads = 2,
+                    .kv_heads = 1,
+                    .dim = 8,
+                    .value_dim = 8,
+                    .q_len = 2060,
+                    .k_len = 2060,
+                    .left = 60,
+                    .grads = true },
     };
     for (int base = 0; base < BASES; base++) {
         struct whole w;
         struct split s;
         if (!whole_make(&w, &list[base], 6)) continue;
         split_make(&s, CONTIGUOUS, RANKS, 200, 200, true, false, 0);
-        s.keys[0] = (loci_share){ 0, 50, 0 };            /* other keys than rows */
+        s.keys[0] = (loci_share){ 0, 50, 0 }; /* other keys than rows */
         s.keys[1] = (loci_share){ 50, 100, 1 };
         s.keys[2] = (loci_share){ 150, 50, 2 };
         if (base == GRADS)
-            s = (struct split){ .name = "gradients", .ranks = RANKS, .count = 3,
+            s = (struct split){ .name = "gradients",
+                                .ranks = RANKS,
+                                .count = 3,
                                 .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 12, 2 } } };
         for (int i = 0; i < WRONGS; i++)
             for (int way = 0; way < wrongs[i].ways; way++)

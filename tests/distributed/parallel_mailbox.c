@@ -10,7 +10,10 @@
 enum { RANKS = 3, NUMBERS = 50, TAG = 7 };
 
 /* The instructions and findings of a body. */
-struct errand { int way; atomic_int wrong, early, over; };
+struct errand {
+    int way;
+    atomic_int wrong, early, over;
+};
 
 /* Rank 0 sends numbers to both others, rank 1 forwards what it gets. */
 static void good(const loci_transport *t, void *arg)
@@ -46,8 +49,11 @@ static void brings(void)
 {
     struct errand e = { 0 };
     for (int seed = 0; seed < 60; seed++) {
-        const struct mailbox_wishes wishes = { .seed = (uint64_t)seed, .no_test = seed % 5 == 4,
-                                               .side_by_side = seed % 3 == 2 };
+        const struct mailbox_wishes wishes = {
+            .seed = (uint64_t)seed,
+            .no_test = seed % 5 == 4,
+            .side_by_side = seed % 3 == 2,
+        };
         struct mailbox_story story;
         mailbox_run(RANKS, &wishes, good, &e, &story);
         CHECK_THAT(!story.faults && !e.wrong && !e.early && story.messages == 2 * NUMBERS
@@ -92,9 +98,13 @@ static void bad(const loci_transport *t, void *arg)
 static void finds(void)
 {
     static const char *const says[WAYS] = {
-        [SIZES] = "sends 7 bytes with tag 7, and rank 0 wants 8", [OPEN] = "leaves 1 requests open",
-        [TAGS] = "rank 1 calls send with rank 0, tag 32768", [RANK] = "send with rank 3",
-        [ITSELF] = "send with rank 1", [NOTHING] = "data NULL", [TWICE] = "no open request",
+        [SIZES] = "sends 7 bytes with tag 7, and rank 0 wants 8",
+        [OPEN] = "leaves 1 requests open",
+        [TAGS] = "rank 1 calls send with rank 0, tag 32768",
+        [RANK] = "send with rank 3",
+        [ITSELF] = "send with rank 1",
+        [NOTHING] = "data NULL",
+        [TWICE] = "no open request",
         [CIRCLE] = "nobody can go on: rank 0 waits to receive from rank 1 8 bytes with tag 7",
         [SHORT] = "numbers, and rank",
     };
@@ -127,10 +137,10 @@ static void failing(const loci_transport *t, void *arg)
         return;
     }
     int bad = t->rank ? t->send(t->user, peer, 0, data, 4, &request)
-        : t->receive(t->user, peer, 0, data, 4, &request);
+                      : t->receive(t->user, peer, 0, data, 4, &request);
     bad |= t->wait(t->user, &request);
     e->wrong += !bad || request;
-    request = &n;                        /* a failing send leaves it unchanged */
+    request = &n; /* a failing send leaves it unchanged */
     if (t->rank) e->wrong += !t->send(t->user, peer, 0, data, 4, &request) || request != &n;
     e->wrong += t->rank && !t->highest(t->user, &n, 1);
 }
@@ -138,8 +148,11 @@ static void fails(void)
 {
     for (int seed = 0; seed < 20; seed++) {
         struct errand e = { 0 };
-        const struct mailbox_wishes wishes = { .seed = (uint64_t)seed, .fail_rank = 1,
-                                               .fail_at = 1 };
+        const struct mailbox_wishes wishes = {
+            .seed = (uint64_t)seed,
+            .fail_rank = 1,
+            .fail_at = 1,
+        };
         struct mailbox_story story;
         mailbox_run(RANKS, &wishes, failing, &e, &story);
         CHECK_THAT(!story.faults && !e.wrong && story.failed[0] && story.failed[1]

@@ -62,10 +62,14 @@ static void fill(const struct lines *l, ptrdiff_t len, size_t each, double middl
 static int64_t key_at(enum places places, int64_t entry, int64_t j, int64_t keys)
 {
     switch (places) {
-    case SPREAD: return 3 + 2 * j + (j % 3 == 2);
-    case PER_BATCH: return entry ? 5 + 3 * j : j - 7;
-    case SHUFFLED: return ((j < 0 ? j + 2 * keys : j) * 37 + 11) % keys;
-    default: return j;
+    case SPREAD:
+        return 3 + 2 * j + (j % 3 == 2);
+    case PER_BATCH:
+        return entry ? 5 + 3 * j : j - 7;
+    case SHUFFLED:
+        return ((j < 0 ? j + 2 * keys : j) * 37 + 11) % keys;
+    default:
+        return j;
     }
 }
 static void place(struct whole *w)
@@ -149,12 +153,11 @@ static bool plans(struct whole *w)
         w->form.dtype = LOCI_F64;
     }
     for (int i = 0; i < w->isas; i++) {
-        const loci_desc d = LOCI_DESC(.encoding = f->text, .heads = f->heads,
-                                      .kv_heads = f->kv_heads, .dim = f->dim,
-                                      .value_dim = f->value_dim, .dtype = w->form.dtype,
-                                      .full = f->full, .window_left = f->left,
-                                      .window_right = f->right, .keys_rotated = f->keys_rotated,
-                                      .isa = isas[i]);
+        const loci_desc d =
+            LOCI_DESC(.encoding = f->text, .heads = f->heads, .kv_heads = f->kv_heads,
+                      .dim = f->dim, .value_dim = f->value_dim, .dtype = w->form.dtype,
+                      .full = f->full, .window_left = f->left, .window_right = f->right,
+                      .keys_rotated = f->keys_rotated, .isa = isas[i]);
         loci_error e;
         if (loci_plan_create(&w->on[i].plan, &d, &e))
             return CHECK_FAILED("%s (%s): %s", f->text, f->name, e.text);
@@ -355,8 +358,9 @@ static size_t line_at(const struct part *p, const struct lines *l, size_t n, ptr
                       size_t heads)
 {
     const size_t len = (size_t)(l->keys ? p->nk : p->nq);
-    return l->inner * (p->token_major && heads ? (n / heads * len + (size_t)i) * heads + n % heads
-                                               : n * len + (size_t)i);
+    return l->inner
+         * (p->token_major && heads ? (n / heads * len + (size_t)i) * heads + n % heads
+                                    : n * len + (size_t)i);
 }
 /* heads 0: arrays without a view. */
 static struct lines alloc(struct part *p, const struct lines *from, size_t heads, bool copy)
@@ -420,9 +424,11 @@ static void part_take_grads(struct part *p)
     p->dv = alloc(p, &w->dv, kv_heads, false);
     for (int i = 0; i < w->tensors; i++) {
         p->dinput[i] = alloc(p, &w->dinput[i], 0, false);
-        p->dtensor[i] = w->dinput[i].data ? p->dinput[i].data
-            : blocks_alloc(&p->blocks, w->real * walk_count(&w->tensor[i], f->batch, f->q_len,
-                                                           f->k_len));
+        p->dtensor[i] =
+            w->dinput[i].data
+                ? p->dinput[i].data
+                : blocks_alloc(&p->blocks,
+                               w->real * walk_count(&w->tensor[i], f->batch, f->q_len, f->k_len));
     }
     p->grad = (loci_grad)LOCI_GRAD(.dlse = p->dlse.data, .drem = p->drem.data, .dae = p->dae.data,
                                    .dq = view(p, &p->dq, f->heads, f->dim),
@@ -438,10 +444,16 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
 {
     const struct form *f = &w->form;
     const int isa = (t->rank + turn) % w->isas;
-    *p = (struct part){ .whole = w, .split = s, .rank = t->rank, .plan = w->on[isa].plan,
-                        .tables = w->on[isa].tables, .tables_bytes = w->on[isa].bytes,
-                        .transport = *t, .token_major = (t->rank + turn) % 3 == 1,
-                        .callp = &p->call, .allp = &p->all };
+    *p = (struct part){ .whole = w,
+                        .split = s,
+                        .rank = t->rank,
+                        .plan = w->on[isa].plan,
+                        .tables = w->on[isa].tables,
+                        .tables_bytes = w->on[isa].bytes,
+                        .transport = *t,
+                        .token_major = (t->rank + turn) % 3 == 1,
+                        .callp = &p->call,
+                        .allp = &p->all };
     struct blocks *b = &p->blocks;
     const bool apart = s->key_count > 0;
     p->rows = owned(b, s->rows, s->count, p->rank, &p->nq);
@@ -455,15 +467,15 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     p->lse = alloc(p, &w->lse, 0, false);
     p->rem = alloc(p, &w->rem, 0, false);
     p->ae = alloc(p, &w->ae, 0, false);
-    p->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
-                                   .q = view(p, &p->q, f->heads, f->dim),
-                                   .k = view(p, &p->k, f->kv_heads, f->dim),
-                                   .v = view(p, &p->v, f->kv_heads, f->value_dim),
-                                   .o = view(p, &p->o, f->heads, f->value_dim), .lse = p->lse.data,
-                                   .rem = p->rem.data, .ae = p->ae.data,
-                                   .per_batch = w->call.per_batch, .tensors = p->data,
-                                   .error = &p->error,
-                                   .tables_bytes = turn % 2 ? p->tables_bytes : 0);
+    p->call =
+        (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
+                             .q = view(p, &p->q, f->heads, f->dim),
+                             .k = view(p, &p->k, f->kv_heads, f->dim),
+                             .v = view(p, &p->v, f->kv_heads, f->value_dim),
+                             .o = view(p, &p->o, f->heads, f->value_dim), .lse = p->lse.data,
+                             .rem = p->rem.data, .ae = p->ae.data, .per_batch = w->call.per_batch,
+                             .tensors = p->data, .error = &p->error,
+                             .tables_bytes = turn % 2 ? p->tables_bytes : 0);
     if (w->call.q_pos) {
         p->call.q_pos = (int64_t *)alloc(p, &w->q_pos, 0, true).data;
         p->call.k_pos = (int64_t *)alloc(p, &w->k_pos, 0, true).data;
@@ -475,7 +487,8 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     /* Learned tensors are in the tables, so they are not read here. */
     for (int i = 0; i < w->tensors; i++)
         p->data[i] = w->tensor[i].role != LOCI_INPUT ? NULL
-            : w->input[i].data ? alloc(p, &w->input[i], 0, true).data : w->data[i];
+                   : w->input[i].data                ? alloc(p, &w->input[i], 0, true).data
+                                                     : w->data[i];
 
     if (f->grads) part_take_grads(p);
     const size_t each = sizeof(loci_share);
@@ -502,8 +515,7 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
 
 void part_take_work(struct part *p)
 {
-    const size_t bytes = loci_parallel_workspace(p->plan, p->callp, p->allp,
-                                                 p->whole->form.grads);
+    const size_t bytes = loci_parallel_workspace(p->plan, p->callp, p->allp, p->whole->form.grads);
     const bool good = bytes && bytes % 64 == 0;
     CHECK_THAT(good, "%s (%s), %s: a workspace of %zu bytes for rank %d of %d", p->whole->form.text,
                p->whole->form.name, p->split->name, bytes, p->rank, p->split->ranks);
@@ -614,8 +626,8 @@ static bool same_lines(const struct part *p, const struct lines *l, const struct
     for (size_t o = 0; l->data && o < l->outer; o++)
         for (ptrdiff_t i = 0; i < n; i++) {
             const unsigned char *got = l->data + line_at(p, l, o, i, heads);
-            const unsigned char *want
-                = all->data + (o * (size_t)len_of(w, l) + (size_t)at[i]) * l->inner;
+            const unsigned char *want =
+                all->data + (o * (size_t)len_of(w, l) + (size_t)at[i]) * l->inner;
             size_t c = 0;
             while (c < l->inner && !memcmp(got + c, want + c, each)) c += each;
             if (c < l->inner)
@@ -718,8 +730,8 @@ void parts_together(const struct whole *w, const struct split *s, bool gather, b
                j.context, story.fault);
     uint64_t sent = 0, received = 0;
     for (int i = 0; i < s->ranks; i++) {
-        const bool right = refused ? j.status[i] && j.status[i] == j.status[0]
-                                   : j.status[i] == alone;
+        const bool right =
+            refused ? j.status[i] && j.status[i] == j.status[0] : j.status[i] == alone;
         CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
                    "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
                    w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);

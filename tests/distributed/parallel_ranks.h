@@ -9,8 +9,11 @@
 
 /* ---- Memory: all bits set, which is NaN ------------------------------------------------------ */
 
-struct blocks { void **list; int n, capacity; };
-void *blocks_alloc(struct blocks *, size_t bytes);        /* never NULL */
+struct blocks {
+    void **list;
+    int n, capacity;
+};
+void *blocks_alloc(struct blocks *, size_t bytes); /* never NULL */
 /* 64-byte aligned, for tables and workspaces */
 void *blocks_lines(struct blocks *, size_t bytes);
 void blocks_drop(struct blocks *);
@@ -18,39 +21,48 @@ void blocks_drop(struct blocks *);
 /* ---- One process ----------------------------------------------------------------------------- */
 
 struct form {
-    const char *text, *name;             /* name: printed on failure */
-    loci_dtype dtype;                    /* a library without float has F64 instead */
+    const char *text, *name; /* name: printed on failure */
+    loci_dtype dtype;        /* a library without float has F64 instead */
     int batch, heads, kv_heads, dim, value_dim;
     ptrdiff_t q_len, k_len;
-    int64_t left, right;                 /* windows */
+    int64_t left, right; /* windows */
     bool full, keys_rotated;
     /* Positions: none given; rising with gaps; those of each batch entry; in no order. */
     enum places { COUNTED, SPREAD, PER_BATCH, SHUFFLED } places;
-    bool lasting;                        /* far keys matter: gates and sticks hardly act */
-    bool no_rows;                        /* neither lse nor rem */
-    bool grads;                          /* with gradients */
+    bool lasting; /* far keys matter: gates and sticks hardly act */
+    bool no_rows; /* neither lse nor rem */
+    bool grads;   /* with gradients */
 };
 
 /* An array of lines, one for each row or key, repeated: [outer][len][inner bytes]. */
-struct lines { const char *name; bool keys; size_t outer, inner; unsigned char *data; };
+struct lines {
+    const char *name;
+    bool keys;
+    size_t outer, inner;
+    unsigned char *data;
+};
 
 struct whole {
     struct form form;
     size_t stored, real;
     loci_call call;
-    loci_status status;                  /* of the call in one process */
+    loci_status status; /* of the call in one process */
     loci_error error;
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
     const void *data[WALK_TENSORS];
     struct lines q, k, v, q_pos, k_pos, q_coord, k_coord, o, lse, rem, ae, input[WALK_TENSORS];
-    loci_grad grad;                      /* of everything; sums, and cotangents */
+    loci_grad grad; /* of everything; sums, and cotangents */
     struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
     void *dtensor[WALK_TENSORS];
     loci_status grad_status;
     ptrdiff_t range;
-    int isas;                            /* a plan for each instruction set, and its tables */
-    struct { loci_plan *plan; void *tables; size_t bytes; } on[8];
+    int isas; /* a plan for each instruction set, and its tables */
+    struct {
+        loci_plan *plan;
+        void *tables;
+        size_t bytes;
+    } on[8];
     struct blocks blocks;
 };
 
@@ -64,7 +76,7 @@ void whole_drop(struct whole *);
 enum { MOST_SHARES = 64 };
 struct split {
     const char *name;
-    int ranks, count, key_count;         /* key_count 0: keys are shared like rows */
+    int ranks, count, key_count; /* key_count 0: keys are shared like rows */
     loci_share rows[MOST_SHARES], keys[MOST_SHARES];
 };
 
@@ -83,7 +95,7 @@ struct part {
     const loci_plan *plan;
     const void *tables;
     size_t tables_bytes;
-    unsigned char *memory;               /* work of the call, and its first byte */
+    unsigned char *memory; /* work of the call, and its first byte */
     void *work;
     size_t work_bytes;
     loci_call call, *callp;
@@ -94,15 +106,15 @@ struct part {
     loci_error error;
     struct lines q, k, v, o, lse, rem, ae;
     loci_grad grad, *gradp;
-    bool backward;                       /* the last call was that of the gradients */
+    bool backward; /* the last call was that of the gradients */
     struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
     void *dtensor[WALK_TENSORS];
-    bool token_major;                    /* layout of q, k, v and o */
-    ptrdiff_t *rows, *keys, nq, nk;      /* indices of its rows and keys, in its order */
+    bool token_major;               /* layout of q, k, v and o */
+    ptrdiff_t *rows, *keys, nq, nk; /* indices of its rows and keys, in its order */
     const void *data[WALK_TENSORS];
     struct blocks blocks;
-    int inputs;                          /* number of read-only blocks */
-    uint64_t hash;                       /* of them */
+    int inputs;    /* number of read-only blocks */
+    uint64_t hash; /* of them */
 };
 
 /* Ranks differ in instruction set, threads and the order of memory.  `turn` rotates the
@@ -114,10 +126,10 @@ void part_take_work(struct part *);
 /* Allocates work if there is none, sets all bits of outputs and work, then calls forward and, if
  * the form has gradients, backward.  Open requests and changed inputs are failures. */
 loci_status part_call(struct part *);
-uint64_t part_hash(const struct part *);                 /* of read-only memory */
+uint64_t part_hash(const struct part *); /* of read-only memory */
 /* Are outputs unchanged since the last call? */
 bool part_untouched(const struct part *);
-bool part_same(const struct part *, const char *context);      /* The same as in one process? */
+bool part_same(const struct part *, const char *context); /* The same as in one process? */
 void part_drop(struct part *);
 
 /* All ranks of a split, each a thread: their results are those of one process.  A call that it

@@ -60,18 +60,22 @@ static void run_here(void *user, int n, void (*job)(void *, int), void *arg)
     (void)user;
     for (int i = 0; i < n; i++) job(arg, i);
 }
-static const loci_transport transport = LOCI_TRANSPORT_INIT(
-    .rank = 1, .ranks = RANKS, .send = no_send, .receive = no_receive, .wait = no_wait,
-    .highest = no_highest);
+static const loci_transport transport =
+    LOCI_TRANSPORT_INIT(.rank = 1, .ranks = RANKS, .send = no_send, .receive = no_receive,
+                        .wait = no_wait, .highest = no_highest);
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
-struct asked { ptrdiff_t batch, rows, own, newer; int threads; };
+struct asked {
+    ptrdiff_t batch, rows, own, newer;
+    int threads;
+};
 
 /* Ranks 0, 1 and 2 own keys in that order.  Rank 1, whose size is requested, has `own`. */
 static size_t decode_size(const loci_plan *p, const struct asked *s, const loci_call *like)
 {
-    const loci_share shares[] = { { 0, PIECE, 0 }, { PIECE, s->own, 1 },
+    const loci_share shares[] = { { 0, PIECE, 0 },
+                                  { PIECE, s->own, 1 },
                                   { PIECE + s->own, s->newer, 2 } };
     loci_host host = { .run = run_here, .threads = s->threads };
     loci_parallel all = LOCI_PARALLEL(.transport = &transport, .shares = shares, .count = RANKS);
@@ -89,8 +93,11 @@ static void check_decode(const loci_plan *p, const char *text)
     if (loci_axes(p) > 1) like.q_coord = like.k_coord = coords;
     /* shares begin at multiples of 4096, so only the newest owner has another number of keys */
     const ptrdiff_t whole = PIECE * draw(3);
-    struct asked most = { .batch = draw(3), .rows = few_or_many(300), .own = whole,
-                          .newer = draw(MOST_KEYS), .threads = 1 + (int)draw(7) };
+    struct asked most = { .batch = draw(3),
+                          .rows = few_or_many(300),
+                          .own = whole,
+                          .newer = draw(MOST_KEYS),
+                          .threads = 1 + (int)draw(7) };
     if (!draw(2)) {
         most.own = draw(MOST_KEYS);
         most.newer = 0;
@@ -98,17 +105,21 @@ static void check_decode(const loci_plan *p, const char *text)
     const size_t enough = decode_size(p, &most, &like);
     CHECK_THAT(enough > 0, "%s: no size for %td rows and %td keys", text, most.rows, most.own);
     for (int i = 0; i < 6; i++) {
-        struct asked less = { .batch = draw(most.batch), .rows = few_or_many(most.rows),
-                              .own = most.own, .newer = draw(most.newer),
-                              .threads = 1 + (int)draw(most.threads - 1) };
+        struct asked less = {
+            .batch = draw(most.batch),
+            .rows = few_or_many(most.rows),
+            .own = most.own,
+            .newer = draw(most.newer),
+            .threads = 1 + (int)draw(most.threads - 1),
+        };
         if (!most.newer) less.own = draw(most.own);
         if (most.newer && draw(1)) less.own = PIECE * draw(most.own / PIECE);
         const size_t need = decode_size(p, &less, &like);
         CHECK_THAT(need > 0 && need <= enough,
                    "%s: decode: %zu bytes for %td entries, %td rows, %td keys, %td newer ones and "
-                   "%d threads, but %zu for %td, %td, %td, %td and %d", text, need, less.batch,
-                   less.rows, less.own, less.newer, less.threads, enough, most.batch, most.rows,
-                   most.own, most.newer, most.threads);
+                   "%d threads, but %zu for %td, %td, %td, %td and %d",
+                   text, need, less.batch, less.rows, less.own, less.newer, less.threads, enough,
+                   most.batch, most.rows, most.own, most.newer, most.threads);
     }
 }
 
@@ -119,8 +130,8 @@ static void check_whole(const loci_plan *p, const char *text)
 {
     const int64_t rows = 1024 * draw(12);
     loci_share shares[2 * RANKS];
-    const int count = loci_share_out(draw(1) ? LOCI_ZIGZAG : LOCI_CONTIGUOUS, rows, RANKS, shares,
-                                     2 * RANKS);
+    const int count =
+        loci_share_out(draw(1) ? LOCI_ZIGZAG : LOCI_CONTIGUOUS, rows, RANKS, shares, 2 * RANKS);
     loci_parallel all = LOCI_PARALLEL(.transport = &transport, .shares = shares, .count = count,
                                       .gather = (int)draw(1));
     loci_host host = { .run = run_here, .threads = 1 + (int)draw(7) };
@@ -157,15 +168,21 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     int round = 0;
     for (struct walk_text t = { 0 }; walk_next(&t); round++) {
-        static const struct { int kv_heads; loci_dtype dtype; } kinds[] = {
-            { 3, LOCI_F32 }, { 6, LOCI_F64 }, { 1, LOCI_BF16 }, { 3, LOCI_F16 },
+        static const struct {
+            int kv_heads;
+            loci_dtype dtype;
+        } kinds[] = {
+            { 3, LOCI_F32 },
+            { 6, LOCI_F64 },
+            { 1, LOCI_BF16 },
+            { 3, LOCI_F16 },
         };
         loci_error e = { 0 };
         loci_plan *p;
-        const loci_desc d = LOCI_DESC(.encoding = t.text, .heads = HEADS,
-                                      .kv_heads = kinds[round % 4].kv_heads,
-                                      .dtype = kinds[round % 4].dtype, .max_len = 4 * MOST_KEYS,
-                                      .dim = walk_dim(t.text, 16));
+        const loci_desc d =
+            LOCI_DESC(.encoding = t.text, .heads = HEADS, .kv_heads = kinds[round % 4].kv_heads,
+                      .dtype = kinds[round % 4].dtype, .max_len = 4 * MOST_KEYS,
+                      .dim = walk_dim(t.text, 16));
         if (!CHECK_THAT(!loci_plan_create(&p, &d, &e), "%s: %s", t.text, e.text)) continue;
         for (int i = 0; i < 50; i++) {
             check_decode(p, t.text);

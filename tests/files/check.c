@@ -23,22 +23,25 @@ static bool says(const char *text, const char *part)
 /* mistake NULL: none; rule NULL: nothing explains it. */
 static void expect(const char *name, const struct finding *f, const char *rule, const char *mistake)
 {
-    const bool right = rule ? f->explains && says(f->rule, rule) && says(f->mistake, mistake)
-        : !f->explains;
+    const bool right =
+        rule ? f->explains && says(f->rule, rule) && says(f->mistake, mistake) : !f->explains;
     CHECK_THAT(right, "%s: explains %d, rule %s, mistake '%s', within %td of %td", name,
                f->explains, f->rule, f->mistake, f->score.within, f->score.total);
 }
 
 static struct safetensor shape(int rank, ptrdiff_t a, ptrdiff_t b, ptrdiff_t c)
 {
-    return (struct safetensor){ .name = "x", .type = ST_F32, .rank = rank, .shape = { a, b, c },
+    return (struct safetensor){ .name = "x",
+                                .type = ST_F32,
+                                .rank = rank,
+                                .shape = { a, b, c },
                                 .count = a * (rank > 1 ? b : 1) * (rank > 2 ? c : 1) };
 }
 
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 enum { H = 2, L = 200, D = 32 };
-struct engine {                          /* the steps of an engine; zeros are right */
+struct engine { /* the steps of an engine; zeros are right */
     bool interleaved, permuted, float_angles, bfloat;
     double base, linear, factor;
     int dim, offset, shift, sign;
@@ -51,7 +54,7 @@ static double angle_of(const struct engine *g, int dim, int row, int t)
     double pos = row + g->shift;
     if (g->bfloat && pos > 256) pos = rint(pos / 2) * 2;
     const double base = g->base > 0 ? g->base : 10000,
-        w = pow(base, -2.0 * t / dim) / (g->linear > 0 ? g->linear : 1);
+                 w = pow(base, -2.0 * t / dim) / (g->linear > 0 ? g->linear : 1);
     if (g->float_angles)
         return (double)((float)pos * (1.0f / powf((float)base, 2.0f * (float)t / (float)dim)));
     return pos * w * (g->sign ? -1 : 1);
@@ -68,9 +71,9 @@ static void turn(const struct engine *g)
         memcpy(to, from, D * sizeof *to);
         for (int t = 0; t < pairs; t++) {
             const int a = g->offset + (g->interleaved ? 2 * t : t),
-                b = a + (g->interleaved ? 1 : pairs);
+                      b = a + (g->interleaved ? 1 : pairs);
             const double phi = angle_of(g, dim, r % L, t), c = (double)(float)(m * cos(phi)),
-                s = (double)(float)(m * sin(phi));
+                         s = (double)(float)(m * sin(phi));
             const int ya = g->permuted ? g->offset + 2 * t : a, yb = g->permuted ? ya + 1 : b;
             to[ya] = (double)((float)(from[a] * c) - (float)(from[b] * s));
             to[yb] = (double)((float)(from[a] * s) + (float)(from[b] * c));
@@ -86,9 +89,13 @@ static void rotation(const char *name, const char *encoding, struct engine g, co
 {
     turn(&g);
     const struct safetensor t = shape(3, H, L, D);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
-                             .before = { "x", &t, x, 0x1p-24 },
-                             .after = { "y", &t, y, 0x1p-24 } };
+    const struct check c = {
+        .path = name,
+        .encoding = encoding,
+        .tolerance = -1,
+        .before = { "x", &t, x, 0x1p-24 },
+        .after = { "y", &t, y, 0x1p-24 },
+    };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", name);
     else expect(name, &f, rule, mistake);
@@ -141,21 +148,24 @@ static void rotations(void)
 
     turn(&(struct engine){ .bad_row = L + 17 });
     const struct safetensor t = shape(3, H, L, D);
-    struct check c = { .path = "bad", .encoding = half, .tolerance = -1,
-                       .before = { "x", &t, x, 0x1p-24 }, .after = { "y", &t, y, 0x1p-24 } };
+    struct check c = { .path = "bad",
+                       .encoding = half,
+                       .tolerance = -1,
+                       .before = { "x", &t, x, 0x1p-24 },
+                       .after = { "y", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("one number off", &f, NULL, NULL);
-    CHECK_THAT(strstr(f.where, "head 1, position 17, pair 5 (channel 5)") && f.score.within
-               == H * L * D - 1 && !f.mistake[0], "the place was said to be %s, with '%s'", f.where,
-               f.mistake);
+    CHECK_THAT(strstr(f.where, "head 1, position 17, pair 5 (channel 5)")
+                   && f.score.within == H * L * D - 1 && !f.mistake[0],
+               "the place was said to be %s, with '%s'", f.where, f.mistake);
     c.tolerance = 1;
     f = (struct finding){ .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("a tolerance of one's own", &f, half, NULL);
 
     for (int i = 0; i < H * L * D; i++) y[i] = NAN;
-    c.tolerance = DBL_MAX;               /* times a pair's size it is infinite */
+    c.tolerance = DBL_MAX; /* times a pair's size it is infinite */
     f = (struct finding){ .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     CHECK_THAT(!f.explains && f.score.within == 0, "%td numbers that are none are explained",
@@ -172,15 +182,20 @@ static void far_positions(bool rounded)
         const double p = rounded ? rint(pos[r % L] / 512) * 512 : pos[r % L];
         for (int t = 0; t < D / 2; t++) {
             const double phi = p * pow(10000, -2.0 * t / D), a = x[r * D + t],
-                b = x[r * D + t + D / 2];
+                         b = x[r * D + t + D / 2];
             y[r * D + t] = (double)(float)(a * cos(phi) - b * sin(phi));
             y[r * D + t + D / 2] = (double)(float)(a * sin(phi) + b * cos(phi));
         }
     }
     const struct safetensor t = shape(3, H, L, D), n = shape(1, L, 0, 0);
-    const struct check c = { .path = "far", .encoding = "rope:pairing=half", .tolerance = -1,
-                             .before = { "x", &t, x, 0x1p-24 },
-                             .after = { "y", &t, y, 0x1p-24 }, .pos = { "pos", &n, pos, 0 } };
+    const struct check c = {
+        .path = "far",
+        .encoding = "rope:pairing=half",
+        .tolerance = -1,
+        .before = { "x", &t, x, 0x1p-24 },
+        .after = { "y", &t, y, 0x1p-24 },
+        .pos = { "pos", &n, pos, 0 },
+    };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("far positions", &f, "rope:pairing=half", rounded ? "rounded to bfloat16" : NULL);
@@ -198,8 +213,13 @@ static void table(int layout, const char *encoding, double base, int shift, doub
             y[r * width + i] = (double)(float)(sign * sin(phi));
         }
     const struct safetensor t = shape(2, L, width, 0);
-    const struct check c = { .path = "table", .encoding = encoding, .tolerance = -1,
-                             .cos = { "cos", &t, x, 0x1p-24 }, .sin = { "sin", &t, y, 0x1p-24 } };
+    const struct check c = {
+        .path = "table",
+        .encoding = encoding,
+        .tolerance = -1,
+        .cos = { "cos", &t, x, 0x1p-24 },
+        .sin = { "sin", &t, y, 0x1p-24 },
+    };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     static const char *const names[] = { "split", "half", "interleaved" };
@@ -215,8 +235,12 @@ static void slopes(const char *name, const double *m, int heads, const char *enc
     double rounded[16];
     for (int h = 0; h < heads; h++) rounded[h] = (double)(float)m[h];
     const struct safetensor t = shape(1, heads, 0, 0);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
-                             .slopes = { "slopes", &t, rounded, 0x1p-24 } };
+    const struct check c = {
+        .path = name,
+        .encoding = encoding,
+        .tolerance = -1,
+        .slopes = { "slopes", &t, rounded, 0x1p-24 },
+    };
     struct finding f = { .what = "" };
     if (!check_slopes(&c, &f)) CHECK_FAILED("%s was refused", name);
     expect(name, &f, rule, mistake);
@@ -255,8 +279,7 @@ static int bucket(int distance, bool two, int buckets, int most)
         buckets /= 2;
         first = distance < 0 ? buckets : 0;
         distance = abs(distance);
-    }
-    else if (distance < 0) distance = 0;
+    } else if (distance < 0) distance = 0;
     const int exact = buckets / 2;
     if (distance < exact) return first + distance;
     const double widths = log((double)distance / exact) / log((double)most / exact);
@@ -278,9 +301,13 @@ static void buckets(const char *name, const char *encoding, bool two, int shift,
                 bias[(h * Q + i) * K + j] = biases ? learned[b * HEADS + h] : b;
             }
     const struct safetensor t = shape(3, heads, Q, K), l = shape(2, 32, HEADS, 0);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
-                             .bias = { "bias", &t, bias, biases ? 0x1p-24 : 0 },
-                             .table = { "table", &l, learned, 0x1p-24 } };
+    const struct check c = {
+        .path = name,
+        .encoding = encoding,
+        .tolerance = -1,
+        .bias = { "bias", &t, bias, biases ? 0x1p-24 : 0 },
+        .table = { "table", &l, learned, 0x1p-24 },
+    };
     struct finding f = { .what = "" };
     if (!check_buckets(&c, &f)) CHECK_FAILED("%s was refused", name);
     expect(name, &f, rule, mistake);
@@ -365,9 +392,8 @@ static void files(void)
     char config[SCRATCH];
     scratch(config, "check");
     const int out = mkstemp(config);
-    const char text[] =
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,"
-        "\"num_hidden_layers\":1,"
+    const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,"
+                        "\"num_hidden_layers\":1,"
                         "\"max_position_embeddings\":512,\"rope_theta\":10000.0}";
     if (out < 0 || write(out, text, sizeof text - 1) < 0) exit(2);
     exit_code("a model that fits", 0, path, config, NULL);
@@ -376,7 +402,8 @@ static void files(void)
     exit_code("a layer of nothing", 2, path, "--layer=0", NULL);
     exit_code("no model", 2, path, path, NULL);
     if (ftruncate(out, 0) || pwrite(out, text, sizeof text - 1, 0) < 0
-        || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0) exit(2);
+        || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0)
+        exit(2);
     exit_code("heads of another width", 2, path, config, NULL);
     close(out);
     unlink(config);

@@ -35,7 +35,7 @@ static void *tables_of(const loci_plan *plan, ptrdiff_t reach)
 static int moved(int i, int turned, loci_pairing from)
 {
     const int half = turned / 2, t = from == LOCI_HALF ? i % half : i / 2,
-        second = from == LOCI_HALF ? i / half : i % 2;
+              second = from == LOCI_HALF ? i / half : i % 2;
     return from == LOCI_HALF ? 2 * t + second : t + second * half;
 }
 
@@ -44,7 +44,7 @@ static void channels(loci_channels c, loci_pairing from)
     const loci_pairing to = from == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF;
     const int turned = c.turned ? c.turned : c.dim - c.offset;
     const ptrdiff_t outer = c.outer ? c.outer : 1, inner = c.inner ? c.inner : 1,
-        block = c.heads * c.dim * inner;
+                    block = c.heads * c.dim * inner;
     const ptrdiff_t stride = c.stride ? c.stride : block;
     const size_t bytes = c.element * (size_t)(outer * stride);
     unsigned char *x = mem_block(bytes), *y = mem_block(bytes), *z = mem_block(bytes);
@@ -64,7 +64,7 @@ static void channels(loci_channels c, loci_pairing from)
     right = !loci_convert_channels(&c, from, to, z, z, NULL);
     for (ptrdiff_t o = 0; o < outer; o++) {
         const size_t at = c.element * (size_t)(o * stride), n = c.element * (size_t)block,
-            gap = c.element * (size_t)(stride - block);
+                     gap = c.element * (size_t)(stride - block);
         right &= !memcmp(y + at, z + at, n);
         right &= o + 1 == outer || !memcmp(x + at + n, z + at + n, gap);
     }
@@ -162,15 +162,17 @@ static double wide(loci_dtype dtype, const void *p, ptrdiff_t i)
     if (dtype == LOCI_F64) return ((const double *)p)[i];
     if (dtype == LOCI_F32) return (double)((const float *)p)[i];
     const int bits = ((const uint16_t *)p)[i], fraction = dtype == LOCI_BF16 ? 7 : 10,
-        step = dtype == LOCI_BF16 ? -133 : -24;
+              step = dtype == LOCI_BF16 ? -133 : -24;
     const int power = (bits & 0x7fff) >> fraction, n = bits & ((1 << fraction) - 1);
     const double x = power == 0x7fff >> fraction ? (n ? NAN : INFINITY)
-                     : power ? ldexp(n + (1 << fraction), power - 1 + step) : ldexp(n, step);
+                   : power                       ? ldexp(n + (1 << fraction), power - 1 + step)
+                                                 : ldexp(n, step);
     return bits & 0x8000 ? -x : x;
 }
 
 static const char *const texts[] = {
-    "rope:pairing=half", "rope:pairing=interleaved,dim=12,offset=2,base=500000",
+    "rope:pairing=half",
+    "rope:pairing=interleaved,dim=12,offset=2,base=500000",
     "rope:pairing=half,scaling=yarn,factor=4,original_length=64+alibi",
     "alibi+rope:pairing=half,scaling=llama3,factor=8,original_length=64",
 };
@@ -265,13 +267,14 @@ static void rounding(loci_dtype dtype, int infinite)
     for (int bits = 0; bits < infinite; bits++) {
         const uint16_t low = (uint16_t)bits, high = (uint16_t)(bits + 1);
         const double a = wide(dtype, &low, 0);
-        const double b = high == infinite ? 2 * a - wide(dtype, &(uint16_t){ (uint16_t)(bits - 1) },
-                                                         0) : wide(dtype, &high, 0);
+        const double b = high == infinite
+                           ? 2 * a - wide(dtype, &(uint16_t){ (uint16_t)(bits - 1) }, 0)
+                           : wide(dtype, &high, 0);
         const double middle = a + (b - a) / 2;
-        const double x[] = { a, -a, middle, nextafter(middle, 0), nextafter(middle, INFINITY),
+        const double x[] = { a,      -a, middle, nextafter(middle, 0), nextafter(middle, INFINITY),
                              -middle };
-        const int even = bits % 2 ? bits + 1 : bits, want[] = { bits, 0x8000 | bits, even, bits,
-                                                                bits + 1, 0x8000 | even };
+        const int even = bits % 2 ? bits + 1 : bits,
+                  want[] = { bits, 0x8000 | bits, even, bits, bits + 1, 0x8000 | even };
         uint16_t y[6];
         if (loci_round(dtype, 6, x, y)) exit(1);
         for (int i = 0; i < 2; i++) same &= y[i] == want[i];
@@ -279,7 +282,7 @@ static void rounding(loci_dtype dtype, int infinite)
     }
     CHECK_THAT(same, "every number of 16 bits stays what it is");
     CHECK_THAT(nearest, "to nearest, ties to even, subnormal numbers and the step to infinity "
-               "included");
+                        "included");
     const double x[] = { INFINITY, -INFINITY, 1e300, -1e300, 1e-300, -0.0, 0x1p-1074 };
     const int want[] = { infinite, 0x8000 | infinite, infinite, 0x8000 | infinite, 0, 0x8000, 0 };
     uint16_t y[7], nan;
@@ -335,11 +338,10 @@ int main(void)
         LOCI_CHANNELS(.element = 4, .heads = 1, .dim = 1000, .inner = 300),
         LOCI_CHANNELS(.element = 2, .heads = 1, .dim = 9, .offset = 1, .inner = 129),
     };
-    for (int i = 0; i < COUNT(forms); i++)
-        {
-            channels(forms[i], LOCI_HALF);
-            channels(forms[i], LOCI_INTERLEAVED);
-        }
+    for (int i = 0; i < COUNT(forms); i++) {
+        channels(forms[i], LOCI_HALF);
+        channels(forms[i], LOCI_INTERLEAVED);
+    }
     refusals();
     attention();
     for (int i = 0; i < COUNT(texts); i++) {

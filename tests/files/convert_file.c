@@ -32,9 +32,11 @@ static int command(const struct command *c, const char *line)
     int argc = 0;
     snprintf(text, sizeof text, "%s", line);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        argv[argc++] = !strcmp(word, "IN") ? input : !strcmp(word, "OUT") ? output
-            : !strcmp(word, "BACK") ? back
-                     : !strcmp(word, "CONFIG") ? config : word;
+        argv[argc++] = !strcmp(word, "IN")     ? input
+                     : !strcmp(word, "OUT")    ? output
+                     : !strcmp(word, "BACK")   ? back
+                     : !strcmp(word, "CONFIG") ? config
+                                               : word;
     FILE *f = scratch_file();
     fflush(stdout);
     const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
@@ -71,7 +73,7 @@ static void refused(const char *line, const char *sentence)
     const int code = convert(line);
     const char *end = strchr(said, '\n');
     CHECK_THAT(code == EXIT_ERROR && !strncmp(said, "loci: ", 6) && end && !end[1]
-               && strstr(said, sentence),
+                   && strstr(said, sentence),
                "%s: exit code %d, '%s', wanted '%s'", line, code, said, sentence);
     CHECK_THAT(absent(output), "nothing is left of what was refused (said: %s)", said);
 }
@@ -94,15 +96,15 @@ static void add(const char *name, enum safetensors_type type, int rank, ptrdiff_
     const int i = l->count++;
     if (i >= MOST) exit(2);
     snprintf(l->name[i], sizeof l->name[i], "%s", name);
-    l->t[i] = (struct safetensor){ .name = l->name[i], .type = type, .rank = rank,
-                                   .shape = { a, b } };
-    const size_t bytes = loci_safetensors_type_size(type) * (size_t)((rank > 0 ? a
-                                                                      : 1) * (rank > 1 ? b : 1));
+    l->t[i] =
+        (struct safetensor){ .name = l->name[i], .type = type, .rank = rank, .shape = { a, b } };
+    const size_t bytes =
+        loci_safetensors_type_size(type) * (size_t)((rank > 0 ? a : 1) * (rank > 1 ? b : 1));
     l->data[i] = malloc(bytes + 1);
     if (!l->data[i]) exit(2);
     for (size_t k = 0; k < bytes; k++)
-        ((unsigned char *)l->data[i])[k] = (unsigned char)((seed = seed * 1103515245
-                                                            + 12345) >> 16);
+        ((unsigned char *)l->data[i])[k] =
+            (unsigned char)((seed = seed * 1103515245 + 12345) >> 16);
 }
 static void clear(void)
 {
@@ -114,7 +116,8 @@ static void save(const char *pairing)
     const struct safetensors_meta meta[] = { { "format", "pt" }, { "loci.pairing", pairing } };
     loci_error e;
     if (loci_safetensors_write(input, made.count, made.t, (const void *const *)made.data,
-                               pairing ? 2 : 1, meta, &e)) exit(2);
+                               pairing ? 2 : 1, meta, &e))
+        exit(2);
 }
 
 static void put_config(const char *text)
@@ -125,14 +128,15 @@ static void put_config(const char *text)
 
 static void layer(const char *home, int n, enum safetensors_type type)
 {
-    static const struct { const char *name; int rank, rows, width; } parts[] = {
-        { "self_attn.q_proj.weight", 2, H * D, M }, { "self_attn.q_proj.bias", 1, H * D, 0 },
-        { "self_attn.k_proj.weight", 2, KV * D, M },
-        { "self_attn.k_proj.bias", 1, KV * D, 0 }, { "self_attn.q_norm.weight", 1, D, 0 },
-        { "self_attn.k_norm.weight", 2, KV, D },
+    static const struct {
+        const char *name;
+        int rank, rows, width;
+    } parts[] = {
+        { "self_attn.q_proj.weight", 2, H * D, M },  { "self_attn.q_proj.bias", 1, H * D, 0 },
+        { "self_attn.k_proj.weight", 2, KV * D, M }, { "self_attn.k_proj.bias", 1, KV * D, 0 },
+        { "self_attn.q_norm.weight", 1, D, 0 },      { "self_attn.k_norm.weight", 2, KV, D },
         { "self_attn.v_proj.weight", 2, KV * D, M }, { "self_attn.o_proj.weight", 2, M, H * D },
-        { "mlp.up_proj.weight", 2, 8, M },
-        { "self_attn.q_proj.input_scale", 0, 0, 0 },
+        { "mlp.up_proj.weight", 2, 8, M },           { "self_attn.q_proj.input_scale", 0, 0, 0 },
     };
     char name[80];
     for (int i = 0; i < COUNT(parts); i++) {
@@ -155,7 +159,7 @@ static void usual_file(void)
 static int from(int i, int turned, bool to_interleaved)
 {
     return to_interleaved ? (i % 2 ? turned / 2 + i / 2 : i / 2)
-        : (i < turned / 2 ? 2 * i : 2 * (i - turned / 2) + 1);
+                          : (i < turned / 2 ? 2 * i : 2 * (i - turned / 2) + 1);
 }
 
 /* Compares the new file with `made`: rows of tensors that `moves` selects follow the rule, and
@@ -166,9 +170,9 @@ static bool right(const char *path, bool (*moves)(const char *), int dim, int tu
     struct safetensors f;
     loci_error e;
     if (loci_safetensors_open(&f, path, &e)) return false;
-    bool good = f.count == made.count && !strcmp(loci_safetensors_meta(&f, "format"), "pt") &&
-                !strcmp(loci_safetensors_meta(&f, "loci.pairing"), to_interleaved ? "interleaved"
-                        : "half");
+    bool good = f.count == made.count && !strcmp(loci_safetensors_meta(&f, "format"), "pt")
+             && !strcmp(loci_safetensors_meta(&f, "loci.pairing"),
+                        to_interleaved ? "interleaved" : "half");
     *moved = 0;
     for (int i = 0; i < f.count && good; i++) {
         int k = 0;
@@ -181,7 +185,7 @@ static bool right(const char *path, bool (*moves)(const char *), int dim, int tu
         if (moves(t->name)) {
             const bool norm = strstr(t->name, "norm");
             const int own = strstr(t->name, "kv_a") ? (int)t->shape[0] : dim,
-                at = own - dim + offset;
+                      at = own - dim + offset;
             const ptrdiff_t rows = norm ? t->count : t->shape[0];
             const size_t row = t->bytes / (size_t)rows;
             for (ptrdiff_t r = 0; r < rows && good; r++) {
@@ -201,8 +205,8 @@ static bool right(const char *path, bool (*moves)(const char *), int dim, int tu
 }
 static bool usual(const char *name)
 {
-    return !strncmp(name, "model.layers", 12) && !strstr(name, "input_scale") &&
-           (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "q_norm")
+    return !strncmp(name, "model.layers", 12) && !strstr(name, "input_scale")
+        && (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "q_norm")
             || strstr(name, "k_norm"));
 }
 static bool usual_turning(const char *name) { return usual(name) && !strstr(name, "layers.3."); }
@@ -222,39 +226,43 @@ static void weights(void)
     int moved;
     usual_file();
     CHECK_THAT(!convert("IN --to interleaved --dim 16 --heads 4 --kv-heads 2 -n")
-               && strstr(said, "24 tensors would move") && absent(output), "a dry run (said: %s)",
-               said);
+                   && strstr(said, "24 tensors would move") && absent(output),
+               "a dry run (said: %s)", said);
     CHECK_THAT(strstr(said, "model.layers.1.self_attn.q_proj.weight  F8_E4M3 [64,6]  4 x 16, "
-                      "channels 0-15\n") != NULL, "what would move (said: %s)", said);
+                            "channels 0-15\n")
+                   != NULL,
+               "what would move (said: %s)", said);
     CHECK_THAT(!strstr(said, "vision") && !strstr(said, "v_proj"), "and nothing else (said: %s)",
                said);
     CHECK_THAT(!convert("IN --to interleaved --dim 16 -o OUT")
-               && right(output, usual, D, D, 0, true, &moved) && moved == 24,
+                   && right(output, usual, D, D, 0, true, &moved) && moved == 24,
                "half to interleaved (said: %s)", said);
     CHECK_THAT(!convert("OUT --to half --dim 16 -o BACK"), "and back (said: %s)", said);
     CHECK_THAT(right(back, usual, D, 0, 0, false, &moved) && moved == 0,
                "there and back is bitwise the same (said: %s)", said);
-    CHECK_THAT(!convert("IN --to half --heads 4 -o OUT") && right(output, usual, D, D, 0, false,
-                                                                  &moved) && moved == 24,
+    CHECK_THAT(!convert("IN --to half --heads 4 -o OUT")
+                   && right(output, usual, D, D, 0, false, &moved) && moved == 24,
                "a width from heads (said: %s)", said);
     CHECK_THAT(!convert("IN --to half --dim 16 --turned 6 --offset 4 -o OUT")
-               && right(output, usual, D, 6, 4, false, &moved) && moved == 24,
+                   && right(output, usual, D, 6, 4, false, &moved) && moved == 24,
                "a part turns (said: %s)", said);
 
     refused("BACK --to half --dim 16 -o OUT", "loci.pairing=half, so it is already converted");
 
     put_config("{\"model_type\":\"smollm3\",\"hidden_size\":64,\"num_attention_heads\":4,"
                "\"num_hidden_layers\":4,\"rope_theta\":1e4}");
-    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual_turning, D, D,
-                                                                      0, true, &moved)
-               && moved == 18, "a layer does not turn (said: %s)", said);
+    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT")
+                   && right(output, usual_turning, D, D, 0, true, &moved) && moved == 18,
+               "a layer does not turn (said: %s)", said);
     put_config("{\"model_type\":\"stablelm\",\"hidden_size\":64,\"num_attention_heads\":4,"
                "\"num_hidden_layers\":4}");
-    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual, D, 4, 0, true,
-                                                                      &moved), "a config.json says "
-               "what turns (said: %s)", said);
-    CHECK_THAT(!convert("OUT CONFIG --to half -o BACK") && right(back, usual, D, 0, 0, false,
-                                                                 &moved) && moved == 0,
+    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT")
+                   && right(output, usual, D, 4, 0, true, &moved),
+               "a config.json says "
+               "what turns (said: %s)",
+               said);
+    CHECK_THAT(!convert("OUT CONFIG --to half -o BACK")
+                   && right(back, usual, D, 0, 0, false, &moved) && moved == 0,
                "and back, with it (said: %s)", said);
 
     clear();
@@ -263,7 +271,7 @@ static void weights(void)
     add("bert.0.value.weight", ST_F64, 2, 4, 4);
     save(NULL);
     CHECK_THAT(!convert("IN --to interleaved --dim 16 --q none,*.query.weight --k *.key.* -o OUT")
-               && right(output, named, D, D, 0, true, &moved) && moved == 2,
+                   && right(output, named, D, D, 0, true, &moved) && moved == 2,
                "other names (said: %s)", said);
     clear();
     add("model.layers.0.self_attn.q_b_proj.weight", ST_BF16, 2, H * D, M);
@@ -272,26 +280,26 @@ static void weights(void)
     add("model.layers.0.self_attn.q_a_layernorm.weight", ST_BF16, 1, D, 0);
     save(NULL);
     CHECK_THAT(!convert("IN --to half --dim 16 --offset 8 -o OUT")
-               && right(output, latent, D, 8, 8, false, &moved) && moved == 2,
+                   && right(output, latent, D, 8, 8, false, &moved) && moved == 2,
                "latent keys (said: %s)", said);
     clear();
     add("model.layers.0.self_attn.q_proj.weight", ST_F32, 2, H * D, M);
     save(NULL);
     CHECK_THAT(!convert("IN --to half --dim 16 --part -o OUT")
-               && right(output, usual, D, D, 0, false, &moved) && moved == 1,
+                   && right(output, usual, D, D, 0, false, &moved) && moved == 1,
                "one file of several (said: %s)", said);
     clear();
     add("\x1b[31m\n\xc2\x9b\xe2\x80\xae.q.weight", ST_F32, 2, H * D, M);
     save(NULL);
     CHECK_THAT(!convert("IN --to half --dim 16 --q *q.weight --part -n")
-               && strstr(said, "?[31m???.q.weight  F32 [64,6]"),
+                   && strstr(said, "?[31m???.q.weight  F32 [64,6]"),
                "names that would steer a terminal (said: %s)", said);
     refused("IN --to half --dim 16 --q *q.weight -o OUT", "' has weights of queries only");
     clear();
     add("model.norm.weight", ST_F32, 1, 8, 0);
     save("half");
     CHECK_THAT(!convert("IN --to interleaved --dim 16 --part -o OUT")
-               && right(output, usual, D, D, 0, true, &moved) && moved == 0,
+                   && right(output, usual, D, D, 0, true, &moved) && moved == 0,
                "one without any (said: %s)", said);
 }
 
@@ -339,8 +347,13 @@ static void bad_weights(void)
     refused("IN CONFIG --to interleaved -o OUT", "model_type is missing");
     refused("CONFIG --to interleaved --dim 16 -o OUT", "too short for a safetensors file");
 
-    static const struct { const char *name; enum safetensors_type type; int rank; ptrdiff_t a, b;
-                          const char *sentence; } strays[] = {
+    static const struct {
+        const char *name;
+        enum safetensors_type type;
+        int rank;
+        ptrdiff_t a, b;
+        const char *sentence;
+    } strays[] = {
         { "model.layers.0.self_attn.q_proj.weight_scale_inv", ST_F32, 2, 1, 2,
           "belongs to a weight whose rows are moved" },
         { "model.layers.0.self_attn.k_proj.lora_B.weight", ST_F32, 2, KV * D, 2,
@@ -391,7 +404,8 @@ static void full_disk(void)
     char old[64] = "";
     FILE *f = fopen(output, "w");
     if (!f || fputs("old", f) < 0 || fclose(f) || chmod(output, 0600)
-        || setrlimit(RLIMIT_FSIZE, &little)) exit(2);
+        || setrlimit(RLIMIT_FSIZE, &little))
+        exit(2);
     const int code = convert("IN --to half --dim 16 -o OUT");
     struct stat st;
     if (setrlimit(RLIMIT_FSIZE, &was) || !(f = fopen(output, "r"))) exit(2);
@@ -399,7 +413,7 @@ static void full_disk(void)
                "a full disk leaves what was there (said: %s)", said);
     fclose(f);
     CHECK_THAT(!convert("IN --to half --dim 16 -o OUT") && !stat(output, &st)
-               && (st.st_mode & 07777) == 0600,
+                   && (st.st_mode & 07777) == 0600,
                "a new file is as private as the old one (said: %s)", said);
     unlink(output);
 }
@@ -441,14 +455,16 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
     loci_error e;
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e) || loci_safetensors_open(&f, output, &e)) exit(2);
-    const size_t bytes = (size_t)ROWS * (size_t)width * (dtype == LOCI_F64 ? 8 : dtype == LOCI_F32
-                                                         ? 4 : 2);
+    const size_t bytes = (size_t)ROWS * (size_t)width
+                       * (dtype == LOCI_F64   ? 8
+                          : dtype == LOCI_F32 ? 4
+                                              : 2);
     char *want[2] = { malloc(bytes), malloc(bytes) }, *got = malloc(bytes);
     const loci_rope_table t = LOCI_ROPE_TABLE(.layout = form, .dtype = dtype, .count = ROWS,
                                               .cos = want[0], .sin = want[1]);
     if (!want[0] || !want[1] || !got || loci_export_rope(plan, NULL, &t, &e)) exit(2);
     bool good = f.count == 2 && !strcmp(loci_safetensors_meta(&f, "loci.encoding"), text)
-        && !strcmp(loci_safetensors_meta(&f, "loci.layout"), layout);
+             && !strcmp(loci_safetensors_meta(&f, "loci.layout"), layout);
     for (int i = 0; i < f.count && good; i++) {
         good = !strcmp(f.tensor[i].name, i ? "sin" : "cos") && f.tensor[i].bytes == bytes
             && f.tensor[i].shape[0] == ROWS && f.tensor[i].shape[1] == width;
@@ -465,8 +481,14 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
 
 static void tables(void)
 {
-    static const struct { const char *name; loci_dtype dtype; } types[] = {
-        { "f64", LOCI_F64 }, { "f32", LOCI_F32 }, { "bf16", LOCI_BF16 }, { "f16", LOCI_F16 },
+    static const struct {
+        const char *name;
+        loci_dtype dtype;
+    } types[] = {
+        { "f64", LOCI_F64 },
+        { "f32", LOCI_F32 },
+        { "bf16", LOCI_BF16 },
+        { "f16", LOCI_F16 },
     };
     for (int i = 0; i < COUNT(types); i++) {
         table("half", LOCI_TABLE_HALF, types[i].name, types[i].dtype, "rope:pairing=half", 32, 32);

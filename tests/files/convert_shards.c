@@ -49,11 +49,10 @@ static int convert(const char *from, const char *pairing, const char *to)
     char *argv[8];
     const char *const list[] = { from, "--to", pairing, "--dim", "16", to ? "-o" : "-n", to };
     const int argc = to ? 7 : 6;
-    for (int i = 0; i < argc; i++)
-        {
-            snprintf(words[i], PATH, "%s", list[i]);
-            argv[i] = words[i];
-        }
+    for (int i = 0; i < argc; i++) {
+        snprintf(words[i], PATH, "%s", list[i]);
+        argv[i] = words[i];
+    }
     FILE *f = scratch_file();
     fflush(stdout);
     const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
@@ -100,7 +99,8 @@ static void refused(const char *from, const char *to, const char *sentence)
     const int before = files_in(to), code = convert(from, "interleaved", to);
     const char *end = strchr(said, '\n');
     CHECK_THAT(code == EXIT_ERROR && !strncmp(said, "loci: ", 6) && end && !end[1]
-               && strstr(said, sentence), "exit code %d, '%s', wanted '%s'", code, said, sentence);
+                   && strstr(said, sentence),
+               "exit code %d, '%s', wanted '%s'", code, said, sentence);
     CHECK_THAT(files_in(to) == before, "'%s': %d files, and there were %d", sentence, files_in(to),
                before);
 }
@@ -120,8 +120,8 @@ static void add(const char *name, enum safetensors_type type, ptrdiff_t rows, pt
     const int i = m.count++;
     if (i >= TENSORS) exit(2);
     snprintf(m.name[i], sizeof m.name[i], "%s", name);
-    m.t[i] = (struct safetensor){ .name = m.name[i], .type = type, .rank = 2,
-                                  .shape = { rows, width } };
+    m.t[i] =
+        (struct safetensor){ .name = m.name[i], .type = type, .rank = 2, .shape = { rows, width } };
     const size_t bytes = loci_safetensors_type_size(type) * (size_t)(rows * width);
     if (!(m.data[i] = malloc(bytes))) exit(2);
     for (size_t k = 0; k < bytes; k++) ((unsigned char *)m.data[i])[k] = (unsigned char)below(256);
@@ -258,10 +258,11 @@ static void random_shards(int round)
     CHECK_THAT(as_whole("out", in_home("whole-out"), "interleaved"),
                "round %d: %d shards are what one file is", round, m.shards);
     CHECK_THAT(same_text(in_home("%s", index), in_home("out/model.safetensors.index.json"))
-               && files_in(in_home("out")) == m.shards + 1, "round %d: and the index", round);
+                   && files_in(in_home("out")) == m.shards + 1,
+               "round %d: and the index", round);
     CHECK_THAT(!convert(in_home("out"), "half", in_home("back"))
-               && as_whole("back", in_home("whole"), "half"), "round %d: and back: %s", round,
-               said);
+                   && as_whole("back", in_home("whole"), "half"),
+               "round %d: and back: %s", round, said);
     empty(in_home("out"));
     empty(in_home("back"));
 }
@@ -272,10 +273,17 @@ static void bad_index(void)
 {
     make(3);
     char *const path = strdup(in_home("model/model.safetensors.index.json")),
-         *const from = strdup(in_home("model")), *const out = strdup(in_home("out"));
+                *const from = strdup(in_home("model")), *const out = strdup(in_home("out"));
     static const char *const names[] = {
-        "../model-00001-of-00003.safetensors", "/etc/x.safetensors", "..", ".", "",
-        "a/b.safetensors", "a\\\\b.safetensors", ".hidden.safetensors", "config.json",
+        "../model-00001-of-00003.safetensors",
+        "/etc/x.safetensors",
+        "..",
+        ".",
+        "",
+        "a/b.safetensors",
+        "a\\\\b.safetensors",
+        ".hidden.safetensors",
+        "config.json",
         ".safetensors",
     };
     char extra[256];
@@ -294,16 +302,19 @@ static void bad_index(void)
     refused(from, out, "' is not in the index");
     snprintf(extra, sizeof extra, "\"%s\": \"model-00002-of-00003.safetensors\"", m.name[2]);
     put_index(path, extra, -1);
-    refused(from, out, "this is not sound JSON: duplicate object key");
+    refused(from, out, "neither GGUF nor valid JSON: duplicate object key");
     static const char *const texts[] = {
-        "{}", "{\"weight_map\": []}", "{\"weight_map\": {}}", "{\"weight_map\": null}",
+        "{}",
+        "{\"weight_map\": []}",
+        "{\"weight_map\": {}}",
+        "{\"weight_map\": null}",
     };
     for (int i = 0; i < COUNT(texts); i++) {
         put(path, texts[i]);
         refused(from, out, "there is no weight_map");
     }
     put(path, "");
-    refused(from, out, "this is not sound JSON");
+    refused(from, out, "neither GGUF nor valid JSON");
     put(path, "[1]");
     refused(from, out, "there is no weight_map");
     put_index(path, "", -1);
@@ -317,7 +328,7 @@ static void bad_index(void)
     for (int i = 0; i < 3; i++) save(in_home("model/%s", shard_name(i)), i, i ? NULL : "half");
     refused(from, out, "differ in the loci.pairing");
     for (int i = 0; i < 3; i++) save(in_home("model/%s", shard_name(i)), i, "interleaved");
-    refused(from, out, "so there is nothing to convert");
+    refused(from, out, "so it is already converted to interleaved");
     for (int i = 0; i < 3; i++) save(in_home("model/%s", shard_name(i)), i, NULL);
 
     /* invalid destinations */
@@ -360,8 +371,9 @@ static void full_disk(void)
         const int code = convert(from, "interleaved", out);
         if (setrlimit(RLIMIT_FSIZE, &was)) exit(2);
         failed += code != EXIT_DONE;
-        if (code) CHECK_THAT(files_in(out) == (size % 512 ? 0 : -1),
-                             "%d bytes: a full disk leaves nothing", (int)size);
+        if (code)
+            CHECK_THAT(files_in(out) == (size % 512 ? 0 : -1),
+                       "%d bytes: a full disk leaves nothing", (int)size);
         else CHECK_THAT(files_in(out) == 5, "%d bytes are enough", (int)size);
         empty(out);
     }

@@ -22,33 +22,45 @@
 
 #ifdef LOCI_SANITIZED
 #include <sanitizer/common_interface_defs.h>
-enum { THIN = 4, DEADLINE = 120 };      /* test one file of THIN; seconds */
+enum { THIN = 4, DEADLINE = 120 }; /* test one file of THIN; seconds */
 #else
 enum { THIN = 1, DEADLINE = 20 };
 #endif
 
 static const char *const cases[] = {
-    "nope-one-token", "nope-packed", "seed-rope-d4-m2", "seed-t5-buckets-causal",
-    "sinusoidal-odd-width", "fox-decode",
-    "learned-repeated-positions", "shaw-asymmetric-full", "rope-cope", "sba-value-remainder",
+    "nope-one-token",
+    "nope-packed",
+    "seed-rope-d4-m2",
+    "seed-t5-buckets-causal",
+    "sinusoidal-odd-width",
+    "fox-decode",
+    "learned-repeated-positions",
+    "shaw-asymmetric-full",
+    "rope-cope",
+    "sba-value-remainder",
     "cape-alone",
 };
 
 static char folder[SCRATCH] = "/dev/shm/loci-damaged-XXXXXX", path[SCRATCH + 16],
-    result[SCRATCH + 16], said_path[SCRATCH + 16];
+            result[SCRATCH + 16], said_path[SCRATCH + 16];
 /* the damaged file; captured stderr; the real stdout */
 static int file, said, screen;
 
 /* ---- One file -------------------------------------------------------------------------------- */
 
-static struct { const char *name, *how; long at; bool feeding; } now_at;
+static struct {
+    const char *name, *how;
+    long at;
+    bool feeding;
+} now_at;
 
 static void give_up(const char *what)
 {
     char text[1024] = "";
     fflush(stderr);
     if (pread(said, text, sizeof text - 1, 0) < 0) text[0] = 0;
-    dprintf(screen, "damaged: %s, %s at %ld: %s\nits file is kept as %s, and stderr got: %s\n%d "
+    dprintf(screen,
+            "damaged: %s, %s at %ld: %s\nits file is kept as %s, and stderr got: %s\n%d "
             "passed, 1 failed\n",
             now_at.name, now_at.how, now_at.at, what, path, text, harness_checks());
     _exit(1);
@@ -65,7 +77,7 @@ static void die(void)
 static void on_signal(int number)
 {
     die();
-    _exit(128 + number);                 /* outside of feed(): a mistake of this test */
+    _exit(128 + number); /* outside of feed(): a mistake of this test */
 }
 
 static void feed(void)
@@ -87,7 +99,7 @@ static void feed(void)
     text[n > 0 ? n : 0] = 0;
     const char *end = strchr(text, '\n');
     const bool one_line = !strncmp(text, "loci: ", 6) && end && !end[1],
-        wrote = unlink(result) == 0;
+               wrote = unlink(result) == 0;
     const bool refused = code == EXIT_ERROR && one_line && !wrote;
     const bool done = (code == EXIT_DONE || code == EXIT_BROKEN) && n == 0 && wrote == writes;
     if (!refused && !done)
@@ -99,7 +111,7 @@ static void put(const void *data, size_t n)
 {
     if (ftruncate(file, 0) || pwrite(file, data, n, 0) != (ssize_t)n) exit(1);
 }
-static void copy_file(void)              /* the contents of `result` become the damaged file */
+static void copy_file(void) /* the contents of `result` become the damaged file */
 {
     char block[4096];
     const int f = open(result, O_RDONLY);
@@ -133,7 +145,7 @@ static void truncated(void)
 {
     begin("truncated");
     put(data, size);
-    for (size_t k = size; k-- > 0; ) {
+    for (size_t k = size; k-- > 0;) {
         if ((k >= 8 + n && k % 7) || k % THIN) continue;
         now_at.at = (long)k;
         if (ftruncate(file, (off_t)k)) exit(1);
@@ -146,7 +158,7 @@ static void flipped(void)
 {
     begin("flipped bit");
     put(data, size);
-    for (size_t bit = 0; bit < 8 * size; ) {
+    for (size_t bit = 0; bit < 8 * size;) {
         const unsigned char was = data[bit / 8], is = (unsigned char)(was ^ 1u << bit % 8);
         now_at.at = (long)bit;
         if (pwrite(file, &is, 1, (off_t)(bit / 8)) != 1) exit(1);
@@ -161,9 +173,20 @@ static void flipped(void)
 static void poisoned(void)
 {
     static const uint64_t words[] = {
-        0, 1, 1u << 24, 1u << 31, UINT32_MAX, (uint64_t)1 << 40, INT64_MAX, (uint64_t)1 << 63,
-        UINT64_MAX, 0x7f8000007f800000,
-        0xff800000ff800000, 0x7fc000007fc00000, 0x7f7fffff7f7fffff, 0x0000000100000001,
+        0,
+        1,
+        1u << 24,
+        1u << 31,
+        UINT32_MAX,
+        (uint64_t)1 << 40,
+        INT64_MAX,
+        (uint64_t)1 << 63,
+        UINT64_MAX,
+        0x7f8000007f800000,
+        0xff800000ff800000,
+        0x7fc000007fc00000,
+        0x7f7fffff7f7fffff,
+        0x0000000100000001,
     };
     begin("poisoned data");
     for (int i = 0; i < 400; i += THIN) {
@@ -172,7 +195,9 @@ static void poisoned(void)
         now_at.at = i;
         for (int k = 0; k <= i % 4 && size - at >= 8; k++)
             if (pwrite(file, &words[draw() % COUNT(words)], 8,
-                       (off_t)(at + draw() % ((size - at) / 8) * 8)) != 8) exit(1);
+                       (off_t)(at + draw() % ((size - at) / 8) * 8))
+                != 8)
+                exit(1);
         feed();
     }
     end();
@@ -180,9 +205,22 @@ static void poisoned(void)
 
 static void wrong_lengths(void)
 {
-    const uint64_t lengths[] = { 0, 1, 2, 7, n - 1, n + 1, size - 8, size - 7, size, 1u << 31,
-                                 UINT32_MAX, (uint64_t)1 << 62,
-                                 (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX - 7, UINT64_MAX };
+    const uint64_t lengths[] = { 0,
+                                 1,
+                                 2,
+                                 7,
+                                 n - 1,
+                                 n + 1,
+                                 size - 8,
+                                 size - 7,
+                                 size,
+                                 1u << 31,
+                                 UINT32_MAX,
+                                 (uint64_t)1 << 62,
+                                 (uint64_t)1 << 63,
+                                 UINT64_MAX - 8,
+                                 UINT64_MAX - 7,
+                                 UINT64_MAX };
     begin("length of the header");
     for (int i = 0; i < COUNT(lengths); i++) {
         now_at.at = i;
@@ -214,20 +252,72 @@ static char long_word[LONG + 1];
 static void spliced(void)
 {
     static const char *const numbers[] = {
-        "", "0", "1", "2", "3", "-1", "65536", "1073741824,4", "2147483648", "4294967295",
-        "4294967296", "9223372036854775807",
-        "9223372036854775808", "18446744073709551616", "1e9", "1.5", "null", "\"1\"", "[1]", "{}",
-        "1,1", "0,0,0,0,0,0",
+        "",
+        "0",
+        "1",
+        "2",
+        "3",
+        "-1",
+        "65536",
+        "1073741824,4",
+        "2147483648",
+        "4294967295",
+        "4294967296",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551616",
+        "1e9",
+        "1.5",
+        "null",
+        "\"1\"",
+        "[1]",
+        "{}",
+        "1,1",
+        "0,0,0,0,0,0",
     };
     static const char *const words[] = {
-        "", "x", "F32", "F64", "I64", "q", "pos", "q_pos", "lse", "out", "expect.out", "dout",
-        "full", "rotate", "embed", "param.",
-        "param..", "param.t5.table", "__metadata__", "%s%n", "\\u0000", "\\u001b[2J", "\\ud800",
-        "\xff", "nan", "-1", "0", "1e999",
-        "2147483648", "9223372036854775807", "1e-5 1e-4", "nope", "nope+nope", "rope:pairing=half",
+        "",
+        "x",
+        "F32",
+        "F64",
+        "I64",
+        "q",
+        "pos",
+        "q_pos",
+        "lse",
+        "out",
+        "expect.out",
+        "dout",
+        "full",
+        "rotate",
+        "embed",
+        "param.",
+        "param..",
+        "param.t5.table",
+        "__metadata__",
+        "%s%n",
+        "\\u0000",
+        "\\u001b[2J",
+        "\\ud800",
+        "\xff",
+        "nan",
+        "-1",
+        "0",
+        "1e999",
+        "2147483648",
+        "9223372036854775807",
+        "1e-5 1e-4",
+        "nope",
+        "nope+nope",
+        "rope:pairing=half",
         "rope:pairing=half,dim=1e9",
-        "t5:buckets=65536", "sba:remainder=value", "shaw:left=65536", "cope:npos=1", "cape",
-        "alibi:slopes=given", "fox",
+        "t5:buckets=65536",
+        "sba:remainder=value",
+        "shaw:left=65536",
+        "cope:npos=1",
+        "cape",
+        "alibi:slopes=given",
+        "fox",
     };
     begin("spliced number");
     for (size_t i = 1; i < n; i++) {
@@ -235,11 +325,10 @@ static void spliced(void)
             continue;
         const size_t digits = strspn(header + i, "0123456789");
         for (int k = 0; k < COUNT(numbers); k++)
-            if (draw() % THIN == 0)
-                {
-                    now_at.at = (long)i * 100 + k;
-                    splice(i, i + digits, numbers[k]);
-                }
+            if (draw() % THIN == 0) {
+                now_at.at = (long)i * 100 + k;
+                splice(i, i + digits, numbers[k]);
+            }
     }
     end();
     begin("spliced word");
@@ -252,11 +341,10 @@ static void spliced(void)
                 now_at.at = (long)i * 100 + k;
                 splice(i, i + letters, words[k]);
             }
-        if (draw() % (16 * THIN) == 0)
-            {
-                now_at.at = (long)i * 100 + 99;
-                splice(i, i + letters, long_word);
-            }
+        if (draw() % (16 * THIN) == 0) {
+            now_at.at = (long)i * 100 + 99;
+            splice(i, i + letters, long_word);
+        }
         i += letters + 1;
     }
     end();
@@ -307,7 +395,7 @@ static void reshaped(void)
     if (loci_safetensors_open(&f, path, &e)) exit(1);
     struct safetensor *t = calloc((size_t)f.count, sizeof *t);
     const void **from = calloc((size_t)f.count, sizeof *from);
-    for (int i = 0; i < f.count; i++) {              /* capacity for the largest of the changes */
+    for (int i = 0; i < f.count; i++) { /* capacity for the largest of the changes */
         void *x = calloc(1, 16 * f.tensor[i].bytes + 64);
         if (!t || !x || loci_safetensors_read(&f, &f.tensor[i], x, &e)) exit(1);
         from[i] = x;
@@ -323,7 +411,7 @@ static void reshaped(void)
                 t[i].shape[change / 5] = sizes[change % 5];
             } else if (change == changes) {
                 t[i] = t[--count];
-            /* ones in front: one of them, and the most that fit */
+                /* ones in front: one of them, and the most that fit */
             } else if (change <= changes + 2) {
                 const int ones = change == changes + 1 ? 1 : ST_MAX_RANK - was->rank;
                 for (int k = 0; k < ST_MAX_RANK; k++)
@@ -376,11 +464,11 @@ static void nonsense(void)
     end();
     begin("random bytes");
     for (int i = 0; i < 4000; i += THIN) {
-        uint64_t length = 8 + draw() % 2000, claim = i % 4 ? length - 8 - draw() % (length - 7) / 8
-            : draw();
+        uint64_t length = 8 + draw() % 2000,
+                 claim = i % 4 ? length - 8 - draw() % (length - 7) / 8 : draw();
         for (uint64_t k = 8; k < length; k++)
             buffer[k] = i % 2 ? (unsigned char)letters[draw() % (sizeof letters - 1)]
-                : (unsigned char)draw();
+                              : (unsigned char)draw();
         if (i % 8) buffer[8] = '{';
         memcpy(buffer, &claim, 8);
         now_at.at = i;

@@ -14,7 +14,19 @@
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 enum {
-    T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STRING, T_ARRAY, T_U64, T_I64, T_F64,
+    T_U8,
+    T_I8,
+    T_U16,
+    T_I16,
+    T_U32,
+    T_I32,
+    T_F32,
+    T_BOOL,
+    T_STRING,
+    T_ARRAY,
+    T_U64,
+    T_I64,
+    T_F64,
     ROOM = 1 << 15
 };
 static unsigned char file[ROOM];
@@ -22,15 +34,26 @@ static size_t end;
 /* raw: tensors put by hand, after all keys */
 static uint64_t keys, tensors, raw;
 static unsigned char version = 3;
-static struct { const char *name; float value; uint64_t count, off; uint32_t type; } tensor[4];
+static struct {
+    const char *name;
+    float value;
+    uint64_t count, off;
+    uint32_t type;
+} tensor[4];
 static const char *arch;
 
-static void put(const void *p, size_t n) { memcpy(file + end, p, n);
-end += n; }
+static void put(const void *p, size_t n)
+{
+    memcpy(file + end, p, n);
+    end += n;
+}
 static void put32(uint32_t x) { put(&x, 4); }
 static void put64(uint64_t x) { put(&x, 8); }
-static void put_string(const char *s) { put64(strlen(s));
-put(s, strlen(s)); }
+static void put_string(const char *s)
+{
+    put64(strlen(s));
+    put(s, strlen(s));
+}
 static void key(const char *name, uint32_t type)
 {
     char full[128];
@@ -40,12 +63,21 @@ static void key(const char *name, uint32_t type)
     put32(type);
     keys++;
 }
-static void words(const char *name, const char *value) { key(name, T_STRING);
-put_string(value); }
-static void whole(const char *name, uint32_t value) { key(name, T_U32);
-put32(value); }
-static void number(const char *name, float value) { key(name, T_F32);
-put(&value, 4); }
+static void words(const char *name, const char *value)
+{
+    key(name, T_STRING);
+    put_string(value);
+}
+static void whole(const char *name, uint32_t value)
+{
+    key(name, T_U32);
+    put32(value);
+}
+static void number(const char *name, float value)
+{
+    key(name, T_F32);
+    put(&value, 4);
+}
 static void list(const char *name, uint32_t n, const uint32_t *value)
 {
     key(name, T_ARRAY);
@@ -65,8 +97,13 @@ static void factors(const char *name, float value, uint64_t count)
 /* Heads of 64 channels, 8 layers, 4096 positions; all keys except the named ones. */
 static void start_without(const char *architecture, const char *without)
 {
-    static const struct { const char *name; uint32_t value; } usual[] = {
-        { "block_count", 8 }, { "context_length", 4096 }, { "embedding_length", 512 },
+    static const struct {
+        const char *name;
+        uint32_t value;
+    } usual[] = {
+        { "block_count", 8 },
+        { "context_length", 4096 },
+        { "embedding_length", 512 },
         { "attention.head_count", 8 },
     };
     end = 24;
@@ -93,8 +130,10 @@ static size_t finish(void)
     for (uint64_t i = 0; i < tensors; i++) {
         while (end % 32) file[end++] = 0;
         for (uint64_t k = 0; k < tensor[i].count; k++)
-            put(&(float){ !still ? tensor[i].value + (float)k : k < still ? tensor[i].value
-                          : 1e30f }, 4);
+            put(&(float){ !still      ? tensor[i].value + (float)k
+                          : k < still ? tensor[i].value
+                                      : 1e30f },
+                4);
     }
     while (raw && end % 32) file[end++] = 0;
     memcpy(file, "GGUF", 4);
@@ -138,7 +177,7 @@ static void expect_beside(int layer, const char *attention, double scale, int64_
     loci_rope r = { 0 };
     loci_error e = { 0 };
     CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e)
-               && !strcmp(r.attention, attention) && near(r.scale, scale) && r.window == window,
+                   && !strcmp(r.attention, attention) && near(r.scale, scale) && r.window == window,
                "%s, layer %d: %s %.200s, scale %.17g, window %lld", arch, layer, e.text,
                r.attention ? r.attention : "", r.scale, (long long)r.window);
     loci_rope_free(&r);
@@ -152,8 +191,8 @@ static void expect_ratio(int pair, double length, double base, double ratio)
     loci_rope r = { 0 };
     loci_error e = { 0 };
     CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, 0, length, &r, &e)
-               && near(r.frequency[pair] * pow(base, 2.0 * pair / r.dim), ratio), "%s: %s, %.17g",
-               arch, e.text, r.frequency ? r.frequency[pair] : 0);
+                   && near(r.frequency[pair] * pow(base, 2.0 * pair / r.dim), ratio),
+               "%s: %s, %.17g", arch, e.text, r.frequency ? r.frequency[pair] : 0);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -217,8 +256,8 @@ static void check_keys(void)
     factors("rope_factors_short.weight", 1, 32);
     factors("rope_factors_long.weight", 3, 32);
     expect(0, 0,
-               "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=4,original_length=1024",
-               1.25, 1);
+           "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=4,original_length=1024",
+           1.25, 1);
     start("phi3");
     words("rope.scaling.type", "longrope");
     whole("rope.scaling.original_context_length", 1024);
@@ -234,17 +273,16 @@ static void check_keys(void)
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 4);
     number("rope.scaling.attn_factor", 2);
-    expect(0, 0,
-               "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,original_length=4096",
-               2 * (1 + 0.1 * log(4)), 1);
+    expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,original_length=4096",
+           2 * (1 + 0.1 * log(4)), 1);
     start("deepseek2");
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 40);
     whole("rope.dimension_count", 64);
     whole("attention.key_length", 192);
     number("rope.scaling.yarn_log_multiplier", 0.1f);
-    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,offset=128,scaling=yarn,factor=40",
-               1, pow(1 + 0.1 * log(40), 2));
+    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,offset=128,scaling=yarn,factor=40", 1,
+           pow(1 + 0.1 * log(40), 2));
     start("llama4");
     expect(3, 0, "nope", 0, 1);
     start("llama4");
@@ -272,8 +310,7 @@ static void check_keys(void)
     expect(5, 0, "rope:pairing=half,base=1000000,dim=64,scaling=linear,factor=8", 1, 1);
     start("gemma3");
     number("rope.freq_base", 1e6f);
-    list("attention.sliding_window_pattern", 8,
-                                                          (uint32_t[]){ 0, 1, 1, 1, 1, 1, 1, 1 });
+    list("attention.sliding_window_pattern", 8, (uint32_t[]){ 0, 1, 1, 1, 1, 1, 1, 1 });
     expect(0, 0, "rope:pairing=half,base=1000000", 1, 1);
     start("olmo2");
     whole("attention.sliding_window", 128);
@@ -285,28 +322,30 @@ static void check_keys(void)
     expect(0, 0, "mrope:pairing=half,base=10000,dim=64,sections=8/12/12", 1, 1);
     start("qwen3vl");
     list("rope.dimension_sections", 4, (uint32_t[]){ 12, 10, 10, 0 });
-    expect(0, 0, "mrope:pairing=half,base=10000,dim=64,sections=12/10/10,order=interleaved", 1,
-               1);
+    expect(0, 0, "mrope:pairing=half,base=10000,dim=64,sections=12/10/10,order=interleaved", 1, 1);
     for (int layer = 0; layer < 8; layer++) {
         gemma4();
         factors("rope_freqs.weight", 1, 32);
         still = 8;
-        expect(layer, 0, layer % 6 == 5
-               ? "rope:pairing=half,base=1000000,dim=64,scaling=proportional,partial=0.25" :
-               "rope:pairing=half,base=10000,dim=24", 1, 1);
+        expect(layer, 0,
+               layer % 6 == 5
+                   ? "rope:pairing=half,base=1000000,dim=64,scaling=proportional,partial=0.25"
+                   : "rope:pairing=half,base=10000,dim=24",
+               1, 1);
         start("qwen35");
         hybrid();
         expect(layer, 0,
                layer % 4 == 3 ? "mrope:pairing=half,base=10000000,dim=64,sections=11/11/10,"
-               "order=interleaved" : "nope", 0, 1);
+                                "order=interleaved"
+                              : "nope",
+               0, 1);
         start("qwen35moe");
         hybrid();
         whole("nextn_predict_layers", 2);
         expect(layer, 0, layer % 4 == 3 || layer >= 6 ? "mrope:pairing=half" : "nope", 0, 1);
         start("qwen35");
         hybrid();
-        list("attention.recurrent_layers", 8,
-                                        (uint32_t[]){ 0, 1, 1, 0, 0, 1, 0, 1 });
+        list("attention.recurrent_layers", 8, (uint32_t[]){ 0, 1, 1, 0, 0, 1, 0, 1 });
         expect(layer, 0, 0xa6 >> layer & 1 ? "nope" : "mrope:pairing=half", 0, 1);
         start("qwen3next");
         whole("full_attention_interval", 2);
@@ -319,8 +358,10 @@ static void check_keys(void)
     number("rope.scaling.factor", 4);
     factors("rope_freqs.weight", 1, 32);
     still = 16;
-    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=proportional,partial=0.5,"
-           "factor=4", 1, 1);
+    expect(0, 0,
+           "rope:pairing=interleaved,base=10000,dim=64,scaling=proportional,partial=0.5,"
+           "factor=4",
+           1, 1);
     still = 0;
     start("llama");
     list("attention.head_count_kv", 8, (uint32_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 });
@@ -346,27 +387,33 @@ static void check_keys(void)
     number("rope.scaling.yarn_attn_factor", 3);
     number("rope.scaling.yarn_beta_fast", 0);
     number("rope.scaling.yarn_beta_slow", 2);
-    expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,"
-               "original_length=4096,beta_slow=2", 3 * (1 + 0.1 * log(4)), 1);
+    expect(0, 0,
+           "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,"
+           "original_length=4096,beta_slow=2",
+           3 * (1 + 0.1 * log(4)), 1);
     start("llama");
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 40);
     number("rope.scaling.yarn_log_multiplier", 0.5f);
-    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=yarn,factor=40,"
-               "original_length=4096,mscale=1,mscale_all_dim=0.5", 0, 1);
+    expect(0, 0,
+           "rope:pairing=interleaved,base=10000,dim=64,scaling=yarn,factor=40,"
+           "original_length=4096,mscale=1,mscale_all_dim=0.5",
+           0, 1);
     start("glm-dsa");
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 40);
     number("rope.scaling.yarn_log_multiplier", 0.1f);
     expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=yarn,factor=40", 1,
-               pow(1 + 0.1 * log(40), 2));
+           pow(1 + 0.1 * log(40), 2));
     start("phi3");
     number("rope.scaling.factor", 3);
     whole("rope.scaling.original_context_length", 1024);
     factors("rope_factors_short.weight", 1, 32);
     factors("rope_factors_long.weight", 3, 32);
-    expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=3,"
-               "original_length=1024", 0, 1);
+    expect(0, 0,
+           "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=3,"
+           "original_length=1024",
+           0, 1);
     /* a file without a context length, with divisors that disable no pair */
     start_without("llama", "context_length");
     factors("rope_freqs.weight", 1, 32);
@@ -386,7 +433,7 @@ static void expect_warmth(int layer, double warmth, double length, double shift)
     loci_rope r = { 0 };
     loci_error e = { 0 };
     CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e)
-               && near(r.warmth, warmth) && r.warm_length == length && r.warm_shift == shift,
+                   && near(r.warmth, warmth) && r.warm_length == length && r.warm_shift == shift,
                "%s, layer %d: %s warmth %g, %g, %g", arch, layer, e.text, r.warmth, r.warm_length,
                r.warm_shift);
     loci_rope_free(&r);
@@ -501,8 +548,8 @@ static void check_company(void)
     whole("rope.dimension_count", 64);
     whole("attention.key_length", 128);
     number("rope.scaling.yarn_log_multiplier", 1);
-    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,factor=128",
-               1, pow(1 + 0.1 * log(128), 2));
+    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,factor=128", 1,
+           pow(1 + 0.1 * log(128), 2));
 }
 
 static void check_refusals(void)
@@ -561,7 +608,7 @@ static void check_refusals(void)
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 2);
     refused("original_context_length or context_length is "
-                                                  "missing");
+            "missing");
     start("llama");
     words("rope.scaling.type", "yarn");
     number("rope.scaling.factor", 2);
@@ -604,8 +651,7 @@ static void check_refusals(void)
     start("gemma4");
     refused("attention.sliding_window_pattern is missing");
     start("gemma4");
-    list("attention.sliding_window_pattern", 8,
-                          (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 });
+    list("attention.sliding_window_pattern", 8, (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 });
     refused("rope.freq_base_swa is missing");
     gemma4();
     whole("rope.dimension_count_swa", 98);
@@ -719,12 +765,16 @@ static void check_refusals(void)
 /* The same number in every type that the format has for one. */
 static void check_types(void)
 {
-    const struct { uint32_t type; const void *value; size_t bytes; } list[] = {
-        { T_U8, &(uint8_t){ 100 }, 1 }, { T_I8, &(int8_t){ 100 }, 1 },
+    const struct {
+        uint32_t type;
+        const void *value;
+        size_t bytes;
+    } list[] = {
+        { T_U8, &(uint8_t){ 100 }, 1 },   { T_I8, &(int8_t){ 100 }, 1 },
         { T_U16, &(uint16_t){ 100 }, 2 }, { T_I16, &(int16_t){ 100 }, 2 },
         { T_U32, &(uint32_t){ 100 }, 4 }, { T_I32, &(int32_t){ 100 }, 4 },
-        { T_F32, &(float){ 100 }, 4 }, { T_U64, &(uint64_t){ 100 }, 8 },
-        { T_I64, &(int64_t){ 100 }, 8 }, { T_F64, &(double){ 100 }, 8 },
+        { T_F32, &(float){ 100 }, 4 },    { T_U64, &(uint64_t){ 100 }, 8 },
+        { T_I64, &(int64_t){ 100 }, 8 },  { T_F64, &(double){ 100 }, 8 },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         start("llama");
@@ -737,28 +787,39 @@ static void check_types(void)
 /* A word in place of a number, at each place where a key is read. */
 static void check_words(void)
 {
-    static const struct { const char *arch, *key, *beside; } list[] = {
-        { "llama", "block_count", NULL }, { "llama", "context_length", NULL },
-        { "llama", "embedding_length", NULL }, { "bloom", "embedding_length", NULL },
-        { "llama", "attention.head_count", NULL }, { "llama", "attention.key_length", NULL },
-        { "llama", "attention.key_length_mla", NULL }, { "gpt-oss", "attention.key_length_swa",
-                                                         "attention.sliding_window" },
-        { "llama", "attention.sliding_window", NULL }, { "llama", "attention.scale", NULL },
+    static const struct {
+        const char *arch, *key, *beside;
+    } list[] = {
+        { "llama", "block_count", NULL },
+        { "llama", "context_length", NULL },
+        { "llama", "embedding_length", NULL },
+        { "bloom", "embedding_length", NULL },
+        { "llama", "attention.head_count", NULL },
+        { "llama", "attention.key_length", NULL },
+        { "llama", "attention.key_length_mla", NULL },
+        { "gpt-oss", "attention.key_length_swa", "attention.sliding_window" },
+        { "llama", "attention.sliding_window", NULL },
+        { "llama", "attention.scale", NULL },
         { "llama", "attention.sliding_window_pattern", NULL },
-        { "llama", "attention.output_scale", NULL }, { "llama", "attn_logit_softcapping", NULL },
+        { "llama", "attention.output_scale", NULL },
+        { "llama", "attn_logit_softcapping", NULL },
         { "llama", "attention.temperature_scale", NULL },
         { "llama", "attention.temperature_length", NULL },
-        { "lfm2", "attention.head_count_kv", NULL }, { "qwen35", "full_attention_interval", NULL },
-        { "qwen35", "nextn_predict_layers", NULL }, { "llama", "rope.dimension_count", NULL },
+        { "lfm2", "attention.head_count_kv", NULL },
+        { "qwen35", "full_attention_interval", NULL },
+        { "qwen35", "nextn_predict_layers", NULL },
+        { "llama", "rope.dimension_count", NULL },
         { "gemma3", "rope.freq_base_swa", NULL },
         { "laguna", "rope.freq_base", "attention.sliding_window" },
-        { "llama", "rope.scale_linear", NULL }, { "llama", "rope.scaling.factor", NULL },
+        { "llama", "rope.scale_linear", NULL },
+        { "llama", "rope.scaling.factor", NULL },
         { "llama", "rope.scaling.original_context_length", NULL },
         { "llama", "rope.scaling.attn_factor", NULL },
         { "llama", "rope.scaling.yarn_attn_factor", NULL },
         { "qwen2", "rope.scaling.yarn_log_multiplier", "yarn" },
         { "qwen2", "rope.scaling.yarn_beta_fast", "yarn" },
-        { "granite", "rope.scaling.finetuned", NULL }, { "mpt", "attention.max_alibi_bias", NULL },
+        { "granite", "rope.scaling.finetuned", NULL },
+        { "mpt", "attention.max_alibi_bias", NULL },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         char says[128];
@@ -766,12 +827,10 @@ static void check_words(void)
         snprintf(says, sizeof says, "%s must be a number", list[i].key);
         start_without(list[i].arch, list[i].key);
         words(list[i].key, "x");
-        if (beside && !strcmp(beside, "yarn"))
-            {
-                words("rope.scaling.type", "yarn");
-                number("rope.scaling.factor", 2);
-            }
-        else if (beside) whole(beside, 128);
+        if (beside && !strcmp(beside, "yarn")) {
+            words("rope.scaling.type", "yarn");
+            number("rope.scaling.factor", 2);
+        } else if (beside) whole(beside, 128);
         /* whose first layer is full, and the second one has a window */
         if (!strcmp(list[i].arch, "laguna")) refused_at(1, says);
         else refused(says);
@@ -910,10 +969,15 @@ static void check_container(void)
  * file is rejected with a sentence, or read without any effect. */
 static void check_reading(void)
 {
-    static const struct { int kind, error; enum inject_how how; const char *says; } list[] = {
+    static const struct {
+        int kind, error;
+        enum inject_how how;
+        const char *says;
+    } list[] = {
         { INJECT_OPEN, EACCES, INJECT_ONCE, "cannot open: Permission denied" },
         { INJECT_READ, EIO, INJECT_ONCE, "cannot read: Input/output error" },
-        { INJECT_READ, EINTR, INJECT_ONCE, NULL }, { INJECT_READ, 0, INJECT_SHORT, NULL },
+        { INJECT_READ, EINTR, INJECT_ONCE, NULL },
+        { INJECT_READ, 0, INJECT_SHORT, NULL },
     };
     static char text[17000], path[SCRATCH];
     scratch(path, "gguf");
@@ -950,7 +1014,11 @@ static void check_reading(void)
 /* Files large enough for their claims, which fail because the claims are too large. */
 static void check_large(void)
 {
-    static const struct { uint32_t type, of; uint64_t keys; const char *says; } list[] = {
+    static const struct {
+        uint32_t type, of;
+        uint64_t keys;
+        const char *says;
+    } list[] = {
         { T_U32, 0, (1 << 20) + 1, "the file has 1048577 keys; the limit is 1048576" },
         { T_ARRAY, T_U8, 0, "has 1048577 values; the limit is 1048576" },
         { T_STRING, 0, 0, "a string has 1048577 bytes; the limit is 1048576" },
@@ -990,7 +1058,7 @@ int main(void)
     put_string("a");
     put_string("b");
     factors("rope_freqs.weight", 1, 32);
-    for (size_t n = 0, whole_size = finish(); n < whole_size; n++) {     /* every truncation */
+    for (size_t n = 0, whole_size = finish(); n < whole_size; n++) { /* every truncation */
         loci_model *m;
         loci_error e = { 0 };
         CHECK_THAT(loci_model_parse(&m, file, n, &e) == LOCI_BAD_ARG && !m,

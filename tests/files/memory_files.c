@@ -19,9 +19,10 @@ static char folder[SCRATCH], file[SCRATCH + 8];
 static loci_status write_file(bool *whole, loci_error *e)
 {
     static const float numbers[] = { 1, 2, 3, 4, 5, 6 };
-    const struct safetensor tensor[] = { { .name = "a", .type = ST_F32, .rank = 2,
-                                           .shape = { 2, 3 } }, { .name = "b", .type = ST_F32,
-                                                                  .rank = 0 } };
+    const struct safetensor tensor[] = {
+        { .name = "a", .type = ST_F32, .rank = 2, .shape = { 2, 3 } },
+        { .name = "b", .type = ST_F32, .rank = 0 }
+    };
     const struct safetensors_meta meta = { "key", "value" };
     const void *const data[] = { numbers, numbers };
     struct stat st;
@@ -44,7 +45,7 @@ static loci_status read_model(bool *whole, loci_error *e)
     loci_model *m = (loci_model *)e;
     loci_status status = loci_model_open(&m, path, e);
     *whole = !status == (m != NULL) && (loci_model_layers(m) > 0) == !status
-        && loci_model_type(m) != NULL;
+          && loci_model_type(m) != NULL;
     for (int l = 0; l < loci_model_layers(m) && l < 3 && !status; l++) {
         loci_rope r;
         status = loci_model_rope(m, l, 0, &r, e);
@@ -56,7 +57,7 @@ static loci_status read_model(bool *whole, loci_error *e)
 static loci_status parse_model(bool *whole, loci_error *e)
 {
     static const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,"
-        "\"num_attention_heads\":4,\"num_hidden_layers\":4}";
+                               "\"num_attention_heads\":4,\"num_hidden_layers\":4}";
     loci_model *m = (loci_model *)e;
     const loci_status status = loci_model_parse(&m, text, sizeof text - 1, e);
     *whole = !status == (m != NULL);
@@ -77,8 +78,9 @@ static void fail_kind(int kind, int error, loci_status says, const char *name,
         fired = inject->fired;
         inject_off();
         /* Without memory for its name the folder is not synced, which is not an error. */
-        const bool right = !fired ? status == LOCI_OK : !status ? job == write_file
-                         : status == says && e.text[0];
+        const bool right = !fired  ? status == LOCI_OK
+                         : !status ? job == write_file
+                                   : status == says && e.text[0];
         CHECK_THAT(right && whole && inject->live == live,
                    "%s, failing at %d: status %d (%s), %ld blocks left", name, n, status, e.text,
                    inject->live - live);
@@ -113,7 +115,7 @@ int main(void)
 {
     static const char *const models[] = {
         "tests/cases/models/gemma-3-12b.json", "tests/cases/models/deepseek-v3.json",
-        "tests/cases/models/bloom.json", "tests/cases/models/falcon-rw.json",
+        "tests/cases/models/bloom.json",       "tests/cases/models/falcon-rw.json",
         "tests/cases/models/ministral-3.json", "tests/cases/rope/llama-3.1.gguf",
     };
     scratch(folder, "memory");
@@ -126,12 +128,11 @@ int main(void)
     fail_reads("reading", read_file, 3);
     change_kind();
     fail_each("a model's text", parse_model, 4);
-    for (int i = 0; i < (int)(sizeof models / sizeof *models); i++)
-        {
-            path = models[i];
-            fail_each(path, read_model, 8);
-            fail_reads(path, read_model, 3);
-        }
+    for (int i = 0; i < (int)(sizeof models / sizeof *models); i++) {
+        path = models[i];
+        fail_each(path, read_model, 8);
+        fail_reads(path, read_model, 3);
+    }
     unlink(file);
     rmdir(folder);
     return harness_end();

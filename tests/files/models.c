@@ -19,7 +19,7 @@
 #include "harness.h"
 #include "scratch.h"
 
-static FILE *out, *err;                  /* output of the command */
+static FILE *out, *err; /* output of the command */
 
 /* Runs the command.  Returns its exit code. */
 static int rope(int count, char **argv)
@@ -64,8 +64,8 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
     for (int i = 0; i < 2; i++) {
         loci_plan *plan;
         loci_error e;
-        const loci_desc d = LOCI_DESC(.encoding = text[i], .stage = LOCI_ROTATE, .heads = 1,
-                                      .dim = dim);
+        const loci_desc d =
+            LOCI_DESC(.encoding = text[i], .stage = LOCI_ROTATE, .heads = 1, .dim = dim);
         if (loci_plan_create(&plan, &d, &e)) {
             printf("models: %s\n", e.text);
             return false;
@@ -74,7 +74,7 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
         loci_plan_destroy(plan);
     }
     bool ok = n[0] == n[1] && n[0] > 0 && near(m[0], factor) && near(m[1], factor)
-        && strcspn(a, ",") == strcspn(b, ",");
+           && strcspn(a, ",") == strcspn(b, ",");
     for (int t = 0; t < n[0] && ok; t++) ok = near(w[0][t], w[1][t]);
     return ok;
 }
@@ -87,8 +87,8 @@ static void check_query(const char *path, const json_t *query)
     size_t i;
     json_t *v;
     const char *key;
-    json_array_foreach(json_object_get(query, "args"), i, v)
-        if (n < 16) argv[n++] = (char *)json_string_value(v);
+    json_array_foreach(json_object_get(query, "args"), i, v) if (n < 16) argv[n++] =
+        (char *)json_string_value(v);
     const int code = rope(n, argv);
     rewind(out);
     rewind(err);
@@ -97,7 +97,8 @@ static void check_query(const char *path, const json_t *query)
     CHECK_THAT(got, "%s: exit code %d, %s", path, code, said);
     if (!got) return;
     const json_t *expect = json_object_get(query, "expect");
-    json_object_foreach((json_t *)expect, key, v) {
+    json_object_foreach((json_t *)expect, key, v)
+    {
         const json_t *g = json_object_get(got, key);
         bool ok;
         if (!strcmp(key, "encoding") && json_is_true(json_object_get(got, "rope")))
@@ -123,8 +124,9 @@ static void check_refused(const char *path)
     rewind(err);
     const size_t n = fread(text, 1, sizeof text - 1, err);
     CHECK_THAT(code == EXIT_ERROR && lseek(fileno(out), 0, SEEK_END) == 0 && n > 0
-               && strchr(text, '\n') == text + n - 1 && !strncmp(text, "loci: ", 6)
-               && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
+                   && strchr(text, '\n') == text + n - 1 && !strncmp(text, "loci: ", 6)
+                   && strstr(text, path),
+               "%s: exit code %d, said: %s", path, code, text);
 }
 
 /* The table for people: exits with success, fits 140 columns, and has every layer. */
@@ -170,12 +172,16 @@ static void check_file(const char *folder, const char *name)
 
 /* ---- One rule broken at a time --------------------------------------------------------------- */
 
-static const struct { const char *json, *says; } broken[] = {
+static const struct {
+    const char *json, *says;
+} broken[] = {
 #define FAMILY(type) \
     "{\"model_type\":\"" type "\",\"hidden_size\":64," \
     "\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define LLAMA FAMILY("llama") ",\"max_position_embeddings\":128"
-    { "[]", "an object" }, { "{}", "model_type is missing" }, { "", "neither GGUF nor valid JSON" },
+    { "[]", "an object" },
+    { "{}", "model_type is missing" },
+    { "", "neither GGUF nor valid JSON" },
     { "{\"model_type\":\"lama\"}", "'lama' is not supported" },
     { "{\"model_type\":\"llama\"}", "num_hidden_layers is missing" },
     { "{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "head_dim is missing" },
@@ -183,11 +189,12 @@ static const struct { const char *json, *says; } broken[] = {
     { LLAMA ",\"rope_theta\":0}", "rope_theta is 0" },
     { LLAMA ",\"rope_theta\":\"1e4\"}", "rope_theta must be a number" },
     { LLAMA ",\"rope_theta\":1e999}", "valid JSON" },
-    { LLAMA ",\"rope_theta\":1e19}", "at most 1e18" }, { LLAMA ",\"rope_theta\":0.5}", "base" },
+    { LLAMA ",\"rope_theta\":1e19}", "at most 1e18" },
+    { LLAMA ",\"rope_theta\":0.5}", "base" },
     { LLAMA ",\"head_dim\":0}", "from 1 to 1024" },
     { LLAMA ",\"head_dim\":33}", "33 of 33 channels rotate, but" },
-    { LLAMA ",\"head_dim\":1e3}", "whole number" }, { LLAMA ",\"partial_rotary_factor\":1.5}",
-                                                      "must be at most 1" },
+    { LLAMA ",\"head_dim\":1e3}", "whole number" },
+    { LLAMA ",\"partial_rotary_factor\":1.5}", "must be at most 1" },
     { FAMILY("phi") ",\"partial_rotary_factor\":1e-9}", "the number must be even" },
     { LLAMA ",\"rope_scaling\":4}", "an object or null" },
     { LLAMA ",\"rope_scaling\":{\"factor\":4}}", "no rope_type" },
@@ -199,7 +206,8 @@ static const struct { const char *json, *says; } broken[] = {
     { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4}}",
       "original_max_position_embeddings is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4,"
-      "\"original_max_position_embeddings\":64}}", "low_freq_factor is missing" },
+            "\"original_max_position_embeddings\":64}}",
+      "low_freq_factor is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}", "short_factor is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[4,4]}}", "has 2 numbers" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[4,4,4]}}",
@@ -214,8 +222,8 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("gptj") ",\"rotary_dim\":64}", "rotary_dim is 64, but the head has 16" },
     { LLAMA ",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}",
       "more than 32 deep" },
-    { FAMILY("mpt") "}", "attn_config is missing" }, { FAMILY("mpt") ",\"attn_config\":{}}",
-                                                       "must have alibi true" },
+    { FAMILY("mpt") "}", "attn_config is missing" },
+    { FAMILY("mpt") ",\"attn_config\":{}}", "must have alibi true" },
     { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"rope\":true}}", "and no rope" },
     { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"alibi_bias_max\":16}}",
       "alibi_bias_max is 16" },
@@ -227,7 +235,8 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("minimax") "}", "layer_types is missing" },
     { FAMILY("bert") ",\"position_embedding_type\":\"relative_key\"}", "'relative_key'" },
     { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"rope_scaling\":{\"type\":\"yarn\","
-      "\"factor\":2}}", "3 of 16 channels rotate, but" },
+                    "\"factor\":2}}",
+      "3 of 16 channels rotate, but" },
     { LLAMA ",\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
       "rotates whole heads" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"2\":{}}}",
@@ -238,14 +247,17 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
     { LLAMA ",\"qk_rope_head_dim\":1,\"qk_nope_head_dim\":7}", "1 of 8 channels rotate, but" },
     { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,"
-      "\"rope_scaling\":{\"type\":\"proportional\"}}", "but 8 of 16" },
+                            "\"rope_scaling\":{\"type\":\"proportional\"}}",
+      "but 8 of 16" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[-1,2]}", "number 0 of" },
     { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer number, 0 to 1" },
     { FAMILY("falcon") ",\"alibi\":true,\"hidden_size\":null}", "dupl" },
     { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" },
     { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
-    { "GGUF", "ends early" }, { "GGUF\1", "ends early" }, { "GGUF\1\0\0", "ends early" },
+    { "GGUF", "ends early" },
+    { "GGUF\1", "ends early" },
+    { "GGUF\1\0\0", "ends early" },
     { LLAMA ",\"x\":\"\\\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\",\"head_dim\":2000}",
       "from 1 to 1024" },
     { "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"num_attention_heads\":4}",
@@ -268,9 +280,11 @@ static const struct { const char *json, *says; } broken[] = {
     { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2}",
       "num_attention_heads or hidden_size is missing" },
     { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2,"
-      "\"num_attention_heads\":8}", "num_attention_heads or hidden_size is missing" },
+      "\"num_attention_heads\":8}",
+      "num_attention_heads or hidden_size is missing" },
     { "{\"model_type\":\"bloom\",\"num_hidden_layers\":2,\"num_attention_heads\":1,"
-      "\"hidden_size\":4096}", "the head has 4096 channels" },
+      "\"hidden_size\":4096}",
+      "the head has 4096 channels" },
     { FAMILY("ministral3") ",\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}",
       "llama_4_scaling_beta requires it" },
 #define SCALED(family, type, more) \
@@ -285,13 +299,16 @@ static const struct { const char *json, *says; } broken[] = {
     { SCALED("llama", "yarn", ",\"original_max_position_embeddings\":64") "}",
       "factor is missing" },
     { SCALED("llama", "dynamic", ",\"factor\":2") "}", "max_position_embeddings is missing" },
-    { SCALED("llama", "llama3", ",\"factor\":2,\"original_max_position_embeddings\":64,"
-             "\"low_freq_factor\":1") "}", "high_freq_factor is missing" },
+    { SCALED("llama", "llama3",
+             ",\"factor\":2,\"original_max_position_embeddings\":64,"
+             "\"low_freq_factor\":1") "}",
+      "high_freq_factor is missing" },
     { SCALED("phi3", "longrope", ",\"short_factor\":[1,1],\"long_factor\":[1,1]") "}",
       "factor is missing" },
     { SCALED("phi3", "longrope", ",\"factor\":2,\"short_factor\":[1,0],\"long_factor\":[1,1]") "}",
       "number 1 of short_factor must be above 0" },
-    { SCALED("phi3", "longrope", ",\"factor\":2,\"short_factor\":[1,1],"
+    { SCALED("phi3", "longrope",
+             ",\"factor\":2,\"short_factor\":[1,1],"
              "\"long_factor\":[1,\"x\"]") "}",
       "number 1 of long_factor must be above 0" },
     { SCALED("llama", "mrope", ",\"mrope_section\":[-1,2,1]") "}", "number 0 of mrope_section" },
@@ -300,27 +317,45 @@ static const struct { const char *json, *says; } broken[] = {
     { SCALED("llama", "mrope", ",\"mrope_section\":[600,0,0]") "}",
       "600 must be a whole number in range" },
     { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"max_position_embeddings\":64,"
-      "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "3 of 16 channels rotate, but" },
-    /* a word in the place of what a key holds, where each of them is read */
+                    "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
+      "3 of 16 channels rotate, but" },
+/* a word in the place of what a key holds, where each of them is read */
+/* clang-format off */
 #define WORD(family, key) { FAMILY(family) ",\"" key "\":\"x\"}", key " must be" }
+/* clang-format on */
 #define WORD_IN(family, object, key) \
-    { FAMILY(family) ",\"" object "\":{\"" key "\":\"x\"}}", key " must be" }
+    { \
+        FAMILY(family) ",\"" object "\":{\"" key "\":\"x\"}}", key " must be" \
+    }
 #define WORD_BESIDE(family, more, key) \
-    { FAMILY(family) "," more ",\"" key "\":\"x\"}", key " must be" }
+    { \
+        FAMILY(family) "," more ",\"" key "\":\"x\"}", key " must be" \
+    }
     { "{\"model_type\":\"llama\",\"n_layer\":\"x\"}", "n_layer must be" },
     { "{\"model_type\":\"llama\",\"n_head\":\"x\"}", "n_head must be" },
     { "{\"model_type\":\"llama\",\"n_embd\":\"x\"}", "n_embd must be" },
-    WORD("llama", "head_dim"), WORD("llama", "max_position_embeddings"),
-    WORD("llama", "qk_rope_head_dim"), WORD("llama", "qk_nope_head_dim"),
-    WORD("llama", "global_head_dim"), WORD("llama", "use_sliding_window"),
-    WORD("llama", "sliding_window"), WORD("llama", "rotary_emb_base"),
-    WORD("llama", "compress_rope_theta"), WORD("llama", "rotary_pct"),
-    WORD("phi", "partial_rotary_factor"), WORD("gptj", "rotary_dim"),
-    WORD("gptj", "sliding_window_pattern"), WORD("chatglm", "rope_ratio"),
-    WORD("chatglm", "padded_vocab_size"), WORD_BESIDE("chatglm", "\"head_dim\":16", "kv_channels"),
-    WORD("bloom", "sliding_window"), WORD("zamba2", "use_mem_rope"),
-    WORD("qwen3_next", "full_attention_interval"), WORD_IN("dbrx", "attn_config", "rope_theta"),
-    WORD_IN("mpt", "attn_config", "alibi"), WORD_IN("mpt", "attn_config", "rope"),
+    WORD("llama", "head_dim"),
+    WORD("llama", "max_position_embeddings"),
+    WORD("llama", "qk_rope_head_dim"),
+    WORD("llama", "qk_nope_head_dim"),
+    WORD("llama", "global_head_dim"),
+    WORD("llama", "use_sliding_window"),
+    WORD("llama", "sliding_window"),
+    WORD("llama", "rotary_emb_base"),
+    WORD("llama", "compress_rope_theta"),
+    WORD("llama", "rotary_pct"),
+    WORD("phi", "partial_rotary_factor"),
+    WORD("gptj", "rotary_dim"),
+    WORD("gptj", "sliding_window_pattern"),
+    WORD("chatglm", "rope_ratio"),
+    WORD("chatglm", "padded_vocab_size"),
+    WORD_BESIDE("chatglm", "\"head_dim\":16", "kv_channels"),
+    WORD("bloom", "sliding_window"),
+    WORD("zamba2", "use_mem_rope"),
+    WORD("qwen3_next", "full_attention_interval"),
+    WORD_IN("dbrx", "attn_config", "rope_theta"),
+    WORD_IN("mpt", "attn_config", "alibi"),
+    WORD_IN("mpt", "attn_config", "rope"),
     WORD_IN("mpt", "attn_config", "alibi_bias_max"),
     { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"softmax_scale\":\"x\"}}",
       "softmax_scale must be" },
@@ -365,16 +400,18 @@ static bool stands_still(const char *type)
 static bool same_layer(const loci_rope *r, const json_t *expect, const char *type)
 {
     const json_t *list = json_object_get(expect, "inv_freq");
-    const bool interleaved = !strcmp(json_string_value(json_object_get(expect, "pairing")),
-                                     "interleaved");
+    const bool interleaved =
+        !strcmp(json_string_value(json_object_get(expect, "pairing")), "interleaved");
     if (stands_still(type)) return !r->rotates && !strcmp(r->encoding, "nope");
     if (!r->rotates || r->interleaved != interleaved || (size_t)r->dim != 2 * json_array_size(list))
         return false;
     if (fabs(r->attention_factor - json_number_value(json_object_get(expect, "attention_factor")))
-        > 2e-6) return false;
+        > 2e-6)
+        return false;
     for (int t = 0; t < r->dim / 2; t++)
         if (fabs(r->frequency[t] - json_number_value(json_array_get(list, (size_t)t)))
-            > 4e-6 * r->frequency[t]) return false;
+            > 4e-6 * r->frequency[t])
+            return false;
     return true;
 }
 
@@ -387,7 +424,8 @@ static void check_family(const json_t *f)
     size_t i;
     json_t *expect;
     CHECK_THAT(!loci_model_parse(&m, text, strlen(text), &e), "%s: %s", type, e.text);
-    json_array_foreach(json_object_get(f, "layers"), i, expect) {
+    json_array_foreach(json_object_get(f, "layers"), i, expect)
+    {
         loci_rope r = { 0 };
         const int layer = (int)json_integer_value(json_object_get(expect, "layer"));
         const loci_status s = m ? loci_model_rope(m, layer, 0, &r, &e) : LOCI_BAD_ARG;
@@ -403,16 +441,23 @@ static void check_families(const char *path)
 {
     FILE *f = fopen(path, "r");
     int count = 0;
-    for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(line),
-         count++) check_family(line);
+    for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL));
+         json_decref(line), count++)
+        check_family(line);
     CHECK_THAT(count == 121, "%s has %d families", path, count);
     if (f) fclose(f);
 }
 
 /* ---- Other fields, and defaults of the class ------------------------------------------------- */
 
-static const struct said { const char *json; int layer; const char *attention; double scale;
-                           int64_t window; double warmth; } saids[] = {
+static const struct said {
+    const char *json;
+    int layer;
+    const char *attention;
+    double scale;
+    int64_t window;
+    double warmth;
+} saids[] = {
 #define FILE(type) \
     "{\"model_type\":\"" type "\",\"hidden_size\":512," \
     "\"num_attention_heads\":8,\"num_hidden_layers\":6"
@@ -421,8 +466,7 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("gemma2") ",\"attn_logit_softcapping\":null,\"sliding_window\":7}", 2,
       "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 7, 0 },
     { FILE("gemma2") ",\"attn_logit_softcapping\":30,\"query_pre_attn_scalar\":144}", 1,
-      "rope:pairing=half,base=10000,dim=256+softcap:cap=30",
-      1.0 / 12, 0, 0 },
+      "rope:pairing=half,base=10000,dim=256+softcap:cap=30", 1.0 / 12, 0, 0 },
     { FILE("gemma3_text") ",\"use_bidirectional_attention\":true,\"sliding_window\":512}", 0,
       "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 257, 0 },
     { FILE("gemma4_text") "}", 5,
@@ -434,11 +478,13 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("gpt_oss") "}", 0,
       "rope:pairing=half,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,"
       "beta_fast=32,beta_slow=1,truncate=0"
-      "+sink", 0.125, 128, 0 },
+      "+sink",
+      0.125, 128, 0 },
     { FILE("ministral3") "}", 0,
       "rope:pairing=half,base=1000000,dim=128,scaling=yarn,factor=16,original_length=16384,"
       "beta_fast=32,beta_slow=1,"
-      "mscale=1,mscale_all_dim=1", 0.08838834764831845, 0, 0.1 },
+      "mscale=1,mscale_all_dim=1",
+      0.08838834764831845, 0, 0.1 },
     { FILE("mistral4") ",\"qk_rope_head_dim\":64,\"qk_nope_head_dim\":64}", 0,
       "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,"
       "factor=128,original_length=8192,beta_fast=32,beta_slow=1,mscale=1,mscale_all_dim=1",
@@ -458,29 +504,34 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("openai_privacy_filter") "}", 1,
       "rope:pairing=interleaved,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,"
       "beta_fast=32,"
-      "beta_slow=1,truncate=0+sink", 0.125, 129, 0 },
+      "beta_slow=1,truncate=0+sink",
+      0.125, 129, 0 },
     { FILE("llama4_text") "}", 3, "nope", 0.08838834764831845, 0, 0.1 },
-    { FILE("gpt2") "}", 3, "nope", 0.125, 0, 0 }, { FILE("opt") "}", 3, "nope", 0.125, 0, 0 },
+    { FILE("gpt2") "}", 3, "nope", 0.125, 0, 0 },
+    { FILE("opt") "}", 3, "nope", 0.125, 0, 0 },
     { FILE("t5") ",\"d_kv\":64}", 3, "t5:bidirectional=0", 1, 0, 0 },
-    { FILE("bloom") "}", 3, "alibi", 0.125, 0, 0 }, { FILE("falcon") ",\"alibi\":true}", 3,
-                                                      "alibi:slopes=given", 0.125, 0, 0 },
+    { FILE("bloom") "}", 3, "alibi", 0.125, 0, 0 },
+    { FILE("falcon") ",\"alibi\":true}", 3, "alibi:slopes=given", 0.125, 0, 0 },
     { FILE("zamba2") ",\"use_mem_rope\":true}", 3, "rope:pairing=half,base=10000,dim=64",
       0.17677669529663689, 0, 0 },
     { FILE("granitemoehybrid") ",\"position_embedding_type\":\"rope\"}", 3,
       "rope:pairing=half,base=10000,dim=64", 1, 0, 0 },
     { FILE("granitemoehybrid") "}", 3, "nope", 1, 0, 0 },
     { FILE("phi3") ",\"max_position_embeddings\":4096,\"head_dim\":4,"
-      "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1],"
-      "\"long_factor\":[2,2]}}", 0,
-      "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096,short=1/1,"
-      "long=2/2", 0.5, 0, 0 },
+                   "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1],"
+                   "\"long_factor\":[2,2]}}",
+      0,
+      "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096,short="
+      "1/1,"
+      "long=2/2",
+      0.5, 0, 0 },
     { FILE("llama") ",\"partial_rotary_factor\":0.5}", 0, "rope:pairing=half,base=10000,dim=64",
       0.125, 0, 0 },
     { FILE("glm4_moe") ",\"head_dim\":42}", 0, "rope:pairing=half,base=15505.157798326254,dim=22",
       0.1543033499620919, 0, 0 },
     { FILE("gpt_neox") ",\"rotary_pct\":0.5,\"rotary_emb_base\":5000,\"rope_theta\":7,"
-      "\"partial_rotary_factor\":1}", 0,
-      "rope:pairing=half,base=5000,dim=32", 0.125, 0, 0 },
+                       "\"partial_rotary_factor\":1}",
+      0, "rope:pairing=half,base=5000,dim=32", 0.125, 0, 0 },
     { FILE("minimax_m2") ",\"head_dim\":128,\"rotary_dim\":64}", 0,
       "rope:pairing=half,base=5000000,dim=64", 0.08838834764831845, 0, 0 },
     { FILE("minimax_m3_vl_text") ",\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=128",
@@ -489,7 +540,8 @@ static const struct said { const char *json; int layer; const char *attention; d
       "rope:pairing=half,base=500000,dim=64", 5.4730064863875 / 8, 2048, 0 },
     { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 2, "nope",
       5.4730064863875 / 8, 2048, 0 },
-    { FILE("olmo_hybrid") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":null}}",
+    { FILE("olmo_hybrid") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":null}"
+                          "}",
       3, "nope", 0.125, 0, 0 },
     { FILE("olmo_hybrid") ",\"rope_theta\":null}", 3, "nope", 0.125, 0, 0 },
     { FILE("olmo_hybrid") "}", 3, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
@@ -499,25 +551,26 @@ static const struct said { const char *json; int layer; const char *attention; d
       "rope:pairing=half,base=7,dim=64", 1, 128, 0 },
     { FILE("qwen3_vl_text") ",\"head_dim\":128}", 0,
       "mrope:pairing=half,base=500000,dim=128,sections=24/20/20,order=interleaved",
-      0.08838834764831845,
-      0, 0 },
+      0.08838834764831845, 0, 0 },
     { "{\"model_type\":\"moonshine\",\"hidden_size\":288,\"encoder_num_hidden_layers\":6,"
       "\"decoder_num_hidden_layers\":4,"
-      "\"decoder_num_attention_heads\":8}", 3, "rope:pairing=interleaved,base=10000,dim=32",
-      1.0 / 6, 0, 0 },
+      "\"decoder_num_attention_heads\":8}",
+      3, "rope:pairing=interleaved,base=10000,dim=32", 1.0 / 6, 0, 0 },
     { "{\"model_type\":\"qwen2_5_omni\","
-      "\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}", 0,
-      "rope:pairing=half,base=1000000,dim=64", 0.125, 0, 0 },
+      "\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}",
+      0, "rope:pairing=half,base=1000000,dim=64", 0.125, 0, 0 },
     /* nested at most three deep */
-    { FILE("llama") ",\"text_config\":" FILE("llama") ",\"text_config\":" FILE("llama")
-      ",\"text_config\":" FILE("qwen2") ",\"rope_theta\":5,\"text_config\":"
-      FILE("gptj") "}}}}}", 0, "rope:pairing=half,base=5,dim=64", 0.125, 0, 0 },
+    { FILE("llama") ",\"text_config\":" FILE("llama") ",\"text_config\":" FILE(
+          "llama") ",\"text_config\":" FILE("qwen2") ",\"rope_theta\":5,\"text_"
+                                                     "config\":" FILE("gptj") "}}}}}",
+      0, "rope:pairing=half,base=5,dim=64", 0.125, 0, 0 },
     { FILE("llama") ",\"rope_scaling\":{\"rope_theta\":7},\"rope_theta\":8}", 0,
       "rope:pairing=half,base=7,dim=64", 0.125, 0, 0 },
     { FILE("llama") ",\"rope_theta\":1e15}", 0, "rope:pairing=half,base=1e+15,dim=64", 0.125, 0,
       0 },
     { FILE("llama") ",\"layer_types\":[\"attention\",\"mamba\",\"conv\",\"attention\","
-      "\"attention\",\"attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":7}}}",
+                    "\"attention\",\"attention\"],\"rope_parameters\":{\"full_attention\":{"
+                    "\"rope_theta\":7}}}",
       3, "rope:pairing=half,base=7,dim=64", 0.125, 0, 0 },
     { FILE("recurrent_gemma") ",\"block_types\":[\"recurrent\",\"recurrent\",\"attention\"]}", 4,
       "nope", 0, 0, 0 },
@@ -536,22 +589,25 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("esm") ",\"position_embedding_type\":\"rotary\"}", 0,
       "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
     { FILE("mistral") ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
-      "\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}", 0,
-      "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
+                      "\"full_attention\",\"full_attention\",\"full_attention\",\"full_"
+                      "attention\"]}",
+      0, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
     { FILE("bamba") ",\"attn_layer_indices\":[3]}", 3, "rope:pairing=half,base=10000,dim=32", 0.125,
       0, 0 },
     { FILE("bamba") ",\"attn_layer_indices\":[3]}", 2, "nope", 0, 0, 0 },
-    { FILE("gemma4") ",\"sliding_window_pattern\":4}", 5,
-      "rope:pairing=half,base=1000000,dim=512", 1, 0, 0 },
+    { FILE("gemma4") ",\"sliding_window_pattern\":4}", 5, "rope:pairing=half,base=1000000,dim=512",
+      1, 0, 0 },
     { FILE("dbrx") ",\"attn_config\":{\"rope_theta\":7}}", 0, "rope:pairing=half,base=7,dim=64",
       0.125, 0, 0 },
-    { FILE("mpt") ",\"attn_config\":{\"alibi\":true,\"softmax_scale\":0.5}}", 0, "alibi", 0.5,
-      0, 0 },
+    { FILE("mpt") ",\"attn_config\":{\"alibi\":true,\"softmax_scale\":0.5}}", 0, "alibi", 0.5, 0,
+      0 },
     { FILE("roformer") ",\"rotary_value\":true}", 0, "rope:pairing=interleaved,base=10000,dim=64",
       0.125, 0, 0 },
     { FILE("roformer") "}", 0, "rope:pairing=interleaved,base=10000,dim=64", 0.125, 0, 0 },
     { FILE("ernie4_5_vl_moe") "}", 0, "rope:pairing=interleaved,base=500000,dim=64", 0.125, 0, 0 },
-#define V4 FILE("deepseek_v4") ",\"layer_types\":[\"sliding_attention\"," \
+#define V4 \
+    FILE("deepseek_v4") \
+    ",\"layer_types\":[\"sliding_attention\"," \
     "\"compressed_sparse_attention\",\"heavily_compressed_attention\",\"sliding_attention\"," \
     "\"sliding_attention\",\"sliding_attention\"]"
     { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", 0, "nope", 0, 0, 0 },
@@ -560,9 +616,11 @@ static const struct said { const char *json; int layer; const char *attention; d
     { V4 "}", 1, "rope:pairing=interleaved,base=160000,dim=64,offset=448+sink",
       0.044194173824159216, 0, 0 },
     { V4 ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_theta\":7,"
-      "\"compress_rope_theta\":9}", 1, "rope:pairing=interleaved,base=9,dim=64,offset=448+sink",
-      0.044194173824159216, 0, 0 },
-#define COHERE FILE("cohere2_moe") ",\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"," \
+         "\"compress_rope_theta\":9}",
+      1, "rope:pairing=interleaved,base=9,dim=64,offset=448+sink", 0.044194173824159216, 0, 0 },
+#define COHERE \
+    FILE("cohere2_moe") \
+    ",\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"," \
     "\"dense\",\"sparse\",\"sparse\"]"
 #define TURNED "rope:pairing=interleaved,base=10000,dim=128"
     { COHERE "}", 3, TURNED, 0.08838834764831845, 0, 0 },
@@ -579,11 +637,12 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", 0,
       "rope:pairing=half,base=10000,dim=128,scaling=linear,factor=2", 0.08838834764831845, 0, 0 },
     { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
-      "\"rope_scaling_layers\":[1]}", 1,
-      "rope:pairing=half,base=10000,dim=128,scaling=linear,factor=2", 0.08838834764831845, 0, 0 },
+                     "\"rope_scaling_layers\":[1]}",
+      1, "rope:pairing=half,base=10000,dim=128,scaling=linear,factor=2", 0.08838834764831845, 0,
+      0 },
     { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
-      "\"rope_scaling_layers\":[1]}", 0, "rope:pairing=half,base=10000,dim=128",
-      0.08838834764831845, 0, 0 },
+                     "\"rope_scaling_layers\":[1]}",
+      0, "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 0, 0 },
     { FILE("beam") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7}}", 0,
       "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 512, 0 },
     { FILE("granitemoehybrid") ",\"position_embedding_type\":\"none\"}", 3, "nope", 1, 0, 0 },
@@ -600,42 +659,50 @@ static const struct said { const char *json; int layer; const char *attention; d
       0.1 },
     /* keys of other types in a dictionary are ignored, and 0 selects the default */
     { FILE("llama") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":3,"
-      "\"short_factor\":[]}}", 0, "rope:pairing=half,base=10000,dim=64,scaling=linear,factor=2",
-      0.125, 0, 0 },
+                    "\"short_factor\":[]}}",
+      0, "rope:pairing=half,base=10000,dim=64,scaling=linear,factor=2", 0.125, 0, 0 },
     { FILE("llama") ",\"max_position_embeddings\":4096,\"rope_scaling\":{\"type\":\"yarn\","
-      "\"original_max_position_embeddings\":1024,\"beta_fast\":0,\"beta_slow\":0}}", 0,
-      "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,original_length=1024", 0.125, 0,
+                    "\"original_max_position_embeddings\":1024,\"beta_fast\":0,\"beta_slow\":0}"
+                    "}",
+      0, "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,original_length=1024", 0.125, 0,
       0 },
     { FILE("hunyuan_v1_dense") ",\"head_dim\":64,\"rope_scaling\":{\"type\":\"dynamic\","
-      "\"alpha\":1000}}", 0, "rope:pairing=half,base=10000,dim=64,scaling=ntk,factor=1000", 0.125,
-      0, 0 },
-#define PHI FILE("phi3") ",\"max_position_embeddings\":8192,\"head_dim\":4,\"rope_scaling\":" \
+                               "\"alpha\":1000}}",
+      0, "rope:pairing=half,base=10000,dim=64,scaling=ntk,factor=1000", 0.125, 0, 0 },
+#define PHI \
+    FILE("phi3") \
+    ",\"max_position_embeddings\":8192,\"head_dim\":4,\"rope_scaling\":" \
     "{\"type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[2,2]"
 #define LONG "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=2,original_length=4096,"
     { PHI "}}", 0, LONG "short", 0.5, 0, 0 },
     { FILE("phi3") ",\"max_position_embeddings\":2048,\"head_dim\":4,\"rope_scaling\":{"
-      "\"type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[2,2]}}", 0,
-      "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096", 0.5, 0,
-      0 },
+                   "\"type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[2,2]}}",
+      0, "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096", 0.5,
+      0, 0 },
     { PHI ",\"short_mscale\":1.5,\"long_mscale\":3}}", 0,
       LONG "attention_factor=1.5,short=1/1,long=2/2", 0.5, 0, 0 },
     { PHI ",\"short_mscale\":1.5,\"attention_factor\":1.25}}", 0,
       LONG "attention_factor=1.25,short", 0.5, 0, 0 },
     { FILE("qwen2_vl_text") ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[8,12,12],"
-      "\"mrope_interleaved\":true}}", 0,
-      "mrope:pairing=half,base=1000000,dim=64,sections=8/12/12,order=interleaved", 0.125, 0, 0 },
+                            "\"mrope_interleaved\":true}}",
+      0, "mrope:pairing=half,base=1000000,dim=64,sections=8/12/12,order=interleaved", 0.125, 0, 0 },
     { FILE("qwen2_vl_text") ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[0,16,16],"
-      "\"interleaved\":true}}", 0,
-      "mrope:pairing=half,base=1000000,dim=64,sections=0/16/16,order=interleaved", 0.125, 0, 0 },
+                            "\"interleaved\":true}}",
+      0, "mrope:pairing=half,base=1000000,dim=64,sections=0/16/16,order=interleaved", 0.125, 0, 0 },
     { FILE("deepseek_v3") ",\"max_position_embeddings\":64,\"qk_rope_head_dim\":32,"
-      "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1,"
-      "\"mscale_all_dim\":1}}", 0,
-      "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=1", 0.125, 0, 0 },
+                          "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\","
+                          "\"factor\":1,"
+                          "\"mscale_all_dim\":1}}",
+      0, "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=1", 0.125, 0,
+      0 },
     { FILE("deepseek_v3") ",\"max_position_embeddings\":64,\"qk_rope_head_dim\":32,"
-      "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", 0,
-      "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=4", 0.125, 0, 0 },
+                          "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\","
+                          "\"factor\":4}}",
+      0, "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=4", 0.125, 0,
+      0 },
     { FILE("kyutai_speech_to_text") ",\"layer_types\":[\"conv\",\"conv\",\"conv\","
-      "\"full_attention\",\"full_attention\",\"full_attention\"]}", 0, "nope", 0, 0, 0 },
+                                    "\"full_attention\",\"full_attention\",\"full_attention\"]}",
+      0, "nope", 0, 0, 0 },
 };
 
 static void check_said(const struct said *w)
@@ -656,9 +723,14 @@ static void check_said(const struct said *w)
 /* Whether values are rotated as keys are, and the name of the kind of layer. */
 static void check_kinds(void)
 {
-    static const struct { const char *json; bool values; const char *layer; } list[] = {
+    static const struct {
+        const char *json;
+        bool values;
+        const char *layer;
+    } list[] = {
         { FILE("roformer") ",\"rotary_value\":true}", true, "full_attention" },
-        { FILE("roformer") "}", false, "full_attention" }, { V4 "}", true, "sliding_attention" },
+        { FILE("roformer") "}", false, "full_attention" },
+        { V4 "}", true, "sliding_attention" },
         { FILE("ernie4_5_vl_moe") "}", false, "full_attention" },
         { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", false,
           "linear_attention" },
@@ -671,8 +743,8 @@ static void check_kinds(void)
         loci_rope r = { 0 };
         loci_error e = { 0 };
         CHECK_THAT(!loci_model_parse(&m, list[i].json, strlen(list[i].json), &e)
-                   && !loci_model_rope(m, 0, 0, &r, &e) && r.values == list[i].values
-                   && !strcmp(r.layer, list[i].layer),
+                       && !loci_model_rope(m, 0, 0, &r, &e) && r.values == list[i].values
+                       && !strcmp(r.layer, list[i].layer),
                    "%s: %s, %s, values %d", list[i].json, e.text, r.layer ? r.layer : "", r.values);
         loci_rope_free(&r);
         loci_model_close(m);
@@ -685,14 +757,15 @@ static void check_slopes(void)
     static const char json[] =
         "{\"model_type\":\"falcon\",\"alibi\":true,\"hidden_size\":768,\"num_attention_heads\":12,"
         "\"num_hidden_layers\":2}";
-    static const double bf16[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125,
-                                     0.00390625, 0.70703125, 0.353515625, 0.1767578125,
-                                     0.08837890625 };
+    static const double bf16[12] = { 0.5,        0.25,        0.125,        0.0625,
+                                     0.03125,    0.015625,    0.0078125,    0.00390625,
+                                     0.70703125, 0.353515625, 0.1767578125, 0.08837890625 };
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
     CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e) && !loci_model_rope(m, 0, 0, &r, &e)
-               && r.slopes && r.heads == 12, "falcon: %s", e.text);
+                   && r.slopes && r.heads == 12,
+               "falcon: %s", e.text);
     for (int h = 0; h < 12 && r.slopes; h++)
         CHECK_THAT(near(r.slopes[h], bf16[h] / 8), "falcon: slope %d is %.17g", h, r.slopes[h]);
     loci_rope_free(&r);
@@ -719,7 +792,8 @@ static void check_callers(void)
     CHECK_SAYS(loci_model_rope(m, -1, 0, &r, &e), LOCI_BAD_ARG, &e, "layer -1 must be from 0");
     CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "the context length");
     CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG
-               && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
+                   && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG,
+               "no place for an error");
     CHECK_SAYS(loci_model_rope(m, 0, 2e18, &r, &e), LOCI_BAD_ARG, &e, "the context length");
     CHECK_SAYS(loci_model_open(&other, "tests/none", &e), LOCI_BAD_ARG, &e,
                "tests/none: cannot open: No");
@@ -746,10 +820,12 @@ static void check_wide_head(void)
     enum { N = 2000 };
     char *text = malloc(64 * 1024), *at = text;
     if (!text) exit(2);
-    at += sprintf(at, "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_attention_heads\":1,"
+    at += sprintf(at,
+                  "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_attention_heads\":1,"
                   "\"num_hidden_layers\":1,"
                   "\"max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"longrope\","
-                  "\"original_max_position_embeddings\":4096", 2 * N);
+                  "\"original_max_position_embeddings\":4096",
+                  2 * N);
     for (int k = 0; k < 2; k++) {
         at += sprintf(at, ",\"%s_factor\":[", k ? "long" : "short");
         for (int i = 0; i < N; i++) at += sprintf(at, i ? ",1" : "1");

@@ -118,7 +118,7 @@ static void modes(void)
     if (geteuid() == 0) {
         put("old", 'o', 0640);
         CHECK_THAT(!chown("old", 1234, 4321) && written("old", 'a') && !stat("old", &st)
-                   && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640,
+                       && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640,
                    "owner and group are kept: old");
     }
     put("old", 'o', 04755);
@@ -159,14 +159,16 @@ static void links(void)
     if (mkdir("folder", 0755)) exit(2);
     put("folder/target", 'o', 0640);
     if (symlink("folder/target", "link") || symlink("../link", "folder/again")
-        || symlink("folder/none", "dangling") || symlink("loop", "loop") ||
-        symlink("folder", "through")) exit(2);
+        || symlink("folder/none", "dangling") || symlink("loop", "loop")
+        || symlink("folder", "through"))
+        exit(2);
     CHECK_THAT(written("folder/again", 'a') && holds("folder/target", 'a')
-               && mode_of("folder/target") == 0640, "links are followed: again");
+                   && mode_of("folder/target") == 0640,
+               "links are followed: again");
     CHECK_THAT(readlink("link", to, sizeof to - 1) == 13 && !strcmp(to, "folder/target"),
                "and stay: %s", to);
     CHECK_THAT(written("dangling", 'b') && holds("folder/none", 'b')
-               && readlink("dangling", to, sizeof to - 1) == 11,
+                   && readlink("dangling", to, sizeof to - 1) == 11,
                "to where nothing was, too: dangling");
     CHECK_THAT(written("through/target", 'c') && holds("folder/target", 'c'),
                "and through folders: through");
@@ -232,7 +234,8 @@ static void full_disk(void)
     little.rlim_cur = SIZE / 2;
     setrlimit(RLIMIT_FSIZE, &little);
     CHECK_THAT(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG
-               && strstr(e.text, "cannot write"), "a full disk: %s", e.text);
+                   && strstr(e.text, "cannot write"),
+               "a full disk: %s", e.text);
     CHECK_THAT(write_letters("new", 'a', SIZE, &e) == LOCI_BAD_ARG, "a full disk, a new file: %s",
                e.text);
     setrlimit(RLIMIT_FSIZE, &was);
@@ -250,11 +253,14 @@ static void in_turns(void)
     CHECK_THAT(!loci_output_begin(&f, "old", &e) && !loci_output_begin(&g, "old", &e),
                "two begin one file: old");
     CHECK_THAT(!loci_output_put(&f, "ff", 2, &e) && !loci_output_put(&g, "g", 1, &e)
-               && holds("old", 'o'), "and write: old");
+                   && holds("old", 'o'),
+               "and write: old");
     CHECK_THAT(!loci_output_end(&f, LOCI_OK, &e) && holds("old", 'f'), "the first ends: old");
     CHECK_THAT(!loci_output_end(&g, LOCI_OK, &e) && holds("old", 'g'), "the last one's stays: old");
-    CHECK_THAT(!loci_output_begin(&f, "old", &e) && loci_output_end(&f, LOCI_CANCELLED, &e)
-               == LOCI_CANCELLED && holds("old", 'g'), "a failure changes nothing: old");
+    CHECK_THAT(!loci_output_begin(&f, "old", &e)
+                   && loci_output_end(&f, LOCI_CANCELLED, &e) == LOCI_CANCELLED
+                   && holds("old", 'g'),
+               "a failure changes nothing: old");
     CHECK_THAT(clear() == 1, "nothing else is left: in turns");
 }
 
@@ -274,14 +280,13 @@ static void at_once(void)
     while (running) {
         size_t count;
         const char letter = letter_of("old", &count);
-        bad += !(letter == 'o' && count == 1) && !((letter == 'a' || letter == 'b')
-                                                   && count == SIZE);
+        bad +=
+            !(letter == 'o' && count == 1) && !((letter == 'a' || letter == 'b') && count == SIZE);
         for (int i = 0; i < 2; i++)
-            if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i])
-                {
-                    child[i] = 0;
-                    running--;
-                }
+            if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i]) {
+                child[i] = 0;
+                running--;
+            }
     }
     CHECK_THAT(bad == 0 && status[0] == 0 && status[1] == 0,
                "two programs write one file: both finish, and none sees a mixture");
@@ -302,8 +307,8 @@ static void ended(void)
         if (child == 0) {
             struct new_file f, g;
             if (loci_output_begin(&f, "old", NULL) || loci_output_put(&f, "f", 1, NULL)
-                || loci_output_begin(&g, "new", NULL) ||
-                write(ready[1], "", 1) != 1) _exit(2);
+                || loci_output_begin(&g, "new", NULL) || write(ready[1], "", 1) != 1)
+                _exit(2);
             for (;;) pause();
         }
         char byte;
@@ -345,8 +350,9 @@ static void other_handlers(void)
     struct sigaction is;
     signal(SIGHUP, SIG_IGN);
     CHECK_THAT(!loci_output_begin(&f, "new", &e) && !raise(SIGHUP)
-               && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e)
-               && holds("new", 'n'), "a signal that is ignored: stays so");
+                   && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e)
+                   && holds("new", 'n'),
+               "a signal that is ignored: stays so");
     sigaction(SIGHUP, NULL, &is);
     CHECK_THAT(is.sa_handler == SIG_IGN, "and afterwards: SIGHUP");
     signal(SIGHUP, SIG_DFL);

@@ -12,8 +12,8 @@
 /* Written independently of plain.h. */
 static bool harmful(uint32_t c)
 {
-    static const uint32_t singles[] = { 0x7f, 0x61c, 0x200e, 0x200f, 0x2028, 0x2029, 0x202a, 0x202b,
-                                        0x202c, 0x202d, 0x202e, 0x2066,
+    static const uint32_t singles[] = { 0x7f,   0x61c,  0x200e, 0x200f, 0x2028, 0x2029,
+                                        0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066,
                                         0x2067, 0x2068, 0x2069, 0xfeff };
     for (size_t i = 0; i < sizeof singles / sizeof *singles; i++)
         if (c == singles[i]) return true;
@@ -63,20 +63,32 @@ static void pairs_of_bytes(void)
             const char want[] = { a >= 0x20 && a < 0x7f ? (char)a : '?',
                                   b >= 0x20 && b < 0x7f ? (char)b : '?', 'z', 0 };
             wrong += both ? harmful(code) ? strcmp(text, "?z") != 0 : (unsigned char)*text != a
-                : strcmp(text, want) != 0;
+                          : strcmp(text, want) != 0;
         }
     CHECK_THAT(wrong == 0, "pairs of bytes: %d", wrong);
 }
 
 static void texts(void)
 {
-    static const struct { const char *text, *want; } list[] = {
-        { "", "" }, { "caf\xc3\xa9", "caf\xc3\xa9" },
+    static const struct {
+        const char *text, *want;
+    } list[] = {
+        { "", "" },
+        { "caf\xc3\xa9", "caf\xc3\xa9" },
         { "\xe6\xa8\xa1\xe5\x9e\x8b.json", "\xe6\xa8\xa1\xe5\x9e\x8b.json" },
-        { "\x1b[2Jx\n", "?[2Jx?" }, { "\x9b" "31m", "?31m" }, { "a\xe2\x80\xae" "b", "a?b" },
+        { "\x1b[2Jx\n", "?[2Jx?" },
+        { "\x9b"
+          "31m",
+          "?31m" },
+        { "a\xe2\x80\xae"
+          "b",
+          "a?b" },
         { "\xc0\x80", "??" },
-        { "\xed\xa0\x80", "???" }, { "\xf4\x90\x80\x80", "????" }, { "\xe2\x82 x", "?? x" },
-        { "x\xf0\x9f\x98", "x" }, { "\x80", "?" },
+        { "\xed\xa0\x80", "???" },
+        { "\xf4\x90\x80\x80", "????" },
+        { "\xe2\x82 x", "?? x" },
+        { "x\xf0\x9f\x98", "x" },
+        { "\x80", "?" },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         char text[64];
@@ -91,13 +103,17 @@ static void sentences(void)
 {
     loci_error e;
     char name[800];
-    loci_io_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
+    loci_io_fail(&e, LOCI_BAD_ARG, "tensor '%s'",
+                 "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b"
+                 "e");
     CHECK_THAT(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_io_fail: %s",
                e.text);
-    loci_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
+    loci_fail(&e, LOCI_BAD_ARG, "tensor '%s'",
+              "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b"
+              "e");
     CHECK_THAT(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_fail: %s",
                e.text);
-    for (size_t at = 0; at < 4; at++) {                  /* the buffer ends inside a character */
+    for (size_t at = 0; at < 4; at++) { /* the buffer ends inside a character */
         for (size_t i = 0; i + 4 < sizeof name; i += 3) memcpy(name + i, "\xe2\x82\xac", 4);
         loci_io_fail(&e, LOCI_BAD_ARG, "%.*s%s", (int)at, "xxxx", name);
         CHECK_THAT(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'),

@@ -17,7 +17,7 @@
 #include "scratch.h"
 
 #ifdef LOCI_SANITIZED
-enum { SANITIZED = 1 };                  /* sanitizers change memory usage */
+enum { SANITIZED = 1 }; /* sanitizers change memory usage */
 #else
 enum { SANITIZED = 0 };
 #endif
@@ -62,7 +62,8 @@ static size_t write_sample(void)
     static const struct safetensors_meta meta[] = { { "key", "a \"value\"\n" } };
     loci_error e;
     CHECK_THAT(!loci_safetensors_write(path, 4, t, (const void *const[]){ b, c, a, a }, 1, meta,
-                                       &e), "write: sample");
+                                       &e),
+               "write: sample");
     struct stat st;
     return stat(path, &st) ? 0 : (size_t)st.st_size;
 }
@@ -73,14 +74,16 @@ static void test_round_trip(void)
     loci_error e;
     write_sample();
     if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "open: sample")) return;
-    CHECK_THAT(f.count == 4 && f.meta_count == 1 && !strcmp(loci_safetensors_meta(&f, "key"),
-                                                            "a \"value\"\n"), "metadata: sample");
+    CHECK_THAT(f.count == 4 && f.meta_count == 1
+                   && !strcmp(loci_safetensors_meta(&f, "key"), "a \"value\"\n"),
+               "metadata: sample");
     CHECK_THAT(!loci_safetensors_meta(&f, "other"), "absent metadata: sample");
     for (int i = 0; i < f.count; i++) {
         const struct safetensor *t = &f.tensor[i];
         char data[sizeof a + sizeof b];
-        const void *want = *t->name == 'a' ? (const void *)a : *t->name == 'b' ? (const void *)b
-            : (const void *)c;
+        const void *want = *t->name == 'a' ? (const void *)a
+                         : *t->name == 'b' ? (const void *)b
+                                           : (const void *)c;
         CHECK_THAT(!loci_safetensors_read(&f, t, data, &e) && !memcmp(data, want, (size_t)t->bytes),
                    "data: %s", t->name);
     }
@@ -190,7 +193,7 @@ static const char *const bad[] = {
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[1152921504606846977],\"data_offsets\":[0,8]}}",
     /* a product that is 1 in 64 bits */
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[11,3353953467947191203],\"data_offsets\":[0,8]}}",
-    "{\"\\", "{\"\\ud8",               /* texts that end in an escape */
+    "{\"\\", "{\"\\ud8", /* texts that end in an escape */
 };
 
 static void put_header(const char *text, uint64_t claim)
@@ -205,8 +208,9 @@ static void put_header(const char *text, uint64_t claim)
 
 static void test_headers(void)
 {
-    static const uint64_t claims[] = { 0, 1, 1u << 31, UINT32_MAX, (uint64_t)1 << 62,
-                                       (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX };
+    static const uint64_t claims[] = {
+        0, 1, 1u << 31, UINT32_MAX, (uint64_t)1 << 62, (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX
+    };
     loci_error e;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         put_header(good[i], strlen(good[i]));
@@ -229,18 +233,34 @@ static void test_headers(void)
 /* All JSON forms of strings, in names and metadata: valid and invalid ones. */
 static void test_strings(void)
 {
-    static const struct { const char *json, *is; } list[] = {
+    static const struct {
+        const char *json, *is;
+    } list[] = {
         { "a\\\"\\\\\\/\\b\\f\\n\\r\\t", "a\"\\/\b\f\n\r\t" },
         { "\\u0041\\u00e9\\u20AC\\uD83D\\ude00", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80" },
         { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f" },
         { "\\u007f\\u0080\\u07ff\\u0800\\uffff", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf" },
-        { "", NULL }, { "\\ud83d\\n", NULL }, { "\\ud83d\\uf000", NULL },
-        { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL },
-        { "\\ude00\\ud83d", NULL }, { "\\ud83d\\ud83d", NULL },
-        { "\\u0000", NULL }, { "\\u00g0", NULL }, { "\\u00", NULL }, { "\\x41", NULL },
-        { "\\", NULL }, { "a\nb", NULL }, { "a\x01", NULL },
-        { "\xc0\xaf", NULL }, { "\xed\xa0\x80", NULL }, { "\xf4\x90\x80\x80", NULL },
-        { "\xe2\x82", NULL }, { "\xff", NULL }, { "\x80", NULL },
+        { "", NULL },
+        { "\\ud83d\\n", NULL },
+        { "\\ud83d\\uf000", NULL },
+        { "\\ud83d\\ude0", NULL },
+        { "\\ud83d", NULL },
+        { "\\ud83dx", NULL },
+        { "\\ude00\\ud83d", NULL },
+        { "\\ud83d\\ud83d", NULL },
+        { "\\u0000", NULL },
+        { "\\u00g0", NULL },
+        { "\\u00", NULL },
+        { "\\x41", NULL },
+        { "\\", NULL },
+        { "a\nb", NULL },
+        { "a\x01", NULL },
+        { "\xc0\xaf", NULL },
+        { "\xed\xa0\x80", NULL },
+        { "\xf4\x90\x80\x80", NULL },
+        { "\xe2\x82", NULL },
+        { "\xff", NULL },
+        { "\x80", NULL },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         char text[256];
@@ -248,14 +268,15 @@ static void test_strings(void)
         loci_error e = { 0 };
         snprintf(text, sizeof text,
                  "{\"__metadata__\":{\"k%s\":\"v%s\"},\"%s\":{\"dtype\":\"F64\",\"shape\":[],"
-                 "\"data_offsets\":[0,8]}}", list[i].json,
-                 list[i].json, list[i].json);
+                 "\"data_offsets\":[0,8]}}",
+                 list[i].json, list[i].json, list[i].json);
         put_header(text, strlen(text));
         const loci_status s = loci_safetensors_open(&f, path, &e);
         CHECK_THAT(list[i].is ? !s && !strcmp(f.tensor[0].name, list[i].is)
-                   && !strcmp(f.meta[0].key + 1, list[i].is)
-                   && !strcmp(f.meta[0].value + 1, list[i].is) : s && e.text[0], "a string: %s",
-                   list[i].json);
+                                    && !strcmp(f.meta[0].key + 1, list[i].is)
+                                    && !strcmp(f.meta[0].value + 1, list[i].is)
+                              : s && e.text[0],
+                   "a string: %s", list[i].json);
         if (!s) loci_safetensors_close(&f);
     }
     /* our own output reads back, or is rejected */
@@ -270,8 +291,9 @@ static void test_strings(void)
         if (!CHECK_THAT((i >= 0x80) == (s != LOCI_OK), "a name: %s", name) || s) continue;
         if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "is read again: %s", e.text))
             continue;
-        CHECK_THAT(!strcmp(f.tensor[0].name, name) && !strcmp(loci_safetensors_meta(&f, name),
-                                                              name), "and the same: %s", name);
+        CHECK_THAT(!strcmp(f.tensor[0].name, name)
+                       && !strcmp(loci_safetensors_meta(&f, name), name),
+                   "and the same: %s", name);
         loci_safetensors_close(&f);
     }
 }
@@ -297,7 +319,10 @@ static void put_large(uint64_t size, const char *front, const char *pattern, con
 /* The peak of additional memory in bytes.  A process of its own reads the file. */
 static double peak(loci_status *s)
 {
-    struct { loci_status s; double bytes; } said = { LOCI_NO_MEMORY, 0 };
+    struct {
+        loci_status s;
+        double bytes;
+    } said = { LOCI_NO_MEMORY, 0 };
     int pipes[2];
     if (pipe(pipes)) exit(1);
     const pid_t child = fork();
@@ -321,16 +346,20 @@ static double peak(loci_status *s)
 
 static void test_large_headers(void)
 {
-    static const struct { const char *what, *front, *pattern, *between, *back; bool sound;
-                          } list[] = {
+    static const struct {
+        const char *what, *front, *pattern, *between, *back;
+        bool sound;
+    } list[] = {
         { "tensors", "{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",",
           "}", true },
         { "usual tensors", "{",
           "\"model.layers.%u.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[0,4096],"
-          "\"data_offsets\":[0,0]}", ",", "}", true },
+          "\"data_offsets\":[0,0]}",
+          ",", "}", true },
         { "one long value", "{\"__metadata__\":{\"k\":\"", "%x", " ", "\"}}", true },
         { "metadata", "{\"__metadata__\":{", "\"%x\":\"\"", ",", "}}", false },
-        { "objects", "{", "{", "", "}", false }, { "lists", "{\"a\":", "[", "", "}", false },
+        { "objects", "{", "{", "", "}", false },
+        { "lists", "{\"a\":", "[", "", "}", false },
         { "quotes", "{", "\"", "", "}", false },
         { "numbers", "{\"x\":{\"shape\":[", "%u", ",", "]}}", false },
         { "the same tensor", "{", "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
@@ -366,14 +395,16 @@ static void test_limits(void)
     CHECK_THAT(!truncate(path, 2 * ST_MAX_HEADER), "room for the header: %s", path);
     CHECK_SAYS(take_all(&e), LOCI_BAD_ARG, &e, "16777217 bytes, but at most 16777216");
     for (int n = ST_MAX_NAME; n <= ST_MAX_NAME + 1; n++) {
-        snprintf(text, sizeof text, "{\"%0*d\":{\"dtype\":\"F64\",\"shape\":[],"
-                 "\"data_offsets\":[0,8]}}", n, 0);
+        snprintf(text, sizeof text,
+                 "{\"%0*d\":{\"dtype\":\"F64\",\"shape\":[],"
+                 "\"data_offsets\":[0,8]}}",
+                 n, 0);
         put_header(text, strlen(text));
         CHECK_THAT(!take_all(&e) == (n == ST_MAX_NAME), "a name of %d bytes", n);
     }
     unlink(path);
     CHECK_SAYS(loci_safetensors_open(&f, path, &e), LOCI_BAD_ARG, &e, "cannot open");
-    loci_safetensors_close(&f);          /* closing a closed file is valid */
+    loci_safetensors_close(&f); /* closing a closed file is valid */
     CHECK_THAT(f.fd == -1 && !f.text, "what is closed: %s", path);
     for (loci_dtype d = LOCI_F32; d <= LOCI_F16; d++) {
         static const char *const names[] = {
@@ -394,7 +425,8 @@ static void test_changes(void)
     const off_t size = (off_t)write_sample();
     if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "open: sample")) return;
     CHECK_THAT(!truncate(path, size - 1) && loci_safetensors_read(&f, &f.tensor[2], data, &e)
-               && strstr(e.text, "shrank"), "a file that shrinks: %s", e.text);
+                   && strstr(e.text, "shrank"),
+               "a file that shrinks: %s", e.text);
     CHECK_THAT(!truncate(path, size + 999) && !loci_safetensors_read(&f, &f.tensor[0], data, &e),
                "a file that grows: %s", e.text);
     loci_safetensors_close(&f);
@@ -404,14 +436,18 @@ static void test_changes(void)
 
 static void test_writing(void)
 {
-    static const struct safetensor good_tensor = { .name = "b", .type = ST_F64, .rank = 1,
-                                                   .shape = { 2 } };
+    static const struct safetensor good_tensor = {
+        .name = "b", .type = ST_F64, .rank = 1, .shape = { 2 }
+    };
     static const struct safetensor wrong[] = {
-        { .name = "", .type = ST_F64 }, { .name = "\xff", .type = ST_F64 },
+        { .name = "", .type = ST_F64 },
+        { .name = "\xff", .type = ST_F64 },
         { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
-        { .name = "b", .type = ST_F64, .rank = -1 }, { .name = "b", .type = ST_F64, .rank = 1,
-                                                       .shape = { -1 } },
-        { .name = "b", .type = ST_F64, .rank = 2,
+        { .name = "b", .type = ST_F64, .rank = -1 },
+        { .name = "b", .type = ST_F64, .rank = 1, .shape = { -1 } },
+        { .name = "b",
+          .type = ST_F64,
+          .rank = 2,
           .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
         { .name = "b", .type = ST_F64, .rank = 1, .shape = { (ptrdiff_t)1 << 60 } },
     };
@@ -423,7 +459,8 @@ static void test_writing(void)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         e.text[0] = 0;
         CHECK_THAT(loci_safetensors_write(path, 1, &wrong[i], &data, 0, NULL, &e) == LOCI_BAD_ARG
-                   && e.text[0], "a wrong tensor: %s", wrong[i].name);
+                       && e.text[0],
+                   "a wrong tensor: %s", wrong[i].name);
     }
     const struct safetensors_meta meta = { "key", "\xe2\x82" };
     CHECK_THAT(loci_safetensors_write(path, 1, &good_tensor, &data, 1, &meta, &e) == LOCI_BAD_ARG,
@@ -432,9 +469,10 @@ static void test_writing(void)
                e.text);
     CHECK_SAYS(loci_safetensors_put(&w, b, 17, &e), LOCI_BAD_ARG, &e, "17 bytes",
                "more than the tensors have");
-    CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e) && loci_safetensors_end(&w, LOCI_OK, &e)
-               == LOCI_BAD_ARG && strstr(e.text, "1 bytes of its"), "less than they have: %s",
-               e.text);
+    CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e)
+                   && loci_safetensors_end(&w, LOCI_OK, &e) == LOCI_BAD_ARG
+                   && strstr(e.text, "1 bytes of its"),
+               "less than they have: %s", e.text);
     CHECK_THAT(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e),
                "and the old file is there, whole: %s", path);
 }
@@ -448,7 +486,7 @@ int main(void)
     test_damage();
     test_headers();
     test_strings();
-    if (!LOCI_COUNTED) test_large_headers();         /* in children, where nothing is counted */
+    if (!LOCI_COUNTED) test_large_headers(); /* in children, where nothing is counted */
     test_limits();
     test_changes();
     test_writing();

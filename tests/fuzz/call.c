@@ -19,12 +19,12 @@
 #include "reference/reference.h"
 
 enum { MOST_TENSORS = 40, MOST_BLOCKS = 256, MOST_AXES = 3, MOST_RANGE = 4000 };
-enum { MOST_PAIRS = 10000 };              /* the reference is slow for each pair */
+enum { MOST_PAIRS = 10000 }; /* the reference is slow for each pair */
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
 static const uint8_t *at, *end;
-static unsigned below(unsigned n)        /* 0 when there are no more */
+static unsigned below(unsigned n) /* 0 when there are no more */
 {
     if (at >= end || n < 2) return 0;
     unsigned x = *at++;
@@ -36,7 +36,7 @@ static bool one_in(unsigned n) { return below(256) >= 256 - 256 / n; }
 
 /* Contents are as random as their seed. */
 static uint64_t state;
-static double uniform(void)              /* -1 .. 1, exact in bf16 */
+static double uniform(void) /* -1 .. 1, exact in bf16 */
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -46,17 +46,34 @@ static double uniform(void)              /* -1 .. 1, exact in bf16 */
 
 static int64_t anything(void)
 {
-    static const int64_t list[] = {
-        0, 1, -1, 2, 63, 64, 65, 4095, 4096, (int64_t)1 << 31, -((int64_t)1 << 31),
-        (int64_t)1 << 40, -((int64_t)1 << 40), ((int64_t)1 << 40) + 1, (int64_t)1 << 62,
-        -((int64_t)1 << 62), INT64_MIN, INT64_MIN + 1, INT64_MAX
-    };
+    static const int64_t list[] = { 0,
+                                    1,
+                                    -1,
+                                    2,
+                                    63,
+                                    64,
+                                    65,
+                                    4095,
+                                    4096,
+                                    (int64_t)1 << 31,
+                                    -((int64_t)1 << 31),
+                                    (int64_t)1 << 40,
+                                    -((int64_t)1 << 40),
+                                    ((int64_t)1 << 40) + 1,
+                                    (int64_t)1 << 62,
+                                    -((int64_t)1 << 62),
+                                    INT64_MIN,
+                                    INT64_MIN + 1,
+                                    INT64_MAX };
     return ONE_OF(list);
 }
 
 /* ---- Memory with a guard behind its end ------------------------------------------------------ */
 
-static struct { unsigned char *p; size_t bytes; } blocks[MOST_BLOCKS];
+static struct {
+    unsigned char *p;
+    size_t bytes;
+} blocks[MOST_BLOCKS];
 static int block_count;
 static void *alloc(size_t bytes)
 {
@@ -73,12 +90,11 @@ static void give_back(void)
 {
     for (int i = 0; i < block_count; i++) {
         for (size_t k = blocks[i].bytes; k < (blocks[i].bytes + 127) / 64 * 64; k++)
-            if (blocks[i].p[k] != 0xff)
-                {
-                    fprintf(stderr, "byte %zu behind %zu of block %d was written\n", k, blocks[i].bytes,
+            if (blocks[i].p[k] != 0xff) {
+                fprintf(stderr, "byte %zu behind %zu of block %d was written\n", k, blocks[i].bytes,
                         i);
-                    abort();
-                }
+                abort();
+            }
         free(blocks[i].p);
     }
     block_count = 0;
@@ -92,22 +108,27 @@ static void store(void *to, loci_dtype dtype, size_t i, double x)
 }
 static double load(const void *from, loci_dtype dtype, size_t i)
 {
-    return dtype == LOCI_F64    ? ((const double *)from)[i]
+    return dtype == LOCI_F64  ? ((const double *)from)[i]
          : dtype == LOCI_F32  ? (double)((const float *)from)[i]
          : dtype == LOCI_BF16 ? (double)from_bf16(((const uint16_t *)from)[i])
-                                : (double)from_f16(((const uint16_t *)from)[i]);
+                              : (double)from_f16(((const uint16_t *)from)[i]);
 }
 static size_t size_of(loci_dtype d) { return d == LOCI_F64 ? 8 : d == LOCI_F32 ? 4 : 2; }
 
 /* ---- A problem ------------------------------------------------------------------------------- */
 
 /* A tensor [batch][heads][len][width], in double, and in the engine's form. */
-struct array { ptrdiff_t n[4]; double *exact; loci_view view; size_t bytes; };
+struct array {
+    ptrdiff_t n[4];
+    double *exact;
+    loci_view view;
+    size_t bytes;
+};
 struct problem {
     char text[256];
     loci_desc desc;
     ptrdiff_t range;
-    loci_call call, exact;               /* of the engine, and of the reference */
+    loci_call call, exact; /* of the engine, and of the reference */
     loci_grad grad, exact_grad;
     loci_host pool, host;
     long cancel_at, asked;
@@ -117,10 +138,10 @@ struct problem {
     size_t count[MOST_TENSORS];
     void *data[MOST_TENSORS], *ddata[MOST_TENSORS];
     double *exact_data[MOST_TENSORS], *exact_ddata[MOST_TENSORS];
-    size_t rows;                         /* batch, heads and queries */
-    bool backward, dull;                 /* dull: numbers that the reference can judge */
+    size_t rows;         /* batch, heads and queries */
+    bool backward, dull; /* dull: numbers that the reference can judge */
     loci_pages pages;
-    bool cached;                         /* keys are in a cache */
+    bool cached; /* keys are in a cache */
 };
 static loci_dtype real_of(const struct problem *p)
 {
@@ -130,8 +151,9 @@ static loci_dtype real_of(const struct problem *p)
 static void choose_text(struct problem *p)
 {
     static const char *const more[] = {
-        "sink", "softcap:cap=3", "t5:bidirectional=0", "rope:pairing=half", "alibi", "cope",
-        "sba:remainder=vector", "sba:remainder=value", "fox:stop=0.001", "cape", "rope2d",
+        "sink",   "softcap:cap=3",        "t5:bidirectional=0",  "rope:pairing=half", "alibi",
+        "cope",   "sba:remainder=vector", "sba:remainder=value", "fox:stop=0.001",    "cape",
+        "rope2d",
     };
     const loci_encoding_info *list;
     const unsigned n = (unsigned)loci_encodings(&list);
@@ -173,23 +195,23 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
     if (how == 0) *v = (loci_view){ .batch = 0 };
     if (how == 1) *v = (loci_view){ .batch = H * L * W, .head = L * W, .row = W };
     if (how == 2) *v = (loci_view){ .batch = L * H * W, .head = W, .row = H * W };
-    if (how == 3) *v = (loci_view){ .batch = H * (L * (W + 3) + 5), .head = L * (W + 3) + 5,
-                                    .row = W + 3 };
+    if (how == 3)
+        *v = (loci_view){ .batch = H * (L * (W + 3) + 5), .head = L * (W + 3) + 5, .row = W + 3 };
     if (how == 4) *v = (loci_view){ .batch = LOCI_BROADCAST, .head = L * W, .row = W };
     a->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) a->exact[i] = uniform();
     for (size_t i = (size_t)(H * L * W); i < all && how == 4; i++)
         a->exact[i] = a->exact[i - (size_t)(H * L * W)];
     const ptrdiff_t row = how ? v->row : W, head = how ? v->head : L * W,
-                    batch = how == 4 ? 0 : how ? v->batch : H * L * W;
-    a->bytes = all ? (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + W)
-                         * size_of(dtype)
-                   : 0;
+                    batch = how == 4 ? 0
+                          : how      ? v->batch
+                                     : H * L * W;
+    a->bytes =
+        all ? (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + W) * size_of(dtype) : 0;
     v->data = alloc(a->bytes);
     for (ptrdiff_t n = 0; n < B * H * L && in; n++)
         for (ptrdiff_t w = 0; w < W; w++)
-            store(v->data, dtype,
-                  (size_t)(n / L / H * batch + n / L % H * head + n % L * row + w),
+            store(v->data, dtype, (size_t)(n / L / H * batch + n / L % H * head + n % L * row + w),
                   a->exact[n * W + w]);
     if (in && one_in(40)) {
         v->row = -v->row - (v->row == 0);
@@ -231,8 +253,9 @@ static int64_t *list_of(struct problem *p, ptrdiff_t n, int64_t from, int64_t st
 }
 static void choose_places(struct problem *p)
 {
-    static const int64_t starts[] = { 0, 0, 7, -50, 100000, ((int64_t)1 << 40) - 200,
-                                      -((int64_t)1 << 40) };
+    static const int64_t starts[] = {
+        0, 0, 7, -50, 100000, ((int64_t)1 << 40) - 200, -((int64_t)1 << 40)
+    };
     loci_call *c = &p->call;
     const ptrdiff_t each = c->per_batch ? c->batch : 1, Lq = c->q_len, Lk = c->k_len;
     if (one_in(3)) {
@@ -276,7 +299,7 @@ static void choose_mask(struct problem *p)
     c->mask_kind = one_in(2) ? LOCI_MASK_SEEN : LOCI_MASK_ADDED;
     struct array *m = &p->mask;
     const size_t all = (size_t)(m->n[0] * m->n[1] * m->n[2] * m->n[3]);
-    const bool shared = one_in(2);       /* by the heads */
+    const bool shared = one_in(2); /* by the heads */
     const size_t pairs = (size_t)(m->n[2] * m->n[3]);
     m->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) m->exact[i] = one_in(4) ? -INFINITY : uniform();
@@ -287,12 +310,11 @@ static void choose_mask(struct problem *p)
     for (size_t i = 0; i < all; i++) store(numbers, real_of(p), i, m->exact[i]);
     c->mask.data = c->mask_kind == LOCI_MASK_SEEN ? (void *)bytes : numbers;
     p->exact.mask.data = c->mask_kind == LOCI_MASK_SEEN ? (void *)bytes : (void *)m->exact;
-    if (shared && c->mask.data)
-        {
-            c->mask.row = p->exact.mask.row = m->n[3];
-            c->mask.head = c->mask.batch = LOCI_BROADCAST;
-            p->exact.mask.head = p->exact.mask.batch = LOCI_BROADCAST;
-        }
+    if (shared && c->mask.data) {
+        c->mask.row = p->exact.mask.row = m->n[3];
+        c->mask.head = c->mask.batch = LOCI_BROADCAST;
+        p->exact.mask.head = p->exact.mask.batch = LOCI_BROADCAST;
+    }
     if (one_in(24)) c->mask_kind = (loci_mask)below(5);
 }
 
@@ -311,10 +333,9 @@ static void choose_pages(struct problem *p)
         void *to = alloc((size_t)(all * H * length * W) * size_of(p->desc.dtype));
         for (ptrdiff_t i = 0; i < c->batch * H * c->k_len * W; i++) {
             const ptrdiff_t w = i % W, j = i / W % c->k_len, h = i / W / c->k_len % H,
-                            b = i / W / c->k_len / H,
-                            page = table[b * n + j / length];
-            store(to, p->desc.dtype,
-                  (size_t)(((page * H + h) * length + j % length) * W + w), from[x]->exact[i]);
+                            b = i / W / c->k_len / H, page = table[b * n + j / length];
+            store(to, p->desc.dtype, (size_t)(((page * H + h) * length + j % length) * W + w),
+                  from[x]->exact[i]);
         }
         *(x ? &c->v : &c->k) = (loci_view){ .data = to };
     }
@@ -434,7 +455,11 @@ static void compare(const char *name, const double *want, size_t n, double bound
         FUZZ_CHECK(good);
     }
 }
-struct typed { const struct array *a; loci_dtype dtype; const void *list; };
+struct typed {
+    const struct array *a;
+    loci_dtype dtype;
+    const void *list;
+};
 static double of_array(const void *of, size_t i)
 {
     const struct typed *t = of;
@@ -457,8 +482,7 @@ static void compare_list(const struct problem *p, const char *name, const void *
                          const double *want, size_t n, double bound)
 {
     if (got)
-        compare(name, want, n, bound, of_list,
-                &(struct typed){ .list = got, .dtype = real_of(p) });
+        compare(name, want, n, bound, of_list, &(struct typed){ .list = got, .dtype = real_of(p) });
 }
 
 /* The reference gets the same positions and masks, and dense arrays of doubles. */
@@ -495,8 +519,8 @@ static void judge(struct problem *p)
     *g = (loci_grad)LOCI_GRAD(.dout.data = p->dout.exact, .dq.data = p->dq.exact,
                               .dk.data = p->dk.exact, .dv.data = p->dv.exact,
                               .dtensors = (void *const *)p->exact_ddata);
-    FUZZ_CHECK(!loci_reference(exact, (const void *const *)p->exact_data, c,
-                               p->backward ? g : NULL));
+    FUZZ_CHECK(
+        !loci_reference(exact, (const void *const *)p->exact_data, c, p->backward ? g : NULL));
     loci_plan_destroy(exact);
     /* In 16 bits o is rounded before gradients are computed from it. */
     const double bound = p->desc.dtype == LOCI_F64 ? 1e-10 : 4 * claim(p->text) + 2e-6,
@@ -593,8 +617,13 @@ static void print(const struct problem *p)
             (long long)d->window_left, (long long)d->window_right, d->isa ? d->isa : "best",
             c->batch, c->q_len, c->k_len, c->o.data, c->o.batch, c->o.head, c->o.row,
             (int)c->mask_kind, p->backward ? "backward" : "forward");
-    const struct { const char *name; const loci_view *v; } views[] = {
-        { "q", &c->q }, { "k", &c->k }, { "v", &c->v },
+    const struct {
+        const char *name;
+        const loci_view *v;
+    } views[] = {
+        { "q", &c->q },
+        { "k", &c->k },
+        { "v", &c->v },
     };
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         fprintf(stderr, "    %s %p %td %td %td\n", views[i].name, views[i].v->data,
@@ -602,10 +631,13 @@ static void print(const struct problem *p)
     if (c->pages)
         fprintf(stderr, "    pages of %td, %td in an entry\n", c->pages->length, c->pages->entry);
     if (c->cache) fprintf(stderr, "    keys in a cache\n");
-    const struct { const char *name; const int64_t *list; } lists[] = {
-        { "q_pos", c->q_pos }, { "k_pos", c->k_pos }, { "q_seg", c->q_seg }, { "k_seg", c->k_seg },
-        { "k_lens", c->k_lens }, { "q_starts", c->q_starts }, { "k_starts", c->k_starts },
-        { "k_first", c->k_first }, { "k_last", c->k_last },
+    const struct {
+        const char *name;
+        const int64_t *list;
+    } lists[] = {
+        { "q_pos", c->q_pos },       { "k_pos", c->k_pos },     { "q_seg", c->q_seg },
+        { "k_seg", c->k_seg },       { "k_lens", c->k_lens },   { "q_starts", c->q_starts },
+        { "k_starts", c->k_starts }, { "k_first", c->k_first }, { "k_last", c->k_last },
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].list)
@@ -732,8 +764,8 @@ static void attend(struct problem *p, loci_plan *plan)
     if (!bytes || bytes > (size_t)1 << 24) return;
     void *tables = alloc(bytes);
     loci_error e = { 0 };
-    const loci_status ready = loci_prepare_on(NULL, plan, range, (const void *const *)p->data,
-                                              tables, &e);
+    const loci_status ready =
+        loci_prepare_on(NULL, plan, range, (const void *const *)p->data, tables, &e);
     if (ready) {
         check_sentence(&e, ready);
         return;

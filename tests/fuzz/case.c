@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     }
     if (fd < 0 || ftruncate(fd, 0) || pwrite(fd, data, size, 0) != (ssize_t)size) exit(2);
-    dup2(nowhere, STDERR_FILENO);        /* a sentence for nearly every input */
+    dup2(nowhere, STDERR_FILENO); /* a sentence for nearly every input */
     const bool sound = case_open(&c, path, size % 2 ? LOCI_F32 : LOCI_BF16, false, NULL);
     dup2(screen, STDERR_FILENO);
     if (sound && c.max_distance <= FAR) compute(&c);

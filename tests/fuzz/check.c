@@ -35,7 +35,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* ---- Seeds ----------------------------------------------------------------------------------- */
 
 enum { HEADS = 2, ROWS = 6, DIM = 8 };
-struct tensor { const char *name; int rank; ptrdiff_t shape[3]; const float *x; };
+struct tensor {
+    const char *name;
+    int rank;
+    ptrdiff_t shape[3];
+    const float *x;
+};
 
 static void write_file(const char *path, int count, const struct tensor *from)
 {
@@ -48,11 +53,10 @@ static void write_file(const char *path, int count, const struct tensor *from)
         t[i].type = ST_F32;
         t[i].rank = from[i].rank;
         bytes[i] = sizeof(float);
-        for (int k = 0; k < t[i].rank; k++)
-            {
-                t[i].shape[k] = from[i].shape[k];
-                bytes[i] *= (size_t)from[i].shape[k];
-            }
+        for (int k = 0; k < t[i].rank; k++) {
+            t[i].shape[k] = from[i].shape[k];
+            bytes[i] *= (size_t)from[i].shape[k];
+        }
     }
     loci_status s = loci_safetensors_begin(&w, path, count, t, 0, NULL, &e);
     for (int i = 0; i < count && !s; i++) s = loci_safetensors_put(&w, from[i].x, bytes[i], &e);
@@ -89,8 +93,12 @@ void fuzz_seeds(void (*add)(const void *, size_t))
                         biases[] = { { "bias", 3, { HEADS, ROWS, ROWS }, bias },
                                      { "table", 2, { 32, HEADS }, table } };
     static const char *const lines[] = {
-        "FILE", "FILE --json", "FILE -e rope:pairing=half --json", "FILE -e alibi",
-        "FILE -e t5:bidirectional=0 --tol 1e-3", "FILE CONFIG",
+        "FILE",
+        "FILE --json",
+        "FILE -e rope:pairing=half --json",
+        "FILE -e alibi",
+        "FILE -e t5:bidirectional=0 --tol 1e-3",
+        "FILE CONFIG",
         "FILE CONFIG --layer 1 --length 100",
         "FILE --layout blhd --before before --after after",
     };

@@ -11,7 +11,10 @@
 
 /* Inputs and printed output have no name in any folder.  Outputs have names, since they are
  * renamed. */
-static struct { int file, config, said, printed; char paths[2][32], out[2][SCRATCH + 8]; } places;
+static struct {
+    int file, config, said, printed;
+    char paths[2][32], out[2][SCRATCH + 8];
+} places;
 
 static int in_memory(const char *name)
 {
@@ -53,12 +56,14 @@ bool input_open(struct input *in, const uint8_t *data, size_t size)
     const size_t length = line ? (size_t)(line - data) : 0;
     if (!line || length >= sizeof in->words || memchr(data, 0, length)) return false;
     make_places();
-    *in = (struct input){ .file = places.paths[0], .config = places.paths[1],
-                          .out = places.out[0], .back = places.out[1] };
+    *in = (struct input){ .file = places.paths[0],
+                          .config = places.paths[1],
+                          .out = places.out[0],
+                          .back = places.out[1] };
     memcpy(in->words, data, length);
     for (char *p = strtok(in->words, " "); p && in->count < MOST_WORDS; p = strtok(NULL, " "))
         in->word[in->count++] = p;
-    for (int i = 0; i < in->count; i++)  /* it writes nowhere else */
+    for (int i = 0; i < in->count; i++) /* it writes nowhere else */
         if ((!strncmp(in->word[i], "-o", 2) || !strncmp(in->word[i], "--o", 3))
             && (strcmp(in->word[i], "-o") || !in->word[i + 1] || strcmp(in->word[i + 1], "OUT")))
             return false;

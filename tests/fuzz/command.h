@@ -12,10 +12,10 @@
 
 enum { MOST_WORDS = 24 };
 struct input {
-    char words[1024];                    /* each followed by a 0 */
+    char words[1024]; /* each followed by a 0 */
     int count;
     char *word[MOST_WORDS + 1];
-    const char *file, *config, *out, *back;          /* paths; back: of another output */
+    const char *file, *config, *out, *back; /* paths; back: of another output */
 };
 
 /* False: there is no line of words. */
@@ -27,7 +27,7 @@ const char *input_value(const struct input *, const char *option);
 
 /* Runs it and returns its exit code.  Its output goes to files.  Exit code 2 comes with one
  * sentence, the others with none. */
-int  run_command(const struct command *, const struct input *);
+int run_command(const struct command *, const struct input *);
 /* The output of the last command. */
 size_t printed(char *text, size_t capacity);
 

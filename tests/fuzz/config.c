@@ -22,7 +22,8 @@ static void check_keys(const json_t *dict)
                                 "llama_4_scaling_beta ";
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)dict, key, v) {
+    json_object_foreach((json_t *)dict, key, v)
+    {
         char word[64];
         /* one dictionary per kind of layer */
         if (json_is_object(v) || json_is_null(v)) return;

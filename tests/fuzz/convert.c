@@ -84,17 +84,29 @@ static void make_weights(const char *path, bool more)
     const ptrdiff_t D = 8, M = 2;
     const struct safetensor t[] = {
         { .name = "model.embed.weight", .type = ST_U8, .rank = 1, .shape = { 5 } },
-        { .name = "model.layers.0.self_attn.k_proj.weight", .type = ST_F32, .rank = 2,
+        { .name = "model.layers.0.self_attn.k_proj.weight",
+          .type = ST_F32,
+          .rank = 2,
           .shape = { D, M } },
-        { .name = "model.layers.0.self_attn.q_proj.weight", .type = ST_F32, .rank = 2,
+        { .name = "model.layers.0.self_attn.q_proj.weight",
+          .type = ST_F32,
+          .rank = 2,
           .shape = { 2 * D, M } },
-        { .name = "model.layers.1.self_attn.k_proj.weight", .type = ST_BF16, .rank = 2,
+        { .name = "model.layers.1.self_attn.k_proj.weight",
+          .type = ST_BF16,
+          .rank = 2,
           .shape = { D, M } },
-        { .name = "model.layers.1.self_attn.q_proj.weight", .type = ST_BF16, .rank = 2,
+        { .name = "model.layers.1.self_attn.q_proj.weight",
+          .type = ST_BF16,
+          .rank = 2,
           .shape = { 2 * D, M } },
-        { .name = "model.layers.1.self_attn.q_proj.bias", .type = ST_F32, .rank = 1,
+        { .name = "model.layers.1.self_attn.q_proj.bias",
+          .type = ST_F32,
+          .rank = 1,
           .shape = { 2 * D } },
-        { .name = "model.layers.1.self_attn.k_norm.weight", .type = ST_F16, .rank = 1,
+        { .name = "model.layers.1.self_attn.k_norm.weight",
+          .type = ST_F16,
+          .rank = 1,
           .shape = { D } },
     };
     const struct safetensors_meta meta[] = { { "format", "pt" } };
@@ -106,11 +118,10 @@ static void make_weights(const char *path, bool more)
     for (int i = 0; i < count && !s; i++) {
         ptrdiff_t n = loci_safetensors_type_size(t[i].type);
         for (int k = 0; k < t[i].rank; k++) n *= t[i].shape[k];
-        for (; n > 0 && !s; n--)
-            {
-                x = (unsigned char)(x * 5 + 1);
-                s = loci_safetensors_put(&w, &x, 1, &e);
-            }
+        for (; n > 0 && !s; n--) {
+            x = (unsigned char)(x * 5 + 1);
+            s = loci_safetensors_put(&w, &x, 1, &e);
+        }
     }
     if (loci_safetensors_end(&w, s, &e)) exit(2);
 }
@@ -121,19 +132,25 @@ void fuzz_seeds(void (*add)(const void *, size_t))
         "{\"model_type\": \"llama\", \"hidden_size\": 16, \"num_attention_heads\": 2, "
         "\"num_key_value_heads\": 1, \"num_hidden_layers\": 2, \"max_position_embeddings\": 64}";
     static const char *const lines[] = {
-        "FILE --to half --dim 8 -o OUT", "FILE --to interleaved --heads 2 --kv-heads 1 -o OUT",
+        "FILE --to half --dim 8 -o OUT",
+        "FILE --to interleaved --heads 2 --kv-heads 1 -o OUT",
         "FILE --to half --dim 8 --turned 4 --offset 2 -o OUT --part",
-        "FILE --to half --dim 4 --q *q_* --k *k_* -o OUT", "FILE CONFIG --to interleaved -o OUT",
+        "FILE --to half --dim 4 --q *q_* --k *k_* -o OUT",
+        "FILE CONFIG --to interleaved -o OUT",
         "FILE CONFIG --to interleaved -n",
     };
     static const char *const tables[] = {
-        "--table half CONFIG --rows 20 -o OUT", "--table split CONFIG --rows 9 --dtype bf16 -o OUT",
+        "--table half CONFIG --rows 20 -o OUT",
+        "--table split CONFIG --rows 9 --dtype bf16 -o OUT",
         "--table interleaved -e rope:pairing=half,base=500000 --dim 16 --rows 7 -o OUT",
         "--table half CONFIG --layer 1 --length 9000 -n",
     };
     static const char *const configs[] = {
-        model, "tests/cases/models/command-r.json", "tests/cases/models/gemma-3-1b.json",
-        "tests/cases/models/phi-3-mini-128k.json", "tests/cases/models/qwen2.5-yarn.json",
+        model,
+        "tests/cases/models/command-r.json",
+        "tests/cases/models/gemma-3-1b.json",
+        "tests/cases/models/phi-3-mini-128k.json",
+        "tests/cases/models/qwen2.5-yarn.json",
     };
     const char *const path = fuzz_scratch();
     for (int i = 0; i < COUNT(lines); i++)

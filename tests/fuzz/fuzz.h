@@ -22,8 +22,7 @@ void fuzz_add_folder(const char *folder, const char *suffix,
 #ifndef FUZZ_CHECK
 #define FUZZ_CHECK(rule) \
     do { \
-        if (!(rule)) \
-            fprintf(stderr, "does not hold: %s\n", #rule), abort(); \
+        if (!(rule)) fprintf(stderr, "does not hold: %s\n", #rule), abort(); \
     } while (0)
 #endif
 

@@ -32,13 +32,20 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 enum {
-    MOST_BYTES = 1 << 15, MAX_SEEDS = 256, DEADLINE = 2, USUAL_SECONDS = 2, FOUND_WITHIN = 500000
+    MOST_BYTES = 1 << 15,
+    MAX_SEEDS = 256,
+    DEADLINE = 2,
+    USUAL_SECONDS = 2,
+    FOUND_WITHIN = 500000
 };
 
-static struct seed { unsigned char *data; size_t size; } seeds[MAX_SEEDS];
+static struct seed {
+    unsigned char *data;
+    size_t size;
+} seeds[MAX_SEEDS];
 static int seed_count;
-static unsigned char *page;              /* the guard page */
-static size_t size;                      /* of the input, which ends there */
+static unsigned char *page; /* the guard page */
+static size_t size;         /* of the input, which ends there */
 static long inputs;
 static volatile sig_atomic_t feeding;
 
@@ -80,28 +87,53 @@ static void replace(unsigned char *data, size_t *length, size_t at, size_t gone,
 
 static void change(unsigned char *data, size_t *length)
 {
-    static const uint64_t numbers[] = {
-        0, 1, 7, 8, 9, 32, 127, 128, 255, 256, 1024, 65535, 65536, INT32_MAX, UINT32_MAX,
-        UINT64_C(1) << 32, UINT64_C(1) << 60, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX,
-        UINT64_MAX - 31
-    };
-    static const char *const words[] = {
-        "0", "-1", "0.1", "1e999", "1e-300", "1024", "999999999", "2147483648",
-        "18446744073709551615", "nan", "null", "true", "[]", "{}", "\"\"", ",", "+", ":", "/", "="
-    };
+    static const uint64_t numbers[] = { 0,
+                                        1,
+                                        7,
+                                        8,
+                                        9,
+                                        32,
+                                        127,
+                                        128,
+                                        255,
+                                        256,
+                                        1024,
+                                        65535,
+                                        65536,
+                                        INT32_MAX,
+                                        UINT32_MAX,
+                                        UINT64_C(1) << 32,
+                                        UINT64_C(1) << 60,
+                                        INT64_MAX,
+                                        UINT64_C(1) << 63,
+                                        UINT64_MAX,
+                                        UINT64_MAX - 31 };
+    static const char *const words[] = { "0",         "-1",         "0.1",
+                                         "1e999",     "1e-300",     "1024",
+                                         "999999999", "2147483648", "18446744073709551615",
+                                         "nan",       "null",       "true",
+                                         "[]",        "{}",         "\"\"",
+                                         ",",         "+",          ":",
+                                         "/",         "=" };
     const size_t at = below(*length), left = *length - at, part = 1 + below(left < 64 ? left : 64);
     if (*length == 0) return;
     switch (below(10)) {
-    case 0: data[at] ^= (unsigned char)(1 << below(8)); return;
-    case 1: data[at] = (unsigned char)draw(); return;
+    case 0:
+        data[at] ^= (unsigned char)(1 << below(8));
+        return;
+    case 1:
+        data[at] = (unsigned char)draw();
+        return;
     case 2: {
         const uint64_t x = numbers[below(sizeof numbers / sizeof *numbers)];
         const size_t n = (size_t)1 << below(4);
         memcpy(data + at, &x, n < left ? n : left);
         return;
     }
-    case 3: replace(data, length, at, part < left ? part : left, "", 0); return;
-    case 4: {                            /* repeats a byte or a part */
+    case 3:
+        replace(data, length, at, part < left ? part : left, "", 0);
+        return;
+    case 4: { /* repeats a byte or a part */
         const size_t unit = below(2) ? 1 : part < left ? part : left;
         for (size_t i = 1 + below(100); i > 0; i--) replace(data, length, at, 0, data + at, unit);
         return;
@@ -112,28 +144,30 @@ static void change(unsigned char *data, size_t *length)
         replace(data, length, at, gone < left ? gone : left, word, strlen(word));
         return;
     }
-    case 6: {                            /* moves a line */
+    case 6: { /* moves a line */
         size_t from = at, to = at, place = below(*length);
         while (from > 0 && data[from - 1] != '\n') from--;
-        while (to < *length && data[to++] != '\n') { }
+        while (to < *length && data[to++] != '\n') {}
         while (place > 0 && data[place - 1] != '\n') place--;
         replace(data, length, place, 0, data + from, to - from);
         return;
     }
-    case 7: {                            /* inserts a part of another seed */
+    case 7: { /* inserts a part of another seed */
         const struct seed *s = &seeds[below((size_t)seed_count)];
         const size_t from = below(s->size), n = s->size - from < 64 ? s->size - from : 64;
         replace(data, length, at, below(2) && n <= left ? n : 0, s->data + from, n);
         return;
     }
-    case 8:                              /* another digit, in texts */
+    case 8: /* another digit, in texts */
         for (size_t i = at; i < *length; i++)
             if (data[i] >= '0' && data[i] <= '9') {
                 data[i] = (unsigned char)('0' + below(10));
                 return;
             }
         return;
-    default: *length = at; return;
+    default:
+        *length = at;
+        return;
     }
 }
 
@@ -206,11 +240,10 @@ static int write_seeds(const char *folder)
         char path[4096];
         snprintf(path, sizeof path, "%s/seed-%03d", folder, i);
         FILE *f = fopen(path, "wb");
-        if (!f || fwrite(seeds[i].data, 1, seeds[i].size, f) != seeds[i].size || fclose(f))
-            {
-                fprintf(stderr, "fuzz: %s cannot be written\n", path);
-                return 1;
-            }
+        if (!f || fwrite(seeds[i].data, 1, seeds[i].size, f) != seeds[i].size || fclose(f)) {
+            fprintf(stderr, "fuzz: %s cannot be written\n", path);
+            return 1;
+        }
     }
     return 0;
 }

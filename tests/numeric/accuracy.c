@@ -25,19 +25,34 @@
 #include "mem.h"
 #include "walk.h"
 
-static const double unit_of[] = { [LOCI_F32] = 0x1p-24, [LOCI_F64] = 0x1p-53, [LOCI_BF16] = 0x1p-8,
-                                  [LOCI_F16] = 0x1p-11 };
-static const double tiny_of[] = { [LOCI_F32] = 0x1p-149, [LOCI_F64] = 0x1p-1074,
-                                  [LOCI_BF16] = 0x1p-133, [LOCI_F16] = 0x1p-24 };
-static const double most_of[] = { [LOCI_F32] = 3e38, [LOCI_F64] = 1e300, [LOCI_BF16] = 3e38,
-                                  [LOCI_F16] = 65000 };
-static const char *const dtypes[] = { [LOCI_F32] = "f32", [LOCI_F64] = "f64",
-                                      [LOCI_BF16] = "bf16", [LOCI_F16] = "f16" };
+static const double unit_of[] = {
+    [LOCI_F32] = 0x1p-24, [LOCI_F64] = 0x1p-53, [LOCI_BF16] = 0x1p-8, [LOCI_F16] = 0x1p-11
+};
+static const double tiny_of[] = {
+    [LOCI_F32] = 0x1p-149, [LOCI_F64] = 0x1p-1074, [LOCI_BF16] = 0x1p-133, [LOCI_F16] = 0x1p-24
+};
+static const double most_of[] = {
+    [LOCI_F32] = 3e38, [LOCI_F64] = 1e300, [LOCI_BF16] = 3e38, [LOCI_F16] = 65000
+};
+static const char *const dtypes[] = {
+    [LOCI_F32] = "f32", [LOCI_F64] = "f64", [LOCI_BF16] = "bf16", [LOCI_F16] = "f16"
+};
 
-enum regime { NORMAL, HUGE_LOGITS, TINY_LOGITS, EQUAL_ROWS, ONE_KEY, SUBNORMAL, SCALES, GATES, FAR,
-              REGIMES };
-static const char *const regimes[] = { "normal", "huge logits", "tiny logits", "equal rows",
-                                       "one key", "subnormal", "scales", "gates", "far" };
+enum regime {
+    NORMAL,
+    HUGE_LOGITS,
+    TINY_LOGITS,
+    EQUAL_ROWS,
+    ONE_KEY,
+    SUBNORMAL,
+    SCALES,
+    GATES,
+    FAR,
+    REGIMES
+};
+static const char *const regimes[] = { "normal",     "huge logits", "tiny logits",
+                                       "equal rows", "one key",     "subnormal",
+                                       "scales",     "gates",       "far" };
 enum output { O, LSE, DECODE, DQ, DK, DV, LEARNED, OUTPUTS };
 static const char *const outputs[] = { "o", "lse", "decode", "dq", "dk", "dv", "learned" };
 
@@ -46,7 +61,7 @@ static const char *const outputs[] = { "o", "lse", "decode", "dq", "dk", "dv", "
 static uint64_t state;
 static uint64_t next(void)
 {
-    uint64_t x = state += 0x9e3779b97f4a7c15u;           /* splitmix64 */
+    uint64_t x = state += 0x9e3779b97f4a7c15u; /* splitmix64 */
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
@@ -75,7 +90,7 @@ struct problem {
     /* exponentials of matrices are computed in double: small coordinates only */
     bool near;
     loci_desc desc;
-    loci_plan *exact, *plan;             /* of the reference, and the one under test */
+    loci_plan *exact, *plan; /* of the reference, and the one under test */
     const char *isa;
     ptrdiff_t B, Lq, Lk, range;
     int H, Hkv, D, Dv, axes, tensors;
@@ -85,7 +100,7 @@ struct problem {
     int64_t *q_pos, *k_pos;
     double *q_coord, *k_coord;
     loci_mask mask_kind;
-    double *mask;                        /* [B][Lq][Lk], the same for all heads */
+    double *mask; /* [B][Lq][Lk], the same for all heads */
     unsigned char *seen;
     loci_call call;
     struct mem mem;
@@ -105,11 +120,10 @@ static void store(const double *x, size_t count, loci_dtype dtype, void *to)
 static void round_to_dtype(double *x, size_t count, loci_dtype dtype)
 {
     unsigned char one[8];
-    for (size_t i = 0; x && i < count; i++)
-        {
-            store_stored(one, dtype, 0, x[i]);
-            x[i] = load_stored(one, dtype, 0);
-        }
+    for (size_t i = 0; x && i < count; i++) {
+        store_stored(one, dtype, 0, x[i]);
+        x[i] = load_stored(one, dtype, 0);
+    }
 }
 static loci_view whole(void *x) { return (loci_view){ .data = x }; }
 static size_t rows(const struct problem *p, bool query)
@@ -136,7 +150,7 @@ static void draw_shape(struct problem *p)
     /* the definition sums in double */
     if (p->dtype == LOCI_F64 && p->Lk > 300) p->Lk = 300;
     if (!p->decode && (strstr(p->text, "fope") || strstr(p->text, "xl")) && p->Lk > 24)
-        p->Lk = 24;                      /* their budgets are slow */
+        p->Lk = 24; /* their budgets are slow */
     if (LOCI_SLOW && p->Lk > 40) p->Lk = 40;
     p->Lq = p->decode ? 1 + roll(2) : roll(3) ? p->Lk : 1 + roll((int)p->Lk);
     if (p->Lq > p->Lk) p->Lq = p->Lk;
@@ -185,8 +199,9 @@ static void place(struct problem *p)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         p->k_pos[j] = at;
         /* gaps: mostly none, sometimes half of the remaining range */
-        const int64_t gap = p->regime != FAR || mem < 2 || roll(8) ? 0
-            : (int64_t)((uniform() + 1) / 4 * (double)mem);
+        const int64_t gap = p->regime != FAR || mem < 2 || roll(8)
+                              ? 0
+                              : (int64_t)((uniform() + 1) / 4 * (double)mem);
         at += 1 + gap;
         mem -= gap;
     }
@@ -233,27 +248,33 @@ static void draw_tensors(struct problem *p)
 static void draw_rows(struct problem *p)
 {
     const size_t nq = rows(p, true) * (size_t)p->D, nk = rows(p, false) * (size_t)p->D,
-        nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
+                 nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
     const bool half = p->dtype == LOCI_F16;
-    double by[4] = { 1, 1, 1, 1 };                       /* q, k, v, dout */
+    double by[4] = { 1, 1, 1, 1 }; /* q, k, v, dout */
     switch (p->regime) {
-    case HUGE_LOGITS: by[0] = power_of_ten(1, half ? 2 : 4) / sqrt(sqrt(p->D)); break;
-    case TINY_LOGITS: by[0] = power_of_ten(-8, -2); break;
+    case HUGE_LOGITS:
+        by[0] = power_of_ten(1, half ? 2 : 4) / sqrt(sqrt(p->D));
+        break;
+    case TINY_LOGITS:
+        by[0] = power_of_ten(-8, -2);
+        break;
     case SUBNORMAL:
         /* with matrices the definition itself loses digits earlier */
-        by[roll(4)] = p->dtype == LOCI_F64 ? (p->near ? power_of_ten(-250, -170)
-                                                      : power_of_ten(-320, -308))
-            : half ? power_of_ten(-8, -5) : power_of_ten(-45, -38);
+        by[roll(4)] = p->dtype == LOCI_F64
+                        ? (p->near ? power_of_ten(-250, -170) : power_of_ten(-320, -308))
+                    : half ? power_of_ten(-8, -5)
+                           : power_of_ten(-45, -38);
         break;
     case SCALES:
-        for (int i = 2; i < 4; i++) by[i] = half ? power_of_ten(-4, 2)
-            : power_of_ten(p->dtype == LOCI_F64 ? -60 : -15, 4);
+        for (int i = 2; i < 4; i++)
+            by[i] = half ? power_of_ten(-4, 2) : power_of_ten(p->dtype == LOCI_F64 ? -60 : -15, 4);
         if (roll(3) == 0 && !half) {
             by[2] = power_of_ten(-30, 4);
             by[3] = 1;
         }
         break;
-    default: break;
+    default:
+        break;
     }
     p->q = numbers(p, nq, by[0]);
     p->k = numbers(p, nk, by[1]);
@@ -312,8 +333,8 @@ static void leave(struct problem *p)
 /* False: the text cannot have this shape. */
 static bool draw(struct problem *p, const char *text, uint64_t seed)
 {
-    static const loci_dtype kinds[] = { LOCI_F32, LOCI_F32, LOCI_F32, LOCI_F64, LOCI_F64,
-                                        LOCI_BF16, LOCI_F16 };
+    static const loci_dtype kinds[] = { LOCI_F32, LOCI_F32,  LOCI_F32, LOCI_F64,
+                                        LOCI_F64, LOCI_BF16, LOCI_F16 };
     const char *isas[8];
     memset(p, 0, sizeof *p);
     p->text = text;
@@ -373,9 +394,9 @@ static void *cut(struct problem *p, int t, ptrdiff_t from, ptrdiff_t n, void *co
     for (int i = 0; i < f->rank; i++) {
         if (f->shape[i] == LOCI_DIM_KEYS) at = i;
         else {
-            const size_t extent = (size_t)(f->shape[i] == LOCI_DIM_BATCH ? p->B
+            const size_t extent = (size_t)(f->shape[i] == LOCI_DIM_BATCH     ? p->B
                                            : f->shape[i] == LOCI_DIM_QUERIES ? p->Lq
-                                           : f->shape[i]);
+                                                                             : f->shape[i]);
             if (at < 0) outer *= extent;
             else inner *= extent;
         }
@@ -396,7 +417,7 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
     loci_plan *plan;
     loci_status status;
     d.keys_rotated = 1;
-    if (loci_plan_create(&plan, &d, c.error)) {          /* there is no rotation */
+    if (loci_plan_create(&plan, &d, c.error)) { /* there is no rotation */
         d.keys_rotated = 0;
         if ((status = loci_plan_create(&plan, &d, c.error))) return status;
     }
@@ -408,8 +429,9 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
     loci_call call = c;
     for (int n = 0; n < 3 && !status; n++) {
         const ptrdiff_t from = cuts[n] > p->Lk - p->Lq ? p->Lk - p->Lq : cuts[n],
-            count = n == 1 ? p->Lk - p->Lq - from : cuts[n + 1] > p->Lk - p->Lq && n == 0
-            ? p->Lk - p->Lq : cuts[n + 1] - from;
+                        count = n == 1                                ? p->Lk - p->Lq - from
+                              : cuts[n + 1] > p->Lk - p->Lq && n == 0 ? p->Lk - p->Lq
+                                                                      : cuts[n + 1] - from;
         if (count <= 0) continue;
         const void *pieces[WALK_TENSORS];
         call = c;
@@ -443,14 +465,13 @@ static loci_status from_cache(struct problem *p, loci_call c, void *const *data,
 static loci_status measure(struct problem *p, struct measured *m, loci_error *e)
 {
     const size_t nq = rows(p, true) * (size_t)p->D, nk = rows(p, false) * (size_t)p->D,
-        nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
+                 nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
     const bool stick = p->plan->weight >= 0;
     void *data[WALK_TENSORS];
     memset(m, 0, sizeof *m);
     for (int t = 0; t < p->tensors; t++) {
         data[t] = stored(p, p->data[t], p->count[t], real(p));
-        if (p->tensor[t].role != LOCI_FIXED)
-            m->dtensors[t] = stored(p, NULL, p->count[t], real(p));
+        if (p->tensor[t].role != LOCI_FIXED) m->dtensors[t] = stored(p, NULL, p->count[t], real(p));
     }
     m->o = stored(p, NULL, no, p->dtype);
     *(stick ? &m->rem : &m->lse) = stored(p, NULL, rows(p, true), real(p));
@@ -491,7 +512,7 @@ struct exact {
 static loci_status know(struct problem *p, struct exact *x, struct exact *b, loci_error *e)
 {
     const size_t nq = rows(p, true) * (size_t)p->D, nk = rows(p, false) * (size_t)p->D,
-        nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
+                 nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
     const bool stick = p->plan->weight >= 0;
     for (int n = 0; n < 2; n++) {
         struct exact *y = n ? b : x;
@@ -506,12 +527,12 @@ static loci_status know(struct problem *p, struct exact *x, struct exact *b, loc
         for (int t = 0; t < p->tensors; t++)
             if (p->tensor[t].role != LOCI_FIXED) y->dtensors[t] = numbers(p, p->count[t], 0);
     }
-    loci_call c = LOCI_CALL(.batch = p->B, .q_len = p->Lq, .k_len = p->Lk, .q = whole(p->q),
-                            .k = whole(p->k), .v = whole(p->v), .o = whole(x->o), .lse = x->lse,
-                            .rem = x->rem, .ae = x->ae, .q_pos = p->q_pos, .k_pos = p->k_pos,
-                            .q_coord = p->q_coord, .k_coord = p->k_coord,
-                            .tensors = (const void *const *)p->data, .error = e,
-                            .mask_kind = p->mask_kind);
+    loci_call c =
+        LOCI_CALL(.batch = p->B, .q_len = p->Lq, .k_len = p->Lk, .q = whole(p->q), .k = whole(p->k),
+                  .v = whole(p->v), .o = whole(x->o), .lse = x->lse, .rem = x->rem, .ae = x->ae,
+                  .q_pos = p->q_pos, .k_pos = p->k_pos, .q_coord = p->q_coord,
+                  .k_coord = p->k_coord, .tensors = (const void *const *)p->data, .error = e,
+                  .mask_kind = p->mask_kind);
     if (p->mask_kind) {
         c.size = sizeof c;
         c.mask = mask_view(p, p->mask);
@@ -523,9 +544,16 @@ static loci_status know(struct problem *p, struct exact *x, struct exact *b, loc
     if (p->plan->states) g.dae = p->dae;
     const bool f64 = p->dtype == LOCI_F64;
     const struct loci_budget to = {
-        .unit = f64 ? 0x1p-53 : 0x1p-24, .least = f64 ? DBL_MIN : FLT_MIN,
+        .unit = f64 ? 0x1p-53 : 0x1p-24,
+        .least = f64 ? DBL_MIN : FLT_MIN,
         .stored = p->dtype == LOCI_BF16 || p->dtype == LOCI_F16 ? unit_of[p->dtype] : 0,
-        .o = b->o, .lse = b->lse, .rem = b->rem, .ae = b->ae, .dq = b->dq, .dk = b->dk, .dv = b->dv,
+        .o = b->o,
+        .lse = b->lse,
+        .rem = b->rem,
+        .ae = b->ae,
+        .dq = b->dq,
+        .dk = b->dk,
+        .dv = b->dv,
         .dtensors = b->dtensors,
     };
     return loci_reference_budget(p->exact, (const void *const *)p->data, &c, p->decode ? NULL : &g,
@@ -543,8 +571,8 @@ struct worst {
 };
 struct record {
     char name[64];
-    size_t problems, beyond;             /* beyond: numbers too large for the type, not compared */
-    struct worst worst[2][OUTPUTS];      /* f32 and 16-bit types; f64 */
+    size_t problems, beyond;        /* beyond: numbers too large for the type, not compared */
+    struct worst worst[2][OUTPUTS]; /* f32 and 16-bit types; f64 */
 };
 static bool aloud;
 
@@ -565,8 +593,8 @@ static void compare(struct record *r, const struct problem *p, enum output what,
             r->beyond++;
             continue;
         } else {
-            const double off = fabs(x - want[i]) - unit_of[dtype] * fabs(want[i]) * 1.001
-                             - tiny_of[dtype];
+            const double off =
+                fabs(x - want[i]) - unit_of[dtype] * fabs(want[i]) * 1.001 - tiny_of[dtype];
             c = off <= 0 ? 0 : off / (u * budget[i]);
         }
         w->elements++;
@@ -595,12 +623,12 @@ static void solve(struct record *r, const char *text, uint64_t seed)
     if (!draw(p, text, seed)) return;
     if (aloud)
         printf("%s, seed %llu: %s, %s on %s%s%s, %td of %td keys, %d heads of %d and %d, "
-               "widths %d and %d, %s\n", text, (unsigned long long)seed, regimes[p->regime],
-               dtypes[p->dtype], p->isa, p->decode ? ", decode" : "", p->cache ? ", cache" : "",
-               p->Lq, p->Lk, (int)p->B, p->H, p->Hkv, p->D, p->Dv,
-               p->desc.full ? "full" : "causal");
+               "widths %d and %d, %s\n",
+               text, (unsigned long long)seed, regimes[p->regime], dtypes[p->dtype], p->isa,
+               p->decode ? ", decode" : "", p->cache ? ", cache" : "", p->Lq, p->Lk, (int)p->B,
+               p->H, p->Hkv, p->D, p->Dv, p->desc.full ? "full" : "causal");
     const loci_status status = measure(p, &m, &e);
-    if (status == LOCI_UNSUPPORTED && p->regime == FAR) {      /* a gap that the encoding rejects */
+    if (status == LOCI_UNSUPPORTED && p->regime == FAR) { /* a gap that the encoding rejects */
         leave(p);
         return;
     }
@@ -610,7 +638,7 @@ static void solve(struct record *r, const char *text, uint64_t seed)
         return;
     }
     const size_t nq = rows(p, true) * (size_t)p->D, nk = rows(p, false) * (size_t)p->D,
-        nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
+                 nv = rows(p, false) * (size_t)p->Dv, no = rows(p, true) * (size_t)p->Dv;
     r->problems++;
     compare(r, p, p->decode ? DECODE : O, "o", m.o, p->dtype, x.o, b.o, no);
     if (m.lse) compare(r, p, LSE, "lse", m.lse, real(p), x.lse, b.lse, rows(p, true));
@@ -670,7 +698,8 @@ static bool promised(const char *name, double *c)
     bool found = false;
     while (f && !found && fgets(line, sizeof line, f)) {
         if (strncmp(line, "| ", 2) || strncmp(line + 2, name, length)
-            || strncmp(line + 2 + length, " |", 2)) continue;
+            || strncmp(line + 2 + length, " |", 2))
+            continue;
         char *at = strrchr(line, '|');
         found = at != NULL;
         for (int n = PROMISES; n-- > 0 && found;) {
@@ -744,8 +773,11 @@ static uint64_t far_seed(const char *text)
 }
 
 /* Problems that once exceeded their promise, or whose definition was inaccurate. */
-static const struct { const char *text; uint64_t seed; } found[] = {
-    { "kerple:kernel=power,weight=1", 118 },   /* small gradients in double met no factor */
+static const struct {
+    const char *text;
+    uint64_t seed;
+} found[] = {
+    { "kerple:kernel=power,weight=1", 118 }, /* small gradients in double met no factor */
     /* gradients with underflowing squares were not rotated back */
     { "liere:block=3", 6 },
 };
@@ -770,8 +802,10 @@ int main(int argc, char **argv)
             wanted |= !strcmp(argv[i], t.text) || !strcmp(argv[i], r->name);
         if (!wanted) continue;
         /* compositions get three times as many, as they have more variety */
-        const size_t all = texts[r - records], most = longer ? (size_t)count : LOCI_EMULATED ? 4
-            : LOCI_SLOW ? 6 : 10;
+        const size_t all = texts[r - records], most = longer        ? (size_t)count
+                                                    : LOCI_EMULATED ? 4
+                                                    : LOCI_SLOW     ? 6
+                                                                    : 10;
         size_t n = (most * (!strcmp(r->name, "compositions") ? 3 : 1) + all - 1) / all;
         if (!longer && t.example) solve(r, t.text, far_seed(t.text));
         for (uint64_t seed = 0; seed < n; seed++) solve(r, t.text, seed);

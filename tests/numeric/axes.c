@@ -21,17 +21,19 @@ static void turn(const char *encoding, const char *isa, const double *coord, con
     loci_error e;
     loci_plan *plan;
     const void *tensors[] = { freq };
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE,
-                                                      .heads = 1, .dim = D, .isa = isa), &e)) {
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE,
+                                               .heads = 1, .dim = D, .isa = isa),
+                         &e)) {
         printf("%s: %s\n", encoding, e.text);
         exit(1);
     }
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .k_coord = coord, .error = &e);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &call, 0));
-    if (loci_prepare(plan, L, tensors, tables) ||
-        loci_rotate(plan, tables, work, &call, LOCI_KEY, (loci_view){ (void *)x, 0, 0, 0 },
-                    (loci_view){ y, 0, 0, 0 })) {
+         *work = mem_block(loci_workspace(plan, &call, 0));
+    if (loci_prepare(plan, L, tensors, tables)
+        || loci_rotate(plan, tables, work, &call, LOCI_KEY, (loci_view){ (void *)x, 0, 0, 0 },
+                       (loci_view){ y, 0, 0, 0 })) {
         printf("%s: %s\n", encoding, e.text);
         exit(1);
     }
@@ -115,8 +117,11 @@ static void start(void)
     loci_plan *plan;
     enum { HEADS = 40, P = D / 2 };
     static double f[2][HEADS][P], other[2][HEADS][P];
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "mixed", .heads = HEADS, .dim = D,
-                                                      .dtype = LOCI_F64), NULL)) exit(1);
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = "mixed", .heads = HEADS, .dim = D,
+                                               .dtype = LOCI_F64),
+                         NULL))
+        exit(1);
     loci_tensor_init(plan, 0, 1, f);
     loci_tensor_init(plan, 0, 2, other);
     loci_plan_destroy(plan);
@@ -127,8 +132,8 @@ static void start(void)
             const double length = pow(10, -4.0 * (t % (P / 2)) / D);
             lengths &= fabs(hypot(f[0][h][t], f[1][h][t]) - length) < 1e-14;
             if (t < P / 2)
-                across &= fabs(f[0][h][t] * f[0][h][t + P / 2] + f[1][h][t] * f[1][h][t + P / 2])
-                    < 1e-14;
+                across &=
+                    fabs(f[0][h][t] * f[0][h][t + P / 2] + f[1][h][t] * f[1][h][t + P / 2]) < 1e-14;
             if (t == 0) sum += f[0][h][t];
         }
     CHECK_THAT(lengths, "start: lengths are 10^(-4n/D)");

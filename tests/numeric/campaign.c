@@ -34,8 +34,8 @@ enum { PARTS = 4, MOST_TEXTS = 400, MOST_KEYS = 400, MOST_BATCH = 3 };
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
-static unsigned long seed;               /* of this round */
-static long refused;                     /* problems that the library rejected with a sentence */
+static unsigned long seed; /* of this round */
+static long refused;       /* problems that the library rejected with a sentence */
 static int below(int n) { return n < 2 ? 0 : (int)((walk_uniform() + 1) / 2 * n) % n; }
 static bool one_in(int n) { return below(n) == 0; }
 #define ONE_OF(list) (list)[below((int)(sizeof(list) / sizeof *(list)))]
@@ -95,13 +95,20 @@ static void random_places(int64_t *at, ptrdiff_t n, int64_t base, int how, int r
     for (ptrdiff_t i = 0; i < n; i++)
         at[i] = base + (how == 0 ? i : how == 1 ? i / 3 : how == 2 ? n - 1 - i : below(reach));
 }
-struct shape { ptrdiff_t B, Lq, Lk; int H, G, D, Dv; };
+struct shape {
+    ptrdiff_t B, Lq, Lk;
+    int H, G, D, Dv;
+};
 static struct shape random_shape(void)
 {
     static const int lens[] = { 1, 2, 5, 9, 17, 33, 63, 64, 65, 90, 130 },
-        widths[] = { 8, 12, 1, 2, 4, 6, 16, 24, 5, 18, 36, 7 }, groups[] = { 1, 1, 2, 3 };
-    struct shape s = { .B = 1 + below(MOST_BATCH), .Lq = ONE_OF(lens), .G = ONE_OF(groups),
-                       .D = ONE_OF(widths), .Dv = ONE_OF(widths) };
+                     widths[] = { 8, 12, 1, 2, 4, 6, 16, 24, 5, 18, 36, 7 },
+                     groups[] = { 1, 1, 2, 3 };
+    struct shape s = { .B = 1 + below(MOST_BATCH),
+                       .Lq = ONE_OF(lens),
+                       .G = ONE_OF(groups),
+                       .D = ONE_OF(widths),
+                       .Dv = ONE_OF(widths) };
     s.Lk = one_in(2) ? s.Lq : ONE_OF(lens);
     s.H = s.G * ONE_OF(groups);
     if (one_in(3)) s.Dv = s.D;
@@ -109,8 +116,13 @@ static struct shape random_shape(void)
 }
 static loci_desc random_desc(const char *text, struct shape s)
 {
-    loci_desc d = { .size = sizeof d, .encoding = text, .heads = s.H, .kv_heads = s.G, .dim = s.D,
-                    .value_dim = s.Dv, .full = one_in(3) };
+    loci_desc d = { .size = sizeof d,
+                    .encoding = text,
+                    .heads = s.H,
+                    .kv_heads = s.G,
+                    .dim = s.D,
+                    .value_dim = s.Dv,
+                    .full = one_in(3) };
     if (one_in(3)) d.window_left = one_in(5) ? LOCI_NONE : 1 + below(70);
     if (one_in(4)) d.window_right = one_in(5) ? LOCI_NONE : 1 + below(70);
     if (one_in(5)) d.scale = 0.1 * (1 + below(20));
@@ -124,7 +136,7 @@ struct composition {
     loci_call call;
     double *q, *k, *v, *dout, *dlse, *drem, *dae;
     int64_t range;
-    double allowed;                      /* error of tensor gradients against the reference */
+    double allowed; /* error of tensor gradients against the reference */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
     double *data[WALK_TENSORS];
@@ -138,8 +150,9 @@ static double *doubles(size_t count, double size)
 }
 static void choose_places(struct composition *c, const loci_plan *plan, const char *text)
 {
-    static const int64_t bases[] = { 0, 0, 0, 1000, -700, ((int64_t)1 << 40) - 600,
-                                     -((int64_t)1 << 40), (int64_t)1 << 31 };
+    static const int64_t bases[] = {
+        0, 0, 0, 1000, -700, ((int64_t)1 << 40) - 600, -((int64_t)1 << 40), (int64_t)1 << 31
+    };
     const struct shape *s = &c->s;
     c->range = (s->Lq > s->Lk ? s->Lq : s->Lk) + 1;
     c->allowed = 1e-7;
@@ -212,11 +225,14 @@ static void choose_numbers(struct composition *c, const loci_plan *plan)
 /* All results of a pass, concatenated. */
 struct results {
     loci_status status;
-    size_t count, before;                /* before: numbers in front of the gradients of tensors */
+    size_t count, before; /* before: numbers in front of the gradients of tensors */
     double *x;
     loci_error e;
 };
-struct output { void *at; size_t count; };
+struct output {
+    void *at;
+    size_t count;
+};
 static void *copy_of(const double *x, size_t count, loci_dtype dtype)
 {
     void *to = mem_alloc(&mem, count * stored_size(dtype));
@@ -234,10 +250,13 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     d.dtype = dtype;
     d.isa = isa;
     if ((r.status = loci_plan_create(&plan, &d, &r.e))) return r;
-    struct output out[8 + WALK_TENSORS] = {
-        { NULL, rows * (size_t)s->Dv }, { NULL, rows }, { NULL, rows }, { NULL, 0 },
-        { NULL, rows * (size_t)s->D }, { NULL, keys * (size_t)s->D }, { NULL, keys * (size_t)s->Dv }
-    };
+    struct output out[8 + WALK_TENSORS] = { { NULL, rows * (size_t)s->Dv },
+                                            { NULL, rows },
+                                            { NULL, rows },
+                                            { NULL, 0 },
+                                            { NULL, rows * (size_t)s->D },
+                                            { NULL, keys * (size_t)s->D },
+                                            { NULL, keys * (size_t)s->Dv } };
     int outs = 7;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
     if (walk_states(d.encoding)) out[3].count = rows * (size_t)s->D;
@@ -248,9 +267,10 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     }
     for (int i = 0; i < outs; i++)
         if (out[i].count)
-            out[i].at = mem_alloc(&mem, out[i].count
-                                  * stored_size(i == 1 || i == 2 || i == 3 || i > 6 ? real
-                                                                                   : dtype));
+            out[i].at =
+                mem_alloc(&mem,
+                          out[i].count
+                              * stored_size(i == 1 || i == 2 || i == 3 || i > 6 ? real : dtype));
     for (int i = 0, at = 7; i < c->tensors; i++)
         if (c->tensor[i].role != LOCI_FIXED) ddata[i] = out[at++].at;
     const bool stick = strstr(d.encoding, "sba") != NULL;
@@ -265,8 +285,11 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     *(stick ? &call.rem : &call.lse) = out[stick ? 2 : 1].at;
     out[stick ? 1 : 2].count = 0;
     call.tensors = (const void *const *)data;
-    loci_grad g = { .size = sizeof g, .dout.data = copy_of(c->dout, rows * (size_t)s->Dv, dtype),
-                    .dq.data = out[4].at, .dk.data = out[5].at, .dv.data = out[6].at,
+    loci_grad g = { .size = sizeof g,
+                    .dout.data = copy_of(c->dout, rows * (size_t)s->Dv, dtype),
+                    .dq.data = out[4].at,
+                    .dk.data = out[5].at,
+                    .dv.data = out[6].at,
                     .dtensors = ddata };
     if (stick) g.drem = copy_of(c->drem, rows, real);
     else g.dlse = copy_of(c->dlse, rows, real);
@@ -280,14 +303,13 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
             strcpy(r.e.text, "tables");
         }
         void *tables = mem_alloc(&mem, bytes);
-        if (!r.status)
-            r.status = loci_prepare_on(host, plan, c->range, call.tensors, tables, &r.e);
+        if (!r.status) r.status = loci_prepare_on(host, plan, c->range, call.tensors, tables, &r.e);
         call.tables_bytes = bytes;
         for (int pass = 0; pass < 2 && !r.status; pass++) {
             call.work_bytes = loci_workspace(plan, &call, pass);
             void *work = mem_alloc(&mem, call.work_bytes);
             r.status = pass ? loci_backward(plan, tables, work, &call, &g)
-                : loci_forward(plan, tables, work, &call);
+                            : loci_forward(plan, tables, work, &call);
         }
     }
     loci_plan_destroy(plan);
@@ -334,10 +356,11 @@ static double farthest(const struct results *a, const struct results *b, size_t 
 static void describe(const struct composition *c, const loci_desc *d, char text[400])
 {
     const struct shape *s = &c->s;
-    snprintf(text, 400, "seed %lu: %.200s, batch %td, heads %d/%d, width %d/%d, %td rows, %td "
-             "keys, full %d, window %lld/%lld%s%s", seed, d->encoding, s->B, s->H, s->G, s->D,
-             s->Dv, s->Lq,
-             s->Lk, d->full, (long long)d->window_left, (long long)d->window_right,
+    snprintf(text, 400,
+             "seed %lu: %.200s, batch %td, heads %d/%d, width %d/%d, %td rows, %td "
+             "keys, full %d, window %lld/%lld%s%s",
+             seed, d->encoding, s->B, s->H, s->G, s->D, s->Dv, s->Lq, s->Lk, d->full,
+             (long long)d->window_left, (long long)d->window_right,
              c->call.q_pos ? ", positions" : "", c->call.q_seg ? ", segments" : "");
 }
 static loci_host pool;
@@ -359,7 +382,7 @@ static void compose(const char *text, struct shape shape)
     if (getenv("CAMPAIGN_SHOW")) fprintf(stderr, "%s\n", about);
     size_t at = 0;
     const struct results a = compute(&c, d, LOCI_F64, NULL, NULL, false),
-        b = a.status ? a : compute(&c, d, LOCI_F64, NULL, NULL, true);
+                         b = a.status ? a : compute(&c, d, LOCI_F64, NULL, NULL, true);
     if (refuses(&d, a.status, &a.e)) return;
     if (b.status) {
         CHECK_FAILED("%s: the reference says %s", about, b.e.text);
@@ -377,7 +400,7 @@ static void compose(const char *text, struct shape shape)
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F32, LOCI_BF16, LOCI_F16 };
     const loci_dtype dtype = ONE_OF(dtypes);
     const struct results one = compute(&c, d, dtype, isas[0], NULL, false),
-        other = compute(&c, d, dtype, isas[below(n)], &pool, false);
+                         other = compute(&c, d, dtype, isas[below(n)], &pool, false);
     CHECK_THAT(one.status == other.status && (one.status || same_bits(&one, &other)),
                "%s: instruction sets or threads differ", about);
 }
@@ -399,12 +422,13 @@ static void narrow(void)
 static void matrices(void)
 {
     static const char *const list[] = {
-        "liere:block=2,axes=1", "liere:block=3,axes=1", "liere:block=6,axes=1",
-        "liere:block=4,axes=1+alibi", "comrope:axes=1", "comrope:block=3,axes=1",
+        "liere:block=2,axes=1",   "liere:block=3,axes=1",
+        "liere:block=6,axes=1",   "liere:block=4,axes=1+alibi",
+        "comrope:axes=1",         "comrope:block=3,axes=1",
         "comrope:kind=ld,axes=1", "comrope:kind=ld,block=4,axes=1+fox",
     };
     struct shape s = random_shape();
-    if (s.Lq > 17) s.Lq = 17;            /* few rows may be far from 0 */
+    if (s.Lq > 17) s.Lq = 17; /* few rows may be far from 0 */
     if (s.Lk > 17) s.Lk = 17;
     s.D = 12 * (1 + below(2));
     compose(ONE_OF(list), s);
@@ -414,12 +438,15 @@ static void matrices(void)
 
 /* Tokens are drawn from a bag.  A sequence is a list of them with their positions. */
 enum { BAG = 64, REACH = 2000 };
-struct key { int token; int64_t pos; };
+struct key {
+    int token;
+    int64_t pos;
+};
 struct sequences {
     int64_t len[MOST_BATCH];
     struct key key[MOST_BATCH][MOST_KEYS];
-    bool placed, cut;                    /* with positions; a ring that was truncated */
-    bool turned[MOST_BATCH];             /* keys were rotated again, so their bits differ */
+    bool placed, cut;        /* with positions; a ring that was truncated */
+    bool turned[MOST_BATCH]; /* keys were rotated again, so their bits differ */
 };
 struct caches {
     loci_desc desc;
@@ -428,9 +455,9 @@ struct caches {
     void *tables;
     int capacity, ring, axes, tensors;
     loci_tensor tensor[WALK_TENSORS];
-    void *data[WALK_TENSORS];            /* LEARNED ones; for INPUT ones by key the bag's */
-    char *k, *v;                         /* [BAG][G][D], [BAG][G][Dv] */
-    double *coord;                       /* [BAG][axes] */
+    void *data[WALK_TENSORS]; /* LEARNED ones; for INPUT ones by key the bag's */
+    char *k, *v;              /* [BAG][G][D], [BAG][G][Dv] */
+    double *coord;            /* [BAG][axes] */
     loci_cache *cache;
     void *memory;
     size_t bytes;
@@ -443,7 +470,10 @@ static bool ordered_sum(const struct caches *c)
 }
 
 /* A tensor around the axis that a call fills in: keys, or queries. */
-struct axes { size_t outer, inner; bool by_key; };
+struct axes {
+    size_t outer, inner;
+    bool by_key;
+};
 static struct axes axes_of(const loci_tensor *t)
 {
     struct axes a = { 1, 1, false };
@@ -463,8 +493,10 @@ static void *gather(const struct key *const *list, const int64_t *counts, ptrdif
     for (ptrdiff_t b = 0; b < entries; b++)
         for (size_t h = 0; h < heads; h++)
             for (ptrdiff_t j = 0; j < counts[b]; j++)
-                memcpy(to + (((size_t)b * heads + h) * (size_t)n + (size_t)(n - counts[b] + j))
-                       * bytes, bag + ((size_t)list[b][j].token * heads + h) * bytes, bytes);
+                memcpy(to
+                           + (((size_t)b * heads + h) * (size_t)n + (size_t)(n - counts[b] + j))
+                                 * bytes,
+                       bag + ((size_t)list[b][j].token * heads + h) * bytes, bytes);
     return to;
 }
 /* A call's k, v, coordinates, positions and inputs by key. */
@@ -502,9 +534,9 @@ static void open_memory(struct caches *c, const void *from)
 {
     void *memory = mem_alloc(&mem, c->bytes);
     if (from) memcpy(memory, from, c->bytes);
-    const loci_status status = from
-        ? loci_cache_open(&c->cache, c->plan, memory, c->bytes, &c->e)
-        : loci_cache_create(&c->cache, c->plan, c->s.B, c->capacity, c->ring, memory, &c->e);
+    const loci_status status =
+        from ? loci_cache_open(&c->cache, c->plan, memory, c->bytes, &c->e)
+             : loci_cache_create(&c->cache, c->plan, c->s.B, c->capacity, c->ring, memory, &c->e);
     CHECK_THAT(!status, "seed %lu: %s: a cache cannot be opened: %s", seed, c->desc.encoding,
                c->e.text);
     c->memory = memory;
@@ -546,8 +578,7 @@ static bool open_caches(struct caches *c, const char *text)
         c->data[i] = mem_alloc(&mem, count * stored_size(real));
         if (c->tensor[i].role != LOCI_INPUT) loci_tensor_init(c->plan, i, 1, c->data[i]);
         else
-            for (size_t n = 0; n < count; n++)
-                store_stored(c->data[i], real, (ptrdiff_t)n, x[n]);
+            for (size_t n = 0; n < count; n++) store_stored(c->data[i], real, (ptrdiff_t)n, x[n]);
     }
     c->tables = mem_alloc(&mem, loci_tables_size(c->plan, REACH));
     status = loci_prepare_on(NULL, c->plan, REACH, (const void *const *)c->data, c->tables, &c->e);
@@ -574,16 +605,21 @@ static bool append_some(struct caches *c, struct sequences *m)
         counts[b] = one_in(2) ? n : below((int)n + 1);
         if (m->len[b] + counts[b] > MOST_KEYS) return true;
         for (int64_t j = 0; j < counts[b]; j++)
-            after.key[b][after.len[b]++] = (struct key){ below(BAG), after.placed ? below(800) - 300
-                                                         : m->len[b] + j };
+            after.key[b][after.len[b]++] =
+                (struct key){ below(BAG), after.placed ? below(800) - 300 : m->len[b] + j };
         list[b] = after.key[b] + m->len[b];
     }
-    loci_call call = { .size = sizeof call, .batch = c->s.B, .q_len = n, .cache = c->cache,
-                       .k_lens = counts, .error = &c->e, .host = one_in(2) ? &pool : NULL };
+    loci_call call = { .size = sizeof call,
+                       .batch = c->s.B,
+                       .q_len = n,
+                       .cache = c->cache,
+                       .k_lens = counts,
+                       .error = &c->e,
+                       .host = one_in(2) ? &pool : NULL };
     void *data[WALK_TENSORS];
     give_keys(c, &call, list, counts, c->s.B, n, after.placed, data);
-    const loci_status status = loci_cache_append(c->plan, c->tables, work_for(c, &call), c->cache,
-                                                 &call);
+    const loci_status status =
+        loci_cache_append(c->plan, c->tables, work_for(c, &call), c->cache, &call);
     if (refuses(&c->desc, status, &c->e)) return strstr(c->e.text, "fit") != NULL;
     *m = after;
     return true;
@@ -597,9 +633,14 @@ static bool decode_some(struct caches *c, const struct sequences *m)
     const int most = shortest < 20 ? (int)shortest : 20;
     const ptrdiff_t n = 1 + below(most);
     const size_t rows = (size_t)(s->B * s->H * n), q_row = (size_t)(s->H * n * s->D) * size,
-        o_row = (size_t)(s->H * n * s->Dv) * size;
-    loci_call call = { .size = sizeof call, .batch = s->B, .q_len = n, .cache = c->cache,
-                       .per_batch = 1, .error = &c->e, .host = one_in(2) ? &pool : NULL };
+                 o_row = (size_t)(s->H * n * s->Dv) * size;
+    loci_call call = { .size = sizeof call,
+                       .batch = s->B,
+                       .q_len = n,
+                       .cache = c->cache,
+                       .per_batch = 1,
+                       .error = &c->e,
+                       .host = one_in(2) ? &pool : NULL };
     call.q.data = copy_of(doubles(rows * (size_t)s->D, 1), rows * (size_t)s->D, c->desc.dtype);
     call.o.data = mem_alloc(&mem, rows * (size_t)s->Dv * size);
     int64_t *pos = mem_alloc(&mem, (size_t)(s->B * n) * sizeof *pos);
@@ -631,8 +672,8 @@ static bool decode_some(struct caches *c, const struct sequences *m)
         if (c->axes > 1) one.q_coord = coord + b * n * c->axes;
         loci_status plain = LOCI_OK;
         if (ordered_sum(c))
-            plain = loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k,
-                                one.k);
+            plain =
+                loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k, one.k);
         if (!plain) plain = loci_forward(c->plan, c->tables, work_for(c, &one), &one);
         /* An entry without keys has none for a row of its own.  Next to longer entries it needs
          * none. */
@@ -651,10 +692,12 @@ static bool decode_some(struct caches *c, const struct sequences *m)
                                      - load_stored(one.o.data, c->desc.dtype, i)));
         }
         const double allowed = m->turned[b] ? size == 2 ? 0.1 : 1e-3 : 0;
-        if (!CHECK_THAT(far <= allowed, "seed %lu: %s, dtype %d, %td rows, %lld keys of entry "
-                        "%td%s%s: a cache is off by %.1e", seed, c->desc.encoding,
-                        (int)c->desc.dtype, n, (long long)m->len[b], b, m->placed ? ", placed" : "",
-                        c->ring ? ", a ring" : "", far)) return false;
+        if (!CHECK_THAT(far <= allowed,
+                        "seed %lu: %s, dtype %d, %td rows, %lld keys of entry "
+                        "%td%s%s: a cache is off by %.1e",
+                        seed, c->desc.encoding, (int)c->desc.dtype, n, (long long)m->len[b], b,
+                        m->placed ? ", placed" : "", c->ring ? ", a ring" : "", far))
+            return false;
     }
     return true;
 }
@@ -662,18 +705,18 @@ static bool remove_some(struct caches *c, struct sequences *m)
 {
     const int b = below((int)c->s.B);
     const int64_t first = below((int)m->len[b] + 1), count = below((int)(m->len[b] - first) + 1);
-    loci_call call = { .size = sizeof call, .batch = c->s.B, .q_len = 1, .cache = c->cache,
-                       .error = &c->e };
+    loci_call call = {
+        .size = sizeof call, .batch = c->s.B, .q_len = 1, .cache = c->cache, .error = &c->e
+    };
     void *work = work_for(c, &call);
-    const loci_status status = loci_cache_remove(c->plan, c->tables, work, c->cache, b, first,
-                                                 count, &call);
+    const loci_status status =
+        loci_cache_remove(c->plan, c->tables, work, c->cache, b, first, count, &call);
     if (refuses(&c->desc, status, &c->e)) return true;
     if (!count) return true;
-    for (int64_t j = first; j < m->len[b] - count; j++)
-        {
-            m->key[b][j] = m->key[b][j + count];
-            m->key[b][j].pos -= count;
-        }
+    for (int64_t j = first; j < m->len[b] - count; j++) {
+        m->key[b][j] = m->key[b][j + count];
+        m->key[b][j].pos -= count;
+    }
     m->len[b] -= count;
     m->turned[b] |= ordered_sum(c);
     return true;
@@ -704,9 +747,11 @@ static void caches(void)
     open_memory(&c[1], NULL);
     bool ok = true;
     if (getenv("CAMPAIGN_SHOW"))
-        fprintf(stderr, "seed %lu: %s, batch %td, heads %d/%d, width %d/%d, dtype %d, rotated "
-                "%d, ring %d, capacity %d\n", seed, text, c[0].s.B, c[0].s.H, c[0].s.G, c[0].s.D,
-                c[0].s.Dv, (int)c[0].desc.dtype, c[0].desc.keys_rotated, c[0].ring, c[0].capacity);
+        fprintf(stderr,
+                "seed %lu: %s, batch %td, heads %d/%d, width %d/%d, dtype %d, rotated "
+                "%d, ring %d, capacity %d\n",
+                seed, text, c[0].s.B, c[0].s.H, c[0].s.G, c[0].s.D, c[0].s.Dv, (int)c[0].desc.dtype,
+                c[0].desc.keys_rotated, c[0].ring, c[0].capacity);
     const int mine = mem.blocks;
     for (int i = 0; i < 40 && ok; i++, operations++) {
         const int x = below(2), what = below(10);
@@ -714,18 +759,18 @@ static void caches(void)
         else if (what < 7) ok = decode_some(&c[x], &model[x]);
         else if (what == 7) ok = remove_some(&c[x], &model[x]);
         else if (what == 8) ok = truncate_some(&c[x], &model[x]);
-        else {                           /* a copy of the other, opened in place of this one */
+        else { /* a copy of the other, opened in place of this one */
             memcpy(c[x].memory, c[!x].memory, c[x].bytes);
             ok = CHECK_THAT(!loci_cache_open(&c[x].cache, c[x].plan, c[x].memory, c[x].bytes,
-                                             &c[x].e), "seed %lu: %s: a copy: %s", seed, text,
-                            c[x].e.text);
+                                             &c[x].e),
+                            "seed %lu: %s: a copy: %s", seed, text, c[x].e.text);
             model[x] = model[!x];
         }
         for (ptrdiff_t b = 0; b < c[x].s.B && ok; b++)
-            ok = CHECK_THAT(loci_cache_length(c[x].cache, b) == model[x].len[b],
-                            "seed %lu: %s: entry %td has %lld keys of %lld", seed, text, b,
-                            (long long)loci_cache_length(c[x].cache, b),
-                            (long long)model[x].len[b]);
+            ok =
+                CHECK_THAT(loci_cache_length(c[x].cache, b) == model[x].len[b],
+                           "seed %lu: %s: entry %td has %lld keys of %lld", seed, text, b,
+                           (long long)loci_cache_length(c[x].cache, b), (long long)model[x].len[b]);
         mem_release(&mem, mine);
     }
     loci_plan_destroy(c[0].plan);
@@ -746,33 +791,46 @@ static void *slice(const char *x, ptrdiff_t outer, ptrdiff_t len, ptrdiff_t from
 static void linear(void)
 {
     static const char *const list[] = {
-        "nope", "rope:pairing=interleaved", "rope:pairing=half,base=50",
-        "rope:pairing=half,freq=given,attention_factor=1.2", "liere:block=2,axes=1",
-        "liere:block=5,axes=1", "fope:train_length=40,learn=1",
+        "nope",
+        "rope:pairing=interleaved",
+        "rope:pairing=half,base=50",
+        "rope:pairing=half,freq=given,attention_factor=1.2",
+        "liere:block=2,axes=1",
+        "liere:block=5,axes=1",
+        "fope:train_length=40,learn=1",
     };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     struct shape s = random_shape();
     s.Lk = s.Lq = 1 + below(200);
-    loci_desc d = { .size = sizeof d, .encoding = ONE_OF(list), .stage = LOCI_LINEAR_ATTENTION,
-                    .heads = s.H, .kv_heads = s.G, .dim = s.D, .value_dim = s.Dv,
+    loci_desc d = { .size = sizeof d,
+                    .encoding = ONE_OF(list),
+                    .stage = LOCI_LINEAR_ATTENTION,
+                    .heads = s.H,
+                    .kv_heads = s.G,
+                    .dim = s.D,
+                    .value_dim = s.Dv,
                     .dtype = ONE_OF(dtypes) };
     loci_error e = { 0 };
     loci_plan *plan;
     if (refuses(&d, loci_plan_create(&plan, &d, &e), &e)) return;
     const ptrdiff_t L = s.Lk;
     const size_t size = stored_size(d.dtype), rows = (size_t)(s.B * s.H * L),
-        keys = (size_t)(s.B * s.G * L), state = loci_linear_state(plan, s.B),
-        tables = loci_tables_size(plan, 2 * L);
+                 keys = (size_t)(s.B * s.G * L), state = loci_linear_state(plan, s.B),
+                 tables = loci_tables_size(plan, 2 * L);
     loci_tensor tensor[WALK_TENSORS];
     void *data[WALK_TENSORS];
     const int tensors = loci_tensors(plan, tensor, WALK_TENSORS);
     for (int i = 0; i < tensors; i++) {
-        data[i] = mem_alloc(&mem, walk_count(&tensor[i], s.B, L, L)
-                            * stored_size(real_of(d.dtype)));
+        data[i] =
+            mem_alloc(&mem, walk_count(&tensor[i], s.B, L, L) * stored_size(real_of(d.dtype)));
         loci_tensor_init(plan, i, seed, data[i]);
     }
     void *table = mem_alloc(&mem, tables);
-    loci_call call = { .size = sizeof call, .batch = s.B, .q_len = L, .k_len = L, .error = &e,
+    loci_call call = { .size = sizeof call,
+                       .batch = s.B,
+                       .q_len = L,
+                       .k_len = L,
+                       .error = &e,
                        .tensors = (const void *const *)data };
     call.q.data = copy_of(doubles(rows * (size_t)s.D, 1), rows * (size_t)s.D, d.dtype);
     call.k.data = copy_of(doubles(keys * (size_t)s.D, 1), keys * (size_t)s.D, d.dtype);
@@ -839,7 +897,7 @@ static void layers(void) { layers_round(seed, one_in(2) ? &pool : NULL, &mem); }
 static const struct kind {
     const char *name;
     void (*round)(void);
-    int few;                             /* rounds without arguments */
+    int few; /* rounds without arguments */
 } kinds[] = {
     { "compositions", compositions, 60 },
     { "narrow", narrow, 4 },
@@ -887,8 +945,8 @@ int main(int argc, char **argv)
 #endif
     collect_texts();
     for (int i = 0; i < count; i++)
-        if (!only || !strcmp(only, kinds[i].name)) run(&kinds[i], only ? seconds : seconds / count,
-                                                       first);
+        if (!only || !strcmp(only, kinds[i].name))
+            run(&kinds[i], only ? seconds : seconds / count, first);
     loci_pool_destroy(&pool);
     return harness_end();
 }

@@ -49,7 +49,7 @@ static loci_status run(struct task *t, const loci_desc *like)
     loci_status status = loci_plan_create(&plan, &d, &t->error);
     if (status) return status;
     void *tables = aligned_alloc(64, loci_tables_size(plan, 4096)),
-        *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+         *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work) exit(2);
     memset(work, 0xff, loci_workspace(plan, &t->call, 1));
     status = loci_prepare(plan, 4096, NULL, tables);
@@ -102,7 +102,8 @@ static void empty_rows(const char *encoding)
     CHECK_THAT(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D),
                "keys that nobody sees have no gradient");
     CHECK_THAT(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N)
-               && finite_all(t->dv, N), "nothing becomes NaN");
+                   && finite_all(t->dv, N),
+               "nothing becomes NaN");
     free(t);
 }
 
@@ -197,8 +198,8 @@ static void poison_behind(const char *encoding)
         }
         CHECK_THAT(!run(clean, &d) && !run(t, &d), "keys behind a window are no error");
         CHECK_THAT(same(t->o, clean->o, (size_t)(rows * H * D)) && finite_all(t->o, N)
-                   && same(t->dq, clean->dq, (size_t)(rows * H * D))
-                   && same(t->dk, clean->dk, N) && same(t->dv, clean->dv, N),
+                       && same(t->dq, clean->dq, (size_t)(rows * H * D))
+                       && same(t->dk, clean->dk, N) && same(t->dv, clean->dv, N),
                    "%s, %d rows: keys that nobody sees change nothing", encoding, rows);
         free(clean);
         free(t);
@@ -213,8 +214,8 @@ static void bad_query(void)
     t->dout[(ROW + 1) * D] = INFINITY;
     CHECK_THAT(!run(clean, &(loci_desc)LOCI_DESC()) && !run(t, &(loci_desc)LOCI_DESC()),
                "a bad query is no error");
-    CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D,
-                                                     (L - ROW - 1) * D),
+    CHECK_THAT(same(t->o, clean->o, ROW * D)
+                   && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D, (L - ROW - 1) * D),
                "other rows are untouched");
     CHECK_THAT(isnan(t->o[ROW * D]), "its own row is NaN");
     CHECK_THAT(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D),
@@ -307,8 +308,12 @@ static void strides(void)
 /* ---- Cancelling ------------------------------------------------------------------------------ */
 
 static int countdown, asked;
-static int stop_later(void *user) { (void)user; asked++;
-return countdown-- <= 0; }
+static int stop_later(void *user)
+{
+    (void)user;
+    asked++;
+    return countdown-- <= 0;
+}
 static void cancelling(void)
 {
     struct task *t = fresh();
@@ -318,7 +323,7 @@ static void cancelling(void)
     loci_plan *plan;
     if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.heads = H, .dim = D), NULL)) exit(2);
     void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
-        *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+         *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work || loci_prepare(plan, L, NULL, tables)) exit(2);
     CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED,
                "a host can cancel the forward pass");
@@ -355,8 +360,12 @@ static void few_rows(const char *encoding, int64_t first)
             struct attend got = { .desc = LOCI_DESC(.encoding = encoding, .heads = 2, .full = 1,
                                                     .dim = walk_dim(encoding, 8),
                                                     .dtype = f64 ? LOCI_F64 : LOCI_F32),
-                                  .q_len = rows, .k_len = KEYS, .seed = 3,
-                                  .q_pos = q_pos, .k_pos = k_pos }, want = got;
+                                  .q_len = rows,
+                                  .k_len = KEYS,
+                                  .seed = 3,
+                                  .q_pos = q_pos,
+                                  .k_pos = k_pos },
+                          want = got;
             want.desc.dtype = LOCI_F64;
             want.reference = true;
             attend(&got);
@@ -391,19 +400,20 @@ static void small_gradients(void)
                 tensors[i] = &learned[i];
                 grads[i] = &dlearned[i];
             }
-            const loci_desc d = LOCI_DESC(.encoding = "kerple:kernel=power,weight=1", .heads = 1,
-                                          .dim = 4);
+            const loci_desc d =
+                LOCI_DESC(.encoding = "kerple:kernel=power,weight=1", .heads = 1, .dim = 4);
             if (loci_plan_create(&plan, &d, NULL)) exit(2);
-            const loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = keys, .q.data = q,
-                                          .k.data = k, .v.data = v, .o.data = o, .lse = &lse,
-                                          .tensors = tensors, .error = &e);
+            const loci_call c =
+                LOCI_CALL(.batch = 1, .q_len = 1, .k_len = keys, .q.data = q, .k.data = k,
+                          .v.data = v, .o.data = o, .lse = &lse, .tensors = tensors, .error = &e);
             const loci_grad g = LOCI_GRAD(.dout.data = dout, .dlse = &dlse, .dq.data = dq,
                                           .dk.data = dk, .dv.data = dv, .dtensors = grads);
             void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
                  *work = aligned_alloc(64, loci_workspace(plan, &c, 1));
             if (!tables || !work || loci_prepare(plan, L, tensors, tables)) exit(2);
             CHECK_THAT(!loci_forward(plan, tables, work, &c)
-                           && !loci_backward(plan, tables, work, &c, &g), "%s", e.text);
+                           && !loci_backward(plan, tables, work, &c, &g),
+                       "%s", e.text);
             bool right = (dq[0] != 0) == (size > -60);
             for (int i = 0; i < 4 * keys; i++) right &= (dk[i] != 0) == (size > -60);
             CHECK_THAT(right, "%d keys: a gradient of about 2^%d is %s", keys, size,
@@ -421,8 +431,10 @@ static void growth(const char *encoding)
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = 4,
-                                                      .dim = walk_dim(encoding, 64)), &e)) {
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = 4,
+                                               .dim = walk_dim(encoding, 64)),
+                         &e)) {
         CHECK_FAILED("%s: %s", encoding, e.text);
         return;
     }
@@ -432,7 +444,7 @@ static void growth(const char *encoding)
         for (ptrdiff_t length = 1024; length <= 65536; length *= 2, n++) {
             const loci_call call = LOCI_CALL(.batch = 1, .q_len = length, .k_len = length);
             const double bytes = (double)loci_workspace(plan, &call, backward)
-                + (double)loci_tables_size(plan, length);
+                               + (double)loci_tables_size(plan, length);
             const double x = log((double)length), y = log(bytes);
             sx += x;
             sy += y;
@@ -457,8 +469,8 @@ int main(void)
     }
     poison(NULL, NAN, "a NaN among the keys is no error");
     poison(NULL, INFINITY, "an infinity among the keys is no error");
-    static const char *const behind[] = { "nope", "alibi", "rope:pairing=half", "sba", "sandwich",
-                                          "softcap:cap=3" };
+    static const char *const behind[] = { "nope", "alibi",    "rope:pairing=half",
+                                          "sba",  "sandwich", "softcap:cap=3" };
     for (int i = 0; i < 6; i++) poison_behind(behind[i]);
     bad_query();
     every_nan(NULL);

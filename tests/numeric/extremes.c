@@ -23,8 +23,9 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
         if (isfinite(b[i])) most = fmax(most, fabs(b[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
         if (isnan(a[i]) && isnan(b[i])) continue;
-        const double d = isfinite(a[i]) && isfinite(b[i]) ? fabs(a[i] - b[i]) : a[i] == b[i] ? 0
-            : INFINITY;
+        const double d = isfinite(a[i]) && isfinite(b[i]) ? fabs(a[i] - b[i])
+                       : a[i] == b[i]                     ? 0
+                                                          : INFINITY;
         off = fmax(off, isnan(d) ? INFINITY : d);
     }
     return off / most;
@@ -33,8 +34,8 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
 static double differ(const struct attend *a, const struct attend *b, ptrdiff_t inputs)
 {
     const int heads = a->desc.heads, dim = a->desc.dim;
-    double off = fmax(apart(a->o, b->o, heads * a->q_len * dim),
-                      apart(a->rows, b->rows, heads * a->q_len));
+    double off =
+        fmax(apart(a->o, b->o, heads * a->q_len * dim), apart(a->rows, b->rows, heads * a->q_len));
     off = fmax(off, apart(a->dq, b->dq, heads * a->q_len * dim));
     off = fmax(off, fmax(apart(a->dk, b->dk, heads * a->k_len * dim),
                          apart(a->dv, b->dv, heads * a->k_len * dim)));
@@ -63,11 +64,15 @@ static double strong(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 
 static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
 {
-    struct attend call = { .desc = LOCI_DESC(.encoding = encoding, .heads = H,
-                                             .dim = D), .q_len = rows,
-                           .k_len = LONG, .seed = 3,
-                           .k_pos = k_pos, .q_pos = k_pos ? k_pos + LONG - rows : NULL,
-                           .fill = gates };
+    struct attend call = {
+        .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D),
+        .q_len = rows,
+        .k_len = LONG,
+        .seed = 3,
+        .k_pos = k_pos,
+        .q_pos = k_pos ? k_pos + LONG - rows : NULL,
+        .fill = gates,
+    };
     const double shut[] = { -1e4, -65504, -1e12, -1e30, -FLT_MAX };
     for (int f64 = 0; f64 < 2; f64++) {
         struct attend want = call, says = call;
@@ -78,7 +83,9 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
         attend(&want);
         attend(&says);
         const double off = differ(&want, &says, H * LONG);
-        CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5),
+        CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3
+                          : f64                    ? 1e-11
+                                                   : 5e-5),
                    "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows,
                    off);
         for (int i = 0; i < (int)(sizeof shut / sizeof *shut); i++) {
@@ -113,8 +120,12 @@ static void fox(void)
 
     for (int f64 = 0; f64 < 2; f64++) {
         struct attend got = { .desc = LOCI_DESC(.encoding = "fox", .heads = H, .dim = D,
-                                                .dtype = f64 ? LOCI_F64 : LOCI_F32), .q_len = 70,
-                              .k_len = LONG, .seed = 3, .fill = strong }, says = got;
+                                                .dtype = f64 ? LOCI_F64 : LOCI_F32),
+                              .q_len = 70,
+                              .k_len = LONG,
+                              .seed = 3,
+                              .fill = strong },
+                      says = got;
         says.desc.dtype = LOCI_F64;
         says.reference = true;
         attend(&got);
@@ -150,13 +161,17 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
                      bool shows)
 {
     double *q = calloc((size_t)(H * rows * D), sizeof *q),
-        *k = calloc((size_t)(H * keys * D), sizeof *k);
+           *k = calloc((size_t)(H * keys * D), sizeof *k);
     if (!q || !k) exit(2);
     for (ptrdiff_t i = 0; i < H * rows * D; i++) q[i] = (float)(1e-20 * sin((double)i));
     for (ptrdiff_t i = 0; i < H * keys; i++) k[i * D + D - 1] = -1e20;
-    struct attend got = { .desc = LOCI_DESC(.encoding = encoding, .heads = H,
-                                            .dim = D), .q_len = rows,
-                          .k_len = keys, .seed = 3, .q = q, .k = k }, calm = got;
+    struct attend got = { .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D),
+                          .q_len = rows,
+                          .k_len = keys,
+                          .seed = 3,
+                          .q = q,
+                          .k = k },
+                  calm = got;
     attend(&calm);
     for (int h = 0; h < H; h++) q[(h * rows + row) * D + D - 1] = 1e20;
     attend(&got);
@@ -166,7 +181,7 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
         for (int d = 0; d < D; d++) {
             if (i % rows == row)
                 loud &= isnan(o[d]) == shows && isnan(got.rows[i]) == shows
-                    && isnan(got.dq[i * D + d]) == shows;
+                     && isnan(got.dq[i * D + d]) == shows;
             else others &= o[d] == same[d] && got.dq[i * D + d] == calm.dq[i * D + d];
         }
     }
@@ -177,8 +192,10 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
                shows ? "must be NaN" : "has a weight elsewhere and is none");
     CHECK_THAT(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding,
                rows);
-    CHECK_THAT(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not "
-               "see", encoding, rows);
+    CHECK_THAT(unseen,
+               "%s, %td rows: a row whose products overflow reaches keys that it does not "
+               "see",
+               encoding, rows);
     attend_free(&got);
     attend_free(&calm);
     free(q);
@@ -196,7 +213,10 @@ static void overflow_in_double(double with)
     }
     struct attend got = { .desc = LOCI_DESC(.encoding = "rope:pairing=half", .heads = H, .dim = D,
                                             .dtype = LOCI_F64),
-                          .q_len = ROWS, .k_len = ROWS, .q = q, .k = k },
+                          .q_len = ROWS,
+                          .k_len = ROWS,
+                          .q = q,
+                          .k = k },
                   says = got;
     says.reference = true;
     attend(&got);
@@ -227,10 +247,16 @@ static void all_hidden(void)
     }
     for (ptrdiff_t rows = 1; rows <= 70; rows += 69)
         for (int reference = 0; reference < 2; reference++) {
-            struct attend a = { .desc = LOCI_DESC(.encoding = "clip", .heads = H, .dim = D,
-                                                  .dtype = reference ? LOCI_F64 : LOCI_F32),
-                                .q_len = rows, .k_len = 70, .q = q, .k = k, .fill = hidden,
-                                .reference = reference };
+            struct attend a = {
+                .desc = LOCI_DESC(.encoding = "clip", .heads = H, .dim = D,
+                                  .dtype = reference ? LOCI_F64 : LOCI_F32),
+                .q_len = rows,
+                .k_len = 70,
+                .q = q,
+                .k = k,
+                .fill = hidden,
+                .reference = reference,
+            };
             attend(&a);
             bool none = true;
             for (int i = 0; i < H * rows * D; i++)
@@ -242,14 +268,13 @@ static void all_hidden(void)
 
 static void overflows(void)
 {
-    const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi", "fox", "t5",
-                                  "kerple:weight=1" };
-    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
-        {
-            overflow(texts[i], 70, 200, 30, true);
-            overflow(texts[i], 1, 200, 0, true);
-            overflow(texts[i], 2, 4300, 0, true);
-        }
+    const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi",
+                                  "fox",  "t5",    "kerple:weight=1" };
+    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
+        overflow(texts[i], 70, 200, 30, true);
+        overflow(texts[i], 1, 200, 0, true);
+        overflow(texts[i], 2, 4300, 0, true);
+    }
     overflow("sink", 70, 200, 30, false);
     overflow("sba", 70, 200, 30, false);
     overflow("softcap:cap=30", 70, 200, 30, false);
@@ -264,19 +289,22 @@ static void overflows(void)
 
 static void scales(void)
 {
-    static const struct { loci_dtype dtype; double scale; bool fits; } cases[] = {
-        { LOCI_F32, 1e30, true }, { LOCI_F32, -1e-30, true }, { LOCI_F32, 1e39, false },
-        { LOCI_F32, -1e39, false }, { LOCI_F32, 2e30, false },
-        { LOCI_F32, 1e-40, false }, { LOCI_F32, 1e-60, false }, { LOCI_BF16, 1e39, false },
-        { LOCI_F16, -1e-46, false }, { LOCI_F64, 1e39, true },
-        { LOCI_F64, 1e-60, true }, { LOCI_F64, 1e308, false }, { LOCI_F64, 4e-320, false },
-        { LOCI_F32, NAN, false }, { LOCI_F64, INFINITY, false },
+    static const struct {
+        loci_dtype dtype;
+        double scale;
+        bool fits;
+    } cases[] = {
+        { LOCI_F32, 1e30, true },    { LOCI_F32, -1e-30, true }, { LOCI_F32, 1e39, false },
+        { LOCI_F32, -1e39, false },  { LOCI_F32, 2e30, false },  { LOCI_F32, 1e-40, false },
+        { LOCI_F32, 1e-60, false },  { LOCI_BF16, 1e39, false }, { LOCI_F16, -1e-46, false },
+        { LOCI_F64, 1e39, true },    { LOCI_F64, 1e-60, true },  { LOCI_F64, 1e308, false },
+        { LOCI_F64, 4e-320, false }, { LOCI_F32, NAN, false },   { LOCI_F64, INFINITY, false },
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         loci_plan *plan;
         loci_error e = { 0 };
-        const loci_desc d = LOCI_DESC(.heads = 1, .dim = 8, .dtype = cases[i].dtype,
-                                      .scale = cases[i].scale);
+        const loci_desc d =
+            LOCI_DESC(.heads = 1, .dim = 8, .dtype = cases[i].dtype, .scale = cases[i].scale);
         const loci_status status = loci_plan_create(&plan, &d, &e);
         CHECK_THAT(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG),
                    "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype,
@@ -298,7 +326,7 @@ static double learned(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
     return !strcmp(t->name, which) && (all || i % 3 == 1) ? value
-        : 0.3 * sin(1.7 * (double)i + t->name[0]);
+                                                          : 0.3 * sin(1.7 * (double)i + t->name[0]);
 }
 /* Pairs that no row sees have distances whose bias is not finite. */
 static double unseen(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -311,10 +339,17 @@ static double unseen(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 
 static void hidden_distances(void)
 {
-    static const struct { const char *text, *tensor; double value; int64_t window; } cases[] = {
-        { "kerple", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r2", -0.01, 50 },
-        { "kerple:kernel=log3", "r3", 200, 3 }, { "kerple:weight=1", "w1", -1, 5 },
-        { "kerple:kernel=power", "r1", -1e37, 2 }, { "clip:max=16", "table", 0, 10 },
+    static const struct {
+        const char *text, *tensor;
+        double value;
+        int64_t window;
+    } cases[] = {
+        { "kerple", "r2", -0.01, 50 },
+        { "kerple:kernel=log3", "r2", -0.01, 50 },
+        { "kerple:kernel=log3", "r3", 200, 3 },
+        { "kerple:weight=1", "w1", -1, 5 },
+        { "kerple:kernel=power", "r1", -1e37, 2 },
+        { "clip:max=16", "table", 0, 10 },
         { "alibi:slopes=given", "slopes", -1e37, 2 },
         { "kerple+alibi", "r2", -0.01, 50 },
     };
@@ -326,8 +361,12 @@ static void hidden_distances(void)
             const ptrdiff_t rows = way & 1 ? 1 : 150;
             struct attend got = { .desc = LOCI_DESC(.encoding = cases[i].text, .heads = H, .dim = D,
                                                     .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
-                                                    .window_left = cases[i].window), .q_len = rows,
-                                            .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
+                                                    .window_left = cases[i].window),
+                                  .q_len = rows,
+                                  .k_len = KEYS,
+                                  .seed = 3,
+                                  .fill = unseen },
+                          says = got;
             which = cases[i].tensor;
             value = cases[i].value;
             if (way & 4) {
@@ -345,8 +384,8 @@ static void hidden_distances(void)
                 finite &= isfinite(got.dtensor[0][n]) && isfinite(got.rows[n * rows]);
             for (int n = 0; n < H * KEYS * D; n++)
                 finite &= isfinite(got.dk[n]) && isfinite(got.dv[n]);
-            const double off = fmax(apart(got.o, says.o, H * rows * D),
-                                    apart(got.rows, says.rows, H * rows));
+            const double off =
+                fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
             CHECK_THAT(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN",
                        cases[i].text, rows, way & 4 ? ", gaps" : "");
             CHECK_THAT(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference",
@@ -362,13 +401,25 @@ static void hidden_distances(void)
 static bool sticks(const char *text) { return !strncmp(text, "sba", 3); }
 static void biases(void)
 {
-    static const struct { const char *text, *tensor; } cases[] = {
-        { "alibi:slopes=given", "slopes" }, { "t5", "table" }, { "clip", "table" },
-        { "kerple", "r1" }, { "kerple", "r2" }, { "kerple:kernel=power", "r2" },
-        { "kerple:weight=1", "w1" }, { "fire:hidden=4", "w1" }, { "fire:hidden=4", "b2" },
-        { "fire:hidden=4", "w3" }, { "fire:hidden=4", "b3" },
-        { "fire:hidden=4", "c" }, { "fire:hidden=4", "l" }, { "sink", "logit" },
-        { "shaw:left=2,right=2", "k" }, { "sba:remainder=vector", "r" },
+    static const struct {
+        const char *text, *tensor;
+    } cases[] = {
+        { "alibi:slopes=given", "slopes" },
+        { "t5", "table" },
+        { "clip", "table" },
+        { "kerple", "r1" },
+        { "kerple", "r2" },
+        { "kerple:kernel=power", "r2" },
+        { "kerple:weight=1", "w1" },
+        { "fire:hidden=4", "w1" },
+        { "fire:hidden=4", "b2" },
+        { "fire:hidden=4", "w3" },
+        { "fire:hidden=4", "b3" },
+        { "fire:hidden=4", "c" },
+        { "fire:hidden=4", "l" },
+        { "sink", "logit" },
+        { "shaw:left=2,right=2", "k" },
+        { "sba:remainder=vector", "r" },
         { "xl", "u" },
     };
     static const double values[] = { -1e30, 1e30, -INFINITY, INFINITY };
@@ -378,7 +429,10 @@ static void biases(void)
                 const loci_desc d = LOCI_DESC(.encoding = cases[i].text, .heads = H, .dim = D,
                                               .dtype = way & 1 ? LOCI_F64 : LOCI_F32,
                                               .window_left = sticks(cases[i].text) ? 15 : 0);
-                struct attend got = { .desc = d, .q_len = rows, .k_len = 70, .seed = 2,
+                struct attend got = { .desc = d,
+                                      .q_len = rows,
+                                      .k_len = 70,
+                                      .seed = 2,
                                       .fill = learned },
                               says = got;
                 which = cases[i].tensor;
@@ -388,8 +442,8 @@ static void biases(void)
                 says.reference = true;
                 attend(&got);
                 attend(&says);
-                const double off = fmax(apart(got.o, says.o, H * rows * D),
-                                        apart(got.rows, says.rows, H * rows));
+                const double off =
+                    fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
                 CHECK_THAT(off < (way & 1 ? 1e-10 : 1e-4),
                            "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text,
                            rows, which, all ? "" : " (some)", value, off);
@@ -411,15 +465,23 @@ static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 }
 static void far_blocks(const char *encoding)
 {
-    const int64_t at[] = { 0, 1, 1000003, 999999999989, ((int64_t)1 << 40) - 1,
-                           -(((int64_t)1 << 40) - 1) };
+    const int64_t at[] = {
+        0, 1, 1000003, 999999999989, ((int64_t)1 << 40) - 1, -(((int64_t)1 << 40) - 1)
+    };
     for (int i = 0; i < (int)(sizeof at / sizeof *at); i++) {
         const int64_t zero = 0;
         const double q[3] = { 0.3, -0.8, 0.5 }, k[3] = { -0.6, 0.1, 0.7 };
-        struct attend a = { .desc = LOCI_DESC(.encoding = encoding, .heads = 1, .dim = 3,
-                                              .dtype = LOCI_F64, .scale = 1,
-                                              .full = 1), .q_len = 1, .k_len = 1,
-                            .q = q, .k = k, .q_pos = &at[i], .k_pos = &zero, .fill = spinning };
+        struct attend a = {
+            .desc = LOCI_DESC(.encoding = encoding, .heads = 1, .dim = 3, .dtype = LOCI_F64,
+                              .scale = 1, .full = 1),
+            .q_len = 1,
+            .k_len = 1,
+            .q = q,
+            .k = k,
+            .q_pos = &at[i],
+            .k_pos = &zero,
+            .fill = spinning,
+        };
         attend(&a);
         const long double w = sqrtl(14);
         const double s = (double)(sinl(at[i] * w) / w), c = (double)((1 - cosl(at[i] * w)) / 14);
@@ -455,37 +517,39 @@ static void far_matrices(void)
     const double reach[] = { 0.99, 1.01, 1e4 };
     for (int i = 0; i < 3; i++) {
         double coord[2] = { limit * reach[i], -limit * reach[i] }, zero[2] = { 0 },
-            x[W] = { 1, 2, 3, 4, 5 }, y[W] = { 0 };
+               x[W] = { 1, 2, 3, 4, 5 }, y[W] = { 0 };
         float raw[2 * W * W], xf[W] = { 1, 2, 3, 4, 5 }, yf[W] = { 0 };
         for (int n = 0; n < 2 * W * W; n++) raw[n] = (float)ones(NULL, NULL, n);
         const void *tensors[] = { raw };
         loci_error e = { 0 };
         loci_plan *plan;
-        if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "liere:block=5", .heads = 1,
-                                                          .dim = W,
-                                                          .stage = LOCI_ROTATE), &e)) exit(2);
+        if (loci_plan_create(&plan,
+                             &(loci_desc)LOCI_DESC(.encoding = "liere:block=5", .heads = 1,
+                                                   .dim = W, .stage = LOCI_ROTATE),
+                             &e))
+            exit(2);
         loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord,
                                 .k_coord = zero, .tensors = tensors, .error = &e);
         struct mem mem = { .blocks = 0 };
         void *tables = mem_alloc(&mem, loci_tables_size(plan, 1)),
-            *work = mem_alloc(&mem, loci_workspace(plan, &c, 0));
+             *work = mem_alloc(&mem, loci_workspace(plan, &c, 0));
         if (loci_prepare(plan, 1, tensors, tables)) exit(2);
-        const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY,
-                                               (loci_view){ xf, 0, 0, 0 },
-                                               (loci_view){ yf, 0, 0, 0 });
+        const loci_status status =
+            loci_rotate(plan, tables, work, &c, LOCI_QUERY, (loci_view){ xf, 0, 0, 0 },
+                        (loci_view){ yf, 0, 0, 0 });
         double before = 0, after = 0;
-        for (int n = 0; n < W; n++)
-            {
-                before += x[n] * x[n];
-                after += (double)yf[n] * (double)yf[n];
-                y[n] = (double)yf[n];
-            }
-        if (i == 0) CHECK_THAT(!status && fabs(after / before - 1) < 1e-6,
-                               "liere below its limit loses %.1e of the norm",
-                               fabs(after / before - 1));
-        else CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0
-                        && !strncmp(e.text, "liere: the coordinates of query 0", 33),
-                        "liere beyond its limit: %s", e.text);
+        for (int n = 0; n < W; n++) {
+            before += x[n] * x[n];
+            after += (double)yf[n] * (double)yf[n];
+            y[n] = (double)yf[n];
+        }
+        if (i == 0)
+            CHECK_THAT(!status && fabs(after / before - 1) < 1e-6,
+                       "liere below its limit loses %.1e of the norm", fabs(after / before - 1));
+        else
+            CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0
+                           && !strncmp(e.text, "liere: the coordinates of query 0", 33),
+                       "liere beyond its limit: %s", e.text);
         mem_release(&mem, 0);
         loci_plan_destroy(plan);
     }
@@ -494,9 +558,10 @@ static void far_matrices(void)
 /* Angles of the reference at far positions, against the engine's, which are exact. */
 static void far_references(void)
 {
-    static const char *const texts[] = { "rope:pairing=half", "fope", "xpos",
-                                         "rope:pairing=half,scaling=linear,factor=3", "sandwich",
-                                         "xl" };
+    static const char *const texts[] = {
+        "rope:pairing=half", "fope", "xpos", "rope:pairing=half,scaling=linear,factor=3",
+        "sandwich",          "xl"
+    };
     enum { ROWS = 9, W = 16 };
     const double bound = LDBL_MANT_DIG > 60 ? 1e-7 : 1e-2;
     int64_t pos[ROWS], by[ROWS];
@@ -505,7 +570,7 @@ static void far_references(void)
         by[i] = 1000 * i;
     }
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
-        const bool ordered_sum = i < 4;        /* others have tables by distance */
+        const bool ordered_sum = i < 4; /* others have tables by distance */
         struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
                                                 .dtype = LOCI_F64),
                               .q_len = ROWS,
@@ -547,13 +612,12 @@ static void too_far(void)
             if (i < 4) {
                 c.q_pos = side ? &zero : &bad[i];
                 c.k_pos = side ? &bad[i] : &zero;
-            }
-            else {
+            } else {
                 c.q_coord = side ? at : coord;
                 c.k_coord = side ? coord : at;
             }
             CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG
-                       && strstr(e.text, "must lie within 2^40") && o[0] == 0,
+                           && strstr(e.text, "must lie within 2^40") && o[0] == 0,
                        "the reference takes %s %d of side %d: %s",
                        i < 4 ? "position" : "coordinate", i, side, e.text);
             loci_plan_destroy(plan);

@@ -69,8 +69,10 @@ static void run(struct walk *w, const char *isa, bool f64)
         for (int i = w->stage == LOCI_EMBED; i < w->inputs; i++) {
             const int t = i - (w->inputs - w->tensors);
             if (t >= 0 && w->tensor[t].role == LOCI_FIXED) continue;
-            const void *got = t >= 0 ? p.ddata[t] : i == 0 ? p.grad.dq.data : i == 1
-                ? p.grad.dk.data : p.grad.dv.data;
+            const void *got = t >= 0 ? p.ddata[t]
+                            : i == 0 ? p.grad.dq.data
+                            : i == 1 ? p.grad.dk.data
+                                     : p.grad.dv.data;
             compare(&p, w->input[i].owner, w->input[i].name, got, w->input[i].dx, w->input[i].count,
                     tolerance * 10);
         }
@@ -89,8 +91,9 @@ static void check(struct walk *w)
     else if (w->stage == LOCI_ROTATE)
         status = loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o,
                                        w->grad.dout, w->grad.dq, w->ddata);
-    else status = loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o,
-                                       w->grad.dout, w->ddata);
+    else
+        status = loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o,
+                                      w->grad.dout, w->ddata);
     if (status) {
         CHECK_FAILED("%s (%s), reference: %s", w->encoding, w->shape, error.text);
         return;

@@ -19,7 +19,7 @@
 #include "walk.h"
 
 static const double steps[] = { 0x1p-16, 0x1p-18, 0x1p-20 }, BOUND = 1e-8;
-enum { WAYS = 3 };                       /* directions to try */
+enum { WAYS = 3 }; /* directions to try */
 static loci_status run(struct walk *w, bool backward)
 {
     if (w->stage == LOCI_ATTENTION)
@@ -29,8 +29,7 @@ static loci_status run(struct walk *w, bool backward)
     loci_view dout = backward ? w->grad.dout : (loci_view){ 0 };
     if (w->stage == LOCI_ROTATE)
         return loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o,
-                                     dout, w->grad.dq,
-                                     w->grad.dtensors);
+                                     dout, w->grad.dq, w->grad.dtensors);
     return loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o, dout,
                                 w->grad.dtensors);
 }
@@ -39,7 +38,7 @@ static double loss(struct walk *w)
 {
     const double *o = w->call.o.data, *lse = w->call.lse, *rem = w->call.rem, *ae = w->call.ae;
     const double *dout = w->grad.dout.data, *dlse = w->grad.dlse, *drem = w->grad.drem,
-        *dae = w->grad.dae;
+                 *dae = w->grad.dae;
     double sum = 0;
     if (run(w, false)) return NAN;
     for (size_t i = 0; i < w->out_count; i++) sum += dout[i] * o[i];
@@ -69,7 +68,7 @@ static void check_input(struct walk *w, int n)
 {
     size_t count = w->input[n].count;
     double *x = w->input[n].x, *x0 = malloc(2 * count * sizeof *x0 + 1), got = 0, want = 0,
-        error = INFINITY;
+           error = INFINITY;
     if (!x0) exit(2);
     double *u = x0 + count;
     memcpy(x0, x, count * sizeof *x0);

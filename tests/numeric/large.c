@@ -29,17 +29,19 @@ enum { VIEWS = 8 };
 struct problem {
     const struct walk *w;
     loci_dtype dtype;
-    size_t real, stored;                 /* bytes of a number of tensors, and of views */
-    ptrdiff_t row;                       /* from a row to the next; 0: dense */
-    struct field { loci_view view; size_t mapped; ptrdiff_t heads, len; int width; } field[VIEWS];
+    size_t real, stored; /* bytes of a number of tensors, and of views */
+    ptrdiff_t row;       /* from a row to the next; 0: dense */
+    struct field {
+        loci_view view;
+        size_t mapped;
+        ptrdiff_t heads, len;
+        int width;
+    } field[VIEWS];
     int fields;
     struct mem mem;
 };
 
-static void *own(struct problem *p, size_t count)
-{
-    return mem_alloc(&p->mem, count * p->real);
-}
+static void *own(struct problem *p, size_t count) { return mem_alloc(&p->mem, count * p->real); }
 static void put(const struct problem *p, void *x, ptrdiff_t i, double to)
 {
     if (p->real == 8) ((double *)x)[i] = to;
@@ -56,8 +58,8 @@ static ptrdiff_t place(const struct field *f, ptrdiff_t b, ptrdiff_t h, ptrdiff_
 
 static size_t span(const struct problem *p, const struct field *f)
 {
-    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1)
-                    + f->width) * p->stored;
+    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1) + f->width)
+         * p->stored;
 }
 /* A view of [batch][heads][len][width], with the numbers of `from` unless that is NULL. */
 static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, ptrdiff_t len,
@@ -67,7 +69,9 @@ static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, pt
     const ptrdiff_t row = p->row ? p->row : width;
     *f = (struct field){ .view = { NULL, (len * row + (p->row ? 5 : 0)) * heads + (p->row ? 3 : 0),
                                    len * row + (p->row ? 5 : 0), row },
-                         .heads = heads, .len = len, .width = width };
+                         .heads = heads,
+                         .len = len,
+                         .width = width };
     const size_t bytes = span(p, f);
     if (p->row) {
         f->view.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -115,7 +119,11 @@ static void *converted(struct problem *p, const double *x, size_t count)
 
 /* The problem of the walk, forward and backward.  `sums` are the results without a view: lse or
  * rem, ae, gradients of tensors. */
-struct sums { void *x[3 + WALK_TENSORS]; size_t count[3 + WALK_TENSORS]; int n; };
+struct sums {
+    void *x[3 + WALK_TENSORS];
+    size_t count[3 + WALK_TENSORS];
+    int n;
+};
 static void *sum(struct problem *p, struct sums *s, size_t count)
 {
     s->count[s->n] = count;
@@ -158,14 +166,13 @@ static loci_status solve(struct problem *p, struct sums *s)
     const bool stick = strstr(w->encoding, "sba") != NULL;
     if (w->row_count) {
         *(stick ? &c.rem : &c.lse) = sum(p, s, w->row_count);
-        *(stick ? &g.drem : &g.dlse) = converted(p, stick ? w->grad.drem : w->grad.dlse,
-                                                 w->row_count);
+        *(stick ? &g.drem : &g.dlse) =
+            converted(p, stick ? w->grad.drem : w->grad.dlse, w->row_count);
     }
-    if (w->state_count)
-        {
-            c.ae = sum(p, s, w->state_count);
-            g.dae = converted(p, w->grad.dae, w->state_count);
-        }
+    if (w->state_count) {
+        c.ae = sum(p, s, w->state_count);
+        g.dae = converted(p, w->grad.dae, w->state_count);
+    }
     void *tables = mem_alloc(&p->mem, loci_tables_size(plan, 1000));
     void *work = mem_alloc(&p->mem, loci_workspace(plan, &c, 1));
     status = loci_prepare(plan, 1000, data, tables);
@@ -181,8 +188,8 @@ static loci_status solve(struct problem *p, struct sums *s)
     case LOCI_ROTATE:
         if (!status) status = loci_rotate(plan, tables, work, &c, LOCI_QUERY, c.q, c.o);
         if (!status)
-            status = loci_rotate_backward(plan, tables, work, &c, LOCI_QUERY, c.q, g.dout, g.dq,
-                                          ddata);
+            status =
+                loci_rotate_backward(plan, tables, work, &c, LOCI_QUERY, c.q, g.dout, g.dq, ddata);
         break;
     case LOCI_EMBED:
         if (!status) status = loci_embed(plan, tables, &c, c.q, c.o);
@@ -196,10 +203,10 @@ static loci_status solve(struct problem *p, struct sums *s)
 
 static void apart(const struct walk *w, loci_dtype dtype, ptrdiff_t row)
 {
-    const size_t real = dtype == LOCI_F64 ? 8 : 4, stored = dtype == LOCI_BF16 || dtype == LOCI_F16
-        ? 2 : real;
+    const size_t real = dtype == LOCI_F64 ? 8 : 4,
+                 stored = dtype == LOCI_BF16 || dtype == LOCI_F16 ? 2 : real;
     struct problem dense = { w, dtype, real, stored, .row = 0 },
-        far = { w, dtype, real, stored, .row = row };
+                   far = { w, dtype, real, stored, .row = row };
     struct sums a = { .n = 0 }, b = { .n = 0 };
     bool good = !solve(&dense, &a) && !solve(&far, &b);
     CHECK_THAT(good, "%s: was refused", w->encoding);
@@ -218,8 +225,8 @@ static void few_rows(struct walk *w)
 }
 static void tiles(struct walk *w)
 {
-    const bool gaps = strstr(w->shape, "gaps"), borders = strstr(w->shape, "border")
-        || strstr(w->shape, "three");
+    const bool gaps = strstr(w->shape, "gaps"),
+               borders = strstr(w->shape, "border") || strstr(w->shape, "three");
     if (!strchr(w->encoding, '+') && (LOCI_SLOW ? gaps : borders))
         apart(w, LOCI_F32, ((ptrdiff_t)1 << 31) + 37);
 }
@@ -245,9 +252,9 @@ static float *q, *k, *v, *o, *part;
 
 static loci_plan *plan_of(const char *text, bool windows)
 {
-    const loci_desc d = LOCI_DESC(.encoding = text, .heads = 1, .dim = D,
-                                  .window_left = windows ? WINDOW : 0,
-                                  .keys_rotated = strstr(text, "rope") != NULL);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .heads = 1, .dim = D, .window_left = windows ? WINDOW : 0,
+                  .keys_rotated = strstr(text, "rope") != NULL);
     loci_error e;
     loci_plan *p;
     if (loci_plan_create(&p, &d, &e)) {
@@ -259,9 +266,9 @@ static loci_plan *plan_of(const char *text, bool windows)
 /* Rows first .. first + n - 1 of the text, with keys up to the last of them. */
 static bool rows(const loci_plan *p, const void *tables, ptrdiff_t first, ptrdiff_t n, float *to)
 {
-    const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = first + n,
-                                  .q = { q + first * D, 0, 0, 0 }, .k = { k, 0, 0, 0 },
-                                  .v = { v, 0, 0, 0 }, .o = { to, 0, 0, 0 });
+    const loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = n, .k_len = first + n, .q = { q + first * D, 0, 0, 0 },
+                  .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { to, 0, 0, 0 });
     void *work = mem_block(loci_workspace(p, &c, 0));
     const bool done = !loci_forward(p, tables, work, &c);
     free(work);
@@ -291,17 +298,16 @@ static void long_text(const char *text)
 {
     loci_plan *p = plan_of(text, true);
     void *tables = tables_of(p, WINDOW);
-    CHECK_THAT(stays_small(p),
-               "%s: the workspace does not grow with the text", text);
+    CHECK_THAT(stays_small(p), "%s: the workspace does not grow with the text", text);
     CHECK_THAT(rows(p, tables, 0, LONG, o), "%s: 2^20 rows", text);
     static const ptrdiff_t firsts[] = { 0, 12345, LONG / 2 - 7, LONG - PART };
     bool good = true;
     for (int i = 0; i < COUNT(firsts); i++)
-        good &= rows(p, tables, firsts[i], PART, part) && !memcmp(part, o + firsts[i] * D,
-                                                                  sizeof(float) * PART * D);
+        good &= rows(p, tables, firsts[i], PART, part)
+             && !memcmp(part, o + firsts[i] * D, sizeof(float) * PART * D);
     CHECK_THAT(good, "%s: parts of it are the same", text);
-    good = rows(p, tables, LONG - 1, 1, part) && !memcmp(part, o + (LONG - 1) * D,
-                                                         sizeof(float) * D);
+    good =
+        rows(p, tables, LONG - 1, 1, part) && !memcmp(part, o + (LONG - 1) * D, sizeof(float) * D);
     CHECK_THAT(good, "%s: and so is a decode", text);
     free(tables);
     loci_plan_destroy(p);
@@ -335,18 +341,16 @@ static void long_texts(void)
     v = mem_block(n * sizeof *v);
     o = mem_block(n * sizeof *o);
     part = mem_block(PART * D * sizeof *part);
-    for (size_t i = 0; i < n; i++)
-        {
-            q[i] = (float)walk_uniform();
-            k[i] = (float)walk_uniform();
-            v[i] = (float)walk_uniform();
-        }
+    for (size_t i = 0; i < n; i++) {
+        q[i] = (float)walk_uniform();
+        k[i] = (float)walk_uniform();
+        v[i] = (float)walk_uniform();
+    }
     for (int i = 0; i < COUNT(texts); i++) {
         /* learned tensors: only the workspace matters here */
         if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {
             loci_plan *p = plan_of(texts[i], false);
-            CHECK_THAT(stays_small(p),
-                       "%s: the workspace does not grow with the text", texts[i]);
+            CHECK_THAT(stays_small(p), "%s: the workspace does not grow with the text", texts[i]);
             loci_plan_destroy(p);
         } else {
             long_text(texts[i]);
@@ -365,15 +369,14 @@ static void long_texts(void)
 /* Doubling a size never needs less memory.  Once a size is too large, larger ones are too. */
 static void sizes_of(const char *text)
 {
-    const int heads = strstr(text, "cape") ? 1024 : 65520;     /* a mix needs them all at once */
+    const int heads = strstr(text, "cape") ? 1024 : 65520; /* a mix needs them all at once */
     loci_desc d = LOCI_DESC(.encoding = text, .heads = heads, .dim = walk_dim(text, 960),
                             .full = !walk_causal_only(text), .max_len = 1000, .model_dim = 1 << 20);
     loci_plan *p;
     if (loci_plan_create(&p, &d, NULL)) {
         d.heads = 12;
         d.dim = walk_dim(text, 48);
-        d.stage = loci_plan_create(&p, &d, NULL)
-            ? LOCI_EMBED : LOCI_ATTENTION;
+        d.stage = loci_plan_create(&p, &d, NULL) ? LOCI_EMBED : LOCI_ATTENTION;
         if (d.stage == LOCI_EMBED && loci_plan_create(&p, &d, NULL)) {
             CHECK_FAILED("%s: no plan", text);
             return;
@@ -392,15 +395,16 @@ static void sizes_of(const char *text)
             before = 1;
             good = true;
             for (ptrdiff_t n = 1; n > 0; n = n < PTRDIFF_MAX / 2 ? 2 * n : -1) {
-                const loci_call c = LOCI_CALL(.batch = which & 1 ? n : 1,
-                                              .q_len = which & 2 ? n : 1,
-                                              .k_len = which & 4 ? n : 1);
+                const loci_call c =
+                    LOCI_CALL(.batch = which & 1 ? n : 1, .q_len = which & 2 ? n : 1,
+                              .k_len = which & 4 ? n : 1);
                 const size_t now = loci_workspace(p, &c, backward);
                 good &= now == 0 || (before > 0 && now >= before);
                 before = now;
             }
-            CHECK_THAT(good, "%s: %s", text, backward ? "workspace, backward, of twice as much"
-                       : "workspace of twice as much");
+            CHECK_THAT(good, "%s: %s", text,
+                       backward ? "workspace, backward, of twice as much"
+                                : "workspace of twice as much");
         }
     loci_plan_destroy(p);
 }
@@ -421,8 +425,8 @@ static loci_error error;
 static void refused(loci_status status, const char *name, int shape)
 {
     CHECK_THAT(status == LOCI_BAD_ARG && strlen(error.text) > 20
-               && strpbrk(error.text, "0123456789"), "%s, shape %d: status %d, %s", name, shape,
-               (int)status, error.text);
+                   && strpbrk(error.text, "0123456789"),
+               "%s, shape %d: status %d, %s", name, shape, (int)status, error.text);
     for (int i = 0; i < COUNT(result); i++)
         if (result[i] != 5) {
             CHECK_FAILED("%s: something was written", name);
@@ -436,11 +440,20 @@ static void too_large(void)
     const ptrdiff_t one = 1;
     /* Products that wrap around to 0, to something small, to something negative, and ones that only
      * exceed memory. */
-    const struct { ptrdiff_t batch, len; } shapes[] = {
-        { one << 32, one << 32 }, { one << 33, one << 31 }, { one << 62, 4 },
-        { 3, PTRDIFF_MAX / 3 + 1 }, { (one << 32) + 1, (one << 32) - 1 },
-        { PTRDIFF_MAX, 1 }, { 1, PTRDIFF_MAX }, { PTRDIFF_MAX, PTRDIFF_MAX }, { 1, one << 60 },
-        { one << 60, 1 }, { one << 31, one << 31 },
+    const struct {
+        ptrdiff_t batch, len;
+    } shapes[] = {
+        { one << 32, one << 32 },
+        { one << 33, one << 31 },
+        { one << 62, 4 },
+        { 3, PTRDIFF_MAX / 3 + 1 },
+        { (one << 32) + 1, (one << 32) - 1 },
+        { PTRDIFF_MAX, 1 },
+        { 1, PTRDIFF_MAX },
+        { PTRDIFF_MAX, PTRDIFF_MAX },
+        { 1, one << 60 },
+        { one << 60, 1 },
+        { one << 31, one << 31 },
     };
     const loci_view in = { numbers, 0, 0, 0 }, to = { result, 0, 0, 0 };
     const loci_desc descs[] = {
@@ -459,10 +472,10 @@ static void too_large(void)
     }
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int side = 0; side < 3; side++) {
-            const loci_call c = LOCI_CALL(.batch = shapes[s].batch,
-                                          .q_len = side == 1 ? 1 : shapes[s].len,
-                                          .k_len = side == 0 ? 1 : shapes[s].len, .q = in, .k = in,
-                                          .v = in, .o = to, .lse = numbers, .error = &error);
+            const loci_call c =
+                LOCI_CALL(.batch = shapes[s].batch, .q_len = side == 1 ? 1 : shapes[s].len,
+                          .k_len = side == 0 ? 1 : shapes[s].len, .q = in, .k = in, .v = in,
+                          .o = to, .lse = numbers, .error = &error);
             const loci_grad g = LOCI_GRAD(.dout = in, .dq = to, .dk = to, .dv = to);
             loci_call plain = c;
             plain.lse = NULL;
@@ -471,16 +484,18 @@ static void too_large(void)
             refused(loci_forward(plan[0], tables[0], work, &c), "forward", s);
             refused(loci_backward(plan[0], tables[0], work, &c, &g), "backward", s);
             refused(loci_rotate(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY : LOCI_KEY, in,
-                                to), "rotate", s);
-            refused(loci_rotate_backward(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY
-                                         : LOCI_CACHE, in, in, to, NULL), "rotate_backward", s);
+                                to),
+                    "rotate", s);
+            refused(loci_rotate_backward(plan[1], tables[1], work, &c,
+                                         side == 0 ? LOCI_QUERY : LOCI_CACHE, in, in, to, NULL),
+                    "rotate_backward", s);
             refused(loci_linear_forward(plan[3], tables[3], work, &plain, NULL, NULL),
                     "linear_forward", s);
             refused(loci_linear_backward(plan[3], tables[3], work, &plain, &g), "linear_backward",
                     s);
         }
-        const loci_call c = LOCI_CALL(.batch = shapes[s].batch, .q_len = shapes[s].len,
-                                      .error = &error);
+        const loci_call c =
+            LOCI_CALL(.batch = shapes[s].batch, .q_len = shapes[s].len, .error = &error);
         if (shapes[s].len > 1) {
             refused(loci_embed(plan[2], tables[2], &c, in, to), "embed", s);
             refused(loci_embed_backward(plan[2], tables[2], work, &c, in, NULL), "embed_backward",
@@ -505,22 +520,24 @@ static void too_large(void)
                 "tape_attention_update_backward", s);
         refused(loci_tape_mlp_update(&l, 4, *i, *i, numbers, numbers, *t), "tape_mlp_update", s);
         refused(loci_tape_mlp_update_backward(&l, 4, *i, *i, numbers, numbers, *i, *t, *t, NULL,
-                                              NULL), "tape_mlp_update_backward", s);
+                                              NULL),
+                "tape_mlp_update_backward", s);
         const loci_channels ch = LOCI_CHANNELS(.element = 4, .heads = 2, .dim = 4,
                                                .outer = shapes[s].batch, .inner = shapes[s].len);
         refused(loci_convert_channels(&ch, LOCI_HALF, LOCI_INTERLEAVED, numbers, result, &error),
                 "convert_channels", s);
         const ptrdiff_t many = shapes[s].len > 4 ? shapes[s].len : shapes[s].batch;
-        const loci_rope_table table = LOCI_ROPE_TABLE(.dtype = LOCI_F32, .count = many,
-                                                      .row = one << 20, .cos = result);
+        const loci_rope_table table =
+            LOCI_ROPE_TABLE(.dtype = LOCI_F32, .count = many, .row = one << 20, .cos = result);
         refused(loci_export_rope(plan[1], NULL, &table, &error), "export_rope", s);
     }
-    CHECK_THAT(loci_linear_state(plan[3], PTRDIFF_MAX) == 0 && loci_linear_state(plan[3], one << 60)
-               == 0, "linear_state: too large");
+    CHECK_THAT(loci_linear_state(plan[3], PTRDIFF_MAX) == 0
+                   && loci_linear_state(plan[3], one << 60) == 0,
+               "linear_state: too large");
     const loci_segment grid[] = { { .t = one << 32, .h = one << 32, .w = 1 },
                                   { .tokens = PTRDIFF_MAX } };
     CHECK_THAT(loci_segments_len(1, grid) == -1
-               && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1,
+                   && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1,
                "segments_len: too large");
 
     /* Strides that exceed the address range, in rows, heads and batch entries. */
@@ -529,16 +546,19 @@ static void too_large(void)
         const loci_view wide = { result, s == 0 ? far : 64, s == 1 ? far : 16, s == 2 ? far : 4 };
         const loci_call c = LOCI_CALL(.batch = 3, .q_len = 3, .k_len = 3, .q = in, .k = in, .v = in,
                                       .o = wide, .error = &error);
-        const loci_layer l = LOCI_LAYER(.batch = 3, .rows = 3, .heads = 3, .width = 4,
-                                        .error = &error);
+        const loci_layer l =
+            LOCI_LAYER(.batch = 3, .rows = 3, .heads = 3, .width = 4, .error = &error);
         if (s != 1) refused(loci_embed(plan[2], tables[2], &c, in, wide), "embed, strides", s);
-        if (s != 1) refused(loci_embed_backward(plan[2], tables[2], work, &c, wide, NULL),
-                            "embed_backward, strides", s);
+        if (s != 1)
+            refused(loci_embed_backward(plan[2], tables[2], work, &c, wide, NULL),
+                    "embed_backward, strides", s);
         if (s != 1) refused(loci_forward(plan[0], tables[0], work, &c), "forward, strides", s);
-        if (s != 1) refused(loci_rotate(plan[1], tables[1], work, &c, LOCI_QUERY, in, wide),
-                            "rotate, strides", s);
-        if (s != 1) refused(loci_linear_forward(plan[3], tables[3], work, &c, NULL, NULL),
-                            "linear_forward, strides", s);
+        if (s != 1)
+            refused(loci_rotate(plan[1], tables[1], work, &c, LOCI_QUERY, in, wide),
+                    "rotate, strides", s);
+        if (s != 1)
+            refused(loci_linear_forward(plan[3], tables[3], work, &c, NULL, NULL),
+                    "linear_forward, strides", s);
         refused(loci_rmsnorm(&l, in, NULL, 0, wide), "rmsnorm, strides", s);
     }
     for (int i = 0; i < COUNT(descs); i++) {

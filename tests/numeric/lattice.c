@@ -30,9 +30,11 @@ static double last_zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
     return is(t->name, "w3") || is(t->name, "b3") || is(t->name, "w2") || is(t->name, "b2")
-        || is(t->name, "r1") || is(t->name, "w") ? 0
-        : is(t->name, "slopes") ? 0.1 * (double)(i + 1) : is(t->name, "u") || is(t->name, "v") ? 0
-        : 0.5 + 0.1 * (double)(i % 3);
+                || is(t->name, "r1") || is(t->name, "w")
+             ? 0
+         : is(t->name, "slopes")                ? 0.1 * (double)(i + 1)
+         : is(t->name, "u") || is(t->name, "v") ? 0
+                                                : 0.5 + 0.1 * (double)(i % 3);
 }
 
 /* A slope m[h] in the form of every encoding. */
@@ -53,8 +55,11 @@ static double logs(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     if (is(encoding, "kerple")) return is(t->name, "r1") ? slope(i) : kerple_rate;
     const double whole = log1p(kerple_rate * fire_threshold);
-    return is(t->name, "c") ? kerple_rate : is(t->name, "l") ? 1 : is(t->name, "w1") ? 1
-        : is(t->name, "w3") ? -slope(i) * whole : 0;
+    return is(t->name, "c")  ? kerple_rate
+         : is(t->name, "l")  ? 1
+         : is(t->name, "w1") ? 1
+         : is(t->name, "w3") ? -slope(i) * whole
+                             : 0;
 }
 /* Vectors by distance: shaw's rows count from the farthest, cope's from the query's own key at
  * 1. */
@@ -82,8 +87,11 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, enum 
 {
     static double q[H * L * D], coord[3 * L];
     *a = (struct attend){ .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
-                                            .scale = 0.25, .max_len = L), .q_len = L, .k_len = L,
-                          .seed = 3, .fill = fill };
+                                            .scale = 0.25, .max_len = L),
+                          .q_len = L,
+                          .k_len = L,
+                          .seed = 3,
+                          .fill = fill };
     walk_restart(4);
     for (int i = 0; i < H * L * D; i++)
         q[i] = inputs == OPEN && i % D == 0 ? 1 : (float)walk_uniform();
@@ -104,8 +112,7 @@ static double apart(const double *a, const double *b, int n)
 }
 
 static void same(const char *law, const char *one, attend_fill *fill_one, enum places places,
-                 const char *other, attend_fill *fill_other,
-                 enum inputs inputs, double bound)
+                 const char *other, attend_fill *fill_other, enum inputs inputs, double bound)
 {
     struct attend a, b;
     run(&a, one, fill_one, inputs, places);
@@ -141,16 +148,15 @@ int main(void)
          2e-6);
     is_nope("RoPE with frequencies 0 is NoPE", "rope:pairing=half,freq=given", zero);
     same("CAPE over ALiBi with a last layer of zeros is ALiBi", "alibi:slopes=given+cape",
-         last_zero, ROW, "alibi:slopes=given", last_zero, RANDOM,
-         1e-6);
+         last_zero, ROW, "alibi:slopes=given", last_zero, RANDOM, 1e-6);
 
     same("FoX with a constant gate is ALiBi", "fox", slopes, ROW, "alibi:slopes=given", slopes,
          RANDOM, 2e-6);
     same("clip with a line for a table is ALiBi", "clip:max=200", slopes, ROW, "alibi:slopes=given",
          slopes, RANDOM, 1e-6);
     same("T5 with a bucket for each distance and a line is ALiBi",
-         "t5:buckets=400,max_distance=1000", slopes, ROW, "alibi:slopes=given", slopes,
-         RANDOM, 1e-6);
+         "t5:buckets=400,max_distance=1000", slopes, ROW, "alibi:slopes=given", slopes, RANDOM,
+         1e-6);
     same("KERPLE's power 1 is ALiBi", "kerple:kernel=power", slopes, ROW, "alibi:slopes=given",
          slopes, RANDOM, 1e-6);
     same("FIRE can be KERPLE's logarithm", "fire:layers=1,hidden=1,threshold=1000", logs, ROW,
@@ -168,8 +174,7 @@ int main(void)
     same("interleaved M-RoPE of a text is RoPE", "mrope:sections=3/3/2,order=interleaved", NULL,
          SAME, "rope:pairing=half", NULL, RANDOM, 0);
     same("mixed on one axis with RoPE's frequencies is RoPE", "mixed:axes=1", rope_frequencies, ROW,
-         "rope:pairing=interleaved,freq=given",
-         rope_frequencies, RANDOM, 0);
+         "rope:pairing=interleaved,freq=given", rope_frequencies, RANDOM, 0);
     same("xPos that does not fade is RoPE", "xpos:gamma=1e15", NULL, ROW,
          "rope:pairing=interleaved", NULL, RANDOM, 2e-6);
     same("linear scaling by 1 is RoPE", "rope:pairing=half,scaling=linear,factor=1", NULL, ROW,

@@ -14,12 +14,16 @@ static bool is(const char *a, const char *b) { return !strcmp(a, b); }
 static double frequency(ptrdiff_t t) { return (float)pow(10000, -2.0 * (double)t / D); }
 
 /* A generator is [..][block][block], element i: block j of the head, row and column in it. */
-struct place { int j, row, column, block; };
+struct place {
+    int j, row, column, block;
+};
 static struct place place(const loci_tensor *t, ptrdiff_t i)
 {
     const int block = (int)t->shape[t->rank - 1], count = (int)t->shape[t->rank - 3];
-    return (struct place){ .j = (int)(i / (block * block) % count), .row = (int)(i / block % block),
-                           .column = (int)(i % block), .block = block };
+    return (struct place){ .j = (int)(i / (block * block) % count),
+                           .row = (int)(i / block % block),
+                           .column = (int)(i % block),
+                           .block = block };
 }
 /* The first axis rotates each pair of channels as rope does.  Others rotate nothing. */
 static double as_rope(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -30,9 +34,11 @@ static double as_rope(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     const double w = frequency((at.j * at.block + at.row) / 2);
     if (is(encoding, "comrope"))
         return at.row == at.column + 1 && at.row % 2 ? frequency((at.j * at.block + at.column) / 2)
-            : 0;
+                                                     : 0;
     return at.column == at.row + 1 && at.column % 2
-        && i < t->shape[t->rank - 3] * at.block * at.block ? -w : 0;
+                && i < t->shape[t->rank - 3] * at.block * at.block
+             ? -w
+             : 0;
 }
 /* Generators that rotate all channels, on the first axis. comrope has the same as liere. */
 static double any_generator(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -65,9 +71,12 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, bool 
                 bool first)
 {
     static double coord[3 * L];
-    *a = (struct attend){ .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
-                                            .max_len = L),
-                          .q_len = L, .k_len = L, .seed = 6, .fill = fill };
+    *a = (struct attend){ .desc =
+                              LOCI_DESC(.encoding = encoding, .heads = H, .dim = D, .max_len = L),
+                          .q_len = L,
+                          .k_len = L,
+                          .seed = 6,
+                          .fill = fill };
     for (int i = 0; i < 3 * L; i++) coord[i] = i < L ? i % L : first ? 0 : i % 9;
     if (coordinates) a->q_coord = a->k_coord = coord;
     attend(a);
@@ -87,8 +96,8 @@ static void same(const char *law, const char *one, const char *other, attend_fil
     struct attend a, b;
     run(&a, one, fill, true, first);
     run(&b, other, fill, !strstr(other, "rope:pairing"), first);
-    const double off = fmax(fmax(apart(a.o, b.o), apart(a.dq, b.dq)),
-                            fmax(apart(a.dk, b.dk), apart(a.dv, b.dv)));
+    const double off =
+        fmax(fmax(apart(a.o, b.o), apart(a.dq, b.dq)), fmax(apart(a.dk, b.dk), apart(a.dv, b.dv)));
     CHECK_THAT(off <= bound, "%s: %s and %s are %.1e apart, where %.1e is allowed", law, one, other,
                off, bound);
     attend_free(&a);

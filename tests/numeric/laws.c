@@ -18,7 +18,8 @@ static int places(const char *text)
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
             if (strcspn(text, ":+") == strlen(list[i].name)
-                && !strncmp(text, list[i].name, strlen(list[i].name))) all |= list[i].places;
+                && !strncmp(text, list[i].name, strlen(list[i].name)))
+                all |= list[i].places;
     return all;
 }
 
@@ -27,11 +28,16 @@ static struct attend task(const char *text)
     static double coord[3 * L];
     for (int i = 0; i < 3 * L; i++) coord[i] = i % 23;
     const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope")
-        || strstr(text, "liere") ? coord : NULL;
-    return (struct attend){ .q_coord = where, .k_coord = where,
+                               || strstr(text, "liere")
+                            ? coord
+                            : NULL;
+    return (struct attend){ .q_coord = where,
+                            .k_coord = where,
                             .desc = LOCI_DESC(.encoding = text, .heads = H,
-                                              .dim = walk_dim(text, D),
-                                              .max_len = L), .q_len = L, .k_len = L, .seed = 2 };
+                                              .dim = walk_dim(text, D), .max_len = L),
+                            .q_len = L,
+                            .k_len = L,
+                            .seed = 2 };
 }
 static double apart(const double *a, const double *b, double times, ptrdiff_t n)
 {
@@ -62,8 +68,8 @@ static void moved(const char *text)
     attend(&a);
     attend(&b);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
-    const double off = fmax(apart(a.o, b.o, 1, n),
-                            fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
+    const double off =
+        fmax(apart(a.o, b.o, 1, n), fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
     CHECK_THAT(off <= (ordered_sum ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
     attend_free(&a);
     attend_free(&b);
@@ -73,12 +79,11 @@ static void values(const char *text)
 {
     static double one[H * L * 2 * D], v[H * L * 2 * D], larger[H * L * 2 * D];
     walk_restart(8);
-    for (int i = 0; i < H * L * 2 * D; i++)
-        {
-            one[i] = 1;
-            v[i] = (float)walk_uniform();
-            larger[i] = 32 * v[i];
-        }
+    for (int i = 0; i < H * L * 2 * D; i++) {
+        one[i] = 1;
+        v[i] = (float)walk_uniform();
+        larger[i] = 32 * v[i];
+    }
     struct attend a = task(text), b = task(text), c = task(text);
     a.v = v;
     b.v = larger;
@@ -106,14 +111,15 @@ int main(void)
         const int where = places(text);
         /* Terms that read queries or keys alone read them rotated, if there is a rotation. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl")
-            || strstr(text, "deberta");
+                        || strstr(text, "deberta");
         /* Generators that do not commute, and sums of waves, depend on absolute positions. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
         /* these depend on absolute positions by rounding */
         const bool rounded = strstr(text, "angles=f32");
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
         if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector")
-            && !strstr(text, "remainder=value")) values(text);
+            && !strstr(text, "remainder=value"))
+            values(text);
     }
     return harness_end();
 }

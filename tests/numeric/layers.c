@@ -24,12 +24,17 @@ static const double EPS = 1e-5;
 /* ---- The functions and their definitions ----------------------------------------------------- */
 
 enum op { NORM, NORM_ONES, SHIFT, SHIFT_PACKED, LOG_GATE, GATE, SILU, OPS };
-static const char *const names[] = { "rmsnorm", "rmsnorm without weight", "shift", "shift, packed",
-                                     "log gate", "gate", "gate with silu" };
+static const char *const names[] = { "rmsnorm",       "rmsnorm without weight",
+                                     "shift",         "shift, packed",
+                                     "log gate",      "gate",
+                                     "gate with silu" };
 
-struct shape { int B, H, L, W; };
-static const struct shape shapes[] = { { 1, 1, 1, 1 }, { 2, 3, 9, 5 }, { 1, 2, 4, 300 },
-                                       { 2, 1, 8, 64 } };
+struct shape {
+    int B, H, L, W;
+};
+static const struct shape shapes[] = {
+    { 1, 1, 1, 1 }, { 2, 3, 9, 5 }, { 1, 2, 4, 300 }, { 2, 1, 8, 64 }
+};
 static const int64_t seg[] = { -1, 3, 3, 3, 0, 0, 7, 7, 7 };
 
 static int width_of(enum op op, const struct shape *s) { return op == LOG_GATE ? 1 : s->W; }
@@ -40,8 +45,10 @@ static size_t first_count(enum op op, const struct shape *s)
 }
 static size_t second_count(enum op op, const struct shape *s)
 {
-    return op == NORM ? (size_t)(s->H * s->W) : op == SHIFT || op == SHIFT_PACKED ? rows_of(s) : op
-        == GATE || op == SILU ? first_count(op, s) : 0;
+    return op == NORM                        ? (size_t)(s->H * s->W)
+         : op == SHIFT || op == SHIFT_PACKED ? rows_of(s)
+         : op == GATE || op == SILU          ? first_count(op, s)
+                                             : 0;
 }
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
@@ -56,17 +63,30 @@ static void define_row(enum op op, const struct shape *s, int h, int t, size_t r
     const bool packed = op == SHIFT_PACKED, alone = t == 0 || (packed && seg[t] != seg[t - 1]);
     for (int c = 0; c < W; c++) {
         const double gate = op == GATE || op == SILU ? z[row * (size_t)W + (size_t)c] : 0,
-            last = alone ? 0 : in[c - W];
+                     last = alone ? 0 : in[c - W];
         const double a = op == SHIFT || packed ? sigmoid(z[row]) : 0;
         double out = 0;
         switch (op) {
-        case NORM: out = z[h * W + c] * in[c] / sqrt(square / W + EPS); break;
-        case NORM_ONES: out = in[c] / sqrt(square / W + EPS); break;
-        case SHIFT: out = a * last + (1 - a) * in[c]; break;
-        case SHIFT_PACKED: out = seg[t] < 0 ? 0 : a * last + (1 - a) * in[c]; break;
-        case LOG_GATE: out = -log1p(exp(-in[c])); break;
-        case GATE: out = in[c] * sigmoid(gate); break;
-        default: out = in[c] * gate * sigmoid(gate);
+        case NORM:
+            out = z[h * W + c] * in[c] / sqrt(square / W + EPS);
+            break;
+        case NORM_ONES:
+            out = in[c] / sqrt(square / W + EPS);
+            break;
+        case SHIFT:
+            out = a * last + (1 - a) * in[c];
+            break;
+        case SHIFT_PACKED:
+            out = seg[t] < 0 ? 0 : a * last + (1 - a) * in[c];
+            break;
+        case LOG_GATE:
+            out = -log1p(exp(-in[c]));
+            break;
+        case GATE:
+            out = in[c] * sigmoid(gate);
+            break;
+        default:
+            out = in[c] * gate * sigmoid(gate);
         }
         y[row * (size_t)W + (size_t)c] = out;
     }
@@ -82,22 +102,32 @@ static void define(enum op op, const struct shape *s, const double *x, const dou
 static loci_status forward(enum op op, const loci_layer *l, loci_view x, loci_view z, loci_view y)
 {
     switch (op) {
-    case NORM: case NORM_ONES: return loci_rmsnorm(l, x, z.data, EPS, y);
-    case SHIFT: case SHIFT_PACKED: return loci_shift(l, x, z, op == SHIFT ? NULL : seg, 0, NULL,
-                                                     NULL, y);
-    case LOG_GATE: return loci_log_gate(l, x, y);
-    default: return loci_gate(l, op == GATE ? LOCI_SIGMOID : LOCI_SILU, x, z, y);
+    case NORM:
+    case NORM_ONES:
+        return loci_rmsnorm(l, x, z.data, EPS, y);
+    case SHIFT:
+    case SHIFT_PACKED:
+        return loci_shift(l, x, z, op == SHIFT ? NULL : seg, 0, NULL, NULL, y);
+    case LOG_GATE:
+        return loci_log_gate(l, x, y);
+    default:
+        return loci_gate(l, op == GATE ? LOCI_SIGMOID : LOCI_SILU, x, z, y);
     }
 }
 static loci_status backward(enum op op, const loci_layer *l, loci_view x, loci_view z, loci_view dy,
                             loci_view dx, loci_view dz)
 {
     switch (op) {
-    case NORM: case NORM_ONES: return loci_rmsnorm_backward(l, x, z.data, EPS, dy, dx, dz.data);
-    case SHIFT: case SHIFT_PACKED: return loci_shift_backward(l, x, z, op == SHIFT ? NULL : seg, 0,
-                                                              dy, dx, dz);
-    case LOG_GATE: return loci_log_gate_backward(l, x, dy, dx);
-    default: return loci_gate_backward(l, op == GATE ? LOCI_SIGMOID : LOCI_SILU, x, z, dy, dx, dz);
+    case NORM:
+    case NORM_ONES:
+        return loci_rmsnorm_backward(l, x, z.data, EPS, dy, dx, dz.data);
+    case SHIFT:
+    case SHIFT_PACKED:
+        return loci_shift_backward(l, x, z, op == SHIFT ? NULL : seg, 0, dy, dx, dz);
+    case LOG_GATE:
+        return loci_log_gate_backward(l, x, dy, dx);
+    default:
+        return loci_gate_backward(l, op == GATE ? LOCI_SIGMOID : LOCI_SILU, x, z, dy, dx, dz);
     }
 }
 
@@ -166,8 +196,8 @@ static void one(enum op op, const struct shape *s)
     memset(dx, 0xff, sizeof dx);
     memset(dz, 0xff, sizeof dz);
     double *const second = m ? z : NULL;
-    CHECK_THAT(!forward(op, &l, at(x), at(second), at(y)) && !backward(op, &l, at(x), at(second),
-                                                                       at(dy), at(dx), at(dz)),
+    CHECK_THAT(!forward(op, &l, at(x), at(second), at(y))
+                   && !backward(op, &l, at(x), at(second), at(dy), at(dx), at(dz)),
                "%s: %s", names[op], e.text);
     define(op, s, x, z, other);
     CHECK_THAT(near(other, y, NULL, n, 1e-14), "%s: differs from its definition", names[op]);
@@ -179,10 +209,11 @@ static void one(enum op op, const struct shape *s)
     to_float(fdy, dy, n);
     l.dtype = LOCI_F32;
     CHECK_THAT(!forward(op, &l, at(fx), at(m ? fz : NULL), at(fy))
-               && !backward(op, &l, at(fx), at(m ? fz : NULL), at(fdy), at(fdx), at(fdz)), "%s: %s",
-               names[op], e.text);
+                   && !backward(op, &l, at(fx), at(m ? fz : NULL), at(fdy), at(fdx), at(fdz)),
+               "%s: %s", names[op], e.text);
     CHECK_THAT(near(y, NULL, fy, n, 1e-7) && near(dx, NULL, fdx, n, 1e-7)
-               && near(dz, NULL, fdz, m, 1e-7), "%s: in float", names[op]);
+                   && near(dz, NULL, fdz, m, 1e-7),
+               "%s: in float", names[op]);
 
     /* Rows of all heads side by side, and on threads. */
     const ptrdiff_t W = width_of(op, s), HW = s->H * W;
@@ -197,37 +228,39 @@ static void one(enum op op, const struct shape *s)
     if (loci_pool_create(&host, 3)) exit(2);
     l.host = &host;
     CHECK_THAT(!forward(op, &l, xt, at(m ? fz : NULL), at(again))
-               && !memcmp(again, fy, n * sizeof *fy), "%s: with other strides, on threads",
-               names[op]);
+                   && !memcmp(again, fy, n * sizeof *fy),
+               "%s: with other strides, on threads", names[op]);
     CHECK_THAT(!backward(op, &l, at(fx), at(m ? fz : NULL), at(fdy), at(again), at(gradient))
-               && !memcmp(again, fdx, n * sizeof *fdx) && !memcmp(gradient, fdz, m * sizeof *fdz),
+                   && !memcmp(again, fdx, n * sizeof *fdx)
+                   && !memcmp(gradient, fdz, m * sizeof *fdz),
                "%s: backward on threads", names[op]);
     loci_pool_destroy(&host);
     l.host = NULL;
     if (op == SHIFT || op == SHIFT_PACKED) return;
     memcpy(again, fx, n * sizeof *fx);
     CHECK_THAT(!forward(op, &l, at(again), at(m ? fz : NULL), at(again))
-               && !memcmp(again, fy, n * sizeof *fy), "%s: in place", names[op]);
+                   && !memcmp(again, fy, n * sizeof *fy),
+               "%s: in place", names[op]);
 }
 
 /* Far out the gates saturate, and logarithms preserve small numbers. */
 static void far_out(void)
 {
-    static const double far[] = { -1e300, -1000, -745, -700, -40, -1, -1e-20, 0, 1e-20, 1, 40, 700,
-                                  1e300, INFINITY, -INFINITY, NAN };
-    const loci_layer l = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = COUNT(far), .heads = 1,
-                                    .width = 1);
+    static const double far[] = { -1e300, -1000, -745, -700, -40,   -1,       -1e-20,    0,
+                                  1e-20,  1,     40,   700,  1e300, INFINITY, -INFINITY, NAN };
+    const loci_layer l =
+        LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = COUNT(far), .heads = 1, .width = 1);
     double ones[COUNT(far)], got[COUNT(far)], s[COUNT(far)];
     for (int i = 0; i < COUNT(far); i++) ones[i] = 1;
     loci_log_gate(&l, at((void *)far), at(got));
-    loci_gate(&l, LOCI_SIGMOID, at(ones),
-                                                           at((void *)far), at(s));
+    loci_gate(&l, LOCI_SIGMOID, at(ones), at((void *)far), at(s));
     bool ok = true;
     for (int i = 0; i < COUNT(far); i++) {
         const double p = far[i] < -700 ? 0 : 1 / (1 + exp(-far[i])),
-            log_p = far[i] < 0 ? far[i] - log1p(exp(far[i])) : -log1p(exp(-far[i]));
-        ok = ok && (isnan(far[i]) ? isnan(got[i]) && isnan(s[i])
-                                  : (got[i] == log_p || fabs(got[i] - log_p) <= 1e-15 * fabs(log_p))
+                     log_p = far[i] < 0 ? far[i] - log1p(exp(far[i])) : -log1p(exp(-far[i]));
+        ok = ok
+          && (isnan(far[i]) ? isnan(got[i]) && isnan(s[i])
+                            : (got[i] == log_p || fabs(got[i] - log_p) <= 1e-15 * fabs(log_p))
                                   && fabs(s[i] - p) <= 4e-16 * p + 1e-300);
     }
     CHECK_THAT(ok, "gates: far out");
@@ -265,9 +298,10 @@ enum { H = 4, G = 2, L = 11, D = 6, Q = H * L * D, K = G * L * D };
 /* The outputs of the projections, and the weights of the norms; and all gradients, in the same
  * order. */
 enum { IN_Q, IN_K, IN_V, IN_AK, IN_AV, IN_F, IN_GATE, IN_NQ, IN_NK, IN_NO, INS };
-static const int sizes[INS] = { Q, K, K, G * L, G * L, H * L, Q, H * D, G * D, H * D };
-static const char *const inputs[INS] = { "q", "k", "v", "shift of k", "shift of v", "forget gate",
-                                         "output gate", "norm of q", "norm of k", "norm of o" };
+static const int sizes[INS] = { Q, K, K, G *L, G *L, H *L, Q, H *D, G *D, H *D };
+static const char *const inputs[INS] = { "q",          "k",           "v",           "shift of k",
+                                         "shift of v", "forget gate", "output gate", "norm of q",
+                                         "norm of k",  "norm of o" };
 
 static const struct shape by_head = { 1, H, L, D }, by_kv_head = { 1, G, L, D };
 
@@ -309,28 +343,29 @@ static bool layer_forward(const struct layer *a, int from, int n)
 {
     const loci_layer heads = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = H,
                                         .width = D),
-        kv = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = G, .width = D);
+                     kv = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = G,
+                                     .width = D);
     void *const before[] = { from ? a->state[0] : NULL, from ? a->state[1] : NULL };
     /* The gates so far, in the dense form of the cache of `fox`. */
     static char gates[H * L * sizeof(double)];
     bool ok = !loci_shift(&kv, part(a, a->in[IN_K], D, from), part(a, a->in[IN_AK], 1, from), NULL,
                           0, before[0], a->state[0], part(a, a->ks, D, from))
-        && !loci_shift(&kv, part(a, a->in[IN_V], D, from), part(a, a->in[IN_AV], 1, from), NULL, 0,
-                       before[1], a->state[1], part(a, a->v, D, from))
-        && !loci_rmsnorm(&heads, part(a, a->in[IN_Q], D, from), a->in[IN_NQ], EPS,
-                         part(a, a->q, D, from))
-        && !loci_rmsnorm(&kv, part(a, a->ks, D, from), a->in[IN_NK], EPS, part(a, a->k, D, from))
-        && !loci_log_gate(&heads, part(a, a->in[IN_F], 1, from), part(a, a->log_f, 1, from));
+           && !loci_shift(&kv, part(a, a->in[IN_V], D, from), part(a, a->in[IN_AV], 1, from), NULL,
+                          0, before[1], a->state[1], part(a, a->v, D, from))
+           && !loci_rmsnorm(&heads, part(a, a->in[IN_Q], D, from), a->in[IN_NQ], EPS,
+                            part(a, a->q, D, from))
+           && !loci_rmsnorm(&kv, part(a, a->ks, D, from), a->in[IN_NK], EPS, part(a, a->k, D, from))
+           && !loci_log_gate(&heads, part(a, a->in[IN_F], 1, from), part(a, a->log_f, 1, from));
     for (int h = 0; h < H; h++)
         memcpy(gates + (size_t)(h * (from + n)) * a->real,
                (char *)a->log_f + (size_t)(h * L) * a->real, (size_t)(from + n) * a->real);
     const void *tensors[] = { gates };
     loci_view k = part(a, a->k, D, 0), v = part(a, a->v, D, 0);
     k.batch = v.batch = 0;
-    const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n,
-                                  .q = part(a, a->q, D, from), .k = k, .v = v,
-                                  .o = part(a, a->o, D, from), .lse = from || n < L ? NULL : a->lse,
-                                  .tensors = tensors);
+    const loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n, .q = part(a, a->q, D, from), .k = k,
+                  .v = v, .o = part(a, a->o, D, from), .lse = from || n < L ? NULL : a->lse,
+                  .tensors = tensors);
     return ok && !loci_forward(a->plan, a->tables, a->work, &c)
         && !loci_rmsnorm(&heads, part(a, a->o, D, from), a->in[IN_NO], EPS, part(a, a->on, D, from))
         && !loci_gate(&heads, LOCI_SIGMOID, part(a, a->on, D, from),
@@ -341,7 +376,8 @@ static bool layer_backward(const struct layer *a, double **d)
     static double don[Q], dout_o[Q], dqn[Q], dkn[K], dks[K], dvs[K], dlog_f[H * L];
     const loci_layer heads = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = L, .heads = H,
                                         .width = D),
-        kv = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = L, .heads = G, .width = D);
+                     kv = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = L, .heads = G,
+                                     .width = D);
     const void *tensors[] = { a->log_f };
     void *dtensors[] = { dlog_f };
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = at(a->q), .k = at(a->k),
@@ -373,8 +409,11 @@ static struct layer open_layer(loci_dtype dtype, double *const *in)
 {
     struct layer a = { .dtype = dtype, .real = dtype == LOCI_F64 ? sizeof(double) : sizeof(float) };
     loci_plan *p;
-    if (loci_plan_create(&p, &(loci_desc)LOCI_DESC(.encoding = "fox", .heads = H, .kv_heads = G,
-                                                   .dim = D, .dtype = dtype), NULL)) exit(2);
+    if (loci_plan_create(&p,
+                         &(loci_desc)LOCI_DESC(.encoding = "fox", .heads = H, .kv_heads = G,
+                                               .dim = D, .dtype = dtype),
+                         NULL))
+        exit(2);
     const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L);
     a.plan = p;
     a.tables = aligned_alloc(64, loci_tables_size(p, L));
@@ -385,15 +424,15 @@ static struct layer open_layer(loci_dtype dtype, double *const *in)
         if (dtype == LOCI_F64) memcpy(a.in[i], in[i], (size_t)sizes[i] * sizeof(double));
         else to_float(a.in[i], in[i], (size_t)sizes[i]);
     }
-    void **buffers[] = { &a.q, &a.ks, &a.k, &a.v, &a.log_f, &a.o, &a.on, &a.out, &a.lse,
-                         &a.state[0], &a.state[1] };
+    void **buffers[] = { &a.q,  &a.ks,  &a.k,   &a.v,        &a.log_f,   &a.o,
+                         &a.on, &a.out, &a.lse, &a.state[0], &a.state[1] };
     for (int i = 0; i < COUNT(buffers); i++) *buffers[i] = zeros(Q);
     return a;
 }
 static void close_layer(struct layer *a)
 {
-    void *buffers[] = { a->q, a->ks, a->k, a->v, a->log_f, a->o, a->on, a->out, a->lse, a->state[0],
-                        a->state[1], a->tables, a->work };
+    void *buffers[] = { a->q,   a->ks,  a->k,        a->v,        a->log_f,  a->o,   a->on,
+                        a->out, a->lse, a->state[0], a->state[1], a->tables, a->work };
     for (int i = 0; i < COUNT(buffers); i++) free(buffers[i]);
     for (int i = 0; i < INS; i++) free(a->in[i]);
     loci_plan_destroy((loci_plan *)a->plan);
@@ -403,12 +442,11 @@ static void fox_pro(void)
 {
     static double buffer[2][INS][Q];
     double *in[INS], *d[INS], *shifted[INS];
-    for (int i = 0; i < INS; i++)
-        {
-            in[i] = buffer[0][i];
-            d[i] = buffer[1][i];
-            fill(in[i], (size_t)sizes[i], 1.5);
-        }
+    for (int i = 0; i < INS; i++) {
+        in[i] = buffer[0][i];
+        d[i] = buffer[1][i];
+        fill(in[i], (size_t)sizes[i], 1.5);
+    }
     fill(dy, Q, 1);
     struct layer a = open_layer(LOCI_F64, in);
     CHECK_THAT(layer_forward(&a, 0, L) && layer_backward(&a, d), "FoX (Pro): does not run");
@@ -440,21 +478,29 @@ static void fox_pro(void)
 
 /* ---- Misuse ---------------------------------------------------------------------------------- */
 
-static int yes(void *user) { (void)user; return 1; }
+static int yes(void *user)
+{
+    (void)user;
+    return 1;
+}
 
 static void temperature(void)
 {
     enum { BATCH = 2, HEADS = 3, LEN = 5, WIDTH = 300 };
-    static const int64_t pos[BATCH * LEN] = { 0, 1, 8190, 8191, 8192, 16382, 16383, 1000000, 131071,
-                                              7 };
+    static const int64_t pos[BATCH * LEN] = { 0,     1,     8190,    8191,   8192,
+                                              16382, 16383, 1000000, 131071, 7 };
     static float in[BATCH * HEADS * LEN * WIDTH], out[BATCH * HEADS * LEN * WIDTH];
     static double exact[BATCH * HEADS * LEN * WIDTH];
-    static const struct { double beta, length; int from; } models[] = {
-        { 0.1, 8192, 1 }, { 0.3, 16384, 0 },
+    static const struct {
+        double beta, length;
+        int from;
+    } models[] = {
+        { 0.1, 8192, 1 },
+        { 0.3, 16384, 0 },
     };
     loci_error e = { 0 };
-    loci_layer l = LOCI_LAYER(.batch = BATCH, .rows = LEN, .heads = HEADS, .width = WIDTH,
-                              .error = &e);
+    loci_layer l =
+        LOCI_LAYER(.batch = BATCH, .rows = LEN, .heads = HEADS, .width = WIDTH, .error = &e);
     for (int i = 0; i < COUNT(in); i++) in[i] = (float)(exact[i] = (float)walk_uniform());
     for (int m = 0; m < COUNT(models); m++)
         for (int wide = 0; wide < 2; wide++) {
@@ -462,23 +508,22 @@ static void temperature(void)
             static double copy[BATCH * HEADS * LEN * WIDTH];
             memcpy(copy, exact, sizeof exact);
             l.dtype = wide ? LOCI_F64 : LOCI_F32;
-            const loci_status status = loci_temperature(&l, models[m].beta, models[m].length,
-                                                        models[m].from, pos, 1,
-                                                        at(wide ? (void *)copy : in),
-                                                        at(wide ? (void *)copy : out));
+            const loci_status status =
+                loci_temperature(&l, models[m].beta, models[m].length, models[m].from, pos, 1,
+                                 at(wide ? (void *)copy : in), at(wide ? (void *)copy : out));
             for (int i = 0; i < COUNT(in); i++) {
                 const int64_t p = pos[i / (HEADS * LEN * WIDTH) * LEN + i / WIDTH % LEN];
                 const double folds = floor((double)(p + models[m].from) / models[m].length);
                 const double f = 1 + models[m].beta * log(1 + folds);
-                worst = fmax(worst, fabs((wide ? copy[i] : (double)out[i])
-                                         - f * exact[i]) / (1 + fabs(f * exact[i])));
+                worst = fmax(worst, fabs((wide ? copy[i] : (double)out[i]) - f * exact[i])
+                                        / (1 + fabs(f * exact[i])));
             }
             CHECK_THAT(!status && worst <= (wide ? 1e-15 : 6e-8), "temperature: %s",
                        wide ? "in double" : "in float");
         }
     l.dtype = LOCI_F32;
     CHECK_THAT(!loci_temperature(&l, 0.1, 3, 1, NULL, 0, at(in), at(out)) && out[WIDTH] == in[WIDTH]
-               && fabsf(out[2 * WIDTH] - in[2 * WIDTH] * (1 + 0.1f * logf(2))) < 1e-6f,
+                   && fabsf(out[2 * WIDTH] - in[2 * WIDTH] * (1 + 0.1f * logf(2))) < 1e-6f,
                "temperature: positions from 0 on");
     CHECK_SAYS(loci_temperature(&l, NAN, 8192, 1, NULL, 0, at(in), at(out)), LOCI_BAD_ARG, &e,
                "beta nan");
@@ -494,11 +539,15 @@ static void temperature(void)
 
 static void misuse(void)
 {
-    static const struct { loci_layer layer; const char *says; } bad[] = {
+    static const struct {
+        loci_layer layer;
+        const char *says;
+    } bad[] = {
         { { .size = 8, .dtype = LOCI_F32, .heads = 1, .width = 1 }, "loci_layer: size 8" },
         { { .dtype = LOCI_BF16, .heads = 1, .width = 1 }, "dtype 2 must be" },
         { { .dtype = (loci_dtype)9, .heads = 1, .width = 1 }, "dtype 9 must be" },
-        { { .heads = 0, .width = 1 }, "heads 0" }, { { .heads = 1, .width = 0 }, "width 0" },
+        { { .heads = 0, .width = 1 }, "heads 0" },
+        { { .heads = 1, .width = 0 }, "width 0" },
         { { .heads = 1, .width = 1, .batch = -1 }, "batch -1" },
         { { .heads = 1, .width = 1, .rows = -1 }, "rows -1" },
         { { .heads = 1, .width = 8, .batch = PTRDIFF_MAX / 2, .rows = 9 }, "too large together" },
@@ -512,8 +561,8 @@ static void misuse(void)
         CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, 0, at(fy)),
                    l.dtype == LOCI_BF16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG, &e, bad[i].says);
     }
-    loci_layer l = LOCI_LAYER(.dtype = LOCI_F32, .batch = 2, .rows = 3, .heads = 2, .width = 4,
-                              .error = &e);
+    loci_layer l =
+        LOCI_LAYER(.dtype = LOCI_F32, .batch = 2, .rows = 3, .heads = 2, .width = 4, .error = &e);
     CHECK_SAYS(loci_rmsnorm(&l, at(NULL), NULL, 0, at(fy)), LOCI_BAD_ARG, &e, "x must not be NULL");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, 0, at(NULL)), LOCI_BAD_ARG, &e, "y must not be NULL");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, -1, at(fy)), LOCI_BAD_ARG, &e, "eps -1");
@@ -540,9 +589,9 @@ static void misuse(void)
     CHECK_SAYS(loci_gate_backward(&l, LOCI_SILU, at(fx), at(fz), at(NULL), at(fdx), at(fdz)),
                LOCI_BAD_ARG, &e, "dy must not be NULL");
     CHECK_THAT(loci_rmsnorm(NULL, at(fx), NULL, 0, at(fy)) == LOCI_BAD_ARG
-               && loci_shift(NULL, at(fx), at(fz), NULL, 0, NULL, NULL, at(fy)) == LOCI_BAD_ARG
-               && loci_log_gate(NULL, at(fx), at(fy)) == LOCI_BAD_ARG
-               && loci_gate(NULL, LOCI_SILU, at(fx), at(fz), at(fy)) == LOCI_BAD_ARG,
+                   && loci_shift(NULL, at(fx), at(fz), NULL, 0, NULL, NULL, at(fy)) == LOCI_BAD_ARG
+                   && loci_log_gate(NULL, at(fx), at(fy)) == LOCI_BAD_ARG
+                   && loci_gate(NULL, LOCI_SILU, at(fx), at(fz), at(fy)) == LOCI_BAD_ARG,
                "NULL: was taken");
     const loci_host host = { .cancelled = yes };
     l.host = &host;
@@ -554,7 +603,7 @@ static void misuse(void)
     l.host = NULL;
     l.batch = 0;
     CHECK_THAT(!loci_rmsnorm(&l, at(NULL), NULL, 0, at(NULL))
-               && !loci_gate(&l, LOCI_SILU, at(NULL), at(NULL), at(NULL)),
+                   && !loci_gate(&l, LOCI_SILU, at(NULL), at(NULL), at(NULL)),
                "an empty batch: was refused");
 }
 

@@ -14,8 +14,10 @@
 enum { B = 2, H = 3, L = 21, D = 10, P = 19, N = B * H * L * D, G = B * L * P };
 
 /* All arrays that either update reads or writes. */
-struct numbers { double e[N], ae[N], gates[G], w[H * H], up[P * H], down[H * P], dy[N], y[N], de[N],
-                 dae[N], dgates[G], dw[H * H], dup[P * H], ddown[H * P]; };
+struct numbers {
+    double e[N], ae[N], gates[G], w[H * H], up[P * H], down[H * P], dy[N], y[N], de[N], dae[N],
+        dgates[G], dw[H * H], dup[P * H], ddown[H * P];
+};
 
 static void random(double *x, size_t n)
 {
@@ -180,11 +182,12 @@ static void bits(void)
 
     const loci_layer l = LOCI_LAYER(.batch = B, .rows = L, .heads = H, .width = D, .host = &host);
     CHECK_THAT(!loci_tape_mlp_update(&l, P, of(e), gates_of(gates), up, down, of(y))
-               && rounded(y, mlp->y, N), "MLP update in float on threads");
+                   && rounded(y, mlp->y, N),
+               "MLP update in float on threads");
     CHECK_THAT(!loci_tape_mlp_update_backward(&l, P, of(e), gates_of(gates), up, down, of(dy),
                                               of(de), gates_of(dgates), dup, ddown)
-               && rounded(de, mlp->de, N) && rounded(dgates, mlp->dgates, G)
-               && rounded(dup, mlp->dup, P * H) && rounded(ddown, mlp->ddown, H * P),
+                   && rounded(de, mlp->de, N) && rounded(dgates, mlp->dgates, G)
+                   && rounded(dup, mlp->dup, P * H) && rounded(ddown, mlp->ddown, H * P),
                "and its gradients");
 
     const loci_view tokens = { turned, L * H * D, D, H * D };
@@ -194,17 +197,20 @@ static void bits(void)
                 memcpy(turned + ((b * L + t) * H + h) * D, e + ((b * H + h) * L + t) * D,
                        sizeof *e * D);
     CHECK_THAT(!loci_tape_mlp_update(&l, P, tokens, gates_of(gates), up, down, of(de))
-               && !memcmp(de, y, sizeof y), "token-major");
+                   && !memcmp(de, y, sizeof y),
+               "token-major");
 
     memcpy(y, e, sizeof y);
     CHECK_THAT(!loci_tape_attention_update(&l, LOCI_TAPE_FULL, of(y), of(ae), w, of(y))
-               && rounded(y, full->y, N), "attention update in place");
+                   && rounded(y, full->y, N),
+               "attention update in place");
     const loci_layer one = LOCI_LAYER(.batch = B, .rows = 1, .heads = H, .width = D);
     for (int t = 0; t < L; t++) {
         const loci_view row = { e + t * D, H * L * D, L * D, D },
-            to = { de + t * D, H * L * D, L * D, D };
+                        to = { de + t * D, H * L * D, L * D, D };
         CHECK_THAT(!loci_tape_mlp_update(&one, P, row, (loci_view){ gates + t * P, L * P, 0, P },
-                                         up, down, to), "one row");
+                                         up, down, to),
+                   "one row");
     }
     CHECK_THAT(rounded(de, mlp->y, N), "row by row");
     loci_pool_destroy(&host);
@@ -218,15 +224,15 @@ static void attend(const char *encoding, const float *q, const float *k, const i
                    const float *e, float *o)
 {
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H,
-                                                      .dim = D), NULL))
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D),
+                         NULL))
         exit(2);
     const void *const tensors[] = { e, e };
-    const loci_call call = LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k),
-                                     .v = of(k), .o = of(o), .q_pos = pos, .k_pos = pos,
-                                     .tensors = tensors);
+    const loci_call call =
+        LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k), .v = of(k),
+                  .o = of(o), .q_pos = pos, .k_pos = pos, .tensors = tensors);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &call, 0));
+         *work = mem_block(loci_workspace(plan, &call, 0));
     CHECK_THAT(!loci_prepare(plan, L, NULL, tables) && !loci_forward(plan, tables, work, &call),
                "%s", encoding);
     free(tables);
@@ -251,7 +257,8 @@ static void starts_as_rope(int64_t from)
     if (from == 0) {
         float usual[N], wide[N];
         CHECK_THAT(!loci_tape_start(&l, 10000, 1, NULL, 0, of(usual))
-                   && !memcmp(usual, e, sizeof e), "0 is the usual");
+                       && !memcmp(usual, e, sizeof e),
+                   "0 is the usual");
         for (int i = 0; i < L; i++) pos[i] *= 4;
         CHECK_THAT(!loci_tape_start(&l, 0, 4, pos, 0, of(wide)), "a factor");
         for (int i = 0; i < N; i++) worst = fmax(worst, fabs((double)wide[i] - (double)e[i]));
@@ -311,11 +318,13 @@ static void refusals(void)
     CHECK_SAYS(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, x), LOCI_BAD_ARG, &e,
                "y overlaps e");
     CHECK_SAYS(loci_tape_mlp_update_backward(&l, P, x, g, t->up, t->down, of(t->dy), of(t->dy), g,
-                                             NULL, NULL), LOCI_BAD_ARG, &e, "de overlaps dy");
+                                             NULL, NULL),
+               LOCI_BAD_ARG, &e, "de overlaps dy");
     l.rows = 0;
     CHECK_THAT(!loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y)
-               && !loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), t->w, y)
-               && !loci_tape_start(&l, 0, 0, NULL, 0, y), "no rows are no error");
+                   && !loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), t->w, y)
+                   && !loci_tape_start(&l, 0, 0, NULL, 0, y),
+               "no rows are no error");
     l.width = 9;
     l.rows = L;
     CHECK_SAYS(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y), LOCI_BAD_ARG, &e,
@@ -330,12 +339,11 @@ static void refusals(void)
 
 int main(void)
 {
-    for (enum kind kind = ROWSUM; kind <= MLP; kind++)
-        {
-            formulas(kind);
-            gradients(kind);
-            turned_together(kind);
-        }
+    for (enum kind kind = ROWSUM; kind <= MLP; kind++) {
+        formulas(kind);
+        gradients(kind);
+        turned_together(kind);
+    }
     bits();
     starts_as_rope(0);
     starts_as_rope(1000000);

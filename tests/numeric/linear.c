@@ -22,9 +22,13 @@
 
 enum { B = 2, H = 4, G = 2, D = 12, DV = 10, L = 300, TENSORS = 2, NUMBERS = 256 };
 
-static const char *const texts[] = { "nope", "rope:pairing=half,base=300",
-                                     "rope:pairing=interleaved,freq=given", "mixed:axes=2",
-    "comrope:kind=ld,block=4", "liere:block=3", "fope:train_length=40,learn=1" };
+static const char *const texts[] = { "nope",
+                                     "rope:pairing=half,base=300",
+                                     "rope:pairing=interleaved,freq=given",
+                                     "mixed:axes=2",
+                                     "comrope:kind=ld,block=4",
+                                     "liere:block=3",
+                                     "fope:train_length=40,learn=1" };
 /* ---- A problem in float, always the same one ------------------------------------------------- */
 
 struct problem {
@@ -32,8 +36,10 @@ struct problem {
         tensor[TENSORS][NUMBERS];
     double coord[2 * L];
 };
-struct answer { float o[B * H * L * DV], dq[B * H * L * D], dk[B * G * L * D], dv[B * G * L * DV],
-                dtensor[TENSORS][NUMBERS]; };
+struct answer {
+    float o[B * H * L * DV], dq[B * H * L * D], dk[B * G * L * D], dv[B * G * L * DV],
+        dtensor[TENSORS][NUMBERS];
+};
 
 static struct problem in;
 static const void *const tensors[TENSORS] = { in.tensor[0], in.tensor[1] };
@@ -100,14 +106,14 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
     if (threads > 1 && loci_pool_create(&host, threads)) exit(2);
     c.host = threads > 1 ? &host : NULL;
     c.error = &e;
-    const loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 },
-                                  .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
-                                  .dtensors = dtensors);
+    const loci_grad g =
+        LOCI_GRAD(.dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 }, .dk = { a->dk, 0, 0, 0 },
+                  .dv = { a->dv, 0, 0, 0 }, .dtensors = dtensors);
     void *work = mem_block(loci_workspace(p, &c, 1));
     memset(a, 0xff, sizeof *a);
     memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL)
-        && !loci_linear_backward(p, tables, work, &c, &g);
+                 && !loci_linear_backward(p, tables, work, &c, &g);
     if (threads > 1) loci_pool_destroy(&host);
     free(work);
     free(tables);
@@ -134,8 +140,10 @@ static void machines(const char *text, bool full)
 
 static void chunks(const char *text)
 {
-    static const int cuts[][6] = { { 1, 1, 1, 1, 1, 1 }, { 5, 1, 70, 3, 64, 1 },
-                                   { 64, 64, 1, 63, 2, 62 }, { 0, 250, 0, 0, 7, 43 } };
+    static const int cuts[][6] = { { 1, 1, 1, 1, 1, 1 },
+                                   { 5, 1, 70, 3, 64, 1 },
+                                   { 64, 64, 1, 63, 2, 62 },
+                                   { 0, 250, 0, 0, 7, 43 } };
     static double coord[4 * L];
     whole(text, NULL, 1, false, &first);
     loci_plan *p = plan_of(text, NULL, false);
@@ -191,7 +199,10 @@ static void keys_first(const char *text)
     memset(&other, 0xff, sizeof other);
     for (int n = 0; ok && n < 3; n++) {
         loci_call c = call_of(p, &other, 0, n < 2 ? 0 : L, n ? 100 : 0,
-                              n == 0 ? 100 : n == 1 ? L - 100 : 0, coord);
+                              n == 0   ? 100
+                              : n == 1 ? L - 100
+                                       : 0,
+                              coord);
         void *work = mem_block(loci_workspace(p, &c, 0));
         c.error = &e;
         if (n == 2) c.q_pos = c.k_pos = pos;
@@ -214,11 +225,10 @@ static void packing(void)
     static const ptrdiff_t border[] = { 0, 20, 21, 150, L };
     int64_t seg[L], pos[L];
     for (int n = 0; n < 4; n++)
-        for (ptrdiff_t i = border[n]; i < border[n + 1]; i++)
-            {
-                seg[i] = n - 1;
-                pos[i] = i - border[n];
-            }
+        for (ptrdiff_t i = border[n]; i < border[n + 1]; i++) {
+            seg[i] = n - 1;
+            pos[i] = i - border[n];
+        }
     loci_plan *p = plan_of(text, NULL, false);
     void *tables = tables_of(p);
     loci_error e = { 0 };
@@ -273,8 +283,10 @@ static void long_text(bool full)
                                       .dk = { dk[n], 0, 0, 0 }, .dv = { dv[n], 0, 0, 0 });
         void *work = mem_block(loci_workspace(p, &c, 1));
         if (n) CHECK_THAT(!loci_reference_linear(p, NULL, &c, &g), "%s: %s", text, e.text);
-        else CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL)
-                        && !loci_linear_backward(p, tables, work, &c, &g), "%s: %s", text, e.text);
+        else
+            CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL)
+                           && !loci_linear_backward(p, tables, work, &c, &g),
+                       "%s: %s", text, e.text);
         free(work);
     }
     double most = 0;
@@ -292,7 +304,7 @@ static void long_text(bool full)
 static void not_a_number(void)
 {
     const char *text = "rope:pairing=half,base=300";
-    const ptrdiff_t at = 100;            /* of the first kv head */
+    const ptrdiff_t at = 100; /* of the first kv head */
     static struct problem sound;
     sound = in;
     whole(text, NULL, 1, false, &first);
@@ -307,11 +319,11 @@ static void not_a_number(void)
     for (int h = 0; h < 2; h++) in.q[(h * L + at) * D] = NAN;
     whole(text, NULL, 1, false, &other);
     CHECK_THAT(!memcmp(first.dk + (at + 1) * D, other.dk + (at + 1) * D,
-                       (size_t)(L - at - 1) * D * sizeof(float)), "%s: dk of keys after a NaN",
-               text);
+                       (size_t)(L - at - 1) * D * sizeof(float)),
+               "%s: dk of keys after a NaN", text);
     CHECK_THAT(!memcmp(first.dv + (at + 1) * DV, other.dv + (at + 1) * DV,
-                       (size_t)(L - at - 1) * DV * sizeof(float)), "%s: dv of keys after a NaN",
-               text);
+                       (size_t)(L - at - 1) * DV * sizeof(float)),
+               "%s: dv of keys after a NaN", text);
     in = sound;
 }
 
@@ -319,7 +331,10 @@ static void not_a_number(void)
 
 static void plans(void)
 {
-    static const struct { loci_desc d; const char *says; } bad[] = {
+    static const struct {
+        loci_desc d;
+        const char *says;
+    } bad[] = {
         { LOCI_DESC(.encoding = "alibi"),
           "alibi does not support stage linear_attention, which accepts "
           "nope "
@@ -332,8 +347,7 @@ static void plans(void)
         { LOCI_DESC(.encoding = "nope", .window_right = LOCI_NONE),
           "linear attention has no windows" },
         { LOCI_DESC(.encoding = "nope", .scale = 0.5), "has no scale" },
-        { LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1),
-          "keys_rotated must be 0" },
+        { LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1), "keys_rotated must be 0" },
     };
     for (int i = 0; i < COUNT(bad); i++) {
         loci_desc d = bad[i].d;
@@ -351,8 +365,11 @@ static void calls(void)
 {
     loci_plan *p = plan_of("nope", NULL, false), *attention;
     loci_error e = { 0 };
-    if (loci_plan_create(&attention, &(loci_desc)LOCI_DESC(.heads = H, .kv_heads = G, .dim = D,
-                                                           .value_dim = DV), &e)) exit(2);
+    if (loci_plan_create(&attention,
+                         &(loci_desc)LOCI_DESC(.heads = H, .kv_heads = G, .dim = D,
+                                               .value_dim = DV),
+                         &e))
+        exit(2);
     void *tables = tables_of(p), *of_attention = tables_of(attention);
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
     const size_t bytes = loci_linear_state(p, B);
@@ -394,11 +411,11 @@ static void calls(void)
     CHECK_SAYS(loci_linear_backward(p, tables, work, &c, &g), LOCI_BAD_ARG, &e,
                "dlse and drem must be NULL");
     CHECK_THAT(loci_linear_forward(p, tables, work, NULL, NULL, NULL) == LOCI_BAD_ARG
-               && loci_linear_forward(NULL, tables, work, &c, NULL, NULL) == LOCI_BAD_ARG
-               && loci_linear_backward(p, tables, work, NULL, &g) == LOCI_BAD_ARG,
+                   && loci_linear_forward(NULL, tables, work, &c, NULL, NULL) == LOCI_BAD_ARG
+                   && loci_linear_backward(p, tables, work, NULL, &g) == LOCI_BAD_ARG,
                "NULL: was taken");
     CHECK_THAT(!loci_linear_state(NULL, 1) && !loci_linear_state(attention, 1)
-               && !loci_linear_state(p, -1) && !loci_linear_state(p, PTRDIFF_MAX),
+                   && !loci_linear_state(p, -1) && !loci_linear_state(p, PTRDIFF_MAX),
                "loci_linear_state: of what has none");
     bool untouched = true;
     for (size_t i = 0; i < sizeof first.o; i++)
@@ -416,7 +433,11 @@ static void calls(void)
     loci_plan_destroy(p);
     loci_plan_destroy(attention);
 }
-static int yes(void *user) { (void)user; return 1; }
+static int yes(void *user)
+{
+    (void)user;
+    return 1;
+}
 static void run_here(void *user, int n, void (*job)(void *, int), void *arg)
 {
     (void)user;

@@ -26,15 +26,19 @@ struct problem {
     loci_tensor tensor[WALK_TENSORS];
     size_t size[WALK_TENSORS];
     double *q, *k, *v, *dout, *drow, *coord_q, *coord_k, *data[WALK_TENSORS];
-    unsigned char *seen;                 /* [B][H][rows][keys] */
+    unsigned char *seen; /* [B][H][rows][keys] */
     double *added;
-    int64_t *first, *last, *q_seg, *k_seg;   /* [B][rows], [B][keys] */
+    int64_t *first, *last, *q_seg, *k_seg; /* [B][rows], [B][keys] */
     struct mem mem;
 };
 /* The results: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
 struct results {
     int n;
-    struct { const char *name; void *at; size_t count; } of[WANTED + WALK_TENSORS];
+    struct {
+        const char *name;
+        void *at;
+        size_t count;
+    } of[WANTED + WALK_TENSORS];
 };
 
 static double *numbers(struct problem *p, size_t n, double size)
@@ -87,17 +91,22 @@ static loci_plan *plan_of(const struct problem *p, loci_dtype dtype, const char 
 {
     loci_error e;
     loci_plan *plan;
-    const loci_desc d = LOCI_DESC(.encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
-                                  .dtype = dtype, .max_len = p->range, .full = full, .isa = isa,
-                                  .window_left = window);
+    const loci_desc d =
+        LOCI_DESC(.encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D, .dtype = dtype,
+                  .max_len = p->range, .full = full, .isa = isa, .window_left = window);
     if (loci_plan_create(&plan, &d, &e)) CHECK_FAILED("%s: %s", p->text, e.text);
     return plan;
 }
 
 static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t keys)
 {
-    *p = (struct problem){ .text = text, .rows = rows, .keys = keys, .range = keys + 64,
-                           .D = walk_dim(text, 6), .causal = true, .mixes = heads_mix(text) };
+    *p = (struct problem){ .text = text,
+                           .rows = rows,
+                           .keys = keys,
+                           .range = keys + 64,
+                           .D = walk_dim(text, 6),
+                           .causal = true,
+                           .mixes = heads_mix(text) };
     loci_plan *plan = plan_of(p, LOCI_F64, NULL, false, 0);
     if (!plan) return false;
     const size_t D = (size_t)p->D, qs = B * H * (size_t)rows * D, ks = B * G * (size_t)keys * D;
@@ -116,11 +125,10 @@ static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, pt
     p->dout = numbers(p, qs, 1);
     p->drow = numbers(p, B * H * (size_t)rows, 1);
     const size_t axes = (size_t)(p->axes = loci_axes(plan));
-    if (axes > 1)
-        {
-            p->coord_q = numbers(p, axes * (size_t)rows, 9);
-            p->coord_k = numbers(p, axes * (size_t)keys, 9);
-        }
+    if (axes > 1) {
+        p->coord_q = numbers(p, axes * (size_t)rows, 9);
+        p->coord_k = numbers(p, axes * (size_t)keys, 9);
+    }
     loci_plan_destroy(plan);
     open_masks(p);
     draw_masks(p);
@@ -148,7 +156,7 @@ struct way {
     const char *isa;
     int64_t window;
     enum kind kind;
-    bool plain, bytes_of_ranges;         /* only order and window; ranges given as bytes */
+    bool plain, bytes_of_ranges; /* only order and window; ranges given as bytes */
     const loci_host *host;
 };
 
@@ -175,14 +183,13 @@ static void say_who(struct problem *p, const struct way *w, loci_call *c)
         c->k_seg = p->k_seg;
     }
     c->per_batch = c->k_first || c->q_seg;
-    if (c->per_batch && c->q_coord) {    /* then coordinates are per batch too */
+    if (c->per_batch && c->q_coord) { /* then coordinates are per batch too */
         const size_t q = (size_t)(p->rows * p->axes), k = (size_t)(p->keys * p->axes);
         double *cq = numbers(p, B * q, 0), *ck = numbers(p, B * k, 0);
-        for (size_t b = 0; b < B; b++)
-            {
-                memcpy(cq + b * q, p->coord_q, q * sizeof *cq);
-                memcpy(ck + b * k, p->coord_k, k * sizeof *ck);
-            }
+        for (size_t b = 0; b < B; b++) {
+            memcpy(cq + b * q, p->coord_q, q * sizeof *cq);
+            memcpy(ck + b * k, p->coord_k, k * sizeof *ck);
+        }
         c->q_coord = cq;
         c->k_coord = ck;
     }
@@ -211,8 +218,8 @@ static bool run(struct problem *p, struct way w, struct results *r)
     *(stick ? &c.rem : &c.lse) = row;
     if (walk_states(p->text)) c.ae = result(p, r, "ae", rows * D, w.f64);
     say_who(p, &w, &c);
-    loci_grad g = LOCI_GRAD(.dout = { as(p, p->dout, rows * D, w.f64), 0, 0, 0 },
-                            .dtensors = dtensors);
+    loci_grad g =
+        LOCI_GRAD(.dout = { as(p, p->dout, rows * D, w.f64), 0, 0, 0 }, .dtensors = dtensors);
     if (!w.forward) {
         *(stick ? &g.drem : &g.dlse) = as(p, p->drow, rows, w.f64);
         g.dq.data = result(p, r, "dq", rows * D, w.f64);
@@ -229,8 +236,7 @@ static bool run(struct problem *p, struct way w, struct results *r)
     } else {
         void *tables = mem_alloc(&p->mem, loci_tables_size(plan, p->range)),
              *work = mem_alloc(&p->mem, loci_workspace(plan, &c, 1));
-        ok = !loci_prepare(plan, p->range, tensors, tables)
-          && !loci_forward(plan, tables, work, &c)
+        ok = !loci_prepare(plan, p->range, tensors, tables) && !loci_forward(plan, tables, work, &c)
           && (w.forward || !loci_backward(plan, tables, work, &c, &g));
     }
     if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
@@ -304,11 +310,10 @@ static void in_other_words(struct problem *p)
     const size_t pairs = B * H * (size_t)(p->rows * p->keys);
     const int mem = p->mem.blocks;
     const ptrdiff_t window = p->keys / 3 + 1;
-    for (ptrdiff_t i = 0; i < B * p->rows; i++)
-        {
-            p->last[i] = p->keys - p->rows + i % p->rows;
-            p->first[i] = p->last[i] - window;
-        }
+    for (ptrdiff_t i = 0; i < B * p->rows; i++) {
+        p->last[i] = p->keys - p->rows + i % p->rows;
+        p->first[i] = p->last[i] - window;
+    }
     /* also gates of keys before the window */
     const bool counts = strstr(p->text, "fox") != NULL;
     if (run(p, (struct way){ .kind = RANGES }, &a) && !counts
@@ -378,8 +383,8 @@ static void few_rows(struct problem *p, ptrdiff_t few)
                 equal &= !memcmp((float *)some.of[n].at + (size_t)(h * few) * width,
                                  (float *)whole.of[n].at + (size_t)(h * p->rows + left) * width,
                                  (size_t)few * width * sizeof(float));
-            CHECK_THAT(equal, "%s, %s: %s of %td rows alone", p->text, kinds[kind],
-                       some.of[n].name, few);
+            CHECK_THAT(equal, "%s, %s: %s of %td rows alone", p->text, kinds[kind], some.of[n].name,
+                       few);
         }
     }
     mem_release(&part.mem, 0);
@@ -463,10 +468,10 @@ static void weights(const char *text)
     double *w = mem_alloc(&p.mem, rows * 150 * sizeof *w);
     const void *tensors[WALK_TENSORS];
     for (int i = 0; i < p.tensors; i++) tensors[i] = p.data[i];
-    loci_call c = LOCI_CALL(.batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
-                            .k = { p.k, 0, 0, 0 }, .v = { p.v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
-                            .q_coord = p.coord_q, .k_coord = p.coord_k, .tensors = tensors,
-                            .error = &e);
+    loci_call c =
+        LOCI_CALL(.batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
+                  .k = { p.k, 0, 0, 0 }, .v = { p.v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                  .q_coord = p.coord_q, .k_coord = p.coord_k, .tensors = tensors, .error = &e);
     *(strstr(text, "sba") ? &c.rem : &c.lse) = row;
     say_who(&p, &(struct way){ .f64 = true, .kind = SEEN }, &c);
     void *tables = mem_alloc(&p.mem, loci_tables_size(plan, p.range)),
@@ -515,7 +520,8 @@ static void cached(void)
     struct results want;
     walk_restart(21);
     if (!open_problem(&p, "t5", 100, 100)
-        || !run(&p, (struct way){ .kind = SEEN, .forward = true }, &want)) return;
+        || !run(&p, (struct way){ .kind = SEEN, .forward = true }, &want))
+        return;
     loci_plan *plan = plan_of(&p, LOCI_F32, NULL, false, 0);
     loci_cache *cache;
     loci_error e = { 0 };
@@ -531,17 +537,18 @@ static void cached(void)
     for (ptrdiff_t i = 0, n; i < 100; i += n) {
         n = i ? 1 + i % 30 : 60;
         if (i + n > 100) n = 100 - i;
-        loci_call c = LOCI_CALL(.batch = B, .q_len = n, .k_len = n, .cache = cache,
-                                .tensors = tensors, .error = &e,
-                                .q = { q + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
-                                .k = { k + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
-                                .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
-                                .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
-                                .mask_kind = LOCI_MASK_SEEN,
-                                .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 });
+        loci_call c =
+            LOCI_CALL(.batch = B, .q_len = n, .k_len = n, .cache = cache, .tensors = tensors,
+                      .error = &e, .q = { q + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                      .k = { k + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                      .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                      .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                      .mask_kind = LOCI_MASK_SEEN,
+                      .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 });
         void *work = mem_block(loci_workspace(plan, &c, 0));
         CHECK_THAT(!loci_cache_append(plan, tables, work, cache, &c)
-                       && !loci_forward(plan, tables, work, &c), "row %td: %s", i, e.text);
+                       && !loci_forward(plan, tables, work, &c),
+                   "row %td: %s", i, e.text);
         free(work);
     }
     CHECK_THAT(!memcmp(o, want.of[0].at, B * H * 100 * D * sizeof(float)),
@@ -565,9 +572,9 @@ static void refused(void)
     d.encoding = "nope";
     d.stage = LOCI_LINEAR_ATTENTION;
     CHECK_THAT(!loci_plan_create(&linear, &d, &e), "%s", e.text);
-    const loci_call good = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .lse = lse,
-                                     .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
-                                     .o = { o, 0, 0, 0 }, .error = &e);
+    const loci_call good =
+        LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .lse = lse, .q = { x, 0, 0, 0 },
+                  .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 }, .o = { o, 0, 0, 0 }, .error = &e);
     void *work = mem_block(1 << 22), *tables = mem_block(loci_tables_size(plan, L));
     loci_prepare(plan, L, NULL, tables);
 #define WRONG(plan_, status, words, ...) \
@@ -585,8 +592,7 @@ static void refused(void)
     last[2] = 0;
     WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
           c.mask = (loci_view){ seen, 1, 1, -1 });
-    WRONG(plan, LOCI_BAD_ARG, "mask must be aligned to 4",
-          c.mask_kind = LOCI_MASK_ADDED;
+    WRONG(plan, LOCI_BAD_ARG, "mask must be aligned to 4", c.mask_kind = LOCI_MASK_ADDED;
           c.mask = (loci_view){ (char *)dmask + 1, L, L, LOCI_BROADCAST });
     WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED;
           c.mask = (loci_view){ o, LOCI_BROADCAST, LOCI_BROADCAST, L });

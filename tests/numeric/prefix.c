@@ -21,7 +21,9 @@ struct problem {
     size_t size[WALK_TENSORS];
     double *q, *k, *v, *dout, *dlse, *coord, *data[WALK_TENSORS];
 };
-struct sums { double *o, *lse, *dq, *dk, *dv, *data[WALK_TENSORS]; };
+struct sums {
+    double *o, *lse, *dq, *dk, *dv, *data[WALK_TENSORS];
+};
 
 static double *numbers(size_t n)
 {
@@ -51,7 +53,10 @@ static void add(double *x, const double *y, size_t outer, size_t inner, ptrdiff_
 }
 
 /* The axis of a tensor's rows.  False: it has none of queries or keys. */
-struct layout { size_t outer, inner; bool queries; };
+struct layout {
+    size_t outer, inner;
+    bool queries;
+};
 static bool rows_of(const struct problem *p, int i, struct layout *at)
 {
     const loci_tensor *t = &p->tensor[i];
@@ -69,8 +74,8 @@ static bool rows_of(const struct problem *p, int i, struct layout *at)
 /* Rows from .. from + n with the first `keys` keys.  Positions as given, or of the last of these
  * keys. */
 static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t from, ptrdiff_t n,
-                ptrdiff_t keys, const int64_t *q_pos,
-                const int64_t *k_pos, const double *coord, struct sums *to)
+                ptrdiff_t keys, const int64_t *q_pos, const int64_t *k_pos, const double *coord,
+                struct sums *to)
 {
     const size_t D = (size_t)p->D;
     loci_error e = { 0 };
@@ -85,14 +90,15 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     int blocks = 0;
 #define COPY_STRUCT(x) (block[blocks++] = (x))
     double *o = COPY_STRUCT(zeros(H * (size_t)n * D)), *lse = COPY_STRUCT(zeros(H * (size_t)n)),
-        *dq = COPY_STRUCT(zeros(H * (size_t)n * D));
+           *dq = COPY_STRUCT(zeros(H * (size_t)n * D));
     double *dk = COPY_STRUCT(zeros(G * (size_t)keys * D)),
            *dv = COPY_STRUCT(zeros(G * (size_t)keys * D));
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         const bool rows = rows_of(p, i, &at);
         tensors[i] = rows ? COPY_STRUCT(cut(p->data[i], at.outer, at.inner, at.queries ? from : 0,
-                                     at.queries ? n : keys)) : p->data[i];
+                                            at.queries ? n : keys))
+                          : p->data[i];
         dtensors[i] = p->tensor[i].role == LOCI_FIXED ? NULL : COPY_STRUCT(zeros(p->size[i]));
     }
     loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
@@ -115,10 +121,9 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
         ok = !loci_reference(plan, (const void *const *)tensors, &c, &g);
     } else {
         void *tables = COPY_STRUCT(mem_block(loci_tables_size(plan, L))),
-            *work = COPY_STRUCT(mem_block(loci_workspace(plan, &c, 1)));
+             *work = COPY_STRUCT(mem_block(loci_workspace(plan, &c, 1)));
         ok = !loci_prepare(plan, L, (const void *const *)tensors, tables)
-            && !loci_forward(plan, tables, work, &c)
-             && !loci_backward(plan, tables, work, &c, &g);
+          && !loci_forward(plan, tables, work, &c) && !loci_backward(plan, tables, work, &c, &g);
     }
     if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
     add(to->o, o, H, D, from, n);
@@ -132,7 +137,8 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
         if (rows_of(p, i, &at))
             add(to->data[i], dtensors[i], at.outer, at.inner, at.queries ? from : 0,
                 at.queries ? n : keys);
-        else for (size_t k = 0; k < p->size[i]; k++) to->data[i][k] += ((double *)dtensors[i])[k];
+        else
+            for (size_t k = 0; k < p->size[i]; k++) to->data[i][k] += ((double *)dtensors[i])[k];
     }
     while (blocks) free(block[--blocks]);
     loci_plan_destroy(plan);
@@ -173,8 +179,7 @@ static void compare_all(const struct problem *p, const char *how, const struct s
 {
     const size_t rows = H * L, D = (size_t)p->D;
     compare(p, how, "o", got->o, want->o, rows * D);
-    compare(p, how, "lse", got->lse, want->lse,
-                                                             rows);
+    compare(p, how, "lse", got->lse, want->lse, rows);
     compare(p, how, "dq", got->dq, want->dq, rows * D);
     compare(p, how, "dk", got->dk, want->dk, G * L * D);
     compare(p, how, "dv", got->dv, want->dv, G * L * D);
@@ -224,9 +229,9 @@ static bool only_turns(const char *text)
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
             if (strcspn(text, ":+") == strlen(list[i].name)
-                && !strncmp(text, list[i].name, strlen(list[i].name)) &&
-                ((list[i].places & ~(LOCI_PLACE_ROTATE | LOCI_PLACE_SUM))
-                 || !strcmp(list[i].name, "xpos")))
+                && !strncmp(text, list[i].name, strlen(list[i].name))
+                && ((list[i].places & ~(LOCI_PLACE_ROTATE | LOCI_PLACE_SUM))
+                    || !strcmp(list[i].name, "xpos")))
                 return false;
     return true;
 }

@@ -13,7 +13,10 @@
 #include "math/trig.h"
 #include "walk.h"
 
-struct rotation { loci_plan *plan; void *tables; };
+struct rotation {
+    loci_plan *plan;
+    void *tables;
+};
 
 static struct rotation prepare(const loci_desc *d)
 {
@@ -82,8 +85,8 @@ static double dot(const float *x, const float *y)
 /* |x| stays; the product of two rows depends on the distance alone; rotating again moves a key. */
 static void properties(const char *isa, const char *encoding, int64_t far)
 {
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                                  .isa = isa);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa);
     struct rotation r = prepare(&d);
     static float x[L * D], here[L * D], there[L * D];
     int64_t pos[L], moved[L], by[L];
@@ -99,10 +102,11 @@ static void properties(const char *isa, const char *encoding, int64_t far)
     turn(&r, LOCI_KEY, L, moved, NULL, there);
     bool norms = true, shifts = true, moves = true;
     for (int i = 0; i < L; i++) {
-        norms &= fabs(sqrt(dot(here + i * D, here + i * D)) - sqrt(dot(x + i * D, x + i * D)))
-            < 1e-6;
+        norms &=
+            fabs(sqrt(dot(here + i * D, here + i * D)) - sqrt(dot(x + i * D, x + i * D))) < 1e-6;
         shifts &= fabs(dot(here + i * D, here + (L - 1 - i) * D)
-                       - dot(there + i * D, there + (L - 1 - i) * D)) < 4e-6;
+                       - dot(there + i * D, there + (L - 1 - i) * D))
+                < 4e-6;
     }
     turn(&r, LOCI_CACHE, L, by, NULL, here);
     for (int i = 0; i < L * D; i++) moves &= fabsf(here[i] - there[i]) < 1e-6f;
@@ -139,13 +143,14 @@ static void pairings(const char *isa)
 static void places(const char *isa, const char *encoding)
 {
     enum { APART = D + 3 };
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                                  .isa = isa);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa);
     struct rotation r = prepare(&d);
     static float x[L * D], here[L * D], there[L * D], apart[L * APART];
     fill(x, L * D);
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L);
-    const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 }, { there, 0, 0, 0 },
+    const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 },
+                                                    { there, 0, 0, 0 },
                                                     { apart, L * APART, L * APART, APART } };
     void *work = mem_block(loci_workspace(r.plan, &call, 1));
     for (int back = 0; back < 2; back++) {
@@ -178,15 +183,15 @@ static void many(const char *isa, const char *encoding, bool back)
     struct rotation r = prepare(&d);
     const int count = HEADS * ROWS_MANY * WIDTH;
     float *x = mem_block(sizeof *x * (size_t)count), *here = mem_block(sizeof *x * (size_t)count),
-        *there = mem_block(sizeof *x * ((size_t)count + 1));
+          *there = mem_block(sizeof *x * ((size_t)count + 1));
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = ROWS_MANY);
     void *work = mem_block(loci_workspace(r.plan, &call, 1));
     const loci_view from = { x, 0, 0, 0 }, to = { here, 0, 0, 0 };
     fill(x, count);
     memcpy(here, x, sizeof *x * (size_t)count);
-    bool same = !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, to, to, to,
-                                              NULL)
-                       : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, to, to));
+    bool same =
+        !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, to, to, to, NULL)
+               : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, to, to));
     for (int shift = 0; shift < 2; shift++) {
         const loci_view away = { there + shift, 0, 0, 0 };
         same &= !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, from, from,
@@ -194,8 +199,8 @@ static void many(const char *isa, const char *encoding, bool back)
                        : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, from, away));
         same &= !memcmp(here, there + shift, sizeof *x * (size_t)count);
     }
-    CHECK_THAT(same, "%s: %s", isa ? isa : "best", back ? "many rows turned back elsewhere"
-               : "many rows turned elsewhere");
+    CHECK_THAT(same, "%s: %s", isa ? isa : "best",
+               back ? "many rows turned back elsewhere" : "many rows turned elsewhere");
     free(x);
     free(here);
     free(there);
@@ -213,8 +218,8 @@ static void abreast(const char *isa, const char *encoding)
         there[HEADS * ROWS_MOST * WIDTH], one[ROWS_MOST * WIDTH];
     const loci_desc all = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS,
                                     .dim = WIDTH, .isa = isa);
-    const loci_desc single = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1,
-                                       .dim = WIDTH, .isa = isa);
+    const loci_desc single =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDTH, .isa = isa);
     struct rotation r = prepare(&all), alone = prepare(&single);
     int64_t pos[ROWS_MOST];
     fill(x, HEADS * ROWS_MOST * WIDTH);
@@ -231,7 +236,7 @@ static void abreast(const char *isa, const char *encoding)
             memcpy(one, x + h * each, sizeof *x * (size_t)each);
             turn(&alone, LOCI_QUERY, n, pos, NULL, one);
             same &= !memcmp(one, here + h * each, sizeof *x * (size_t)each)
-                && !memcmp(one, there + h * each, sizeof *x * (size_t)each);
+                 && !memcmp(one, there + h * each, sizeof *x * (size_t)each);
         }
         CHECK_THAT(same, "%s: heads side by side", isa ? isa : "best");
         free(work);
@@ -304,8 +309,8 @@ static void angles(const char *isa, double base, double reach, bool whole)
 {
     char encoding[64];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                                  .isa = isa);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa);
     struct rotation r = prepare(&d);
     static float x[ROWS_TRIED * D];
     static int64_t pos[ROWS_TRIED];
@@ -326,12 +331,12 @@ static void angles(const char *isa, double base, double reach, bool whole)
             for (int n = 0; n < 2; n++) {
                 int e;
                 frexp(want[n], &e);
-                close &= fabs((double)x[i * D + 2 * t + n] - want[n]) <= 0.5 * ldexp(1, e - 24)
-                    + 0x1p-51;
+                close &= fabs((double)x[i * D + 2 * t + n] - want[n])
+                      <= 0.5 * ldexp(1, e - 24) + 0x1p-51;
             }
         }
-    CHECK_THAT(close, "%s: %s", isa ? isa : "best", whole ? "cos and sin at whole positions"
-               : "cos and sin between positions");
+    CHECK_THAT(close, "%s: %s", isa ? isa : "best",
+               whole ? "cos and sin at whole positions" : "cos and sin between positions");
     release(&r);
 }
 
@@ -364,8 +369,8 @@ static void listed(const char *isa, double base)
 {
     char encoding[64];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1,
-                                  .dim = WIDE, .isa = isa);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE, .isa = isa);
     static float x[LISTED * WIDE];
     int64_t pos[LISTED];
     double worst = 0;
@@ -379,8 +384,8 @@ static void listed(const char *isa, double base)
             for (int n = 0; n < 2; n++) {
                 int e;
                 frexp(want[n], &e);
-                worst = fmax(worst, fabs((double)x[i * WIDE + 2 * t + n]
-                                         - want[n]) / ldexp(1, e - 24));
+                worst =
+                    fmax(worst, fabs((double)x[i * WIDE + 2 * t + n] - want[n]) / ldexp(1, e - 24));
             }
         }
     if (worst > 0.51) printf("%s: %.4f ulp\n", encoding, worst);
@@ -394,8 +399,8 @@ static void float_angles(const char *isa, const char *options)
 {
     char encoding[128];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved%s", options);
-    loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE,
-                            .isa = isa);
+    loci_desc d =
+        LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE, .isa = isa);
     loci_plan *plan;
     static float x[LISTED * WIDE], far[LISTED * WIDE];
     int64_t pos[LISTED];

@@ -11,7 +11,9 @@
 
 enum { DIM = 32, PAIRS = DIM / 2 };
 
-struct rule { double hi[PAIRS], lo[PAIRS], factor; };
+struct rule {
+    double hi[PAIRS], lo[PAIRS], factor;
+};
 
 static struct rule rule_of(const char *options)
 {
@@ -20,8 +22,8 @@ static struct rule rule_of(const char *options)
     loci_error e;
     loci_plan *plan;
     snprintf(text, sizeof text, "rope:pairing=half%s", options);
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = 1,
-                                                      .dim = DIM), &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = 1, .dim = DIM),
+                         &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return r;
     }
@@ -62,11 +64,12 @@ int main(void)
     all_quotients(",scaling=llama3,factor=1,original_length=512", 1,
                   "a factor of 1 changes nothing");
     all_quotients(",scaling=llama3,factor=8,original_length=1e9,low_freq_factor=1,"
-                  "high_freq_factor=1", 1, "long enough for all pairs");
+                  "high_freq_factor=1",
+                  1, "long enough for all pairs");
     all_quotients(",scaling=proportional,partial=1,factor=5", 5, "every pair turns");
 
     const struct rule ntk = rule_of(",scaling=ntk,factor=9"),
-        dynamic = rule_of(",scaling=dynamic,factor=2,original_length=100,length=500");
+                      dynamic = rule_of(",scaling=dynamic,factor=2,original_length=100,length=500");
     CHECK_THAT(is_quotient(&ntk, &none, 1, 0) && is_quotient(&ntk, &none, 9, PAIRS - 1),
                "ntk: first pair kept, last divided");
     CHECK_THAT(!memcmp(&ntk, &dynamic, sizeof ntk),
@@ -76,20 +79,20 @@ int main(void)
     bool falls = true;
     for (int t = 0; t < PAIRS; t++)
         falls &= yarn.hi[t] <= none.hi[t] && yarn.hi[t] >= none.hi[t] / 16.000001
-            && (t == 0 || yarn.hi[t] < yarn.hi[t - 1]);
+              && (t == 0 || yarn.hi[t] < yarn.hi[t - 1]);
     CHECK_THAT(falls && is_quotient(&yarn, &none, 1, 0) && is_quotient(&yarn, &none, 16, PAIRS - 1),
                "yarn: fast pairs stay, slow ones stretch");
 
     const struct rule half = rule_of(",scaling=proportional,partial=0.5");
     bool still = true;
     for (int t = 0; t < PAIRS; t++)
-        still &= t < PAIRS / 2 ? half.hi[t] == none.hi[t] && half.lo[t] == none.lo[t] : half.hi[t]
-            == 0;
+        still &=
+            t < PAIRS / 2 ? half.hi[t] == none.hi[t] && half.lo[t] == none.lo[t] : half.hi[t] == 0;
     CHECK_THAT(still, "proportional: half of the pairs turn, with the frequencies of the whole "
-               "head");
+                      "head");
 
     const struct rule fixed = rule_of(",scaling=ntk_fixed,factor=6"),
-        mixed = rule_of(",scaling=ntk_fixed,factor=6,mixed_b=1");
+                      mixed = rule_of(",scaling=ntk_fixed,factor=6,mixed_b=1");
     CHECK_THAT(is_quotient(&fixed, &none, 6, PAIRS - 1), "ntk_fixed: the last pair divided");
     bool equal = true;
     for (int t = 0; t < PAIRS; t++) equal &= fabs(fixed.hi[t] - mixed.hi[t]) <= 1e-15 * fixed.hi[t];
@@ -102,6 +105,7 @@ int main(void)
     magnitude(",scaling=yarn,factor=40,original_length=4096,attention_factor=1.5", 1.5);
     magnitude(",scaling=longrope,factor=32,original_length=4096,"
               "short=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1,"
-              "long=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1", 1.190238);
+              "long=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1",
+              1.190238);
     return harness_end();
 }

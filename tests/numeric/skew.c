@@ -49,8 +49,9 @@ static void fill(int n, enum kind kind, double size, double *s)
     }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) {
-            double x = kind == ANY ? walk_uniform() : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j]
-                : 0;
+            double x = kind == ANY      ? walk_uniform()
+                     : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j]
+                                        : 0;
             if (kind == LAST && i == n - 1) x = u[j];
             if (kind == EQUAL) x = i == j + n / 2 && n % 2 == 0;
             s[i * n + j] = size * x;
@@ -68,7 +69,7 @@ static void form(int n, enum kind kind)
     times_transposed(n, u, u, a);
     for (int i = 0; i < n * n; i++) b[i] = i % (n + 1) == 0;
     CHECK_CLOSE(apart(n, a, b), 0, 1e-13, "the basis is orthogonal, %d channels", n);
-    memset(a, 0, sizeof a);              /* a = U N, by columns */
+    memset(a, 0, sizeof a); /* a = U N, by columns */
     for (int k = 0; k < n / 2; k++)
         for (int i = 0; i < n; i++) {
             a[i * n + 2 * k] = u[i * n + 2 * k + 1] * lambda[k];
@@ -87,10 +88,10 @@ static void exponential(int n, enum kind kind, double size)
     loci_exponential(n, x, r, work, product);
     memcpy(s, x, sizeof s);
     loci_skew_form(n, s, u, lambda);
-    for (int i = 0; i < n; i++) {        /* a = U exp(N) */
+    for (int i = 0; i < n; i++) { /* a = U exp(N) */
         for (int k = 0; k < n / 2; k++) {
             const double c = cos(lambda[k]), sine = sin(lambda[k]), p = u[i * n + 2 * k],
-                q = u[i * n + 2 * k + 1];
+                         q = u[i * n + 2 * k + 1];
             a[i * n + 2 * k] = p * c + q * sine;
             a[i * n + 2 * k + 1] = q * c - p * sine;
         }

@@ -23,8 +23,8 @@ struct trial {
     loci_dtype dtype;
     ptrdiff_t rows, keys;
     int dim, batch;
-    bool cached;                         /* in a cache, which stores keys channel by channel */
-    double *q, *k, *v, *gates;           /* [batch][H or G][.][.]; gates [batch][H][keys] */
+    bool cached;               /* in a cache, which stores keys channel by channel */
+    double *q, *k, *v, *gates; /* [batch][H or G][.][.]; gates [batch][H][keys] */
     struct mem mem;
 };
 
@@ -51,8 +51,9 @@ static ptrdiff_t value_at(const struct trial *t, ptrdiff_t b, int g, ptrdiff_t j
 
 static struct trial make(const char *encoding, loci_dtype dtype, ptrdiff_t rows, int dim, int batch)
 {
-    struct trial t = { .encoding = encoding, .dtype = dtype, .rows = rows, .keys = KEYS,
-                       .dim = dim, .batch = batch };
+    struct trial t = {
+        .encoding = encoding, .dtype = dtype, .rows = rows, .keys = KEYS, .dim = dim, .batch = batch
+    };
     walk_restart(17);
     t.q = numbers(&t, batch * H * rows * dim, 0.01);
     t.k = numbers(&t, batch * G * KEYS * dim, 0.01);
@@ -191,7 +192,7 @@ static void border(loci_dtype dtype, ptrdiff_t rows)
 {
     for (int more = 0; more < 2; more++) {
         struct trial t = make("sba", dtype, rows, 8, 1);
-        const ptrdiff_t newest = KEYS - 1 - KEYS / TILE * TILE;     /* without the row's own */
+        const ptrdiff_t newest = KEYS - 1 - KEYS / TILE * TILE; /* without the row's own */
         const ptrdiff_t outputs = H * rows * WIDTH;
         char ends[64];
         double *o = mem_alloc(&t.mem, (size_t)outputs * sizeof *o),
@@ -236,10 +237,17 @@ static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t s
     for (int i = 0; i < ROWS; i++) q_pos[i] = KEYS / (full ? 2 : 1) - ROWS + i;
     for (int j = 0; j < KEYS; j++) k_pos[j] = j + shift;
     for (size = 1; size < 100; size += 59) {
-        struct attend want = { .desc = LOCI_DESC(.encoding = encoding, .heads = 2, .full = full,
-                                                 .dim = walk_dim(encoding, 8), .dtype = LOCI_F64),
-                               .q_len = ROWS, .k_len = KEYS, .seed = 9, .fill = fill,
-                               .q_pos = q_pos, .k_pos = k_pos, .reference = true };
+        struct attend want = {
+            .desc = LOCI_DESC(.encoding = encoding, .heads = 2, .full = full,
+                              .dim = walk_dim(encoding, 8), .dtype = LOCI_F64),
+            .q_len = ROWS,
+            .k_len = KEYS,
+            .seed = 9,
+            .fill = fill,
+            .q_pos = q_pos,
+            .k_pos = k_pos,
+            .reference = true,
+        };
         attend(&want);
         for (int f64 = 0; f64 < 2; f64++) {
             struct attend got = want;
@@ -263,12 +271,22 @@ static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t s
 int main(void)
 {
     static const char *const biased[] = {
-        "alibi:slopes=given", "clip:max=90", "t5:buckets=32,max_distance=300,bidirectional=0",
-        "t5:buckets=16,max_distance=90,bidirectional=1", "shaw:left=80,right=80", "kerple",
+        "alibi:slopes=given",
+        "clip:max=90",
+        "t5:buckets=32,max_distance=300,bidirectional=0",
+        "t5:buckets=16,max_distance=90,bidirectional=1",
+        "shaw:left=80,right=80",
+        "kerple",
         "kerple:kernel=power",
-        "kerple:kernel=power,weight=1", "fire:hidden=6,threshold=50", "alibi:slopes=given+sink",
-        "alibi:slopes=given+softcap:cap=9", "alibi:slopes=given+fox", "clip:max=90+softcap:cap=30",
-        "fire:hidden=5,layers=1,threshold=9", "xl", "deberta:span=40,max_distance=200",
+        "kerple:kernel=power,weight=1",
+        "fire:hidden=6,threshold=50",
+        "alibi:slopes=given+sink",
+        "alibi:slopes=given+softcap:cap=9",
+        "alibi:slopes=given+fox",
+        "clip:max=90+softcap:cap=30",
+        "fire:hidden=5,layers=1,threshold=9",
+        "xl",
+        "deberta:span=40,max_distance=200",
     };
     const size_t each = LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1;
     for (size_t i = 0; i < sizeof biased / sizeof *biased; i += each) {

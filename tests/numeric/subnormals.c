@@ -24,7 +24,7 @@
 
 /* ---- Flags ----------------------------------------------------------------------------------- */
 
-enum { READ = 1, MADE = 2 };             /* subnormal numbers */
+enum { READ = 1, MADE = 2 }; /* subnormal numbers */
 
 #if defined __SSE__
 static void clear_flags(void) { _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK); }
@@ -41,7 +41,7 @@ static int flags(void) { return fetestexcept(FE_UNDERFLOW) ? MADE : 0; }
 /* ---- Problems -------------------------------------------------------------------------------- */
 
 struct trial {
-    const char *text, *isa;              /* isa NULL: the best */
+    const char *text, *isa; /* isa NULL: the best */
     loci_stage stage;
     loci_dtype dtype;
     bool full, fast;
@@ -62,7 +62,7 @@ struct problem {
     void *tables;
     loci_call call;
     loci_grad grad;
-    size_t q, k, rows;                   /* numbers of q, o and of k, v; rows of all heads */
+    size_t q, k, rows; /* numbers of q, o and of k, v; rows of all heads */
     loci_error e;
     struct mem mem;
 };
@@ -111,7 +111,7 @@ static void *tensor(struct problem *p, int which)
     if (t->role != LOCI_INPUT) loci_tensor_init(p->plan, which, 1, x);
     for (size_t i = 0; i < n; i++) {
         const double start = load_stored(x, type_of(p, false), (ptrdiff_t)i),
-            more = t->role == LOCI_INPUT ? normal() : 0.1 * walk_uniform();
+                     more = t->role == LOCI_INPUT ? normal() : 0.1 * walk_uniform();
         store_stored(x, type_of(p, false), (ptrdiff_t)i,
                      gate ? -log1p(exp(-p->a->shift - more)) : start + more);
     }
@@ -121,24 +121,23 @@ static void *tensor(struct problem *p, int which)
 static bool open(struct problem *p, const struct trial *a)
 {
     const bool attends = a->stage == LOCI_ATTENTION || a->stage == LOCI_LINEAR_ATTENTION;
-    *p = (struct problem){ .a = a, .desc = LOCI_DESC(.encoding = a->text, .stage = a->stage,
-                                                     .heads = a->heads,
-                                                     .kv_heads = attends ? a->heads / 2 : 0,
-                                                     .dim = a->dim, .model_dim = a->dim,
-                                                     .dtype = a->dtype, .fast = a->fast,
-                                                     .full = a->full, .isa = a->isa,
-                                                     .max_len = 4 * a->len) };
+    *p = (struct problem){ .a = a,
+                           .desc =
+                               LOCI_DESC(.encoding = a->text, .stage = a->stage, .heads = a->heads,
+                                         .kv_heads = attends ? a->heads / 2 : 0, .dim = a->dim,
+                                         .model_dim = a->dim, .dtype = a->dtype, .fast = a->fast,
+                                         .full = a->full, .isa = a->isa, .max_len = 4 * a->len) };
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return false;
     walk_restart(11);
     const size_t len = (size_t)a->len;
     p->rows = (size_t)a->heads * len;
     p->q = p->rows * (size_t)a->dim;
     p->k = p->q / 2;
-    p->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = a->len, .k_len = a->len, .error = &p->e,
-                                   .q.data = numbers(p, p->q, true),
-                                   .k.data = numbers(p, p->k, true),
-                                   .v.data = numbers(p, p->k, true), .o.data = place(p, p->q, true),
-                                   .tensors = (const void *const *)p->data);
+    p->call =
+        (loci_call)LOCI_CALL(.batch = 1, .q_len = a->len, .k_len = a->len, .error = &p->e,
+                             .q.data = numbers(p, p->q, true), .k.data = numbers(p, p->k, true),
+                             .v.data = numbers(p, p->k, true), .o.data = place(p, p->q, true),
+                             .tensors = (const void *const *)p->data);
     p->grad = (loci_grad)LOCI_GRAD(.dout.data = numbers(p, p->q, true),
                                    .dq.data = place(p, p->q, true), .dk.data = place(p, p->k, true),
                                    .dv.data = place(p, p->k, true), .dtensors = p->ddata);
@@ -148,16 +147,14 @@ static bool open(struct problem *p, const struct trial *a)
         if (p->plan->weight < 0) {
             p->call.lse = row;
             p->grad.dlse = drow;
-        }
-        else {
+        } else {
             p->call.rem = row;
             p->grad.drem = drow;
         }
-        if (p->plan->states)
-            {
-                p->call.ae = place(p, p->q, false);
-                p->grad.dae = numbers(p, p->q, false);
-            }
+        if (p->plan->states) {
+            p->call.ae = place(p, p->q, false);
+            p->grad.dae = numbers(p, p->q, false);
+        }
     }
     const size_t axes = (size_t)loci_axes(p->plan);
     if (axes > 1) {
@@ -168,8 +165,9 @@ static bool open(struct problem *p, const struct trial *a)
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
         p->data[i] = tensor(p, i);
-        p->ddata[i] = p->tensor[i].role == LOCI_FIXED ? NULL
-            : place(p, walk_count(&p->tensor[i], 1, a->len, a->len), false);
+        p->ddata[i] = p->tensor[i].role == LOCI_FIXED
+                        ? NULL
+                        : place(p, walk_count(&p->tensor[i], 1, a->len, a->len), false);
     }
     p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, 2 * a->len));
     return true;
@@ -199,9 +197,9 @@ static void verdict(struct problem *p, const char *pass, loci_status status)
     const int found = flags() & (p->a->dtype == LOCI_F16 ? READ : READ | MADE);
     CHECK_THAT(!status, "%s, %s: %s", where(p), pass, p->e.text);
     CHECK_THAT(!found, "%s: %s %s", where(p), pass,
-               found == READ ? "computes with subnormal numbers"
+               found == READ   ? "computes with subnormal numbers"
                : found == MADE ? "makes subnormal numbers"
-               : "makes subnormal numbers and computes with them");
+                               : "makes subnormal numbers and computes with them");
 }
 static void outputs(const struct problem *p, const char *name, const void *x, size_t n, bool stored)
 {
@@ -237,8 +235,9 @@ static void attention(struct problem *p)
     const loci_call *c = &p->call;
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
-    verdict(p, "forward", linear ? loci_linear_forward(p->plan, p->tables, work, c, NULL, NULL)
-            : loci_forward(p->plan, p->tables, work, c));
+    verdict(p, "forward",
+            linear ? loci_linear_forward(p->plan, p->tables, work, c, NULL, NULL)
+                   : loci_forward(p->plan, p->tables, work, c));
     outputs(p, "o", c->o.data, p->q, true);
     outputs(p, "lse", c->lse, p->rows, false);
     outputs(p, "rem", c->rem, p->rows, false);
@@ -247,8 +246,9 @@ static void attention(struct problem *p)
      * forward pass. */
     work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
-    verdict(p, "backward", linear ? loci_linear_backward(p->plan, p->tables, work, c, &p->grad)
-            : loci_backward(p->plan, p->tables, work, c, &p->grad));
+    verdict(p, "backward",
+            linear ? loci_linear_backward(p->plan, p->tables, work, c, &p->grad)
+                   : loci_backward(p->plan, p->tables, work, c, &p->grad));
     outputs(p, "dq", p->grad.dq.data, p->q, true);
     outputs(p, "dk", p->grad.dk.data, p->k, true);
     outputs(p, "dv", p->grad.dv.data, p->k, true);
@@ -284,8 +284,9 @@ static void decode_cached(struct problem *p)
         return;
     }
     const size_t bytes = loci_cache_size(cached.plan, 1, p->a->len);
-    if (!bytes || loci_cache_create(&cache, cached.plan, 1, p->a->len, 0,
-                                    mem_alloc(&p->mem, bytes), &p->e))
+    if (!bytes
+        || loci_cache_create(&cache, cached.plan, 1, p->a->len, 0, mem_alloc(&p->mem, bytes),
+                             &p->e))
         CHECK_FAILED("%s: %s", where(p), p->e.text);
     else {
         cached.call.cache = cache;
@@ -307,14 +308,15 @@ static void rows_alone(struct problem *p)
     const bool embeds = p->a->stage == LOCI_EMBED;
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, c, 1));
     clear_flags();
-    verdict(p, "forward", embeds ? loci_embed(p->plan, p->tables, c, c->q, c->o)
-            : loci_rotate(p->plan, p->tables, work, c, LOCI_QUERY, c->q, c->o));
+    verdict(p, "forward",
+            embeds ? loci_embed(p->plan, p->tables, c, c->q, c->o)
+                   : loci_rotate(p->plan, p->tables, work, c, LOCI_QUERY, c->q, c->o));
     outputs(p, "y", c->o.data, p->q, true);
     clear_flags();
     verdict(p, "backward",
             embeds ? loci_embed_backward(p->plan, p->tables, work, c, p->grad.dout, p->ddata)
-            : loci_rotate_backward(p->plan, p->tables, work, c, LOCI_QUERY, c->q, p->grad.dout,
-                                   p->grad.dq, p->ddata));
+                   : loci_rotate_backward(p->plan, p->tables, work, c, LOCI_QUERY, c->q,
+                                          p->grad.dout, p->grad.dq, p->ddata));
     if (!embeds) outputs(p, "dx", p->grad.dq.data, p->q, true);
     gradients(p);
 }
@@ -374,8 +376,11 @@ static void example(struct trial a)
 
 int main(int argc, char **argv)
 {
-    const struct trial usual = { .heads = 4, .dim = LOCI_SLOW ? 16 : 64,
-                                 .len = LOCI_SLOW ? 320 : 640 };
+    const struct trial usual = {
+        .heads = 4,
+        .dim = LOCI_SLOW ? 16 : 64,
+        .len = LOCI_SLOW ? 320 : 640,
+    };
     walk_only(argc, argv);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         struct trial a = usual;

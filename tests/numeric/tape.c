@@ -15,7 +15,9 @@
 enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
 
 /* Results first, so that two tasks can be compared in one step. */
-struct results { float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N]; };
+struct results {
+    float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N];
+};
 struct task {
     struct results r;
     float q[N], k[N], v[N], dout[N], dae[N], eq[N], ek[N];
@@ -70,7 +72,7 @@ static loci_status run(struct task *t, loci_desc d, bool backward)
 {
     loci_plan *plan = plan_of(d);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &t->call, backward));
+         *work = mem_block(loci_workspace(plan, &t->call, backward));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &t->call);
     if (!status && backward) status = loci_backward(plan, tables, work, &t->call, &t->grad);
@@ -95,7 +97,7 @@ static loci_status turn(struct task *t, loci_desc d, loci_which which, const flo
 {
     loci_plan *plan = plan_of(d);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &t->call, 1));
+         *work = mem_block(loci_workspace(plan, &t->call, 1));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status)
         status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 },
@@ -115,7 +117,7 @@ static void starts_as_rope(const char *isa)
     static float one[N], angles[N];
     struct task *rope = fresh(), *tape = fresh();
     const loci_desc r = LOCI_DESC(.encoding = "rope:pairing=half", .isa = isa),
-        d = LOCI_DESC(.encoding = "tape", .isa = isa);
+                    d = LOCI_DESC(.encoding = "tape", .isa = isa);
     for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
     rope->call.ae = NULL;
     rope->grad.dae = NULL;
@@ -130,7 +132,7 @@ static void starts_as_rope(const char *isa)
     CHECK_THAT(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS),
                "%s: at its start tape is rope", isa);
     CHECK_THAT(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N)
-               && same(tape->r.dv, rope->r.dv, N),
+                   && same(tape->r.dv, rope->r.dv, N),
                "%s: at its start tape has the gradients of rope", isa);
     CHECK_THAT(same(tape->r.ae, tape->ek, D), "%s: a row that sees one key has its state", isa);
 
@@ -158,7 +160,8 @@ static void turned_together(void)
     turn_states(u->eq, 1);
     turn_states(u->ek, 1);
     CHECK_THAT(!run(t, (loci_desc)LOCI_DESC(.encoding = "tape"), false)
-               && !run(u, (loci_desc)LOCI_DESC(.encoding = "tape"), false), "both run");
+                   && !run(u, (loci_desc)LOCI_DESC(.encoding = "tape"), false),
+               "both run");
     CHECK_CLOSE(apart(t->r.o, u->r.o), 0, 1e-5, "a common turn of all states leaves o alone");
     CHECK_THAT(apart(t->r.ae, u->r.ae) > 0.1, "and turns ae");
     turn_states(u->r.ae, -1);
@@ -173,14 +176,14 @@ static void cache(const char *isa)
 {
     struct task *t = fresh(), *c = fresh();
     const loci_desc raw = LOCI_DESC(.encoding = "tape", .isa = isa),
-        turned = LOCI_DESC(.encoding = "tape", .isa = isa, .keys_rotated = 1);
+                    turned = LOCI_DESC(.encoding = "tape", .isa = isa, .keys_rotated = 1);
     CHECK_THAT(!run(t, raw, true), "%s: a whole pass", isa);
     CHECK_THAT(!turn(c, raw, LOCI_CACHE, t->k, c->k), "%s: keys can be turned alone", isa);
     CHECK_THAT(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N)
-               && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N),
+                   && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N),
                "%s: turned keys give the same", isa);
     float o[H * D], ae[H * D], eq[H * D];
-    for (int i = 0; i < L; i += 37) {            /* one query against the cache so far */
+    for (int i = 0; i < L; i += 37) { /* one query against the cache so far */
         for (int h = 0; h < H; h++) memcpy(eq + h * D, t->eq + (h * L + i) * D, sizeof *eq * D);
         float ek[N];
         for (int h = 0; h < H; h++)
@@ -197,7 +200,7 @@ static void cache(const char *isa)
         bool equal = !run(c, turned, false);
         for (int h = 0; h < H; h++)
             equal &= same(o + h * D, t->r.o + (h * L + i) * D, D)
-                && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
+                  && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
         CHECK_THAT(equal, "%s: decode from the cache has the bits of the whole pass", isa);
     }
     free(t);
@@ -239,24 +242,23 @@ static void turned_back(loci_which which)
 {
     static double x[N], dy[N], eq[N], ek[N], got[3][N], want[3][N];
     loci_plan *plan = plan_of((loci_desc)LOCI_DESC(.encoding = "tape", .dtype = LOCI_F64));
-    for (int i = 0; i < N; i++)
-        {
-            x[i] = walk_uniform();
-            dy[i] = walk_uniform();
-            eq[i] = walk_uniform();
-            ek[i] = walk_uniform();
-        }
+    for (int i = 0; i < N; i++) {
+        x[i] = walk_uniform();
+        dy[i] = walk_uniform();
+        eq[i] = walk_uniform();
+        ek[i] = walk_uniform();
+    }
     const void *const tensors[] = { eq, ek };
     const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .tensors = tensors);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &call, 1));
+         *work = mem_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
-    bool goes = !loci_prepare(plan, L, NULL, tables)
+    bool goes =
+        !loci_prepare(plan, L, NULL, tables)
         && !loci_rotate_backward(plan, tables, work, &call, which, rows, back,
                                  (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] })
         && !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back,
-                                  (loci_view){ want[0], 0, 0, 0 },
-                                  (void *[]){ want[1], want[2] });
+                                  (loci_view){ want[0], 0, 0, 0 }, (void *[]){ want[1], want[2] });
     CHECK_THAT(goes, "rotation alone: goes back");
     double most = 0;
     for (int n = 0; n < 3; n++)
@@ -296,8 +298,8 @@ static void refused(loci_status status, struct task *t, const char *says)
 }
 static void refusals(void)
 {
-    const loci_desc d = LOCI_DESC(.encoding = "tape"), groups = LOCI_DESC(.encoding = "tape",
-                                                                          .kv_heads = 2);
+    const loci_desc d = LOCI_DESC(.encoding = "tape"),
+                    groups = LOCI_DESC(.encoding = "tape", .kv_heads = 2);
     struct task *t = fresh();
     t->tensors[1] = NULL;
     refused(run(t, d, false), t, "input tensor 'ek' must be given");
@@ -324,12 +326,11 @@ int main(void)
 {
     const char *isas[8];
     const int count = loci_isas(isas, 8);
-    for (int i = 0; i < count && i < 8; i++)
-        {
-            starts_as_rope(isas[i]);
-            cache(isas[i]);
-            padded(isas[i]);
-        }
+    for (int i = 0; i < count && i < 8; i++) {
+        starts_as_rope(isas[i]);
+        cache(isas[i]);
+        padded(isas[i]);
+    }
     turned_together();
     wanted(H);
     wanted(2);

@@ -9,7 +9,9 @@
 #include "harness.h"
 
 enum { FRACTION = 10, LIMBS = FRACTION + 2 };
-struct big { uint32_t limb[LIMBS]; };    /* sum of limb[i] 2^(32 (i - FRACTION)), never negative */
+struct big {
+    uint32_t limb[LIMBS];
+}; /* sum of limb[i] 2^(32 (i - FRACTION)), never negative */
 
 static struct big whole(uint64_t n)
 {
@@ -36,7 +38,7 @@ static struct big plus(struct big a, struct big b)
     return a;
 }
 
-static struct big minus(struct big a, struct big b)   /* a >= b */
+static struct big minus(struct big a, struct big b) /* a >= b */
 {
     int64_t borrow = 0;
     for (int i = 0; i < LIMBS; i++) {
@@ -79,7 +81,7 @@ static struct big shifted(struct big a, int right)
     return over(a, 1u << right);
 }
 
-static struct big from_double(double x)    /* 0 <= x < 2^64; exact down to 2^-320 */
+static struct big from_double(double x) /* 0 <= x < 2^64; exact down to 2^-320 */
 {
     struct big r;
     x = ldexp(x, -32 * (LIMBS - FRACTION - 1));
@@ -141,7 +143,7 @@ static void make_constants(void)
     ln2 = times(whole(2), arc(over(whole(1), 3), true));
 }
 
-static struct big ln_of(uint32_t n)        /* n = 2^k (1 + s)/(1 - s) */
+static struct big ln_of(uint32_t n) /* n = 2^k (1 + s)/(1 - s) */
 {
     int k = 0;
     while (n >> (k + 1)) k++;
@@ -210,8 +212,9 @@ static void check_angle(double x, double w_hi, double w_lo, struct big w)
     loci_sincos(-x, w_hi, w_lo, &neg_c, &neg_s);
     check_value(got_c, c_sign, c, x, w_hi);
     if (x != 0) check_value(got_s, s_sign, s, x, w_hi);
-    else CHECK_THAT(got_s == 0 && got_c == 1, "at 0 times %.17g sin is %g, cos %g", w_hi, got_s,
-                    got_c);
+    else
+        CHECK_THAT(got_s == 0 && got_c == 1, "at 0 times %.17g sin is %g, cos %g", w_hi, got_s,
+                   got_c);
     CHECK_THAT(neg_c == got_c && neg_s == -got_s, "not even and odd at %.17g, %.17g", x, w_hi);
 }
 
@@ -233,7 +236,7 @@ static void check_family(uint32_t base, int dim)
         check_pow(base, 2 * i, dim, &hi, &lo);
         if (i % 3) continue;
         struct big w = lo < 0 ? minus(from_double(hi), from_double(-lo))
-            : plus(from_double(hi), from_double(lo));
+                              : plus(from_double(hi), from_double(lo));
         check_angle(0, hi, lo, w);
         for (int k = 0; k <= 40; k++)
             for (int d = k > 1 ? -1 : 0; d <= (k < 40); d++)
@@ -247,8 +250,8 @@ static void check_family(uint32_t base, int dim)
 static void check_near_multiples(void)
 {
     for (int k = 0; k <= 40; k += 4) {
-        double hi = 0x1.921fb54442d18p+0, lo[] = { 0x1.1a62633145c07p-54, 0x1.1a62633145c06p-54,
-                                                   0 };
+        double hi = 0x1.921fb54442d18p+0,
+               lo[] = { 0x1.1a62633145c07p-54, 0x1.1a62633145c06p-54, 0 };
         for (int i = 0; i < 3; i++) {
             struct big w = plus(from_double(hi), from_double(lo[i]));
             check_angle(ldexp(1, k), hi, lo[i], w);

@@ -23,21 +23,23 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
-                                                      .isa = isa, .keys_rotated = cache), &e)) {
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                               .isa = isa, .keys_rotated = cache),
+                         &e)) {
         printf("%s: %s\n", encoding, e.text);
         exit(1);
     }
     const ptrdiff_t from = L - rows;
-    const loci_call call = LOCI_CALL(.batch = 1, .q_len = rows, .k_len = L,
-                                     .q = { t->q + from * D, 0, L * D, D }, .k = { t->k, 0, 0, 0 },
-                                     .v = { t->v, 0, 0, 0 }, .o = { t->o + from * D, 0, L * D, D },
-                                     .lse = t->lse, .q_pos = t->pos + from, .k_pos = t->pos,
-                                     .error = &e);
+    const loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = rows, .k_len = L, .q = { t->q + from * D, 0, L * D, D },
+                  .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                  .o = { t->o + from * D, 0, L * D, D }, .lse = t->lse, .q_pos = t->pos + from,
+                  .k_pos = t->pos, .error = &e);
     const loci_grad grad = LOCI_GRAD(.dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
                                      .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 });
     void *tables = mem_block(loci_tables_size(plan, 1000000)),
-        *work = mem_block(loci_workspace(plan, &call, 1));
+         *work = mem_block(loci_workspace(plan, &call, 1));
     loci_status status = loci_prepare(plan, 1000000, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &call);
     if (!status && rows == L) status = loci_backward(plan, tables, work, &call, &grad);
@@ -71,14 +73,18 @@ static bool near(const float *a, const float *b, float within)
 static void turn_keys(struct task *t, const char *encoding, const char *isa)
 {
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
-                                                      .isa = isa), NULL)) exit(1);
+    if (loci_plan_create(&plan,
+                         &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                               .isa = isa),
+                         NULL))
+        exit(1);
     const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .q_pos = t->pos, .k_pos = t->pos);
     void *tables = mem_block(loci_tables_size(plan, L)),
-        *work = mem_block(loci_workspace(plan, &call, 1));
+         *work = mem_block(loci_workspace(plan, &call, 1));
     const loci_view k = { t->k, 0, 0, 0 };
-    if (loci_prepare(plan, L, NULL, tables) || loci_rotate(plan, tables, work, &call, LOCI_CACHE, k,
-                                                           k)) exit(1);
+    if (loci_prepare(plan, L, NULL, tables)
+        || loci_rotate(plan, tables, work, &call, LOCI_CACHE, k, k))
+        exit(1);
     free(tables);
     free(work);
     loci_plan_destroy(plan);
@@ -90,7 +96,7 @@ static void laws(const char *isa)
     CHECK_THAT(!run(first, "xpos", isa, false, L) && !run(far, "xpos", isa, false, L),
                "%s: any positions", isa);
     CHECK_THAT(near(first->o, far->o, 1e-5f) && near(first->dq, far->dq, 1e-5f)
-               && near(first->dk, far->dk, 1e-5f),
+                   && near(first->dk, far->dk, 1e-5f),
                "%s: only differences of positions count, also at 10^7", isa);
 
     turn_keys(cache, "xpos", isa);
@@ -99,14 +105,13 @@ static void laws(const char *isa)
     CHECK_THAT(!memcmp(cache->dq, first->dq, sizeof cache->dq),
                "%s: and the same gradients of queries", isa);
     memset(cache->o, 0, sizeof cache->o);
-    CHECK_THAT(!run(cache, "xpos", isa, true, 1) && !memcmp(cache->o + (L - 1) * D,
-                                                            first->o + (L - 1) * D,
-                                                            D * sizeof(float)),
+    CHECK_THAT(!run(cache, "xpos", isa, true, 1)
+                   && !memcmp(cache->o + (L - 1) * D, first->o + (L - 1) * D, D * sizeof(float)),
                "%s: and the same last row alone", isa);
 
     CHECK_THAT(!run(first, "xpos:gamma=1e12", isa, false, L)
-               && !run(rope, "rope:pairing=interleaved", isa, false, L)
-               && near(first->o, rope->o, 1e-5f) && near(first->dk, rope->dk, 1e-5f),
+                   && !run(rope, "rope:pairing=interleaved", isa, false, L)
+                   && near(first->o, rope->o, 1e-5f) && near(first->dk, rope->dk, 1e-5f),
                "%s: without fading it is rope", isa);
 
     far->pos[L - 1] += 100000;

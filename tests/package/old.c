@@ -20,16 +20,24 @@ int main(void)
         return 1;
     }
     float q[DIM] = { 0 }, k[DIM] = { 0 }, v[DIM] = { 1, 2, 3, 4 }, o[DIM] = { 0 };
-    const loci_call call = { .batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
-                             .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
-                             .error = &e, .work_bytes = 1, .mask_kind = LOCI_MASK_SEEN };
+    const loci_call call = {
+        .batch = 1,
+        .q_len = 1,
+        .k_len = 1,
+        .q = { .data = q },
+        .k = { .data = k },
+        .v = { .data = v },
+        .o = { .data = o },
+        .error = &e,
+        .work_bytes = 1,
+        .mask_kind = LOCI_MASK_SEEN,
+    };
     void *tables = aligned_alloc(64, loci_tables_size(plan, 1));
     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
-    if (loci_prepare(plan, 1, NULL, tables) || loci_forward(plan, tables, work, &call))
-        {
-            fprintf(stderr, "%s\n", e.text);
-            return 1;
-        }
+    if (loci_prepare(plan, 1, NULL, tables) || loci_forward(plan, tables, work, &call)) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
     free(work);
     free(tables);
     loci_plan_destroy(plan);

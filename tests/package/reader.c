@@ -8,11 +8,10 @@ int main(int argc, char **argv)
     loci_model *model;
     loci_rope rope;
     loci_error e;
-    if (argc < 2 || loci_model_open(&model, argv[1], &e))
-        {
-            fprintf(stderr, "%s\n", argc < 2 ? "no file" : e.text);
-            return 1;
-        }
+    if (argc < 2 || loci_model_open(&model, argv[1], &e)) {
+        fprintf(stderr, "%s\n", argc < 2 ? "no file" : e.text);
+        return 1;
+    }
     if (loci_model_rope(model, 0, 0, &rope, &e)) {
         fprintf(stderr, "%s\n", e.text);
         return 1;

@@ -49,10 +49,12 @@ static void *tensor(struct attend *a, const loci_plan *plan, int which, const lo
     memset(to, 0, (size_t)n * real(a));
     if (!a->fill && t->role != LOCI_INPUT) loci_tensor_init(plan, which, 1, to);
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double start = a->desc.dtype == LOCI_F64 ? ((double *)to)[i]
-            : (double)((float *)to)[i];
-        put(a, to, i, a->fill ? a->fill(t->encoding, t, i) : t->role == LOCI_INPUT
-            ? -0.1 * (1.1 + walk_uniform()) : start + 0.1 * walk_uniform());
+        const double start =
+            a->desc.dtype == LOCI_F64 ? ((double *)to)[i] : (double)((float *)to)[i];
+        put(a, to, i,
+            a->fill                 ? a->fill(t->encoding, t, i)
+            : t->role == LOCI_INPUT ? -0.1 * (1.1 + walk_uniform())
+                                    : start + 0.1 * walk_uniform());
     }
     *count = n;
     return to;
@@ -64,13 +66,13 @@ void attend(struct attend *a)
     loci_plan *plan;
     need(a, loci_plan_create(&plan, &a->desc, &e), &e);
     const loci_desc *d = &a->desc;
-    const int kv_heads = d->kv_heads ? d->kv_heads : d->heads, value_dim = d->value_dim
-        ? d->value_dim : d->dim;
+    const int kv_heads = d->kv_heads ? d->kv_heads : d->heads,
+              value_dim = d->value_dim ? d->value_dim : d->dim;
     const ptrdiff_t rows = d->heads * a->q_len, keys = kv_heads * a->k_len;
     walk_restart(a->seed);
-    loci_call c = LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
-                            .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord,
-                            .error = &e);
+    loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
+                  .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord, .error = &e);
     c.q.data = given(a, a->q, rows * d->dim);
     c.k.data = given(a, a->k, keys * d->dim);
     c.v.data = given(a, a->v, keys * value_dim);
@@ -86,8 +88,8 @@ void attend(struct attend *a)
     ptrdiff_t count[WALK_TENSORS];
     for (int i = 0; i < n; i++) {
         data[i] = tensor(a, plan, i, &list[i], &count[i]);
-        ddata[i] = list[i].role == LOCI_FIXED ? NULL : mem_alloc(&a->mem,
-                                                                 (size_t)count[i] * real(a));
+        ddata[i] =
+            list[i].role == LOCI_FIXED ? NULL : mem_alloc(&a->mem, (size_t)count[i] * real(a));
     }
     c.tensors = (const void *const *)data;
     g.dtensors = ddata;
@@ -119,10 +121,7 @@ void attend(struct attend *a)
     loci_plan_destroy(plan);
 }
 
-void attend_free(struct attend *a)
-{
-    mem_release(&a->mem, 0);
-}
+void attend_free(struct attend *a) { mem_release(&a->mem, 0); }
 
 double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,
                    attend_fill *fill)
@@ -130,8 +129,13 @@ double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int
     static const double zero[64];
     struct attend a = { .desc = LOCI_DESC(.encoding = encoding, .heads = heads, .dim = 1,
                                           .dtype = LOCI_F64, .full = k_pos > q_pos),
-                        .q_len = 1, .k_len = 1, .q = zero, .k = zero, .q_pos = &q_pos,
-                        .k_pos = &k_pos, .fill = fill };
+                        .q_len = 1,
+                        .k_len = 1,
+                        .q = zero,
+                        .k = zero,
+                        .q_pos = &q_pos,
+                        .k_pos = &k_pos,
+                        .fill = fill };
     attend(&a);
     const double bias = a.rows[head];
     attend_free(&a);

@@ -23,7 +23,7 @@ struct attend {
     attend_fill *fill;
     const int64_t *q_pos, *k_pos;
     const double *q_coord, *k_coord;
-    bool reference;                      /* not the engine; desc.dtype must be LOCI_F64 */
+    bool reference; /* not the engine; desc.dtype must be LOCI_F64 */
 
     /* Outputs, in double, freed by attend_free(). rows: lse, or rem of a stick. */
     double *o, *rows, *dq, *dk, *dv, *dtensor[WALK_TENSORS];

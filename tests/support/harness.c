@@ -53,8 +53,7 @@ bool harness_close(const char *file, int line, const char *words, double got, do
     vsnprintf(context, sizeof context, format, args);
     va_end(args);
     snprintf(more, sizeof more, "%s is %.17g, wanted %.17g; off by %.3g, where %.3g is allowed",
-             words,
-             got, want, off, bound);
+             words, got, want, off, bound);
     return fail(file, line, context, more);
 }
 
@@ -66,8 +65,7 @@ bool harness_says(const char *file, int line, const char *words, loci_status got
     char context[TEXT], more[TEXT];
     snprintf(context, sizeof context, "%s%s%s", says[1], says[1][0] ? ": " : "", words);
     snprintf(more, sizeof more, "status %d, wanted %d; it says '%s', wanted '%s'", (int)got,
-             (int)want,
-             got ? error->text : "", says[0]);
+             (int)want, got ? error->text : "", says[0]);
     return fail(file, line, context, more);
 }
 

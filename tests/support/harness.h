@@ -41,7 +41,7 @@
 #define CHECK_FAILED(...) harness_fail(__FILE__, __LINE__, "", __VA_ARGS__)
 
 bool harness_pass(void);
-bool harness_that(bool holds);           /* a failure is counted already */
+bool harness_that(bool holds); /* a failure is counted already */
 bool harness_fail(const char *file, int line, const char *words, const char *format, ...)
     HARNESS_PRINTS(4, 5);
 bool harness_close(const char *file, int line, const char *words, double got, double want,

@@ -27,8 +27,15 @@
 #include <unistd.h>
 
 enum inject_kind {
-    INJECT_MEMORY = 1, INJECT_THREAD = 2, INJECT_WRITE = 4, INJECT_SYNC = 8, INJECT_NAME = 16,
-    INJECT_OPEN = 32, INJECT_CLOSE = 64, INJECT_READ = 128, INJECT_MODE = 256
+    INJECT_MEMORY = 1,
+    INJECT_THREAD = 2,
+    INJECT_WRITE = 4,
+    INJECT_SYNC = 8,
+    INJECT_NAME = 16,
+    INJECT_OPEN = 32,
+    INJECT_CLOSE = 64,
+    INJECT_READ = 128,
+    INJECT_MODE = 256
 };
 /* SHORT: reads and writes process half of the request, other calls succeed.  HOOK: a function of
  * the test runs first, then the call proceeds. */
@@ -38,8 +45,8 @@ struct inject {
     int kinds, error;
     enum inject_how how;
     void (*hook)(void);
-    atomic_long left, seen, fired;       /* calls until the one; so far; that failed */
-    atomic_long live;                    /* blocks not freed */
+    atomic_long left, seen, fired; /* calls until the one; so far; that failed */
+    atomic_long live;              /* blocks not freed */
 };
 static struct inject *inject;
 
@@ -87,7 +94,7 @@ static inline void *inject_count(void *block)
     type __wrap_##name parameters { return inject_due(kind) ? (instead) : __real_##name arguments; }
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"      /* names that only the linker makes */
+#pragma GCC diagnostic ignored "-Wpedantic" /* names that only the linker makes */
 void *__real_malloc(size_t), *__wrap_malloc(size_t);
 void *__real_calloc(size_t, size_t), *__wrap_calloc(size_t, size_t);
 void *__real_realloc(void *, size_t), *__wrap_realloc(void *, size_t);
@@ -123,7 +130,7 @@ void __wrap_free(void *p)
 }
 
 INJECT(INJECT_THREAD, EAGAIN, int, pthread_create,
-       (pthread_t *t, const pthread_attr_t *how, void *(*run)(void *), void *arg),
+       (pthread_t * t, const pthread_attr_t *how, void *(*run)(void *), void *arg),
        (t, how, run, arg))
 INJECT(INJECT_SYNC, -1, int, fsync, (int fd), (fd))
 INJECT(INJECT_NAME, -1, int, rename, (const char *from, const char *to), (from, to))
@@ -155,8 +162,8 @@ int __wrap_open(const char *path, int flags, ...)
     }
 INJECT_PART(INJECT_WRITE, write, (int fd, const void *data, size_t n), (fd, data, n),
             (fd, data, n > 1 ? n / 2 : n))
-INJECT_PART(INJECT_WRITE, pwrite, (int fd, const void *data, size_t n, off_t at),
-            (fd, data, n, at), (fd, data, n > 1 ? n / 2 : n, at))
+INJECT_PART(INJECT_WRITE, pwrite, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at),
+            (fd, data, n > 1 ? n / 2 : n, at))
 INJECT_PART(INJECT_READ, read, (int fd, void *to, size_t n), (fd, to, n),
             (fd, to, n > 1 ? n / 2 : n))
 INJECT_PART(INJECT_READ, pread, (int fd, void *to, size_t n, off_t at), (fd, to, n, at),

@@ -20,17 +20,18 @@ static bool one_in(int n) { return below(n) == 0; }
 #define ONE_OF(list) (list)[below((int)(sizeof(list) / sizeof *(list)))]
 
 enum op { NORM, SHIFT, LOG_GATE, GATE, SILU, TEMPERATURE, TAPE_START, ROWSUM, FULL, MLP, OPS };
-static const char *const names[] = { "rmsnorm", "shift", "log_gate", "gate", "gate with silu",
-                                     "temperature", "tape_start", "tape, rowsum", "tape, full",
-                                     "tape, mlp" };
+static const char *const names[] = { "rmsnorm",        "shift",       "log_gate",   "gate",
+                                     "gate with silu", "temperature", "tape_start", "tape, rowsum",
+                                     "tape, full",     "tape, mlp" };
 enum { INPUTS = 4 };
 
 /* An array [B][H][L][W] of a call, or one that is not a view: [n]. */
-struct array { ptrdiff_t B, H, L, W; bool plain; double *x; };
-static size_t count_of(const struct array *a)
-{
-    return (size_t)(a->B * a->H * a->L * a->W);
-}
+struct array {
+    ptrdiff_t B, H, L, W;
+    bool plain;
+    double *x;
+};
+static size_t count_of(const struct array *a) { return (size_t)(a->B * a->H * a->L * a->W); }
 struct task {
     enum op op;
     ptrdiff_t B, L, W;
@@ -39,7 +40,7 @@ struct task {
     int inputs;
     double eps, base, factor, beta, length;
     int from, per_batch;
-    int64_t *seg, *pos;                  /* or NULL */
+    int64_t *seg, *pos; /* or NULL */
     double *dy;
     struct mem *mem;
 };
@@ -61,9 +62,13 @@ static struct array array_of(struct task *t, ptrdiff_t B, ptrdiff_t H, ptrdiff_t
 static void draw(struct task *t, struct mem *mem)
 {
     static const int lens[] = { 1, 2, 3, 5, 8, 17, 64, 65 }, heads[] = { 1, 2, 3, 4, 7 },
-        widths[] = { 1, 2, 3, 4, 7, 16, 64, 130 }, batches[] = { 1, 1, 2, 3, 0 };
-    *t = (struct task){ .op = (enum op)below(OPS), .B = ONE_OF(batches), .L = ONE_OF(lens),
-                        .W = ONE_OF(widths), .H = ONE_OF(heads), .units = 1 + below(9),
+                     widths[] = { 1, 2, 3, 4, 7, 16, 64, 130 }, batches[] = { 1, 1, 2, 3, 0 };
+    *t = (struct task){ .op = (enum op)below(OPS),
+                        .B = ONE_OF(batches),
+                        .L = ONE_OF(lens),
+                        .W = ONE_OF(widths),
+                        .H = ONE_OF(heads),
+                        .units = 1 + below(9),
                         .mem = mem };
     if (one_in(20)) t->L = 0;
     const bool tape = t->op >= TAPE_START;
@@ -77,9 +82,15 @@ static void draw(struct task *t, struct mem *mem)
         t->eps = ONE_OF(((const double[]){ 1e-5, 1e-6, 0.1 }));
         if (one_in(2)) t->in[t->inputs++] = array_of(t, 1, H, 1, W, true, 1);
         break;
-    case SHIFT: t->in[t->inputs++] = array_of(t, B, H, L, 1, false, 2); break;
-    case GATE: case SILU: t->in[t->inputs++] = array_of(t, B, H, L, W, false, 2); break;
-    case ROWSUM: case FULL:
+    case SHIFT:
+        t->in[t->inputs++] = array_of(t, B, H, L, 1, false, 2);
+        break;
+    case GATE:
+    case SILU:
+        t->in[t->inputs++] = array_of(t, B, H, L, W, false, 2);
+        break;
+    case ROWSUM:
+    case FULL:
         t->in[t->inputs++] = array_of(t, B, H, L, W, false, 1);
         t->in[t->inputs++] = array_of(t, 1, H, 1, H, true, 1);
         break;
@@ -88,7 +99,8 @@ static void draw(struct task *t, struct mem *mem)
         t->in[t->inputs++] = array_of(t, 1, t->units, 1, H, true, 1);
         t->in[t->inputs++] = array_of(t, 1, H, 1, t->units, true, 1);
         break;
-    default: break;
+    default:
+        break;
     }
     t->y = array_of(t, B, H, L, W, false, 1);
     t->dy = array_of(t, B, H, L, W, false, 1).x;
@@ -147,8 +159,11 @@ static void define_row(const struct task *t, ptrdiff_t b, ptrdiff_t h, ptrdiff_t
             y[c] = a * (alone ? 0 : x[c - t->W]) + (1 - a) * x[c];
             if (t->seg && listed(t, t->seg, b, l) < 0) y[c] = 0;
             break;
-        case LOG_GATE: y[c] = x[c] < 0 ? x[c] - log1p(exp(x[c])) : -log1p(exp(-x[c])); break;
-        case GATE: case SILU:
+        case LOG_GATE:
+            y[c] = x[c] < 0 ? x[c] - log1p(exp(x[c])) : -log1p(exp(-x[c]));
+            break;
+        case GATE:
+        case SILU:
             a = row(&in[1], b, h, l)[c];
             y[c] = x[c] * sigmoid(a) * (t->op == SILU ? a : 1);
             break;
@@ -156,12 +171,14 @@ static void define_row(const struct task *t, ptrdiff_t b, ptrdiff_t h, ptrdiff_t
             y[c] = x[c] * (1 + t->beta * log1p(floor(((double)pos + t->from) / t->length)));
             break;
         case TAPE_START: {
-            const precise angle = (precise)pos / t->factor
-                                * power_of(t->base, (precise)-2 * (c / 2) / t->W);
+            const precise angle =
+                (precise)pos / t->factor * power_of(t->base, (precise)-2 * (c / 2) / t->W);
             y[c] = c % 2 ? angle_sin(angle) : angle_cos(angle);
             break;
         }
-        case ROWSUM: y[c] = x[c] + sum * row(&in[1], b, h, l)[c]; break;
+        case ROWSUM:
+            y[c] = x[c] + sum * row(&in[1], b, h, l)[c];
+            break;
         case FULL:
             for (int g = 0; g < t->H; g++) s += in[2].x[h * t->H + g] * row(&in[1], b, g, l)[c];
             y[c] = x[c] + s;
@@ -208,8 +225,7 @@ static struct stored store(struct task *t, const struct array *a, loci_dtype dty
         v.head = a->W + pad;
         v.row = v.head * a->H;
         v.batch = v.row * a->L + pad;
-    }
-    else {
+    } else {
         v.row = a->W + pad;
         v.head = v.row * a->L + pad;
         v.batch = v.head * a->H + pad;
@@ -254,39 +270,56 @@ static bool load(struct task *t, const struct stored *s, double **to)
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-struct states { const void *before; void *after; };
+struct states {
+    const void *before;
+    void *after;
+};
 static loci_status forward(const struct task *t, const loci_layer *l, const loci_view *in,
                            const int64_t *pos, struct states s, loci_view y)
 {
     switch (t->op) {
-    case NORM: return loci_rmsnorm(l, in[0], in[1].data, t->eps, y);
-    case SHIFT: return loci_shift(l, in[0], in[1], t->seg, t->per_batch, s.before, s.after, y);
-    case LOG_GATE: return loci_log_gate(l, in[0], y);
-    case GATE: return loci_gate(l, LOCI_SIGMOID, in[0], in[1], y);
-    case SILU: return loci_gate(l, LOCI_SILU, in[0], in[1], y);
+    case NORM:
+        return loci_rmsnorm(l, in[0], in[1].data, t->eps, y);
+    case SHIFT:
+        return loci_shift(l, in[0], in[1], t->seg, t->per_batch, s.before, s.after, y);
+    case LOG_GATE:
+        return loci_log_gate(l, in[0], y);
+    case GATE:
+        return loci_gate(l, LOCI_SIGMOID, in[0], in[1], y);
+    case SILU:
+        return loci_gate(l, LOCI_SILU, in[0], in[1], y);
     case TEMPERATURE:
         return loci_temperature(l, t->beta, t->length, t->from, pos, t->per_batch, in[0], y);
-    case TAPE_START: return loci_tape_start(l, t->base, t->factor, pos, t->per_batch, y);
-    case ROWSUM: case FULL:
+    case TAPE_START:
+        return loci_tape_start(l, t->base, t->factor, pos, t->per_batch, y);
+    case ROWSUM:
+    case FULL:
         return loci_tape_attention_update(l, t->op == FULL ? LOCI_TAPE_FULL : LOCI_TAPE_ROWSUM,
                                           in[0], in[1], in[2].data, y);
-    default: return loci_tape_mlp_update(l, t->units, in[0], in[1], in[2].data, in[3].data, y);
+    default:
+        return loci_tape_mlp_update(l, t->units, in[0], in[1], in[2].data, in[3].data, y);
     }
 }
 static loci_status backward(const struct task *t, const loci_layer *l, const loci_view *in,
                             loci_view dy, const loci_view *d)
 {
     switch (t->op) {
-    case NORM: return loci_rmsnorm_backward(l, in[0], in[1].data, t->eps, dy, d[0], d[1].data);
+    case NORM:
+        return loci_rmsnorm_backward(l, in[0], in[1].data, t->eps, dy, d[0], d[1].data);
     case SHIFT:
         return loci_shift_backward(l, in[0], in[1], t->seg, t->per_batch, dy, d[0], d[1]);
-    case LOG_GATE: return loci_log_gate_backward(l, in[0], dy, d[0]);
-    case GATE: return loci_gate_backward(l, LOCI_SIGMOID, in[0], in[1], dy, d[0], d[1]);
-    case SILU: return loci_gate_backward(l, LOCI_SILU, in[0], in[1], dy, d[0], d[1]);
-    case ROWSUM: case FULL:
-        return loci_tape_attention_update_backward(
-            l, t->op == FULL ? LOCI_TAPE_FULL : LOCI_TAPE_ROWSUM, in[1], in[2].data, dy, d[1],
-            d[2].data);
+    case LOG_GATE:
+        return loci_log_gate_backward(l, in[0], dy, d[0]);
+    case GATE:
+        return loci_gate_backward(l, LOCI_SIGMOID, in[0], in[1], dy, d[0], d[1]);
+    case SILU:
+        return loci_gate_backward(l, LOCI_SILU, in[0], in[1], dy, d[0], d[1]);
+    case ROWSUM:
+    case FULL:
+        return loci_tape_attention_update_backward(l,
+                                                   t->op == FULL ? LOCI_TAPE_FULL
+                                                                 : LOCI_TAPE_ROWSUM,
+                                                   in[1], in[2].data, dy, d[1], d[2].data);
     default:
         return loci_tape_mlp_update_backward(l, t->units, in[0], in[1], in[2].data, in[3].data, dy,
                                              d[0], d[1], d[2].data, d[3].data);
@@ -307,11 +340,10 @@ static double *compute(struct task *t, unsigned long seed, loci_dtype dtype, boo
     loci_error e = { 0 };
     const loci_layer l = LOCI_LAYER(.dtype = dtype, .batch = t->B, .rows = t->L, .heads = t->H,
                                     .width = (int)t->W, .host = host, .error = &e);
-    for (int i = 0; i < t->inputs; i++)
-        {
-            in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x);
-            views[i] = in[i].view;
-        }
+    for (int i = 0; i < t->inputs; i++) {
+        in[i] = store(t, &t->in[i], dtype, dense, t->in[i].x);
+        views[i] = in[i].view;
+    }
     const bool may = t->inputs && t->op != SHIFT && t->op != MLP, in_place = may && one_in(2);
     struct stored y = in_place ? in[0] : store(t, &t->y, dtype, dense, NULL);
     const loci_status status = forward(t, &l, views, t->pos, (struct states){ NULL, NULL }, y.view);
@@ -346,12 +378,13 @@ static double *in_chunks(struct task *t, unsigned long seed, loci_dtype dtype,
         to.data = (char *)to.data + (size_t)(at * to.row) * each;
         const bool one_buffer = one_in(2);
         const struct states s = { at ? own : NULL, one_buffer ? own : spare };
-        const loci_layer l = LOCI_LAYER(.dtype = dtype, .batch = t->B, .rows = n, .heads = t->H,
-                                        .width = (int)t->W, .host = one_in(2) ? host : NULL,
-                                        .error = &e);
+        const loci_layer l =
+            LOCI_LAYER(.dtype = dtype, .batch = t->B, .rows = n, .heads = t->H, .width = (int)t->W,
+                       .host = one_in(2) ? host : NULL, .error = &e);
         const loci_status status = forward(t, &l, views, pos + at, s, to);
         if (!CHECK_THAT(!status, "seed %lu: %s, %td rows from %td on: %s", seed, names[t->op], n,
-                        at, e.text)) return NULL;
+                        at, e.text))
+            return NULL;
         if (!one_buffer) memcpy(own, spare, state);
     }
     double *got;
@@ -405,12 +438,11 @@ static void check_slope(struct task *t, unsigned long seed, double *const d[INPU
         const size_t n = count_of(&t->in[i]);
         double *was = t->in[i].x, *u = mem_alloc(t->mem, (n + 1) * sizeof *u);
         double *moved = mem_alloc(t->mem, (n + 1) * sizeof *moved), got = 0, want = 0, most = 1;
-        for (size_t k = 0; k < n; k++)
-            {
-                u[k] = walk_uniform();
-                got += d[i][k] * u[k];
-                most += fabs(d[i][k] * u[k]);
-            }
+        for (size_t k = 0; k < n; k++) {
+            u[k] = walk_uniform();
+            got += d[i][k] * u[k];
+            most += fabs(d[i][k] * u[k]);
+        }
         t->in[i].x = moved;
         for (int p = 0; p < 4; p++) {
             for (size_t k = 0; k < n; k++) moved[k] = was[k] + at[p] * h * u[k];
@@ -445,15 +477,19 @@ void layers_round(unsigned long seed, const loci_host *pool, struct mem *mem)
         far = fmax(far, fabs(got[i] - want[i]) - 1.01 * unit * fabs(want[i]));
     CHECK_THAT(far <= 1e-13 * (1 + most), "seed %lu: %s, %td x %d x %td x %td: off by %.1e of %.1e",
                seed, names[t->op], t->B, t->H, t->L, t->W, far, most);
-    CHECK_THAT(same(got, other, n), "seed %lu: %s, %td x %d x %td x %td: strides, threads or in "
-               "place: other bits", seed, names[t->op], t->B, t->H, t->L, t->W);
+    CHECK_THAT(same(got, other, n),
+               "seed %lu: %s, %td x %d x %td x %td: strides, threads or in "
+               "place: other bits",
+               seed, names[t->op], t->B, t->H, t->L, t->W);
     if (!t->seg && !(t->pos && t->per_batch)) {
         const int per_batch = t->per_batch;
         t->per_batch = 0;
         const double *chunks = in_chunks(t, seed, dtype, pool);
         t->per_batch = per_batch;
-        CHECK_THAT(chunks && same(got, chunks, n), "seed %lu: %s, %td x %d x %td x %td: chunks: "
-                   "other bits", seed, names[t->op], t->B, t->H, t->L, t->W);
+        CHECK_THAT(chunks && same(got, chunks, n),
+                   "seed %lu: %s, %td x %d x %td x %td: chunks: "
+                   "other bits",
+                   seed, names[t->op], t->B, t->H, t->L, t->W);
     }
     double *d[INPUTS], *few[INPUTS];
     if (t->op == TEMPERATURE || t->op == TAPE_START) return;
@@ -462,8 +498,9 @@ void layers_round(unsigned long seed, const loci_host *pool, struct mem *mem)
         return;
     for (int i = 0; i < t->inputs; i++)
         if (few[i])
-            CHECK_THAT(same(d[i], few[i], count_of(&t->in[i])), "seed %lu: backward of %s, input "
-                       "%d: strides, threads or gradients that are not wanted: other bits", seed,
-                       names[t->op], i);
+            CHECK_THAT(same(d[i], few[i], count_of(&t->in[i])),
+                       "seed %lu: backward of %s, input "
+                       "%d: strides, threads or gradients that are not wanted: other bits",
+                       seed, names[t->op], i);
     if (dtype == LOCI_F64 && most < 1e4) check_slope(t, seed, d);
 }

@@ -19,7 +19,13 @@ static inline void *mem_block(size_t bytes)
 }
 
 /* Blocks that are released together. */
-struct mem { struct { unsigned char *at; size_t bytes; } block[512]; int blocks; };
+struct mem {
+    struct {
+        unsigned char *at;
+        size_t bytes;
+    } block[512];
+    int blocks;
+};
 
 static inline void *mem_alloc(struct mem *r, size_t bytes)
 {

@@ -18,17 +18,16 @@ static double number(int array, ptrdiff_t outer, ptrdiff_t row, ptrdiff_t inner)
 {
     uint64_t h = 1;
     const int64_t place[] = { array, outer, row, inner };
-    for (int i = 0; i < COUNT(place); i++)
-        {
-            h = (h ^ (uint64_t)place[i]) * UINT64_C(0x9e3779b97f4a7c15);
-            h ^= h >> 31;
-        }
+    for (int i = 0; i < COUNT(place); i++) {
+        h = (h ^ (uint64_t)place[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 31;
+    }
     return (double)(h >> 40) / (1 << 23) - 1;
 }
 
 struct rows {
     struct mem mem;
-    const ptrdiff_t *at;                 /* indices of its rows among all */
+    const ptrdiff_t *at; /* indices of its rows among all */
     ptrdiff_t n;
 };
 
@@ -62,8 +61,8 @@ static float *tensor(struct rows *r, const loci_plan *p, const loci_tensor *t, i
     float *x = mem_alloc(&r->mem, (size_t)outer * sizeof *x);
     if (t->role != LOCI_INPUT) loci_tensor_init(p, which, 1, x);
     for (ptrdiff_t i = 0; i < outer; i++)
-        x[i] = (float)(0.2 * number(which, 0, i, 0) + 0.25)
-             + (t->role != LOCI_INPUT ? x[i] : -0.5f);
+        x[i] =
+            (float)(0.2 * number(which, 0, i, 0) + 0.25) + (t->role != LOCI_INPUT ? x[i] : -0.5f);
     return x;
 }
 
@@ -91,8 +90,8 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     r.at = at;
 
     loci_plan *p;
-    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS,
-                                  .dim = DIM);
+    const loci_desc d =
+        LOCI_DESC(.encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM);
     loci_status status = loci_plan_create(&p, &d, e);
     if (status) {
         mem_release(&r.mem, 0);
@@ -110,12 +109,12 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
         const size_t bytes = (size_t)(HEADS * r.n * width[i]) * sizeof *out[i];
         out[i] = memset(mem_alloc(&r.mem, bytes), 0, bytes);
     }
-    loci_call call = LOCI_CALL(.batch = 1, .q_len = r.n, .k_len = r.n, .tensors = tensors,
-                               .error = e, .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
-                               .k = { .data = floats(&r, K, KV_HEADS, DIM, 1.5, 0) },
-                               .v = { .data = floats(&r, V, KV_HEADS, DIM, 1, 0) },
-                               .o = { .data = out[0] }, .lse = out[1], .rem = out[2],
-                               .ae = width[3] ? out[3] : NULL);
+    loci_call call =
+        LOCI_CALL(.batch = 1, .q_len = r.n, .k_len = r.n, .tensors = tensors, .error = e,
+                  .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
+                  .k = { .data = floats(&r, K, KV_HEADS, DIM, 1.5, 0) },
+                  .v = { .data = floats(&r, V, KV_HEADS, DIM, 1, 0) }, .o = { .data = out[0] },
+                  .lse = out[1], .rem = out[2], .ae = width[3] ? out[3] : NULL);
     if (loci_axes(p) > 1) {
         call.q_coord = coordinates(&r, Q_COORD, loci_axes(p));
         call.k_coord = coordinates(&r, K_COORD, loci_axes(p));
@@ -125,7 +124,7 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     status = loci_prepare_on(NULL, p, len, tensors, tables, e);
     if (!status) {
         void *work = mem_alloc(&r.mem, t ? loci_parallel_workspace(p, &call, &all, 0)
-                                          : loci_workspace(p, &call, 0));
+                                         : loci_workspace(p, &call, 0));
         status = t ? loci_parallel_forward(p, tables, work, &call, &all)
                    : loci_forward(p, tables, work, &call);
     }

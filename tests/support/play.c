@@ -27,16 +27,13 @@ static void open_inputs(struct play *p, size_t real)
         if (i == 0) {
             p->call.q.data = x;
             p->grad.dq.data = dx;
-        }
-        else if (keys && i == 1) {
+        } else if (keys && i == 1) {
             p->call.k.data = x;
             p->grad.dk.data = dx;
-        }
-        else if (keys && i == 2) {
+        } else if (keys && i == 2) {
             p->call.v.data = x;
             p->grad.dv.data = dx;
-        }
-        else {
+        } else {
             p->data[i - (w->inputs - w->tensors)] = x;
             p->ddata[i - (w->inputs - w->tensors)] = dx;
         }
@@ -56,8 +53,9 @@ static void open_cache(struct play *p, loci_desc d)
     const size_t bytes = loci_cache_size(p->cached.plan, c->batch, c->k_len);
     p->cached.memory = bytes ? mem_alloc(&p->mem, bytes) : NULL;
     p->cached.bytes = bytes;
-    if (!bytes || loci_cache_create(&p->cached.cache, p->cached.plan, c->batch, c->k_len, 0,
-                                    p->cached.memory, NULL)) {
+    if (!bytes
+        || loci_cache_create(&p->cached.cache, p->cached.plan, c->batch, c->k_len, 0,
+                             p->cached.memory, NULL)) {
         loci_plan_destroy(p->cached.plan);
         p->cached.plan = NULL;
         return;
@@ -94,11 +92,10 @@ bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
     p->grad.dout.data = copy(p, w->grad.dout.data, w->out_count);
     p->grad.dlse = p->stick || !w->row_count ? NULL : copy(p, w->grad.dlse, w->row_count);
     p->grad.drem = p->stick ? copy(p, w->grad.drem, w->row_count) : NULL;
-    if (w->state_count)
-        {
-            p->call.ae = mem_alloc(&p->mem, w->state_count * real);
-            p->grad.dae = copy(p, w->grad.dae, w->state_count);
-        }
+    if (w->state_count) {
+        p->call.ae = mem_alloc(&p->mem, w->state_count * real);
+        p->grad.dae = copy(p, w->grad.dae, w->state_count);
+    }
     p->tables = mem_alloc(&p->mem, loci_tables_size(p->plan, w->range));
     p->work = mem_alloc(&p->mem, loci_workspace(p->plan, &p->call, 1));
     if (w->stage == LOCI_ATTENTION) {
@@ -119,23 +116,26 @@ void play_close(struct play *p)
 }
 
 const char *const play_names[PLAY_PASSES] = { "prepare", "forward", "backward", "weights",
-                                              "append", "decode", "remove" };
+                                              "append",  "decode",  "remove" };
 
 static loci_status forward(struct play *p)
 {
     switch (p->w->stage) {
-    case LOCI_ATTENTION: return loci_forward(p->plan, p->tables, p->work, &p->call);
+    case LOCI_ATTENTION:
+        return loci_forward(p->plan, p->tables, p->work, &p->call);
     case LOCI_LINEAR_ATTENTION:
         return loci_linear_forward(p->plan, p->tables, p->work, &p->call, NULL, p->state);
     case LOCI_ROTATE:
         return loci_rotate(p->plan, p->tables, p->work, &p->call, LOCI_QUERY, p->call.q, p->call.o);
-    default: return loci_embed(p->plan, p->tables, &p->call, p->call.q, p->call.o);
+    default:
+        return loci_embed(p->plan, p->tables, &p->call, p->call.q, p->call.o);
     }
 }
 static loci_status backward(struct play *p)
 {
     switch (p->w->stage) {
-    case LOCI_ATTENTION: return loci_backward(p->plan, p->tables, p->work, &p->call, &p->grad);
+    case LOCI_ATTENTION:
+        return loci_backward(p->plan, p->tables, p->work, &p->call, &p->grad);
     case LOCI_LINEAR_ATTENTION:
         return loci_linear_backward(p->plan, p->tables, p->work, &p->call, &p->grad);
     case LOCI_ROTATE:
@@ -148,9 +148,8 @@ static loci_status backward(struct play *p)
 
 static loci_status prepare(struct play *p)
 {
-    const loci_status status =
-        loci_prepare_on(p->call.host, p->plan, p->w->range, (const void *const *)p->data, p->tables,
-                        &p->error);
+    const loci_status status = loci_prepare_on(p->call.host, p->plan, p->w->range,
+                                               (const void *const *)p->data, p->tables, &p->error);
     if (status || !p->cached.plan) return status;
     return loci_prepare(p->cached.plan, p->w->range, (const void *const *)p->data,
                         p->cached.tables);
@@ -160,8 +159,9 @@ static loci_status append(struct play *p)
     const loci_call *c = &p->cached.call;
     const loci_status status = loci_cache_create(&p->cached.cache, p->cached.plan, c->batch,
                                                  c->k_len, 0, p->cached.memory, &p->error);
-    return status ? status : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
-                                               p->cached.cache, c);
+    return status ? status
+                  : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
+                                      p->cached.cache, c);
 }
 /* A pass that changes the cache gets a new cache, so that it can be repeated.  Some keys cannot be
  * moved, and the call reports that. */
@@ -175,8 +175,8 @@ static loci_status cached(struct play *p, enum play_pass pass)
     if (pass == PLAY_APPEND || status) return status;
     status = loci_cache_open(&p->cached.cache, plan, p->cached.memory, p->cached.bytes, &p->error);
     if (!status)
-        status = loci_cache_truncate(p->cached.cache, 0,
-                                     loci_cache_length(p->cached.cache, 0) - 1, &p->error);
+        status = loci_cache_truncate(p->cached.cache, 0, loci_cache_length(p->cached.cache, 0) - 1,
+                                     &p->error);
     if (status) return status;
     status = loci_cache_remove(plan, p->cached.tables, p->cached.work, p->cached.cache, 0, 0,
                                c->k_len / 2, c);
@@ -186,13 +186,18 @@ static loci_status cached(struct play *p, enum play_pass pass)
 loci_status play_pass(struct play *p, enum play_pass pass)
 {
     switch (pass) {
-    case PLAY_PREPARE: return prepare(p);
-    case PLAY_FORWARD: return forward(p);
-    case PLAY_BACKWARD: return backward(p);
+    case PLAY_PREPARE:
+        return prepare(p);
+    case PLAY_FORWARD:
+        return forward(p);
+    case PLAY_BACKWARD:
+        return backward(p);
     case PLAY_WEIGHTS:
         return p->weights ? loci_weights(p->plan, p->tables, p->work, &p->call,
-                                         (loci_view){ p->weights, 0, 0, 0 }) : LOCI_OK;
-    default: return cached(p, pass);
+                                         (loci_view){ p->weights, 0, 0, 0 })
+                          : LOCI_OK;
+    default:
+        return cached(p, pass);
     }
 }
 
@@ -210,9 +215,10 @@ static void well(struct numbers *n, loci_status status) { n->refused += status !
 static void layers(struct numbers *n, const loci_host *host)
 {
     const loci_layer layer = LOCI_LAYER(.batch = 1, .rows = LEN, .heads = HEADS, .width = WIDTH,
-                                        .host = host), *l = &layer;
-    const loci_layer gate = LOCI_LAYER(.batch = 1, .rows = LEN, .heads = HEADS, .width = 1,
-                                       .host = host);
+                                        .host = host),
+                     *l = &layer;
+    const loci_layer gate =
+        LOCI_LAYER(.batch = 1, .rows = LEN, .heads = HEADS, .width = 1, .host = host);
     const loci_view x = at(n->x), y = at(n->y), z = at(n->z), dy = at(n->dy), dx = at(n->dx),
                     dz = at(n->dz);
     float *w = n->weight, *dw = n->dweight;
@@ -235,18 +241,17 @@ static void layers(struct numbers *n, const loci_host *host)
 int play_others(const loci_host *host)
 {
     static struct numbers n;
-    static loci_plan *plan;                  /* created once, since plans allocate memory */
-    const loci_desc d = LOCI_DESC(
-        .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60", .heads = 1,
-        .dim = WIDTH);
+    static loci_plan *plan; /* created once, since plans allocate memory */
+    const loci_desc d =
+        LOCI_DESC(.encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60",
+                  .heads = 1, .dim = WIDTH);
     n = (struct numbers){ .refused = 0 };
-    if (!plan)
-        well(&n, loci_plan_create(&plan, &d, NULL));
+    if (!plan) well(&n, loci_plan_create(&plan, &d, NULL));
     layers(&n, host);
-    well(&n, loci_export_rope(plan, NULL, &(loci_rope_table)LOCI_ROPE_TABLE(.dtype = LOCI_F32,
-                                                                            .count = LEN,
-                                                                            .cos = n.y,
-                                                                            .sin = n.z), NULL));
+    well(&n, loci_export_rope(plan, NULL,
+                              &(loci_rope_table)LOCI_ROPE_TABLE(.dtype = LOCI_F32, .count = LEN,
+                                                                .cos = n.y, .sin = n.z),
+                              NULL));
     well(&n, loci_convert_channels(&(loci_channels)LOCI_CHANNELS(.element = 4, .heads = HEADS,
                                                                  .dim = WIDTH, .outer = LEN),
                                    LOCI_HALF, LOCI_INTERLEAVED, n.x, n.y, NULL));

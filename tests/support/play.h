@@ -12,15 +12,15 @@
 
 struct play {
     const struct walk *w;
-    const char *isa;                     /* "f64" for that engine */
+    const char *isa; /* "f64" for that engine */
     bool f64, stick;
     loci_plan *plan;
-    loci_call call;                      /* its error is the one below */
+    loci_call call; /* its error is the one below */
     loci_grad grad;
     loci_error error;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    void *tables, *work, *weights, *state;   /* state: of linear attention, if available */
-    size_t pairs;                        /* numbers of `weights` */
+    void *tables, *work, *weights, *state; /* state: of linear attention, if available */
+    size_t pairs;                          /* numbers of `weights` */
     /* Attention again, with its keys in a cache if possible; else the plan is NULL.  The keys may
      * be rotated, so it has its own plan and tables. */
     struct {
@@ -41,7 +41,13 @@ void play_close(struct play *);
  * last ones are on a cache, and all others are calls of its stage.  A pass that does not exist
  * succeeds at once. */
 enum play_pass {
-    PLAY_PREPARE, PLAY_FORWARD, PLAY_BACKWARD, PLAY_WEIGHTS, PLAY_APPEND, PLAY_DECODE, PLAY_REMOVE,
+    PLAY_PREPARE,
+    PLAY_FORWARD,
+    PLAY_BACKWARD,
+    PLAY_WEIGHTS,
+    PLAY_APPEND,
+    PLAY_DECODE,
+    PLAY_REMOVE,
     PLAY_PASSES
 };
 extern const char *const play_names[PLAY_PASSES];

@@ -12,7 +12,10 @@
 
 /* Options that examples do not set, and combined encodings. square: value width must be the head
  * width. */
-static const struct { const char *encoding; bool square; } texts[] = {
+static const struct {
+    const char *encoding;
+    bool square;
+} texts[] = {
     { "alibi:slopes=geometric", false },
     { "alibi:slopes=given", false },
     { "t5:buckets=8,max_distance=9,bidirectional=1,bias_scale=0.5", false },
@@ -32,9 +35,11 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=half,scaling=dynamic,factor=2,original_length=64,length=200", false },
     { "rope:pairing=half,base=500,scaling=yarn,factor=4,original_length=60,beta_fast=8", false },
     { "rope:pairing=half,base=500,scaling=yarn,factor=4,original_length=60,truncate=0,"
-      "extrapolation_factor=0.5,mscale=2,mscale_all_dim=1", false },
+      "extrapolation_factor=0.5,mscale=2,mscale_all_dim=1",
+      false },
     { "rope:pairing=half,dim=4,offset=1,scaling=longrope,factor=8,original_length=32,length=33,"
-      "short=1/1.5,long=2/7", false },
+      "short=1/1.5,long=2/7",
+      false },
     { "rope:pairing=half,base=100,scaling=llama3,factor=8,original_length=40", false },
     { "rope:pairing=half,scaling=proportional,partial=0.7,factor=2", false },
     { "rope:pairing=half,angles=f32", false },
@@ -120,22 +125,38 @@ static const struct { const char *encoding; bool square; } texts[] = {
  * heads, optionally a stick or a sink.  Compositions that a plan rejects are drawn again. */
 static const char *const rotations[] = { "rope:pairing=half",
                                          "rope:pairing=interleaved,base=500,dim=4,offset=2",
-                                         "rope2d", "mixed", "xpos:scale_base=30",
-    "mrope:sections=1/1/1,dim=6" };
-static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10,bidirectional=1",
-                                      "clip:max=5", "kerple", "kerple:kernel=log3",
+                                         "rope2d",
+                                         "mixed",
+                                         "xpos:scale_base=30",
+                                         "mrope:sections=1/1/1,dim=6" };
+static const char *const scores[] = { "alibi",
+                                      "t5:buckets=6,max_distance=10,bidirectional=1",
+                                      "clip:max=5",
+                                      "kerple",
+                                      "kerple:kernel=log3",
                                       "kerple:weight=1",
-    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5",
-    "deberta:span=6,max_distance=20", "cope:npos=5", "fox",
-    "softcap:cap=2" };
+                                      "sandwich:dim=6",
+                                      "fire:hidden=4,threshold=6",
+                                      "shaw:left=3,right=2",
+                                      "xl:clamp=5",
+                                      "deberta:span=6,max_distance=20",
+                                      "cope:npos=5",
+                                      "fox",
+                                      "softcap:cap=2" };
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
 static char compositions[WALK_COMPOSITIONS][256];
 
 /* Encodings of linear attention. */
 static const char *const linear[] = {
-    "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2",
-    "rope2d:base=20", "mixed:axes=3,pairing=half",
-    "comrope:kind=ld", "comrope:block=3", "liere:block=2", "liere:block=4,axes=3",
+    "nope",
+    "rope:pairing=interleaved",
+    "rope:pairing=half,freq=given,attention_factor=1.2",
+    "rope2d:base=20",
+    "mixed:axes=3,pairing=half",
+    "comrope:kind=ld",
+    "comrope:block=3",
+    "liere:block=2",
+    "liere:block=4,axes=3",
     "fope:train_length=40,learn=1",
 };
 
@@ -268,10 +289,15 @@ static void place(struct walk *w, const struct shape *s)
             /* Padding, then three segments, the middle one of a single token. ids rise only among
              * many keys. */
             const int first = s->k_len / 6, second = s->k_len * 7 / 12, few = s->k_len < 64;
-            w->k_seg[j] = j < first ? -1 : j < second ? 4 : j < second + 1 ? few ? 9 : 5 : few ? 5
-                : 6;
-            w->k_pos[j] = j < first ? 0 : j < second ? j - first : j < second + 1 ? 0 : j - second
-                - 1;
+            w->k_seg[j] = j < first      ? -1
+                        : j < second     ? 4
+                        : j < second + 1 ? few ? 9 : 5
+                        : few            ? 5
+                                         : 6;
+            w->k_pos[j] = j < first      ? 0
+                        : j < second     ? j - first
+                        : j < second + 1 ? 0
+                                         : j - second - 1;
         }
     }
     for (int i = 0; i < s->q_len; i++) {
@@ -283,7 +309,7 @@ static void place(struct walk *w, const struct shape *s)
     if (s->places == STARTS) {
         const int nq = s->q_len, nk = s->k_len, few = nq / 3;
         const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq },
-            k_starts[] = { 0, few, few, few + 3, few + 5, nk };
+                      k_starts[] = { 0, few, few, few + 3, few + 5, nk };
         memcpy(w->q_starts, q_starts, sizeof q_starts);
         memcpy(w->k_starts, k_starts, sizeof k_starts);
         w->call.q_starts = w->q_starts;
@@ -316,15 +342,14 @@ static void place(struct walk *w, const struct shape *s)
 static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
 {
     size_t q_rows = (size_t)(s->batch * s->heads * s->q_len),
-        k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
+           k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
     w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
-    if (lasting(s))
-        {
-            scale(w->input[0].x, w->input[0].count, 0.3, 1);
-            scale(w->input[1].x, w->input[1].count, 0.3, -3);
-        }
+    if (lasting(s)) {
+        scale(w->input[0].x, w->input[0].count, 0.3, 1);
+        scale(w->input[1].x, w->input[1].count, 0.3, -3);
+    }
     w->grad.dq.data = w->input[0].dx;
     w->grad.dk.data = w->input[1].dx;
     w->grad.dv.data = w->input[2].dx;
@@ -365,11 +390,10 @@ static void fill(struct walk *w, const struct shape *s, int value_dim)
         w->grad.dlse = numbers(w, w->row_count, 1);
         w->grad.drem = numbers(w, w->row_count, 1);
     }
-    if (w->state_count)
-        {
-            w->call.ae = numbers(w, w->state_count, 0);
-            w->grad.dae = numbers(w, w->state_count, 1);
-        }
+    if (w->state_count) {
+        w->call.ae = numbers(w, w->state_count, 0);
+        w->grad.dae = numbers(w, w->state_count, 1);
+    }
     add_tensors(w, s);
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
@@ -392,8 +416,8 @@ static bool some(const char *text, bool causal_only, int places)
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
             if (strcspn(text, ":+") == strlen(list[i].name)
-                && !strncmp(text, list[i].name, strlen(list[i].name)) &&
-                ((causal_only && list[i].causal_only) || list[i].places & places))
+                && !strncmp(text, list[i].name, strlen(list[i].name))
+                && ((causal_only && list[i].causal_only) || list[i].places & places))
                 return true;
     return false;
 }
@@ -405,8 +429,10 @@ size_t walk_count(const loci_tensor *t, ptrdiff_t batch, ptrdiff_t q_len, ptrdif
     size_t count = 1;
     for (int i = 0; i < t->rank; i++) {
         const ptrdiff_t n = t->shape[i];
-        count *= (size_t)(n == LOCI_DIM_BATCH ? batch : n == LOCI_DIM_QUERIES ? q_len
-                          : n == LOCI_DIM_KEYS ? k_len : n);
+        count *= (size_t)(n == LOCI_DIM_BATCH     ? batch
+                          : n == LOCI_DIM_QUERIES ? q_len
+                          : n == LOCI_DIM_KEYS    ? k_len
+                                                  : n);
     }
     return count;
 }
@@ -415,7 +441,7 @@ int walk_dim(const char *text, int dim)
 {
     if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
     if (strstr(text, "comrope")) return (dim + 11) / 12 * 12;
-    if (strstr(text, "binary") && dim < 9) return 9;      /* bits for every position of the walk */
+    if (strstr(text, "binary") && dim < 9) return 9; /* bits for every position of the walk */
     return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
 }
 
@@ -431,7 +457,9 @@ static int seed_of(const char *encoding, const char *shape)
 static void walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage,
                      const struct shape *s, int value_dim)
 {
-    struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage,
+    struct walk w = { .encoding = encoding,
+                      .shape = s->name,
+                      .stage = stage,
                       .range = 2 * (s->k_len > WALK_LENGTH ? s->k_len + 4 : WALK_LENGTH) };
     loci_desc d = LOCI_DESC(.encoding = encoding, .stage = stage, .heads = s->heads,
                             .kv_heads = attends(stage) ? s->kv_heads : 0, .dim = s->dim,
@@ -475,8 +503,10 @@ static void draw(char *text)
         for (int n = 1 + roll(3); n; n--) add(text, scores[roll(sizeof scores / sizeof *scores)]);
         if (roll(3) == 0) add(text, "cape:hidden=4");
         if (roll(3) == 0) add(text, weights[roll(3)]);
-    } while (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = 4,
-                                                           .kv_heads = 2, .dim = 12), NULL));
+    } while (loci_plan_create(&plan,
+                              &(loci_desc)LOCI_DESC(.encoding = text, .heads = 4, .kv_heads = 2,
+                                                    .dim = 12),
+                              NULL));
     loci_plan_destroy(plan);
 }
 
@@ -495,18 +525,25 @@ bool walk_next(struct walk_text *t)
         t->drawn = i >= count + more;
         t->square = i >= count && i < count + more && texts[i - count].square;
         if (t->example && list[i].places == LOCI_PLACE_EMBED) continue;
-        t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding
-            : compositions[i - count - more];
+        t->text = i < count        ? list[i].example
+                : i < count + more ? texts[i - count].encoding
+                                   : compositions[i - count - more];
         if (t->drawn && !*t->text) draw(compositions[i - count - more]);
         if (!only || !strcmp(only, t->text)) return true;
     } while (true);
 }
 
-struct walker { enum walk_size size; void (*check)(struct walk *); };
+struct walker {
+    enum walk_size size;
+    void (*check)(struct walk *);
+};
 
 static void walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
 {
-    static const struct { const struct shape *list; size_t count; } sizes[] = {
+    static const struct {
+        const struct shape *list;
+        size_t count;
+    } sizes[] = {
         [WALK_SMALL] = { small, sizeof small / sizeof *small },
         [WALK_TILES] = { tiles, sizeof tiles / sizeof *tiles },
         [WALK_CHUNKS] = { chunks, sizeof chunks / sizeof *chunks },
@@ -521,8 +558,8 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
         if (s->full && walk_causal_only(encoding)) continue;
         /* these stages have no masks */
         if ((s->full || s->places == STARTS) && !attends(stage)) continue;
-        if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated
-                                               || (s->places == PACKED && s->k_len < 64)))
+        if (stage == LOCI_LINEAR_ATTENTION
+            && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))
             /* no windows, no cache of keys, segments in rising order */
             continue;
         struct shape fitting = *s;

@@ -16,32 +16,36 @@ enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
 #ifndef LOCI_EMULATED
 #define LOCI_EMULATED 0
 #endif
-enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 };      /* random compositions */
+enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 }; /* random compositions */
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs
  * and gradients are allocated and zeroed. */
 struct walk {
-    const char *encoding, *shape;        /* printed on failure */
+    const char *encoding, *shape; /* printed on failure */
     loci_stage stage;
     loci_desc desc;
     loci_plan *plan;
     /* q, k, v, o, lse, rem, ae, positions, segments, tensors; x = q, y = o elsewhere */
     loci_call call;
-    loci_grad grad;                      /* dout, dlse, drem, dae; dq, dk, dv, dtensors */
+    loci_grad grad; /* dout, dlse, drem, dae; dq, dk, dv, dtensors */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
 
     /* All tensors with a gradient: first the inputs of the stage, then the tensors. */
     int inputs;
-    struct { const char *owner, *name; size_t count; double *x, *dx; } input[3 + WALK_TENSORS];
+    struct {
+        const char *owner, *name;
+        size_t count;
+        double *x, *dx;
+    } input[3 + WALK_TENSORS];
     /* of o; of lse and rem; of ae, 0 if the encoding has none */
     size_t out_count, row_count, state_count;
-    void *block[64];                     /* everything allocated */
+    void *block[64]; /* everything allocated */
     int blocks;
     const void *data[WALK_TENSORS];
     void *ddata[WALK_TENSORS];
     int64_t *q_pos, *k_pos, *q_seg, *k_seg, q_starts[8], k_starts[8];
-    ptrdiff_t range;                     /* distances to prepare tables for */
+    ptrdiff_t range; /* distances to prepare tables for */
 };
 
 /* Calls check() with one problem after the other.  SMALL: a few rows.  TILES: on both sides of the
@@ -60,14 +64,14 @@ bool walk_limited(void);
  *     for (struct walk_text t = { 0 }; walk_next(&t);) ... t.text ... */
 struct walk_text {
     const char *text;
-    bool example;                        /* an encoding's own */
-    bool square;                         /* the value width must be the head width */
-    bool drawn;                          /* random; slow builds have fewer of these */
+    bool example; /* an encoding's own */
+    bool square;  /* the value width must be the head width */
+    bool drawn;   /* random; slow builds have fewer of these */
     int next;
 };
 bool walk_next(struct walk_text *);
 bool walk_causal_only(const char *text);
-bool walk_states(const char *text);      /* does it fill ae? */
+bool walk_states(const char *text); /* does it fill ae? */
 /* the least valid head width for the text, from `dim` on */
 int walk_dim(const char *text, int dim);
 
@@ -75,8 +79,8 @@ int walk_dim(const char *text, int dim);
 size_t walk_count(const loci_tensor *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len);
 
 /* Random numbers: the same everywhere and every time. */
-double walk_uniform(void);               /* -1 .. 1 */
-double walk_coordinate(double reach);    /* within reach of 0, and whole every other time */
+double walk_uniform(void);            /* -1 .. 1 */
+double walk_coordinate(double reach); /* within reach of 0, and whole every other time */
 void walk_restart(int seed);
 
 #endif

@@ -43,7 +43,7 @@ int main(void)
     if (fd < 0 || close(fd)) return 2;
     NAMED("", "unknown");
     NAMED("\n\n\n", "unknown");
-    NAMED("processor\t: 0\nBogoMIPS\t: 50.00\n", "unknown");                     /* as ARM has it */
+    NAMED("processor\t: 0\nBogoMIPS\t: 50.00\n", "unknown"); /* as ARM has it */
     NAMED("model name", "unknown");
     NAMED("model name\n", "unknown");
     NAMED("model name\t:", "unknown");

@@ -105,7 +105,7 @@ static void figures(void)
     const double one = 1, ten = 10;
     for (int i = 0; i < 6; i++) {
         struct pair p = all(i == 2 ? 10 : 100);
-        p.mine.seconds = i == 2 ? 1000 : i;          /* 0 1 3 4 5 count */
+        p.mine.seconds = i == 2 ? 1000 : i; /* 0 1 3 4 5 count */
         rounds_add(&r, p);
     }
     CHECK_CLOSE(rounds_at(&r, mine, &one, 0), 0, 0, "the least");
@@ -131,9 +131,9 @@ int clock_gettime(clockid_t id, struct timespec *t)
  * again. */
 static void backward_clock(void)
 {
-    static const struct { int read, passed; } list[] = {
-        { 100, 0 }, { 103, 3 }, { 50, 3 }, { 51, 4 }, { 10, 4 }, { 30, 24 }, { 30, 24 }
-    };
+    static const struct {
+        int read, passed;
+    } list[] = { { 100, 0 }, { 103, 3 }, { 50, 3 }, { 51, 4 }, { 10, 4 }, { 30, 24 }, { 30, 24 } };
     clock_seconds = list[0].read;
     const double start = now();
     for (int i = 0; i < (int)(sizeof list / sizeof *list); i++) {

@@ -13,17 +13,19 @@
 
 /* with LOCI_SLOW, a few of each kind */
 static const char *const compositions[] = {
-    "alibi+cape", "rope:pairing=half+fox", "rope:pairing=half+t5:bidirectional=0", "alibi+sink",
-    "softcap:cap=2+alibi", "alibi+softcap:cap=2", "fox+cope", "rope:pairing=interleaved+sba",
-    "rope:pairing=half+xl"
+    "alibi+cape", "rope:pairing=half+fox",        "rope:pairing=half+t5:bidirectional=0",
+    "alibi+sink", "softcap:cap=2+alibi",          "alibi+softcap:cap=2",
+    "fox+cope",   "rope:pairing=interleaved+sba", "rope:pairing=half+xl"
 };
 /* value_dim is dim, and a value identifies its key, so there are at most that many tokens. */
 enum { HEADS = 3, DIM = 24, LEN = 20 };
-static const double bound = 1e-9;        /* scores come from logarithms of weights of up to e^-20 */
+static const double bound = 1e-9; /* scores come from logarithms of weights of up to e^-20 */
 
 /* ---- The reference --------------------------------------------------------------------------- */
 
-struct truth { double *q, *k, *at, *weights, *lse, *rem; };
+struct truth {
+    double *q, *k, *at, *weights, *lse, *rem;
+};
 
 /* INPUT tensors as the figures have them: gates, states of the first layer. */
 static double *input_of(const struct show *s, const loci_tensor *t)
@@ -50,9 +52,11 @@ static double *input_of(const struct show *s, const loci_tensor *t)
 static struct truth attend(struct show *s, const struct side *side, bool zero)
 {
     const size_t count = (size_t)HEADS * LEN * DIM, rows = (size_t)HEADS * LEN;
-    struct truth t = { .q = draw_alloc(count, 8), .k = draw_alloc(count, 8),
+    struct truth t = { .q = draw_alloc(count, 8),
+                       .k = draw_alloc(count, 8),
                        .at = draw_alloc((size_t)(LEN * s->axes), 8),
-                       .weights = draw_alloc(rows * LEN, 8), .lse = draw_alloc(rows, 8),
+                       .weights = draw_alloc(rows * LEN, 8),
+                       .lse = draw_alloc(rows, 8),
                        .rem = draw_alloc(rows, 8) };
     double *v = draw_alloc(count, 8), *o = draw_alloc(count, 8), *ae = draw_alloc(count, 8);
     void **data = draw_alloc((size_t)s->tensors + 1, sizeof *data);
@@ -127,8 +131,8 @@ static void check_map(struct show *s, int h)
                 CHECK_THAT(isnan(got), "%s: %d, %d", s->encoding, i, j);
                 continue;
             }
-            const double want = log(w) + t.lse[h * LEN + i]
-                              - s->all.plan->scale * product(&t, h, i, j);
+            const double want =
+                log(w) + t.lse[h * LEN + i] - s->all.plan->scale * product(&t, h, i, j);
             CHECK_CLOSE(got, want, bound, "%s: map %d, %d", s->encoding, i, j);
         }
     for (int d = 0; d < LEN && !nothing; d++)
@@ -145,7 +149,7 @@ static void check_attention(struct show *s, int h)
     struct figure f[MAX_FIGURES];
     loci_error e = { 0 };
     int count;
-    if (s->embeds) return;               /* its rows are checked, and plain attention elsewhere */
+    if (s->embeds) return; /* its rows are checked, and plain attention elsewhere */
     CHECK_THAT(!show_figures(s, SHOW_ATTENTION, f, &count, &e), "%s: %s", s->encoding, e.text);
     struct truth t = attend(s, &s->causal, false);
     double entropy = 0;
@@ -184,7 +188,8 @@ static void check_angles(struct show *s, int h)
         const void *const *data = (const void *const *)s->data + s->turn_tensor;
         const loci_view from = { .data = x }, to = { .data = y };
         CHECK_THAT(!loci_reference_rotate(s->turn.plan, data, &c, LOCI_QUERY, from, to, none, none,
-                                          NULL), "%s", s->encoding);
+                                          NULL),
+                   "%s", s->encoding);
         for (int i = 0; i < LEN; i++)
             for (int k = 0; k < DIM; k++)
                 CHECK_CLOSE(f->z[i * DIM + k], y[i * WIDTH + h * DIM + k], 1e-12, "%s: %d, %d",
@@ -209,11 +214,12 @@ static void check_embedding(struct show *s)
     for (int i = 0; i < LEN; i++) pos[i] = i;
     CHECK_THAT(!show_figures(s, SHOW_EMBEDDING, f, &count, &e), "%s: %s", s->encoding, e.text);
     CHECK_THAT(!show_figures(s, SHOW_SIMILARITY, like, &more, &e), "%s: %s", s->encoding, e.text);
-    const loci_call c = LOCI_CALL(.batch = 1, .q_len = LEN, .k_len = LEN, .q_pos = pos,
-                                  .k_pos = pos);
+    const loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = LEN, .k_len = LEN, .q_pos = pos, .k_pos = pos);
     const loci_view both = { .data = rows }, none = { .data = NULL };
     CHECK_THAT(!loci_reference_embed(s->table.plan, (const void *const *)s->data, &c, both, both,
-                                     none, NULL), "%s", s->encoding);
+                                     none, NULL),
+               "%s", s->encoding);
     for (int i = 0; i < LEN * DIM; i++)
         CHECK_CLOSE(f->z[i], rows[i], 1e-12, "%s: %d", s->encoding, i);
     for (int i = 0; i < LEN; i++)
@@ -231,9 +237,9 @@ static void check_embedding(struct show *s)
 /* Every available figure, drawn in every form. */
 static void check_drawings(struct show *s)
 {
-    static const struct terminal forms[] = {
-        { 40, NO_COLOURS, false }, { 80, COLOURS_TRUE, true }, { 200, COLOURS_256, false }
-    };
+    static const struct terminal forms[] = { { 40, NO_COLOURS, false },
+                                             { 80, COLOURS_TRUE, true },
+                                             { 200, COLOURS_256, false } };
     for (int what = 0; what < SHOW_COUNT; what++) {
         struct figure f[MAX_FIGURES];
         loci_error e = { 0 };
@@ -281,7 +287,10 @@ static void check_encoding(const char *text)
 /* Byte for byte, for all compilers and machines. tests/tools/pictures.sh has all of them. */
 static void check_pictures(void)
 {
-    static const struct { const char *text, *file; enum show_what what; } few[] = {
+    static const struct {
+        const char *text, *file;
+        enum show_what what;
+    } few[] = {
         { "alibi", "alibi-map", SHOW_MAP },
         { "kerple", "kerple-curve", SHOW_CURVE },
         { "fox", "fox-curve", SHOW_CURVE },
@@ -316,7 +325,11 @@ static void check_pictures(void)
 /* Well-known properties of some of them. */
 static void check_properties(void)
 {
-    static const struct { const char *text; enum property which; const char *brief; } known[] = {
+    static const struct {
+        const char *text;
+        enum property which;
+        const char *brief;
+    } known[] = {
         { "alibi", PROPERTY_TRANSLATION, "exact" },
         { "alibi", PROPERTY_MONOTONE, "yes" },
         { "alibi", PROPERTY_SYMMETRY, "yes" },

@@ -40,7 +40,7 @@ int fail(const char *format, ...)
         va_end(args);
     }
     make_plain(text ? text : brief);
-    fflush(stdout);                      /* so that earlier output comes before the sentence */
+    fflush(stdout); /* so that earlier output comes before the sentence */
     fprintf(stderr, "loci: %s\n", text ? text : brief);
     free(text);
     return EXIT_ERROR;
@@ -168,12 +168,11 @@ const char *cpu_name_in(const char *file, char *buffer, size_t capacity)
 {
     FILE *f = fopen(file, "r");
     char line[1024];
-    bool begins = true;                  /* at the start of a line; long lines are read in parts */
+    bool begins = true; /* at the start of a line; long lines are read in parts */
     buffer[0] = 0;
     while (f && !buffer[0] && fgets(line, sizeof line, f)) {
-        const char *value = begins && !strncmp(line, "model name", 10)
-                              ? line + 10 + strspn(line + 10, " \t")
-                              : "";
+        const char *value =
+            begins && !strncmp(line, "model name", 10) ? line + 10 + strspn(line + 10, " \t") : "";
         if (*value == ':') tidy(value + 1, buffer, capacity);
         begins = strchr(line, '\n') != NULL;
     }
@@ -196,7 +195,7 @@ const char *value_words(const struct flag *f)
     return colon ? colon + 1 : "";
 }
 
-static const struct flag *flags;         /* of the command being parsed, for nearest() */
+static const struct flag *flags; /* of the command being parsed, for nearest() */
 static const char *flag_name(int i) { return flags[i].name; }
 
 /* A single letter gets no suggestion: every other letter is equally near. */
@@ -250,7 +249,7 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
     const char *kind = c->flags[k].value;
     if (a->value[k] && kind && (!strncmp(kind, "LIST", 4) || !strcmp(kind, "KEY=VALUE"))) {
         char *both = alloc(strlen(a->value[k]) + strlen(value) + 2, 1);
-        sprintf(both, "%s,%s", a->value[k], value);      /* lives until the program exits */
+        sprintf(both, "%s,%s", a->value[k], value); /* lives until the program exits */
         value = both;
     }
     a->value[k] = value;
@@ -260,12 +259,12 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
 {
     *a = (struct args){ .command = c, .rest = (const char **)argv };
-    bool options = true;                 /* until "--" */
+    bool options = true; /* until "--" */
     for (int i = 0; i < argc; i++) {
         if (options && !strcmp(argv[i], "--")) options = false;
         else if (options && argv[i][0] == '-' && argv[i][1]) {
             if (!parse_flag(a, argc, argv, &i)) return false;
-        } else a->rest[a->rest_count++] = argv[i];       /* within argv itself, never past i */
+        } else a->rest[a->rest_count++] = argv[i]; /* within argv itself, never past i */
     }
     return true;
 }

@@ -24,47 +24,61 @@
 #include "cli/serve.h"
 
 enum {
-    PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING,
-    REPEAT, AGAINST, SERVE, PARALLEL, RANKS, JSON
+    PASS,
+    LEN,
+    ROWS,
+    CACHE,
+    DIM,
+    HEADS,
+    KV_HEADS,
+    BATCH,
+    DTYPE,
+    FAST,
+    THREADS,
+    ISA,
+    FULL,
+    LASTING,
+    REPEAT,
+    AGAINST,
+    SERVE,
+    PARALLEL,
+    RANKS,
+    JSON
 };
-enum { SITTINGS = 4 };                   /* processes of --against */
+enum { SITTINGS = 4 }; /* processes of --against */
 static const struct flag flags[] = {
-    [PASS]     = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
-                   "forward (default), backward, both, decode, prefill-chunk or rotate" },
-    [LEN]      = { "len", NULL, "N[,N...]",
-                   "tokens, with the new ones of decode and prefill-chunk (default 4096)" },
-    [ROWS]     = { "rows", NULL, "N",
-                   "prefill-chunk: new tokens, the last ones of --len (default 512)" },
-    [CACHE]    = { "cache", NULL, NULL,
-                   "decode, prefill-chunk: keys are in a loci_cache; append the new tokens" },
-    [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
-    [HEADS]    = { "heads", NULL, "H",
-                   "query heads (default 8, or fewer if calls would be long)" },
+    [PASS] = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
+               "forward (default), backward, both, decode, prefill-chunk or rotate" },
+    [LEN] = { "len", NULL, "N[,N...]",
+              "tokens, with the new ones of decode and prefill-chunk (default 4096)" },
+    [ROWS] = { "rows", NULL, "N",
+               "prefill-chunk: new tokens, the last ones of --len (default 512)" },
+    [CACHE] = { "cache", NULL, NULL,
+                "decode, prefill-chunk: keys are in a loci_cache; append the new tokens" },
+    [DIM] = { "dim", NULL, "D", "width of a head (default 64)" },
+    [HEADS] = { "heads", NULL, "H", "query heads (default 8, or fewer if calls would be long)" },
     [KV_HEADS] = { "kv-heads", NULL, "K",
                    "key and value heads (default: all; sets --heads to 8 unless given)" },
-    [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
-    [DTYPE]    = { "dtype", NULL, "TYPE:f32|bf16|f16",
-                   "stored type of q, k, v and o: f32 (default), bf16 or f16" },
-    [FAST]     = { "fast", NULL, NULL,
-                   "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
-    [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
-    [ISA]      = { "isa", NULL, "NAME:@isa",
-                   "an instruction set of 'loci info' (default: the best)" },
-    [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
-    [LASTING]  = { "lasting", NULL, NULL,
-                   "fox, sba: inputs for which no key can be skipped" },
-    [REPEAT]   = { "repeat", NULL, "R",
-                   "quiet rounds, at least 5 (default 7); at most 10 R rounds are run" },
-    [AGAINST]  = { "against", NULL, "PROGRAM:@file",
-                   "compare with another build of loci instead of nope, interleaved" },
-    [SERVE]    = { "serve", NULL, NULL,
-                   "run calls on request from stdin, for the --against of another build" },
-    [PARALLEL] = { "parallel", NULL,
-                   "SHARES:zigzag|contiguous|zigzag,gather|contiguous,gather",
+    [BATCH] = { "batch", NULL, "B", "batch entries (default 1)" },
+    [DTYPE] = { "dtype", NULL, "TYPE:f32|bf16|f16",
+                "stored type of q, k, v and o: f32 (default), bf16 or f16" },
+    [FAST] = { "fast", NULL, NULL,
+               "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
+    [THREADS] = { "threads", NULL, "N", "threads (default 1)" },
+    [ISA] = { "isa", NULL, "NAME:@isa", "an instruction set of 'loci info' (default: the best)" },
+    [FULL] = { "full", NULL, NULL, "every query sees every key (default: causal)" },
+    [LASTING] = { "lasting", NULL, NULL, "fox, sba: inputs for which no key can be skipped" },
+    [REPEAT] = { "repeat", NULL, "R",
+                 "quiet rounds, at least 5 (default 7); at most 10 R rounds are run" },
+    [AGAINST] = { "against", NULL, "PROGRAM:@file",
+                  "compare with another build of loci instead of nope, interleaved" },
+    [SERVE] = { "serve", NULL, NULL,
+                "run calls on request from stdin, for the --against of another build" },
+    [PARALLEL] = { "parallel", NULL, "SHARES:zigzag|contiguous|zigzag,gather|contiguous,gather",
                    "one attention over ranks: zigzag or contiguous, optionally with ,gather" },
-    [RANKS]    = { "ranks", NULL, "N",
-                   "--parallel: N threads as ranks (default: the processes of an MPI job)" },
-    [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
+    [RANKS] = { "ranks", NULL, "N",
+                "--parallel: N threads as ranks (default: the processes of an MPI job)" },
+    [JSON] = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -73,10 +87,10 @@ enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 struct bench {
     struct problem problem;
     struct rounds rounds;
-    const char *against;                 /* a program, or NULL */
-    char version[32];                    /* version of `against` */
+    const char *against; /* a program, or NULL */
+    char version[32];    /* version of `against` */
     bool json;
-    int rows, judged;                    /* rows: printed; judged: reviewed after later probes */
+    int rows, judged; /* rows: printed; judged: reviewed after later probes */
     /* best probe so far, at each row */
     double *best;
 };
@@ -86,31 +100,32 @@ struct row {
     const char *encoding;
     int counted;
     double seconds, gflops, peak, percent, gbytes, percent_bytes, to_nope;
-    double other, ratio, low, high;      /* --against */
+    double other, ratio, low, high; /* --against */
     size_t workspace;
 };
 
 /* ---- Figures of a round ---------------------------------------------------------------------- */
 
-static double seconds_of(const struct pair *r, const void *p) { return (void){
-    p;
-    r->mine.seconds;
-} }
-static double other_of(const struct pair *r, const void *p) { return (void){
-    p;
-    r->other.seconds;
-} }
-static double flops_of(const struct pair *r, const void *p) { return (void){
-    p;
-    r->mine.flops;
-} }
+static double seconds_of(const struct pair *r, const void *p)
+{
+    (void)p;
+    return r->mine.seconds;
+}
+static double other_of(const struct pair *r, const void *p)
+{
+    (void)p;
+    return r->other.seconds;
+}
+static double flops_of(const struct pair *r, const void *p)
+{
+    (void)p;
+    return r->mine.flops;
+}
 
 static double ratio_of(const struct pair *r, const void *p)
 {
-    return (void){
-        p;
-        r->mine.seconds / r->other.seconds;
-    }
+    (void)p;
+    return r->mine.seconds / r->other.seconds;
 }
 
 static double percent_of(const struct pair *r, const void *p)
@@ -127,8 +142,20 @@ static struct row summary(const struct bench *b, const char *encoding, size_t wo
 {
     const struct rounds *r = &b->rounds;
     const struct problem *p = &b->problem;
-    struct row row = { encoding, rounds_counted(r), rounds_at(r, seconds_of, p, 0.5), NAN, NAN, NAN,
-                       NAN, NAN, NAN, NAN, NAN, NAN, NAN, workspace };
+    struct row row = { encoding,
+                       rounds_counted(r),
+                       rounds_at(r, seconds_of, p, 0.5),
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       NAN,
+                       workspace };
     if (p->pass != ROTATE) {
         row.gflops = 1e-9 * useful_flops(p) / row.seconds;
         row.peak = 1e-9 * rounds_at(r, flops_of, p, 0.5);
@@ -213,8 +240,8 @@ static void print_title(const struct bench *b)
         printf("against ");
         print_plain(stdout, b->against);
         printf(" (loci %s): x is our time to its time, with the quartiles\n", b->version);
-        printf("%s%-28s %7s %9s %9s %9s %8s %13s %9s%s\n", PAINT("1"), "encoding", "len", "ms",
-               of, "its ms", "x", "25-75 %", "quiet", PAINT("0"));
+        printf("%s%-28s %7s %9s %9s %9s %8s %13s %9s%s\n", PAINT("1"), "encoding", "len", "ms", of,
+               "its ms", "x", "25-75 %", "quiet", PAINT("0"));
     } else {
         printf("%s%-28s %7s %9s %9s %9s %8s %13s %9s%s\n", PAINT("1"), "encoding", "len", "ms",
                unit(p), of, "x nope", "workspace", "quiet", PAINT("0"));
@@ -277,8 +304,8 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
     const bool alone = p->pass == ROTATE;
     double probe = 0;
     problem_open(p);
-    bool ok = (alone || contender_open(p, &plain, loci_pe_plain()))
-           && contender_open(p, &c, encoding);
+    bool ok =
+        (alone || contender_open(p, &plain, loci_pe_plain())) && contender_open(p, &c, encoding);
     while (ok && rounds_due(&b->rounds)) {
         struct pair r;
         ok = (alone || contender_call(p, &plain, plain.steps, &probe, &r.other))
@@ -331,7 +358,7 @@ static bool sitting(struct bench *b, const char *encoding, bool turned, int coun
 static bool measure_against(struct bench *b, const char *encoding, size_t *workspace)
 {
     const int counting = (b->rounds.wanted + SITTINGS - 1) / SITTINGS;
-    int steps = 0;                       /* both use the same number of steps in all rounds */
+    int steps = 0; /* both use the same number of steps in all rounds */
     bool ok = true;
     for (bool turned = false; ok && rounds_due(&b->rounds); turned = !turned)
         ok = sitting(b, encoding, turned, counting, &steps, workspace);
@@ -378,12 +405,10 @@ static bool fits(const struct problem *p, const loci_encoding_info *e)
 static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
     struct problem *p = &b->problem;
-    return args_word(a, PASS, pass)
-        && args_whole(a, ROWS, 1, 1 << 24, rows) && args_whole(a, DIM, 1, 1024, &p->dim)
-        && args_whole(a, HEADS, 1, 1024, &p->heads)
+    return args_word(a, PASS, pass) && args_whole(a, ROWS, 1, 1 << 24, rows)
+        && args_whole(a, DIM, 1, 1024, &p->dim) && args_whole(a, HEADS, 1, 1024, &p->heads)
         && args_whole(a, KV_HEADS, 1, 1024, &p->kv_heads)
-        && args_whole(a, BATCH, 1, 4096, &p->batch)
-        && args_word(a, DTYPE, &p->dtype)
+        && args_whole(a, BATCH, 1, 4096, &p->batch) && args_word(a, DTYPE, &p->dtype)
         && args_whole(a, THREADS, 1, 256, &p->threads)
         && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds.wanted);
 }
@@ -458,17 +483,18 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
 
 static int run(const struct args *a)
 {
-    struct bench b = {
-        .problem = { .dim = 64, .heads = 8, .batch = 1, .threads = 1,
-                     .full = a->value[FULL] != NULL,
-                     .cached = a->value[CACHE] != NULL,
-                     .lasting = a->value[LASTING] != NULL,
-                     .fast = a->value[FAST] != NULL,
-                     .isa = a->value[ISA] ? a->value[ISA] : best_isa() },
-        .rounds = { .wanted = 7, .apart = a->value[AGAINST] != NULL },
-        .against = a->value[AGAINST],
-        .json = a->value[JSON] != NULL
-    };
+    struct bench b = { .problem = { .dim = 64,
+                                    .heads = 8,
+                                    .batch = 1,
+                                    .threads = 1,
+                                    .full = a->value[FULL] != NULL,
+                                    .cached = a->value[CACHE] != NULL,
+                                    .lasting = a->value[LASTING] != NULL,
+                                    .fast = a->value[FAST] != NULL,
+                                    .isa = a->value[ISA] ? a->value[ISA] : best_isa() },
+                       .rounds = { .wanted = 7, .apart = a->value[AGAINST] != NULL },
+                       .against = a->value[AGAINST],
+                       .json = a->value[JSON] != NULL };
     struct problem *p = &b.problem;
     int pass = FORWARD, rows = 512;
     ptrdiff_t len[MAX_LENS];
@@ -477,8 +503,7 @@ static int run(const struct args *a)
     b.rounds.tolerance = by_memory(p) ? 0.25 : 0.04;
     /* Only forward passes have bf16 dot products, and only some CPUs. */
     p->dots = p->fast && (p->pass == FORWARD || p->pass == CHUNK) && runs_fast(p->isa);
-    if (a->value[ROWS] && p->pass != CHUNK)
-        return fail("bench: --rows needs --pass prefill-chunk");
+    if (a->value[ROWS] && p->pass != CHUNK) return fail("bench: --rows needs --pass prefill-chunk");
     if (p->cached && !inference(p))
         return fail("bench: --cache needs --pass decode or prefill-chunk");
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
@@ -495,7 +520,7 @@ static int run(const struct args *a)
     if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
     if (a->value[RANKS]) return fail("bench: --ranks needs --parallel");
 
-    loci_host pool;                      /* serving processes have their own */
+    loci_host pool; /* serving processes have their own */
     if (!b.against && !start_threads(a, p->threads, &pool, &p->host)) return EXIT_ERROR;
     int code;
     if (a->value[SERVE]) code = serve(p, runnable_text(a->rest[0]));
@@ -505,7 +530,8 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_bench = {
-    .name = "bench", .brief = "measure encodings against plain attention and the machine's limits",
+    .name = "bench",
+    .brief = "measure encodings against plain attention and the machine's limits",
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
@@ -559,5 +585,6 @@ const struct command cmd_bench = {
         "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"
         "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n",
     .operand_text = "@encoding...",
-    .flags = flags, .run = run,
+    .flags = flags,
+    .run = run,
 };

@@ -16,7 +16,10 @@
 #include "cli/ranks.h"
 
 enum {
-    MOST_ROUNDS = 64, MOST_OWNED = 64, MOST_BUFFERS = 2 * MOST_OWNED + 16, TAG_RESULT = 32000,
+    MOST_ROUNDS = 64,
+    MOST_OWNED = 64,
+    MOST_BUFFERS = 2 * MOST_OWNED + 16,
+    TAG_RESULT = 32000,
     CHUNK_OF_KEYS = 4096
 };
 
@@ -38,12 +41,18 @@ bool spread_parse(struct spread *s, const char *text)
 /* ---- A share --------------------------------------------------------------------------------- */
 
 /* A result of a rank and of one process: [outer][rows][bytes], or the same numbers on all ranks. */
-struct output { const void *whole; void *own; ptrdiff_t outer; size_t bytes; bool rows; };
+struct output {
+    const void *whole;
+    void *own;
+    ptrdiff_t outer;
+    size_t bytes;
+    bool rows;
+};
 
 /* The share of a rank, cut out of the whole problem. */
 struct cut {
     const struct task *whole;
-    ptrdiff_t len, rows;                 /* of all ranks; of this one */
+    ptrdiff_t len, rows; /* of all ranks; of this one */
     loci_share list[2 * MOST_RANKS];
     int shares, rank;
     loci_call call;
@@ -88,8 +97,7 @@ static bool by_row(const struct cut *c, const loci_tensor *plan, ptrdiff_t *oute
         if (n == LOCI_DIM_QUERIES || n == LOCI_DIM_KEYS) {
             found = true;
             *keys = n == LOCI_DIM_KEYS;
-        }
-        else if (found) *bytes *= (size_t)n;
+        } else if (found) *bytes *= (size_t)n;
         else *outer *= n == LOCI_DIM_BATCH ? c->whole->batch : n;
     }
     return found && plan->role == LOCI_INPUT;
@@ -284,7 +292,9 @@ struct result {
     double attention, waited;
 };
 /* Totals over all ranks, on rank 0. */
-struct figures { double wall, alone, share, cpu; };
+struct figures {
+    double wall, alone, share, cpu;
+};
 
 struct bench_ranks {
     const struct spread *spread;
@@ -378,8 +388,7 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
            "shares, %s\n",
            b->encoding, pass_names[p->pass], p->full ? "full" : "causal", p->len, p->heads,
            p->kv_heads, p->dim, dtype_names[p->dtype], ranks, ranks > 1 ? "s" : "", p->threads,
-           p->threads > 1 ? "s" : "",
-           b->spread->layout == LOCI_ZIGZAG ? "zigzag" : "contiguous",
+           p->threads > 1 ? "s" : "", b->spread->layout == LOCI_ZIGZAG ? "zigzag" : "contiguous",
            b->spread->gather ? "gathered" : "streamed");
     printf("%s%4s %9s %13s %10s %10s %13s %20s%s\n", PAINT("1"), "rank", "rows", "attention s",
            "waited s", "sent MB", "received MB", "beyond own rows MB", PAINT("0"));
@@ -391,8 +400,8 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
     if (isfinite(f->cpu)) snprintf(cpu, sizeof cpu, " processor time %.2f of its;", f->cpu);
     printf("all: %.3f s; one process with %d thread%s: %.3f s, %.0f %%;%s bits: %s;\n"
            "received %.1f MB, by the model %.1f; memory %.1f MB, by the model %.1f\n",
-           f->wall, ranks * p->threads, ranks * p->threads > 1 ? "s" : "", f->alone,
-           100 * f->share, cpu, all.wrong ? "OTHERS" : "the same", 1e-6 * (double)all.received,
+           f->wall, ranks * p->threads, ranks * p->threads > 1 ? "s" : "", f->alone, 100 * f->share,
+           cpu, all.wrong ? "OTHERS" : "the same", 1e-6 * (double)all.received,
            1e-6 * (double)all.model_received, 1e-6 * (double)all.memory,
            1e-6 * (double)all.model_memory);
     fflush(stdout);
@@ -462,19 +471,19 @@ static void body(const loci_transport *t, void *arg)
         share[i] = f.share;
         cpu[i] = f.cpu;
     }
-    if (!ok) exit(EXIT_ERROR);           /* otherwise the other ranks wait for ever */
+    if (!ok) exit(EXIT_ERROR); /* otherwise the other ranks wait for ever */
     if (t->rank && (back ? task_backward(&whole.main) : task_forward(&whole.main)))
         exit(fail("bench: %s", whole.main.error.text));
     struct result r = { .rows = c->rows,
                         .sent = (int64_t)c->report.sent,
                         .received = (int64_t)c->report.received,
-                        .model_received
-                        = back ? backward_bytes(c, &p, b->spread->gather)
-                               : keys_of_others(c, &p) * (int64_t)c->key_bytes,
+                        .model_received = back ? backward_bytes(c, &p, b->spread->gather)
+                                               : keys_of_others(c, &p) * (int64_t)c->key_bytes,
                         .memory = (int64_t)c->work_bytes,
                         .model_memory = (int64_t)(back ? backward_memory(c, &p, b->spread)
                                                        : model_memory(c, &p, b->spread)),
-                        .wrong = cut_compare(c), .attention = middle(attention, n),
+                        .wrong = cut_compare(c),
+                        .attention = middle(attention, n),
                         .waited = middle(waited, n) };
     struct result *list = alloc((size_t)t->ranks, sizeof *list);
     list[0] = r;

@@ -9,7 +9,7 @@
 struct spread {
     loci_layout layout;
     bool gather, json;
-    int ranks;                           /* number of ranks as threads; 0: processes of a job */
+    int ranks; /* number of ranks as threads; 0: processes of a job */
     int repeat;
 };
 /* Accepts "zigzag" and "contiguous", each with ",gather".  Prints its error. */

@@ -12,10 +12,10 @@
 
 /* ---- Metadata -------------------------------------------------------------------------------- */
 
-static const char *const keys[] = {
-    "loci.case", "loci.encoding", "loci.stage", "loci.mask", "loci.window_left",
-    "loci.window_right", "loci.scale", "loci.role", "loci.tol", "loci.source", "loci.note"
-};
+static const char *const keys[] = { "loci.case",   "loci.encoding",    "loci.stage",
+                                    "loci.mask",   "loci.window_left", "loci.window_right",
+                                    "loci.scale",  "loci.role",        "loci.tol",
+                                    "loci.source", "loci.note" };
 static const char *key_name(int i) { return keys[i]; }
 
 /* Rejects unknown keys that begin with "loci.": a typo would silently select the default. */
@@ -77,15 +77,20 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     /* checked first: without it this is some other safetensors file */
     const char *version = meta(c, "loci.case", NULL);
     const char *stage = meta(c, "loci.stage", "attention"), *mask = meta(c, "loci.mask", "causal");
-    if (!version) return refuse("%s: this is not a case file: its metadata lacks loci.case",
-                                c->path);
+    if (!version)
+        return refuse("%s: this is not a case file: its metadata lacks loci.case", c->path);
     if (strcmp(version, "1")) return bad_meta(c, "loci.case", "1, the only version");
     d->encoding = meta(c, "loci.encoding", NULL);
     if (!d->encoding)
         return refuse("%s: its metadata lacks loci.encoding, for example nope", c->path);
 
-    static const struct { const char *name; loci_stage stage; } stages[] = {
-        { "attention", LOCI_ATTENTION }, { "rotate", LOCI_ROTATE }, { "embed", LOCI_EMBED },
+    static const struct {
+        const char *name;
+        loci_stage stage;
+    } stages[] = {
+        { "attention", LOCI_ATTENTION },
+        { "rotate", LOCI_ROTATE },
+        { "embed", LOCI_EMBED },
         { "linear_attention", LOCI_LINEAR_ATTENTION },
     };
     int at = 0;
@@ -154,13 +159,11 @@ static const struct safetensor *required(struct case_file *c, const char *name, 
         return NULL;
     }
     if (!check_type(c, t, ST_F32)) return NULL;
-    if (t->rank != rank || t->count == 0)
-        {
-            fail("%s: tensor '%s' has shape %s, but must have %d dimensions, none of them 0",
-                    c->path, name,
-                    shape_text(t->rank, t->shape, have, sizeof have), rank);
-            return NULL;
-        }
+    if (t->rank != rank || t->count == 0) {
+        fail("%s: tensor '%s' has shape %s, but must have %d dimensions, none of them 0", c->path,
+             name, shape_text(t->rank, t->shape, have, sizeof have), rank);
+        return NULL;
+    }
     return t;
 }
 
@@ -209,8 +212,7 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
         loci_tensor *p = &(*list)[(*count)++];
         if (t->rank > COUNT(p->shape))
             return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed",
-                          c->path, t->name,
-                          t->rank, COUNT(p->shape));
+                          c->path, t->name, t->rank, COUNT(p->shape));
         *p = (loci_tensor){ .encoding = text, .role = LOCI_LEARNED, .rank = t->rank };
         text += sprintf(text, "%.*s", (int)(dot - t->name) - 6, t->name + 6) + 1;
         p->name = text;
@@ -250,7 +252,7 @@ static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdif
     d->tensors = list;
     if (ok) say_all(c, d);
     ok = ok && task_open(&c->task, d, batch, q_len, k_len, c->path);
-    c->task.desc.tensors = NULL;         /* the plan has its own copy now */
+    c->task.desc.tensors = NULL; /* the plan has its own copy now */
     c->task.desc.tensor_count = 0;
     free(list);
     free(names);
@@ -392,8 +394,8 @@ static bool open_rows(struct case_file *c, loci_desc *d)
 /* Finds I64 [L] or [B,L], or F64 [N,L] or [B,N,L].  The batch comes first if the rank is one
  * higher.  `axes`: these are positions, so F64 coordinates are allowed.  Segments are always
  * I64. */
-static const struct safetensor *find_places(struct case_file *c, const char *name,
-                                            ptrdiff_t length, bool axes, bool *ok)
+static const struct safetensor *find_places(struct case_file *c, const char *name, ptrdiff_t length,
+                                            bool axes, bool *ok)
 {
     const struct safetensor *t = find(c, name);
     if (!t) return NULL;
@@ -526,7 +528,7 @@ static bool load_expectation(struct case_file *c, const struct safetensor *t)
     if (!check_shape(c, t, o->rank, o->shape)) return false;
     o->expect = task_alloc(&c->task, (size_t)t->count, sizeof *o->expect);
     if (!read_raw(c, t, o->expect)) return false;
-    if (t->type == ST_F32) {             /* widen in place, from the end */
+    if (t->type == ST_F32) { /* widen in place, from the end */
         const float *f = (const float *)o->expect;
         for (ptrdiff_t i = t->count - 1; i >= 0; i--) {
             float x;

@@ -8,12 +8,12 @@
 
 /* A result of running a case, and its expected value from the file. */
 struct output {
-    char name[192];                      /* "out", "d.param.t5.table", ... */
+    char name[192]; /* "out", "d.param.t5.table", ... */
     int rank;
     ptrdiff_t shape[ST_MAX_RANK];
     loci_dtype dtype;
     const void *data;
-    double *expect;                      /* NULL: nothing is expected */
+    double *expect; /* NULL: nothing is expected */
 };
 
 struct case_file {
@@ -21,11 +21,11 @@ struct case_file {
     /* the encoding, if the file's own text is not complete */
     char text[1024];
     struct safetensors file;
-    bool *used;                          /* per tensor of the file */
+    bool *used; /* per tensor of the file */
     loci_stage stage;
-    double tol[2];                       /* of outputs and of gradients */
-    bool backward;                       /* the file holds a cotangent */
-    bool batched;                        /* positions or segments differ between batch entries */
+    double tol[2]; /* of outputs and of gradients */
+    bool backward; /* the file holds a cotangent */
+    bool batched;  /* positions or segments differ between batch entries */
     ptrdiff_t max_distance;
     struct task task;
     int outputs;

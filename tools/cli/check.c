@@ -35,11 +35,10 @@ void score_add(struct score *s, struct place at, double got, double want, double
     s->within += PLANTED_BUG(1, isfinite(error) && error <= tolerance);
     s->loose += isfinite(error) && error <= loose;
     s->squares += fmin(error * error, 1e30);
-    if (error > s->worst)
-        {
-            s->worst = error;
-            s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
-        }
+    if (error > s->worst) {
+        s->worst = error;
+        s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
+    }
 }
 
 /* ---- Encoding texts -------------------------------------------------------------------------- */
@@ -90,18 +89,24 @@ bool text_with(char *text, size_t capacity, const char *key, const char *value)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum { MOST = 1 << 24 };                 /* every candidate rule computes this number too */
+enum { MOST = 1 << 24 }; /* every candidate rule computes this number too */
 
 /* Element i of a tensor of any supported type. */
 static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
 {
     switch (type) {
-    case ST_I32:  return ((const int32_t *)data)[i];
-    case ST_I64:  return (double)((const int64_t *)data)[i];
-    case ST_F64:  return load_stored(data, LOCI_F64, i);
-    case ST_F32:  return load_stored(data, LOCI_F32, i);
-    case ST_BF16: return load_stored(data, LOCI_BF16, i);
-    default:      return load_stored(data, LOCI_F16, i);
+    case ST_I32:
+        return ((const int32_t *)data)[i];
+    case ST_I64:
+        return (double)((const int64_t *)data)[i];
+    case ST_F64:
+        return load_stored(data, LOCI_F64, i);
+    case ST_F32:
+        return load_stored(data, LOCI_F32, i);
+    case ST_BF16:
+        return load_stored(data, LOCI_BF16, i);
+    default:
+        return load_stored(data, LOCI_F16, i);
     }
 }
 
@@ -114,9 +119,12 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
         if (!strcmp(c->file.tensor[i].name, n->name)) n->tensor = &c->file.tensor[i];
     if (!n->tensor) return !given || refuse("%s: the file has no tensor '%s'", c->path, given);
     const struct safetensor *t = n->tensor;
-    static const struct { enum safetensors_type type; double unit; } types[] = {
-        { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 }, { ST_F16, 0x1p-11 },
-        { ST_I32, 0 }, { ST_I64, 0 },
+    static const struct {
+        enum safetensors_type type;
+        double unit;
+    } types[] = {
+        { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 },
+        { ST_F16, 0x1p-11 }, { ST_I32, 0 },       { ST_I64, 0 },
     };
     int k = 0;
     while (k < COUNT(types) && types[k].type != t->type) k++;
@@ -202,34 +210,51 @@ static void print_json(const struct check *c, const struct finding *f)
 /* ---- The command ----------------------------------------------------------------------------- */
 
 enum {
-    ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON
+    ENCODING,
+    LAYER,
+    LENGTH,
+    BEFORE,
+    AFTER,
+    COS,
+    SIN,
+    SLOPES,
+    BIAS,
+    TABLE,
+    POS,
+    LAYOUT,
+    TOL,
+    JSON
 };
 static const struct flag flags[] = {
     [ENCODING] = { "encoding", "e", "TEXT:@encoding",
                    "the expected encoding, such as rope:pairing=half,base=500000" },
-    [LAYER]    = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
-    [LENGTH]   = { "length", NULL, "N",
-                   "context length, if the scaling needs one (default: the trained one)" },
-    [BEFORE]   = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
-    [AFTER]    = { "after", NULL, "NAME", "the same after the rotation (default: after)" },
-    [COS]      = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
-    [SIN]      = { "sin", NULL, "NAME", "a table of sin, in the same form (default: sin)" },
-    [SLOPES]   = { "slopes", NULL, "NAME", "ALiBi's slopes, one per head (default: slopes)" },
-    [BIAS]     = { "bias", NULL, "NAME",
-                   "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
-    [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
-    [POS]      = { "pos", NULL, "NAME",
-                   "positions of the rows (default: pos if present, else 0, 1, ...)" },
-    [LAYOUT]   = { "layout", NULL, "NAME:bhld|blhd",
-                   "layout of before and after: bhld (default), or blhd: rows before heads" },
-    [TOL]      = { "tol", NULL, "X",
-                   "allow errors of X (|a| + |b|) m instead of 6u, and X m in a table" },
-    [JSON]     = { "json", NULL, NULL, "one JSON object" },
+    [LAYER] = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
+    [LENGTH] = { "length", NULL, "N",
+                 "context length, if the scaling needs one (default: the trained one)" },
+    [BEFORE] = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
+    [AFTER] = { "after", NULL, "NAME", "the same after the rotation (default: after)" },
+    [COS] = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
+    [SIN] = { "sin", NULL, "NAME", "a table of sin, in the same form (default: sin)" },
+    [SLOPES] = { "slopes", NULL, "NAME", "ALiBi's slopes, one per head (default: slopes)" },
+    [BIAS] = { "bias", NULL, "NAME",
+               "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
+    [TABLE] = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
+    [POS] = { "pos", NULL, "NAME",
+              "positions of the rows (default: pos if present, else 0, 1, ...)" },
+    [LAYOUT] = { "layout", NULL, "NAME:bhld|blhd",
+                 "layout of before and after: bhld (default), or blhd: rows before heads" },
+    [TOL] = { "tol", NULL, "X",
+              "allow errors of X (|a| + |b|) m instead of 6u, and X m in a table" },
+    [JSON] = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
 
 /* The optional tensors: the offset of their numbers, the option and the default name. */
-static const struct { size_t at; int flag; const char *usual; } inputs[] = {
+static const struct {
+    size_t at;
+    int flag;
+    const char *usual;
+} inputs[] = {
     { offsetof(struct check, before), BEFORE, "before" },
     { offsetof(struct check, after), AFTER, "after" },
     { offsetof(struct check, cos), COS, "cos" },
@@ -249,8 +274,8 @@ static bool read_all(struct check *c, const struct args *a)
 {
     for (int i = 0; i < COUNT(inputs); i++)
         if (!read_numbers(c, input(c, i), a->value[inputs[i].flag], inputs[i].usual)) return false;
-    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x)
-                      + (c->slopes.x != NULL) + (c->bias.x != NULL);
+    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL)
+                    + (c->bias.x != NULL);
     if (kinds == 0)
         return refuse("%s: no tensors to check; name them with --before and --after, --cos and "
                       "--sin, --slopes or --bias",
@@ -353,11 +378,11 @@ const struct command cmd_check = {
         "    be off by 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more and\n"
         "    count as a mistake; --tol accepts them.  The exit code is 1 if the numbers follow\n"
         "    no rule, a mistake, or another rule than the given encoding.\n",
-    .examples =
-        "    loci check dump.safetensors --before q --after q_rot "
-        "-e rope:pairing=half,base=500000\n"
-        "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
-        "    loci check dump.safetensors --slopes slopes --json\n",
+    .examples = "    loci check dump.safetensors --before q --after q_rot "
+                "-e rope:pairing=half,base=500000\n"
+                "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
+                "    loci check dump.safetensors --slopes slopes --json\n",
     .operand_text = "@file @file",
-    .flags = flags, .run = run,
+    .flags = flags,
+    .run = run,
 };

@@ -6,24 +6,26 @@
 #include "cli/cli.h"
 #include "models/safetensors.h"
 
-enum { RULE_TEXT = 8192 };               /* longrope's lists are long */
+enum { RULE_TEXT = 8192 }; /* longrope's lists are long */
 
 /* Numbers of a tensor, as doubles. */
 struct numbers {
     const char *name;
-    const struct safetensor *tensor;     /* NULL: the file has none */
+    const struct safetensor *tensor; /* NULL: the file has none */
     double *x;
-    double unit;                         /* unit roundoff of its type; 0: integers */
+    double unit; /* unit roundoff of its type; 0: integers */
 };
 
-struct place { ptrdiff_t head, row, column; };
+struct place {
+    ptrdiff_t head, row, column;
+};
 /* How well a rule explains the numbers. */
 struct score {
     /* within the tolerance; within the looser one for float32 angles */
     ptrdiff_t total, within, loose;
-    double squares;                      /* of the errors */
+    double squares; /* of the errors */
     double worst, worst_ulps;
-    struct place first;                  /* first number outside of the tolerance, if any */
+    struct place first; /* first number outside of the tolerance, if any */
     double got, want;
 };
 void score_add(struct score *, struct place, double got, double want, double tolerance,
@@ -31,25 +33,25 @@ void score_add(struct score *, struct place, double got, double want, double tol
 double ulps_f32(double got, double want);
 
 struct finding {
-    const char *what;                    /* "rotation", "split table", "slopes", ... */
+    const char *what; /* "rotation", "split table", "slopes", ... */
     /* the nearest rule; the given text, or "" */
     char rule[RULE_TEXT], wanted[RULE_TEXT];
     /* how the nearest rule departs from the given one, or "" */
     char mistake[320];
-    bool explains;                       /* the nearest rule explains all numbers */
-    int others;                          /* other rules that explain the sample equally well */
+    bool explains; /* the nearest rule explains all numbers */
+    int others;    /* other rules that explain the sample equally well */
     char tolerance[160];
-    char where[160];                     /* the first difference from the nearest rule */
-    struct score score;                  /* of the nearest rule, over all numbers */
+    char where[160];    /* the first difference from the nearest rule */
+    struct score score; /* of the nearest rule, over all numbers */
 };
 
 struct check {
     const char *path;
     struct safetensors file;
-    const char *encoding;                /* NULL: not given */
-    int head_dim;                        /* from CONFIG; 0: not given */
-    double tolerance;                    /* negative: each rule's own */
-    bool rows_first;                     /* [row][head][channel] */
+    const char *encoding; /* NULL: not given */
+    int head_dim;         /* from CONFIG; 0: not given */
+    double tolerance;     /* negative: each rule's own */
+    bool rows_first;      /* [row][head][channel] */
     struct numbers before, after, cos, sin, slopes, bias, table, pos;
 };
 

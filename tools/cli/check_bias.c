@@ -121,12 +121,11 @@ bool check_slopes(const struct check *c, struct finding *f)
     };
     bool done = slopes_of(part, H, base);
     free(part);
-    if (!done)
-        {
-            free(m);
-            return refuse("check: the encoding '%s' is invalid with %d heads",
-                               c->encoding ? c->encoding : "alibi", H);
-        }
+    if (!done) {
+        free(m);
+        return refuse("check: the encoding '%s' is invalid with %d heads",
+                      c->encoding ? c->encoding : "alibi", H);
+    }
     for (int k = 0; k < COUNT(kinds) && !f->explains; k++) {
         struct score s = { 0 };
         bool made = true;
@@ -134,7 +133,7 @@ bool check_slopes(const struct check *c, struct finding *f)
         else if (k == 2 || k == 3) made = slopes_of("alibi", k == 2 ? high : low, m);
         else memcpy(m, base, sizeof *m * (size_t)H);
         for (int h = low; h < H && k == 3; h++) m[h] = m[h - 1] * m[0];
-        if (k == 4) {                    /* exact if the ratio is: one slope further */
+        if (k == 4) { /* exact if the ratio is: one slope further */
             for (int h = H - 1; h > 0; h--) m[h] = m[h - 1];
             m[0] = 1;
         }
@@ -147,7 +146,7 @@ bool check_slopes(const struct check *c, struct finding *f)
         }
         /* the nearest rule so far explains more heads, then has the smaller errors */
         const bool nearer = s.within > f->score.within
-                            || (s.within == f->score.within && s.squares < f->score.squares);
+                         || (s.within == f->score.within && s.squares < f->score.squares);
         if (!made || (k && !nearer)) continue;
         f->score = s;
         f->explains = s.within == s.total;
@@ -170,7 +169,7 @@ bool check_slopes(const struct check *c, struct finding *f)
 struct bias_problem {
     const struct check *check;
     ptrdiff_t heads, queries, keys, buckets;
-    bool numbers;                        /* the bias contains bucket numbers */
+    bool numbers; /* the bias contains bucket numbers */
     double scale;
 };
 
@@ -218,12 +217,12 @@ static void score_buckets(const struct bias_problem *p, const int *bucket, enum 
         for (ptrdiff_t i = 0; i < p->queries; i++)
             for (ptrdiff_t j = 0; j < p->keys; j++) {
                 const ptrdiff_t d = i + p->keys - p->queries - j;
-                const ptrdiff_t far = slip == MIRRORED ? -d
-                                                       : d + (slip == FARTHER) - (slip == NEARER);
+                const ptrdiff_t far =
+                    slip == MIRRORED ? -d : d + (slip == FARTHER) - (slip == NEARER);
                 ptrdiff_t b = bucket[far + back] + (slip == HIGHER) - (slip == LOWER);
                 b = b < 0 ? 0 : b < p->buckets ? b : p->buckets - 1;
-                const double want = p->numbers ? (double)b
-                                               : p->scale * c->table.x[b * p->heads + h];
+                const double want =
+                    p->numbers ? (double)b : p->scale * c->table.x[b * p->heads + h];
                 score_add(s, (struct place){ h, i, j },
                           c->bias.x[(h * p->queries + i) * p->keys + j], want, unit * fabs(want),
                           unit * fabs(want));
@@ -264,8 +263,8 @@ bool check_buckets(const struct check *c, struct finding *f)
 {
     struct bias_problem p = { .check = c, .scale = 1 };
     char *part = part_of(c->encoding ? c->encoding : "t5", "t5"), text[512], number[40];
-    if (!part) return refuse("check: a bias is compared with t5, which '%s' does not have",
-                             c->encoding);
+    if (!part)
+        return refuse("check: a bias is compared with t5, which '%s' does not have", c->encoding);
     const bool fits = snprintf(text, sizeof text, "%s", part) < 400;
     free(part);
     if (!fits) return refuse("check: the encoding's text is too long");

@@ -25,7 +25,11 @@ static const char *const shift_names[] = {
 /* channel order of `after` */
 enum order { SAME, TO_INTERLEAVED, TO_HALF };
 
-struct candidate { char text[TEXT], mistake[256]; enum shift shift; enum order order; };
+struct candidate {
+    char text[TEXT], mistake[256];
+    enum shift shift;
+    enum order order;
+};
 
 /* The data under test: `rows` positions of `heads` heads (over all batch entries), of `width`
  * channels. */
@@ -35,16 +39,21 @@ struct problem {
     ptrdiff_t heads, rows;
     /* dim: of a head; for a table, of the heads that it serves */
     int width, dim;
-    int layout;                          /* of a table */
+    int layout; /* of a table */
     double unit;
-    double *pos;                         /* [rows] */
+    double *pos; /* [rows] */
     struct candidate *list;
     int count;
 };
 
 /* ---- The table of a candidate, for some rows ------------------------------------------------- */
 
-struct turns { int pairs, offset; bool interleaved; double m; double *cos, *sin, *slack; };
+struct turns {
+    int pairs, offset;
+    bool interleaved;
+    double m;
+    double *cos, *sin, *slack;
+};
 
 /* Programs that store positions in the type of the model round them: bfloat16 is wrong from 257 on,
  * float16 from 2049 on. */
@@ -52,22 +61,30 @@ static double moved(double pos, enum shift shift)
 {
     uint16_t h;
     switch (shift) {
-    case ONE_LESS: return pos - 1;
-    case ONE_MORE: return pos + 1;
-    case NEGATIVE: return -pos;
-    case ZERO: return 0;
+    case ONE_LESS:
+        return pos - 1;
+    case ONE_MORE:
+        return pos + 1;
+    case NEGATIVE:
+        return -pos;
+    case ZERO:
+        return 0;
     case BFLOAT: {
-        union { uint32_t u; float f; } v;
+        union {
+            uint32_t u;
+            float f;
+        } v;
         loci_round(LOCI_BF16, 1, &pos, &h);
         v.u = (uint32_t)h << 16;
         return v.f;
     }
-    case HALF_FLOAT: {                   /* whole numbers: 11 bits, ties to even */
+    case HALF_FLOAT: { /* whole numbers: 11 bits, ties to even */
         if (fabs(pos) > 65519) return pos;
         const double step = fabs(pos) < 2048 ? 1 : ldexp(1, ilogb(pos) - 10);
         return rint(pos / step) * step;
     }
-    default: return pos;
+    default:
+        return pos;
     }
 }
 
@@ -94,7 +111,7 @@ static loci_plan *plan_of(const struct problem *p, const char *text, loci_error 
 /* Computes cos and sin of some rows (`row` NULL: of the first n), and the possible error of an
  * angle in float32.  Reads the rule's own w off position 1. */
 static bool rotations_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
-                     ptrdiff_t n, struct turns *t, loci_error *e)
+                         ptrdiff_t n, struct turns *t, loci_error *e)
 {
     loci_plan *plan = plan_of(p, c->text, e);
     if (!plan) return false;
@@ -108,15 +125,15 @@ static bool rotations_of(const struct problem *p, const struct candidate *c, con
     t->sin = alloc(size, sizeof(double));
     t->slack = alloc(size, sizeof(double));
     for (ptrdiff_t r = 0; r < n; r++) pos[r] = (int64_t)moved(p->pos[row ? row[r] : r], c->shift);
-    loci_rope_table table = LOCI_ROPE_TABLE(.dtype = LOCI_F64, .count = n, .pos = pos,
-                                            .cos = t->cos, .sin = t->sin);
+    loci_rope_table table =
+        LOCI_ROPE_TABLE(.dtype = LOCI_F64, .count = n, .pos = pos, .cos = t->cos, .sin = t->sin);
     bool done = !loci_export_rope(plan, NULL, &table, e);
     table.count = 2;
     table.pos = ends;
     table.cos = rates;
     table.sin = sin;
     done = done && !loci_export_rope(plan, NULL, &table, e);
-    t->m = rates[0];                     /* cos 0, times the attention factor */
+    t->m = rates[0]; /* cos 0, times the attention factor */
     /* w from position 1, for the error of a float32 angle */
     for (int i = 0; i < t->pairs && done; i++) {
         const double w = atan2(sin[t->pairs + i], rates[t->pairs + i]);
@@ -128,9 +145,12 @@ static bool rotations_of(const struct problem *p, const struct candidate *c, con
     loci_plan_destroy(plan);
     return done;
 }
-static void release(struct turns *t) { free(t->cos);
-free(t->sin);
-free(t->slack); }
+static void release(struct turns *t)
+{
+    free(t->cos);
+    free(t->sin);
+    free(t->slack);
+}
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
@@ -163,7 +183,7 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
         const int k = i - t->offset;
         const struct place here = { head, row, ordered(t, c->order, i) };
         const double got = y[index_of(p, head, row, (int)here.column)];
-        if (k < 0 || k >= 2 * t->pairs) {            /* a channel that is not rotated */
+        if (k < 0 || k >= 2 * t->pairs) { /* a channel that is not rotated */
             const double want = x[index_of(p, head, row, i)];
             score_add(s, here, got, want, unit * fabs(want), unit * fabs(want));
             continue;
@@ -301,9 +321,8 @@ static double digits(double x, int n)
  * given, another base or width is the rule, not a mistake. */
 static void add_family(struct problem *p, const char *text, const char *said)
 {
-    static const double bases[] = {
-        1e4, 5e5, 1e6, 1e5, 2.5e4, 4e4, 5e4, 1.5e5, 1.6e5, 2e5, 5e6, 1e7, 8e6
-    };
+    static const double bases[] = { 1e4,   5e5,   1e6, 1e5, 2.5e4, 4e4, 5e4,
+                                    1.5e5, 1.6e5, 2e5, 5e6, 1e7,   8e6 };
     static const double widths[] = { 1, 0.5, 0.25, 0.75, 0.4 };
     char plain[TEXT], what[128];
     const bool wanted = p->check->encoding != NULL;
@@ -322,7 +341,7 @@ static void add_family(struct problem *p, const char *text, const char *said)
     }
     const bool scaled = strstr(text, "scaling=") && !strstr(text, "scaling=none");
     if (scaled) add(p, plain, AS_GIVEN, SAME, said, "the scaling is ignored");
-    struct candidate one = { .shift = ZERO };        /* serves only to read the attention factor */
+    struct candidate one = { .shift = ZERO }; /* serves only to read the attention factor */
     struct turns t = { 0 };
     loci_error e;
     snprintf(one.text, sizeof one.text, "%s", text);
@@ -369,11 +388,11 @@ static void add_candidates(struct problem *p, const char *text)
     char other[TEXT];
     const bool inter = strstr(text, "pairing=interleaved");
     add_family(p, text, "");
-    if (p->table) return;                /* its layout determines the pairs */
+    if (p->table) return; /* its layout determines the pairs */
     snprintf(other, sizeof other, "%s", text);
     if (!text_with(other, sizeof other, "pairing", inter ? "half" : "interleaved")) return;
-    const char *said = inter ? "the pairing is half, not interleaved"
-                             : "the pairing is interleaved, not half";
+    const char *said =
+        inter ? "the pairing is half, not interleaved" : "the pairing is interleaved, not half";
     add_family(p, other, p->check->encoding ? said : "");
 }
 
@@ -495,9 +514,8 @@ static bool shape_rotation(struct problem *p)
     p->heads = x->count / (p->rows * width);
     p->unit = fmax(c->before.unit, c->after.unit);
     if (!c->before.unit || !c->after.unit)
-        return refuse("%s: '%s' and '%s' must contain floating-point numbers",
-                      c->path, c->before.name,
-                      c->after.name);
+        return refuse("%s: '%s' and '%s' must contain floating-point numbers", c->path,
+                      c->before.name, c->after.name);
     return true;
 }
 
@@ -547,7 +565,7 @@ static bool solve(struct problem *p, char *text, struct finding *f)
     loci_error e;
     if (!(c->before.x ? shape_rotation(p) : shape_table(p, text)) || !read_positions(p))
         return false;
-    loci_plan *plan = plan_of(p, text, &e);          /* candidates fail without an error */
+    loci_plan *plan = plan_of(p, text, &e); /* candidates fail without an error */
     if (!plan) return refuse("%s", e.text);
     loci_plan_destroy(plan);
     if (strstr(text, "freq=given")) return refuse("check: freq=given has no rule to compare with");

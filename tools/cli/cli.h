@@ -21,7 +21,9 @@ enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 24 };
  * KEY=VALUE, join their values by commas.  The text behind the value's name and a colon says what
  * is valid: words as "f32|f64", or one of @encoding, @isa, @figure, @preset, @arm, @task, @file and
  * @folder.  A comma at the end allows several, separated by commas. */
-struct flag { const char *name, *letter, *value, *help; };
+struct flag {
+    const char *name, *letter, *value, *help;
+};
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
@@ -36,7 +38,7 @@ struct command {
 };
 struct args {
     const struct command *command;
-    const char *value[MAX_FLAGS];        /* per flag: NULL if absent, "" if it has no value */
+    const char *value[MAX_FLAGS]; /* per flag: NULL if absent, "" if it has no value */
     bool help;
     int rest_count;
     const char **rest;
@@ -54,7 +56,7 @@ const char *word_of(const struct command *);
 /* Returns the command with that word, or NULL. */
 const struct command *find_command(const struct command *const *list, const char *word);
 /* The value's name and its description; "" if there is none. */
-int value_name(const struct flag *);     /* length of the name, for "%.*s" */
+int value_name(const struct flag *); /* length of the name, for "%.*s" */
 const char *value_words(const struct flag *);
 
 /* These seven print their own error and return false. */
@@ -79,7 +81,7 @@ bool parse_whole(const char *text, int64_t *);
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 
 /* Prints "loci: " and one plain sentence.  Returns EXIT_ERROR. */
-int  fail(const char *format, ...)
+int fail(const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 1, 2)))
 #endif
@@ -88,12 +90,12 @@ int  fail(const char *format, ...)
 void print_plain(FILE *, const char *text);
 /* the same for functions that return bool */
 #define refuse(...) (fail(__VA_ARGS__), false)
-void *alloc(size_t count, size_t each);   /* 64-byte aligned, zeroed; exits if out of memory */
-double now(void);                        /* seconds; never falls in a thread */
-double median(double *, int count);      /* sorts */
+void *alloc(size_t count, size_t each); /* 64-byte aligned, zeroed; exits if out of memory */
+double now(void);                       /* seconds; never falls in a thread */
+double median(double *, int count);     /* sorts */
 /* the quantile at `share`, 0 to 1; sorts */
 double quantile(double *, int count, double share);
-bool  colours(void);                     /* is stdout a terminal with colours? */
+bool colours(void); /* is stdout a terminal with colours? */
 #define PAINT(code) (colours() ? "\033[" code "m" : "")
 
 /* Returns the entry of an encoding, or NULL. */
@@ -105,7 +107,7 @@ int text_places(const char *text);
  * other text unchanged. */
 const char *runnable_text(const char *text);
 const char *best_isa(void);
-bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
+bool runs_fast(const char *isa); /* does a plan with `fast` use bf16 dot products there? */
 /* Reads the rotation of a layer from a model's file (rope.c).  Prints its error and returns
  * false. */
 bool read_rope(const char *path, int layer, double length, loci_rope *);

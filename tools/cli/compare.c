@@ -48,10 +48,9 @@ static void property_row(struct figure *f, int row, const char *name, const stru
 
 static bool property_table(struct figure *f, const struct wish *w, int n, const char *const *texts)
 {
-    static const char *const head[] = {
-        "encoding", "translation", "symmetric", "never rises", "falls by", "apart", "norms",
-        "beyond", "content", "parameters", "flops", "bytes"
-    };
+    static const char *const head[] = { "encoding", "translation", "symmetric", "never rises",
+                                        "falls by", "apart",       "norms",     "beyond",
+                                        "content",  "parameters",  "flops",     "bytes" };
     figure_table(f, n + 1, COUNT(head));
     f->what = "properties";
     for (int j = 0; j < COUNT(head); j++) figure_cell(f, 0, j, "%s", head[j]);
@@ -74,7 +73,8 @@ static bool property_table(struct figure *f, const struct wish *w, int n, const 
              "of norms. 'falls by': the score's drop from distance 0 to 32 lengths, 'apart': how "
              "far the closest two positions are, in scores, or of rows as a share of their size. "
              "flops: per pair, beside those of "
-             "attention; bytes: per token and head in a decode.", w->heads, w->dim, w->len);
+             "attention; bytes: per token and head in a decode.",
+             w->heads, w->dim, w->len);
     return true;
 }
 
@@ -89,11 +89,10 @@ static void one_scale(struct album *all)
         high = fmax(high, z.high);
     }
     for (int i = 0; i < all->count; i++)
-        if (all->f[i].kind == FIGURE_HEAT && low < high)
-            {
-                all->f[i].scale.low = low;
-                all->f[i].scale.high = high;
-            }
+        if (all->f[i].kind == FIGURE_HEAT && low < high) {
+            all->f[i].scale.low = low;
+            all->f[i].scale.high = high;
+        }
 }
 
 /* Adds the figure of one encoding: the first one of its kind. */
@@ -131,13 +130,11 @@ static bool common_curve(struct figure *to, const struct wish *w, int n, const c
                 figure_lines(to, f->n, 1);
                 to->x = f->x;
                 to->y = f->y;
+            } else to->line[to->lines++].y = draw_alloc((size_t)to->n, sizeof(double));
+            for (ptrdiff_t k = 0; k < to->n && k < f->n; k++) {
+                to->at[k] = f->at[k];
+                to->line[lines].y[k] = f->line[line].y[k];
             }
-            else to->line[to->lines++].y = draw_alloc((size_t)to->n, sizeof(double));
-            for (ptrdiff_t k = 0; k < to->n && k < f->n; k++)
-                {
-                    to->at[k] = f->at[k];
-                    to->line[lines].y[k] = f->line[line].y[k];
-                }
             snprintf(to->line[lines++].name, FIGURE_NAME, "%.60s", texts[i]);
         }
         free_album(&one);

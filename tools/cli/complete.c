@@ -19,7 +19,11 @@
 /* ---- Candidates ------------------------------------------------------------------------------ */
 
 /* The word at the cursor: `kept` is the text in front of the part that is completed. */
-struct word { char kept[512]; const char *part; bool several; };
+struct word {
+    char kept[512];
+    const char *part;
+    bool several;
+};
 
 /* Prints one answer if the part is a prefix of it. */
 static void answer(const struct word *w, const char *value, size_t n, const char *end,
@@ -33,7 +37,7 @@ static void answer(const struct word *w, const char *value, size_t n, const char
 static void move_to(struct word *w, const char *at)
 {
     const size_t have = strlen(w->kept), n = (size_t)(at - w->part);
-    if (have + n >= sizeof w->kept) w->part = "\n";      /* a prefix of nothing */
+    if (have + n >= sizeof w->kept) w->part = "\n"; /* a prefix of nothing */
     else {
         memcpy(w->kept + have, w->part, n);
         w->kept[have + n] = 0;
@@ -199,7 +203,7 @@ static const char *operand_text(const struct command *c, int n)
 static void answer_next(const char *const *word, int count)
 {
     const struct command *c = &whole_program;
-    const struct flag *open = NULL;      /* its value comes next */
+    const struct flag *open = NULL; /* its value comes next */
     struct word w = { .part = word[count - 1] };
     bool options = true;
     int operands = 0, i = 0;
@@ -215,11 +219,10 @@ static void answer_next(const char *const *word, int count)
     }
     const size_t name = strcspn(w.part, "=");
     const struct flag *f = options && w.part[name] ? flag_of(c, w.part, name) : NULL;
-    if (!open && f && f->value && !strncmp(w.part, "--", 2))
-        {
-            open = f;
-            move_to(&w, w.part + name + 1);
-        }
+    if (!open && f && f->value && !strncmp(w.part, "--", 2)) {
+        open = f;
+        move_to(&w, w.part + name + 1);
+    }
     if (open) answer_kinds(w, value_words(open));
     else if (options && w.part[0] == '-') answer_flags(&w, c);
     else if (c->under && !operands) answer_commands(&w, c->under);
@@ -317,18 +320,16 @@ static const char fish[] =
 /* ---- The command ----------------------------------------------------------------------------- */
 
 enum { OUTPUT };
-static const struct flag flags[] = {
-    [OUTPUT] = { "output", "o", "FILE:@file", "write the script to FILE" },
-    { NULL, NULL, NULL, NULL }
-};
+static const struct flag flags[] = { [OUTPUT] = { "output", "o", "FILE:@file",
+                                                  "write the script to FILE" },
+                                     { NULL, NULL, NULL, NULL } };
 
 static int run(const struct args *a)
 {
-    static const struct { const char *name, *script; } shells[] = {
-        { "bash", bash }, { "zsh", zsh }, { "fish", fish }
-    };
-    if (!a->rest_count)
-        return fail("completion: a shell is missing: bash, zsh or fish");
+    static const struct {
+        const char *name, *script;
+    } shells[] = { { "bash", bash }, { "zsh", zsh }, { "fish", fish } };
+    if (!a->rest_count) return fail("completion: a shell is missing: bash, zsh or fish");
     if (!strcmp(a->rest[0], "next")) {
         if (a->rest_count > 1) answer_next(a->rest + 1, a->rest_count - 1);
         return EXIT_DONE;

@@ -23,18 +23,30 @@ static const char pairing_key[] = "loci.pairing";
 
 enum role { OTHER, QUERY, KEY };
 
-static const char *const homes[] = {
-    "model.layers.", "model.language_model.layers.", "language_model.model.layers.",
-    "language_model.layers.", "transformer.h.", "layers."
-};
-static const struct { const char *name; enum role role; } usual[] = {
-    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY },
-    { "attn.q_proj", QUERY }, { "attn.k_proj", KEY },
-    { "attention.wq", QUERY }, { "attention.wk", KEY },
-    { "self_attn.q_b_proj", QUERY }, { "self_attn.kv_a_proj_with_mqa", KEY },
-    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY },
-    { "self_attn.q_layernorm", QUERY }, { "self_attn.k_layernorm", KEY },
-    { "self_attn.query_layernorm", QUERY }, { "self_attn.key_layernorm", KEY },
+static const char *const homes[] = { "model.layers.",
+                                     "model.language_model.layers.",
+                                     "language_model.model.layers.",
+                                     "language_model.layers.",
+                                     "transformer.h.",
+                                     "layers." };
+static const struct {
+    const char *name;
+    enum role role;
+} usual[] = {
+    { "self_attn.q_proj", QUERY },
+    { "self_attn.k_proj", KEY },
+    { "attn.q_proj", QUERY },
+    { "attn.k_proj", KEY },
+    { "attention.wq", QUERY },
+    { "attention.wk", KEY },
+    { "self_attn.q_b_proj", QUERY },
+    { "self_attn.kv_a_proj_with_mqa", KEY },
+    { "self_attn.q_norm", QUERY },
+    { "self_attn.k_norm", KEY },
+    { "self_attn.q_layernorm", QUERY },
+    { "self_attn.k_layernorm", KEY },
+    { "self_attn.query_layernorm", QUERY },
+    { "self_attn.key_layernorm", KEY },
 };
 
 /* homes[i] N.usual[i].weight or .bias */
@@ -78,8 +90,8 @@ static enum role role_of(const struct args *a, const char *name)
 static int block_length(const char *name)
 {
     int n = (int)strlen(name);
-    for (int words = 0; words < 2; words++)
-        do n--;
+    for (int words = 0; words < 2; words++) do
+            n--;
         while (n > 0 && name[n] != '.');
     return n > 0 ? n : 0;
 }
@@ -87,21 +99,27 @@ static bool is_norm(const char *name) { return strstr(name + block_length(name),
 
 /* ---- What happens to each -------------------------------------------------------------------- */
 
-struct layer { bool known, rotates; int heads, dim, turned, offset; };
+struct layer {
+    bool known, rotates;
+    int heads, dim, turned, offset;
+};
 struct move {
     enum role role;
-    loci_channels channels;              /* heads 0: copied */
+    loci_channels channels; /* heads 0: copied */
 };
-struct block { const char *name; int length, roles; };
+struct block {
+    const char *name;
+    int length, roles;
+};
 
 struct job {
     const struct args *args;
-    const char *path;                    /* of the file or the index */
+    const char *path; /* of the file or the index */
     struct shards from;
-    struct safetensors file;             /* all tensors, from.all */
-    struct move *move;                   /* per tensor */
+    struct safetensors file; /* all tensors, from.all */
+    struct move *move;       /* per tensor */
     loci_pairing to;
-    loci_model *model;                   /* NULL: `all` applies to every layer */
+    loci_model *model; /* NULL: `all` applies to every layer */
     struct layer all, *layer;
     int heads[2], moved;
 };
@@ -114,8 +132,12 @@ static bool read_layer(struct job *j, int number, struct layer *to)
     loci_error e;
     if (loci_model_rope(j->model, number, 0, &r, &e))
         return refuse("%s: %s", j->args->rest[1], e.text);
-    *to = (struct layer){ .known = true, .rotates = r.rotates, .heads = r.heads,
-                          .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
+    *to = (struct layer){ .known = true,
+                          .rotates = r.rotates,
+                          .heads = r.heads,
+                          .dim = r.head_dim,
+                          .turned = r.dim,
+                          .offset = r.offset };
     const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
     loci_rope_free(&r);
     if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
@@ -135,9 +157,8 @@ static bool layer_of(struct job *j, const char *name, const struct layer **to)
         if (n > 0 && n < 10 && (p[n] == '.' || !p[n])) number = strtoll(p, NULL, 10);
     }
     if (number < 0 || number >= loci_model_layers(j->model))
-        return refuse("%s: tensor '%.64s' belongs to none of the layers 0 to %d of %s",
-                      j->path, name,
-                      loci_model_layers(j->model) - 1, j->args->rest[1]);
+        return refuse("%s: tensor '%.64s' belongs to none of the layers 0 to %d of %s", j->path,
+                      name, loci_model_layers(j->model) - 1, j->args->rest[1]);
     struct layer *l = &j->layer[number];
     *to = l;
     return l->known || read_layer(j, (int)number, l);
@@ -157,10 +178,10 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
                       "[heads * dim][model], a bias [heads * dim] or a norm [dim]",
                       j->path, t->name, t->rank, t->count);
     const ptrdiff_t rows = norm ? t->count : t->shape[0];
-    loci_channels c = LOCI_CHANNELS(.element = loci_safetensors_type_size(t->type), .dim = l->dim,
-                                    .offset = l->offset,
-                                    .turned = l->turned ? l->turned : l->dim - l->offset,
-                                    .inner = t->count / rows);
+    loci_channels c =
+        LOCI_CHANNELS(.element = loci_safetensors_type_size(t->type), .dim = l->dim,
+                      .offset = l->offset, .turned = l->turned ? l->turned : l->dim - l->offset,
+                      .inner = t->count / rows);
     ptrdiff_t heads = rows / c.dim;
     /* [latent | one rotated key for all heads] */
     if (strstr(t->name, "kv_a_proj_with_mqa")) {
@@ -177,8 +198,8 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     if (!wanted && m->role == QUERY) wanted = l->heads;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
         return refuse("%s: tensor '%.64s' has %td rows, %td heads of width %d, but must have %d "
-                      "heads", j->path,
-                      t->name, rows, heads, c.dim, wanted);
+                      "heads",
+                      j->path, t->name, rows, heads, c.dim, wanted);
     /* one too many, so that the library reports it */
     c.heads = (int)(heads < 65537 ? heads : 65537);
     if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e))
@@ -237,7 +258,7 @@ static bool check_rest(const struct job *j, struct block *blocks)
                           blocks[i].roles == QUERY ? "queries" : "keys");
     for (int i = 0; i < j->file.count; i++) {
         const struct safetensor *t = &j->file.tensor[i];
-        if (j->move[i].role || t->count <= 1) continue;      /* one number has no rows */
+        if (j->move[i].role || t->count <= 1) continue; /* one number has no rows */
         if (follows_weight(j->args, t->name))
             return refuse("%s: tensor '%.64s' belongs to a weight whose rows are moved, but no "
                           "pattern of --q or --k matches it",
@@ -265,10 +286,10 @@ static bool plan_all(struct job *j)
                           pairing_key);
     }
     if (done && strcmp(done, pairings[!j->to]))
-        return refuse("%s: its metadata has %s=%.32s, so it is already converted to %s",
-                      j->path, pairing_key, done, pairings[j->to]);
+        return refuse("%s: its metadata has %s=%.32s, so it is already converted to %s", j->path,
+                      pairing_key, done, pairings[j->to]);
     for (int i = 0; i < f->count; i++) j->move[i].role = role_of(j->args, f->tensor[i].name);
-    if (!j->model && !j->all.dim) {      /* inferred from the first query weight */
+    if (!j->model && !j->all.dim) { /* inferred from the first query weight */
         int i = 0;
         while (i < f->count && !(j->move[i].role == QUERY && f->tensor[i].rank == 2)) i++;
         const ptrdiff_t rows = i < f->count ? f->tensor[i].shape[0] : 0;
@@ -380,8 +401,8 @@ static bool is_gguf(const char *path)
     char magic[4];
     struct source from;
     if (loci_io_open(&from, path, NULL)) return false;
-    const bool is = from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL)
-                 && !memcmp(magic, "GGUF", 4);
+    const bool is =
+        from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL) && !memcmp(magic, "GGUF", 4);
     close(from.fd);
     return is;
 }
@@ -401,8 +422,7 @@ static bool read_wish(struct job *j)
         return refuse("convert: the pairing is missing: --to half or --to interleaved");
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
         return refuse("convert: the output is missing: -o FILE, or -n to show what would be done");
-    if (!args_word(a, CONVERT_TO, &to)
-        || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
+    if (!args_word(a, CONVERT_TO, &to) || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
         || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
         || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1])
         || !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned)
@@ -457,45 +477,45 @@ int convert_weights(const struct args *a)
 }
 
 static const struct flag flags[] = {
-    [CONVERT_OUTPUT]   = { "output", "o", "FILE:@file", "write the result to FILE" },
-    [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "show what would be done and write nothing" },
-    [CONVERT_TO]       = { "to", NULL, "PAIRING:half|interleaved", "half or interleaved" },
-    [CONVERT_DIM]      = { "dim", NULL, "D", "head width, without CONFIG" },
-    [CONVERT_HEADS]    = { "heads", NULL, "H",
-                           "query heads; determines the head width without CONFIG and --dim" },
+    [CONVERT_OUTPUT] = { "output", "o", "FILE:@file", "write the result to FILE" },
+    [CONVERT_DRY_RUN] = { "dry-run", "n", NULL, "show what would be done and write nothing" },
+    [CONVERT_TO] = { "to", NULL, "PAIRING:half|interleaved", "half or interleaved" },
+    [CONVERT_DIM] = { "dim", NULL, "D", "head width, without CONFIG" },
+    [CONVERT_HEADS] = { "heads", NULL, "H",
+                        "query heads; determines the head width without CONFIG and --dim" },
     [CONVERT_KV_HEADS] = { "kv-heads", NULL, "K", "key heads (default: any number)" },
-    [CONVERT_TURNED]   = { "turned", NULL, "N",
-                           "rotated channels of a head (default: all from the offset on)" },
-    [CONVERT_OFFSET]   = { "offset", NULL, "N", "first rotated channel (default 0)" },
-    [CONVERT_Q]        = { "q", NULL, "NAMES",
-                           "names of the tensors of queries: patterns with *, separated by "
-                           "commas" },
-    [CONVERT_K]        = { "k", NULL, "NAMES",
-                           "the same for keys (default for both: the names below)" },
-    [CONVERT_PART]     = { "part", NULL, NULL,
-                           "FILE is one of several: q or k may be missing" },
-    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT:half|interleaved|split",
-                           "write a table of cos and sin: half, interleaved or split" },
+    [CONVERT_TURNED] = { "turned", NULL, "N",
+                         "rotated channels of a head (default: all from the offset on)" },
+    [CONVERT_OFFSET] = { "offset", NULL, "N", "first rotated channel (default 0)" },
+    [CONVERT_Q] = { "q", NULL, "NAMES",
+                    "names of the tensors of queries: patterns with *, separated by "
+                    "commas" },
+    [CONVERT_K] = { "k", NULL, "NAMES", "the same for keys (default for both: the names below)" },
+    [CONVERT_PART] = { "part", NULL, NULL, "FILE is one of several: q or k may be missing" },
+    [CONVERT_TABLE] = { "table", NULL, "LAYOUT:half|interleaved|split",
+                        "write a table of cos and sin: half, interleaved or split" },
     [CONVERT_ENCODING] = { "encoding", "e", "TEXT:@encoding",
                            "the encoding of the table, with --dim, instead of CONFIG" },
-    [CONVERT_ROWS]     = { "rows", NULL, "N",
-                           "positions 0 to N-1 (default: the trained context length)" },
-    [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
-                           "stored type of the table: f64, f32 (default), bf16 or f16" },
-    [CONVERT_LAYER]    = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
-    [CONVERT_LENGTH]   = { "length", NULL, "N",
-                           "context length, if CONFIG's scaling needs one" },
+    [CONVERT_ROWS] = { "rows", NULL, "N",
+                       "positions 0 to N-1 (default: the trained context length)" },
+    [CONVERT_DTYPE] = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
+                        "stored type of the table: f64, f32 (default), bf16 or f16" },
+    [CONVERT_LAYER] = { "layer", NULL, "N", "layer of CONFIG (default 0)" },
+    [CONVERT_LENGTH] = { "length", NULL, "N", "context length, if CONFIG's scaling needs one" },
     { NULL, NULL, NULL, NULL }
 };
 
 /* Rejects options of the other form, which would otherwise be ignored silently. */
 static int run(const struct args *a)
 {
-    static const struct { int flag; bool table; } one_form[] = {
-        { CONVERT_TO, false }, { CONVERT_HEADS, false }, { CONVERT_KV_HEADS, false },
+    static const struct {
+        int flag;
+        bool table;
+    } one_form[] = {
+        { CONVERT_TO, false },     { CONVERT_HEADS, false },  { CONVERT_KV_HEADS, false },
         { CONVERT_TURNED, false }, { CONVERT_OFFSET, false }, { CONVERT_Q, false },
-        { CONVERT_K, false }, { CONVERT_PART, false }, { CONVERT_ENCODING, true },
-        { CONVERT_ROWS, true }, { CONVERT_DTYPE, true }, { CONVERT_LAYER, true },
+        { CONVERT_K, false },      { CONVERT_PART, false },   { CONVERT_ENCODING, true },
+        { CONVERT_ROWS, true },    { CONVERT_DTYPE, true },   { CONVERT_LAYER, true },
         { CONVERT_LENGTH, true },
     };
     const bool table = a->value[CONVERT_TABLE] != NULL;
@@ -507,16 +527,15 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_convert = {
-    .name = "convert", .brief =
-        "convert weights to the other pairing, or write tables of cos and sin",
-    .synopsis =
-        "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
-        "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
-        "[--turned N] [--offset N]\n"
-        "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
-        "    loci convert --table LAYOUT "
-        "(CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
-        "                 [--dtype TYPE] -o OUT",
+    .name = "convert",
+    .brief = "convert weights to the other pairing, or write tables of cos and sin",
+    .synopsis = "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
+                "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
+                "[--turned N] [--offset N]\n"
+                "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
+                "    loci convert --table LAYOUT "
+                "(CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
+                "                 [--dtype TYPE] -o OUT",
     .about =
         "    FILE is a safetensors file, or the index of several: NAME.index.json, or a folder\n"
         "    with model.safetensors.index.json.  The result of an index is a folder OUT with\n"
@@ -543,5 +562,6 @@ const struct command cmd_convert = {
         "    loci convert Llama-3.1-8B Llama-3.1-8B/config.json --to interleaved -o interleaved\n"
         "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
     .operand_text = "@file @file",
-    .flags = flags, .run = run,
+    .flags = flags,
+    .run = run,
 };

@@ -6,9 +6,23 @@
 #include "cli/cli.h"
 #include "models/safetensors.h"
 enum {
-    CONVERT_OUTPUT, CONVERT_DRY_RUN, CONVERT_TO, CONVERT_DIM, CONVERT_HEADS, CONVERT_KV_HEADS,
-    CONVERT_TURNED, CONVERT_OFFSET, CONVERT_Q, CONVERT_K, CONVERT_PART, CONVERT_TABLE,
-    CONVERT_ENCODING, CONVERT_ROWS, CONVERT_DTYPE, CONVERT_LAYER, CONVERT_LENGTH
+    CONVERT_OUTPUT,
+    CONVERT_DRY_RUN,
+    CONVERT_TO,
+    CONVERT_DIM,
+    CONVERT_HEADS,
+    CONVERT_KV_HEADS,
+    CONVERT_TURNED,
+    CONVERT_OFFSET,
+    CONVERT_Q,
+    CONVERT_K,
+    CONVERT_PART,
+    CONVERT_TABLE,
+    CONVERT_ENCODING,
+    CONVERT_ROWS,
+    CONVERT_DTYPE,
+    CONVERT_LAYER,
+    CONVERT_LENGTH
 };
 
 /* ---- Input and output files: convert_shards.c */
@@ -17,15 +31,15 @@ struct shard {
     /* name: within the index's folder, NULL without an index */
     char *name, *path;
     struct safetensors file;
-    int first;                           /* index of its first tensor among all */
+    int first; /* index of its first tensor among all */
 };
 struct shards {
-    char *index;                         /* path of the index; NULL: a single file */
-    char *text;                          /* the index and its length in bytes */
+    char *index; /* path of the index; NULL: a single file */
+    char *text;  /* the index and its length in bytes */
     size_t bytes;
     struct shard *list;
     int count;
-    struct safetensors all;              /* tensors of all shards; the first one's metadata */
+    struct safetensors all; /* tensors of all shards; the first one's metadata */
 };
 /* Returns the index of a path: the path itself, or the index in this folder.  NULL: neither. */
 char *shards_index(const char *path);

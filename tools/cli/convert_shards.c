@@ -60,8 +60,7 @@ static bool read_text(struct shards *s)
     if (good) {
         s->bytes = (size_t)from.size;
         s->text = alloc(s->bytes + 1, 1);
-        good = !loci_io_read(&from, s->text, s->bytes, 0, &e)
-            || refuse("%s: %s", s->index, e.text);
+        good = !loci_io_read(&from, s->text, s->bytes, 0, &e) || refuse("%s: %s", s->index, e.text);
     }
     close(from.fd);
     return good;
@@ -142,7 +141,7 @@ static void allow_files(int shards)
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= 2 * (rlim_t)shards + 64) return;
     files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);    /* on failure, open() reports too many files */
+    setrlimit(RLIMIT_NOFILE, &files); /* on failure, open() reports too many files */
 }
 
 static bool open_all(struct shards *s, const json_t *map)
@@ -159,8 +158,9 @@ static bool open_all(struct shards *s, const json_t *map)
             return refuse("%s: more than %d tensors", s->index, ST_MAX_TENSORS);
     }
     if (map && (size_t)n != json_object_size(map)) return find_missing(s, map);
-    s->all = (struct safetensors){ .fd = -1, .count = n, .meta = s->list[0].file.meta,
-                                   .meta_count = s->list[0].file.meta_count };
+    s->all = (struct safetensors){
+        .fd = -1, .count = n, .meta = s->list[0].file.meta, .meta_count = s->list[0].file.meta_count
+    };
     s->all.tensor = alloc((size_t)n + 1, sizeof *s->all.tensor);
     for (int i = 0; i < s->count; i++) {
         const struct shard *f = &s->list[i];
@@ -225,8 +225,7 @@ bool shards_check_output(const struct shards *s, const char *folder)
         /* its parent folder must exist and be writable */
         char *path = join(folder, (int)strlen(folder), "");
         for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = 0;
-        const bool good = !loci_output_check(path, 0, NULL, &e)
-                       || refuse("%s: %s", folder, e.text);
+        const bool good = !loci_output_check(path, 0, NULL, &e) || refuse("%s: %s", folder, e.text);
         free(path);
         return good;
     }
@@ -234,11 +233,13 @@ bool shards_check_output(const struct shards *s, const char *folder)
         return refuse("%s: this is a file; the result of an index is a folder of files", folder);
     bool good = true;
     for (int i = -1; i < s->count && good; i++) {
-        char *path = join(folder, (int)strlen(folder),
-                          i < 0 ? file_name(s->index) : s->list[i].name);
-        good = !lstat(path, &st) ? refuse("%s: there is such a file already; the result must go "
-                                          "to a folder without it", path)
-             : !loci_output_check(path, 0, NULL, &e) || refuse("%s: %s", path, e.text);
+        char *path =
+            join(folder, (int)strlen(folder), i < 0 ? file_name(s->index) : s->list[i].name);
+        good = !lstat(path, &st)
+                 ? refuse("%s: there is such a file already; the result must go "
+                          "to a folder without it",
+                          path)
+                 : !loci_output_check(path, 0, NULL, &e) || refuse("%s: %s", path, e.text);
         free(path);
     }
     return good;
@@ -267,7 +268,7 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
     for (; begun < s->count && !status; begun++) {
         at = path[begun];
         status = put(user, &s->list[begun], &w[begun], at, &e);
-        if (status) break;               /* it has ended its file */
+        if (status) break; /* it has ended its file */
     }
     if (!status) {
         at = path[s->count];
@@ -275,7 +276,7 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
         listed = !status;
         if (!status) status = loci_output_put(&index, s->text, s->bytes, &e);
     }
-    loci_error ignored;                  /* report the first failure only */
+    loci_error ignored; /* report the first failure only */
     for (int i = 0; i < begun; i++) {
         const bool failed = status;
         if (!failed) at = path[i];

@@ -10,7 +10,7 @@
 
 struct table {
     const char *path, *encoding;
-    int head_dim, dim;                   /* dim: rotated channels */
+    int head_dim, dim; /* dim: rotated channels */
     int64_t rows;
     loci_rope_table form;
 };
@@ -87,8 +87,8 @@ static int plan_table(const struct args *a, struct table *t)
 {
     loci_error e;
     loci_plan *plan;
-    const loci_desc d = LOCI_DESC(.encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1,
-                                  .dim = t->head_dim);
+    const loci_desc d =
+        LOCI_DESC(.encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = t->head_dim);
     if (loci_plan_create(&plan, &d, &e)) return fail("%s", e.text);
     /* a table of no rows, so that errors of the plan are reported before any file is opened */
     loci_rope_table none = t->form;
@@ -103,7 +103,8 @@ static int plan_table(const struct args *a, struct table *t)
     else if (loci_export_rope(plan, NULL, &none, &e)) fail("%s", e.text);
     else if (a->value[CONVERT_DRY_RUN])
         code = printf("cos, sin  [%lld,%d]  %s\n", (long long)t->rows, width_of(t),
-                      loci_plan_text(plan)) < 0;
+                      loci_plan_text(plan))
+             < 0;
     else code = write_table(plan, t);
     loci_plan_destroy(plan);
     return code;
@@ -131,8 +132,7 @@ int convert_table(const struct args *a)
     struct table t = { .path = a->value[CONVERT_OUTPUT], .encoding = a->value[CONVERT_ENCODING] };
     int layout = 0, dtype = 0;
     int64_t length = 0;
-    if (!args_word(a, CONVERT_TABLE, &layout)
-        || !args_word(a, CONVERT_DTYPE, &dtype)
+    if (!args_word(a, CONVERT_TABLE, &layout) || !args_word(a, CONVERT_DTYPE, &dtype)
         || !args_whole(a, CONVERT_DIM, 2, 65536, &t.head_dim)
         || !parse_count(a, CONVERT_ROWS, &t.rows) || !parse_count(a, CONVERT_LENGTH, &length))
         return EXIT_ERROR;
@@ -159,8 +159,7 @@ int convert_table(const struct args *a)
     t.encoding = r.encoding;
     t.head_dim = r.head_dim;
     if (!t.rows)
-        fail("%s: the file does not state the trained context length; give --rows N",
-             a->rest[0]);
+        fail("%s: the file does not state the trained context length; give --rows N", a->rest[0]);
     else code = plan_table(a, &t);
     loci_rope_free(&r);
     return code;

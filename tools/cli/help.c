@@ -7,13 +7,11 @@
 
 /* In the order of the help: the most instructive commands come first. */
 static const struct command *const commands[] = {
-    &cmd_race,    &cmd_list, &cmd_show, &cmd_run,  &cmd_bench,      &cmd_rope,    &cmd_check,
-    &cmd_convert, &cmd_lab,  &cmd_info, &cmd_man,  &cmd_completion, &cmd_version, NULL
+    &cmd_race,    &cmd_list, &cmd_show, &cmd_run, &cmd_bench,      &cmd_rope,    &cmd_check,
+    &cmd_convert, &cmd_lab,  &cmd_info, &cmd_man, &cmd_completion, &cmd_version, NULL
 };
-static const struct flag program_flags[] = {
-    { "version", NULL, NULL, "the version" },
-    { NULL, NULL, NULL, NULL }
-};
+static const struct flag program_flags[] = { { "version", NULL, NULL, "the version" },
+                                             { NULL, NULL, NULL, NULL } };
 const struct command whole_program = {
     .name = "",
     .brief =

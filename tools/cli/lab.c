@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* lab.c -- `loci lab`: lists its contents, shows which runs are selected, and estimates their
  * time. */
-#define _DEFAULT_SOURCE                  /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
+#define _DEFAULT_SOURCE /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
 
 #include "cli/lab.h"
 
@@ -41,8 +41,8 @@ static const char *set_keys[MOST_SETTINGS], *set_values[MOST_SETTINGS];
 
 static bool add_setting(struct lab_wish *w, const char *key, const char *value)
 {
-    if (w->settings == MOST_SETTINGS) return refuse("lab: at most %d settings are allowed",
-                                                    MOST_SETTINGS);
+    if (w->settings == MOST_SETTINGS)
+        return refuse("lab: at most %d settings are allowed", MOST_SETTINGS);
     set_keys[w->settings] = key;
     set_values[w->settings++] = value;
     w->key = set_keys;
@@ -55,8 +55,8 @@ static char *kept[1024];
 static const char *copy_text(const char *text)
 {
     static int count;
-    if (count == COUNT(kept)) exit(fail("lab: at most %d words of options are allowed",
-                                        COUNT(kept)));
+    if (count == COUNT(kept))
+        exit(fail("lab: at most %d words of options are allowed", COUNT(kept)));
     return kept[count++] = strcpy(alloc(strlen(text) + 1, 1), text);
 }
 
@@ -144,21 +144,40 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     const char *words = words_of(value), *number = number_text(value);
     const double x = json_number_value(value);
     switch (at) {
-    case 0: w->preset = words; break;
-    case 1: w->arms = words; break;
-    case 2: w->tasks = words; break;
-    case 3: w->seeds = (int)x; break;
-    case 4: w->steps = (int)x; break;
-    case 5: w->scale = x; break;
-    case 6: w->length = (int)x; break;
-    case 7: w->size = words; break;
+    case 0:
+        w->preset = words;
+        break;
+    case 1:
+        w->arms = words;
+        break;
+    case 2:
+        w->tasks = words;
+        break;
+    case 3:
+        w->seeds = (int)x;
+        break;
+    case 4:
+        w->steps = (int)x;
+        break;
+    case 5:
+        w->scale = x;
+        break;
+    case 6:
+        w->length = (int)x;
+        break;
+    case 7:
+        w->size = words;
+        break;
     case 8:
         return number ? add_setting(w, "rate", number) : refuse("%s: lr must be a number", path);
-    case 9: w->grid = words; break;
+    case 9:
+        w->grid = words;
+        break;
     case 10:
         w->match = json_is_true(value);
         return json_is_boolean(value) || refuse("%s: match_params must be true or false", path);
-    case 11: return words && open_corpus(words, 0, w);
+    case 11:
+        return words && open_corpus(words, 0, w);
     default: {
         const char *name;
         json_t *own;
@@ -205,16 +224,15 @@ bool read_wish_file(const char *path, struct lab_wish *w)
     const char *key;
     json_t *value;
     if (!read_json(path, &root)) return false;
-    if (!json_is_object(root))
-        {
-            json_decref(root);
-            return refuse("%s: the file must be one JSON object", path);
-        }
-    json_object_foreach(root, key,
-                        value) if (!read_key(path, key, value, w)) {
-                            json_decref(root);
-                            return false;
-                        }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return refuse("%s: the file must be one JSON object", path);
+    }
+    json_object_foreach(root, key, value) if (!read_key(path, key, value, w))
+    {
+        json_decref(root);
+        return false;
+    }
     json_decref(root);
     return true;
 }

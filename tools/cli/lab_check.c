@@ -39,10 +39,8 @@ static const struct flag dump_flags[] = {
     [DUMP_STEP] = { "step", NULL, "N",
                     "the step to dump, after training the ones before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
-    [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file",
-                      "your own text (default: a generated one)" },
-    [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64",
-                     "f32 (default), or f64 to compute in double" },
+    [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file", "your own text (default: a generated one)" },
+    [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64", "f32 (default), or f64 to compute in double" },
     [DUMP_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [DUMP_THREADS] = { "threads", "t", "N", "(default 1); the bits are the same" },
     [DUMP_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (required)" },
@@ -63,11 +61,10 @@ static void *pile_up(struct pile *p, const char *prefix, const char *name,
         const int capacity = 2 * p->capacity + 64;
         struct safetensor *list = alloc((size_t)capacity, sizeof *list);
         void **data = alloc((size_t)capacity, sizeof *data);
-        if (p->count)
-            {
-                memcpy(list, p->list, (size_t)p->count * sizeof *list);
-                memcpy(data, p->data, (size_t)p->count * sizeof *data);
-            }
+        if (p->count) {
+            memcpy(list, p->list, (size_t)p->count * sizeof *list);
+            memcpy(data, p->data, (size_t)p->count * sizeof *data);
+        }
         free(p->list);
         free(p->data);
         p->list = list;
@@ -216,16 +213,16 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
     if (!w.arms || !w.tasks || !a->value[DUMP_OUTPUT])
         return refuse("lab dump: --arm, --task and --output are required");
     if (!args_whole(a, DUMP_SEED, 0, 1000000000, &seed)
-        || !args_whole(a, DUMP_LENGTH, 8, 65536, &length)
-        || !args_word(a, DUMP_DTYPE, &type) || !args_output(a, DUMP_OUTPUT))
+        || !args_whole(a, DUMP_LENGTH, 8, 65536, &length) || !args_word(a, DUMP_DTYPE, &type)
+        || !args_output(a, DUMP_OUTPUT))
         return false;
     w.length = length;
     if (a->value[DUMP_SET] && !add_settings(a, a->value[DUMP_SET], &w)) return false;
     if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
-    if (runs.count != 1) return refuse("lab dump: give one arm and one task, not %d runs",
-                                       runs.count);
+    if (runs.count != 1)
+        return refuse("lab dump: give one arm and one task, not %d runs", runs.count);
     *c = runs.list[0];
     c->seed = seed;
     lab_runs_free(&runs);
@@ -391,8 +388,10 @@ static int run_bench(const struct args *a)
     int threads = 1;
     const char *isa = a->value[BENCH_ISA];
     if (!args_rest(a, 0) || !args_whole(a, BENCH_THREADS, 1, 256, &threads)) return EXIT_ERROR;
-    if (isa && !lab_engine(isa, false)) return fail("lab bench: isa '%s' does not run on this CPU; "
-                                                    "'loci info' lists those that do", isa);
+    if (isa && !lab_engine(isa, false))
+        return fail("lab bench: isa '%s' does not run on this CPU; "
+                    "'loci info' lists those that do",
+                    isa);
     if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
         return fail("lab bench: %s", e.text);
     w.corpus = &corpus;

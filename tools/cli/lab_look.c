@@ -100,11 +100,10 @@ static int run_report(const struct args *a)
         return fail("lab report: give only one of --output, --svg, --text, --csv and --json");
     if (lab_results_read(&all, dir, &e)) return fail("lab report: %s", e.text);
     for (int i = 0; i < all.skips; i++) fail("%s", all.skipped[i]);
-    if (all.count == 0)
-        {
-            lab_results_free(&all);
-            return fail("lab report: %s has no completed run; 'loci lab run' makes them", dir);
-        }
+    if (all.count == 0) {
+        lab_results_free(&all);
+        return fail("lab report: %s has no completed run; 'loci lab run' makes them", dir);
+    }
     if (pictured) {
         int longest = 0;
         for (int i = 0; i < all.count; i++)
@@ -257,11 +256,10 @@ static int sample_run(const struct args *a, const struct lab_config *c, const ch
                     name ? name : "as trained", names);
     }
     if (lab_model_open(&m, &s, NULL, &e)) return fail("lab sample: %s", e.text);
-    if (lab_weights_read(folder, m, &e))
-        {
-            lab_model_close(m);
-            return fail("lab sample: %s/weights.safetensors: %s", folder, e.text);
-        }
+    if (lab_weights_read(folder, m, &e)) {
+        lab_model_close(m);
+        return fail("lab sample: %s/weights.safetensors: %s", folder, e.text);
+    }
     printf("%s on %s, seed %d, column %s\n\n", c->arm, c->task, c->seed, list[at].name);
     bool fine = true;
     for (int row = 0; row < count && row < list[at].count && fine; row++)

@@ -34,12 +34,11 @@ static int print_rows(const struct row *rows, int n, double left, bool each, boo
     const char *clear = terminal ? "\033[K" : "";
     double done = 0, all = 0;
     int ready = 0, lines = 1;
-    for (int i = 0; i < n; i++)
-        {
-            done += work_of(&rows[i]);
-            all += rows[i].steps;
-            ready += rows[i].stage == LAB_READY;
-        }
+    for (int i = 0; i < n; i++) {
+        done += work_of(&rows[i]);
+        all += rows[i].steps;
+        ready += rows[i].stage == LAB_READY;
+    }
     printf("%d of %d runs, %.0f %% of the steps", ready, n, 100 * done / fmax(1, all));
     if (ready < n && left > 0) {
         printf(", about ");
@@ -159,11 +158,10 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
     struct row *rows = alloc((size_t)runs->count, sizeof *rows);
     int n, ready = 0, others = 0;
     fill_rows(runs, w->progress, w->shard, w->shards, rows, &n);
-    for (int i = 0; i < n; i++)
-        {
-            ready += rows[i].stage == LAB_READY;
-            others += rows[i].stage == LAB_ELSEWHERE;
-        }
+    for (int i = 0; i < n; i++) {
+        ready += rows[i].stage == LAB_READY;
+        others += rows[i].stage == LAB_ELSEWHERE;
+    }
     free(rows);
     const int left = n - ready - others;
     printf("%d of %d runs are done", ready, n);
@@ -177,7 +175,7 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
 static int run_run(const struct args *a)
 {
     struct lab_wish wish;
-    static struct lab_runs runs;         /* live until the program exits, however it ends */
+    static struct lab_runs runs; /* live until the program exits, however it ends */
     static struct text command;
     loci_error e = { .text = "" };
     const char *dir = a->value[RUN_OUTPUT] ? a->value[RUN_OUTPUT] : "lab-out";
@@ -262,8 +260,7 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
     const json_t *list = json_object_get(root, "runs");
     if (!json_is_array(list)) {
         json_decref(root);
-        return refuse("%s: the folder has no list of runs",
-                                                               path);
+        return refuse("%s: the folder has no list of runs", path);
     }
     *n = 0;
     *rows = alloc(json_array_size(list) + 1, sizeof **rows);

@@ -15,9 +15,12 @@
 
 /* ---- list ------------------------------------------------------------------------------------ */
 
-static const struct { int place; const char *name; } places[] = {
+static const struct {
+    int place;
+    const char *name;
+} places[] = {
     { LOCI_PLACE_EMBED, "embed" }, { LOCI_PLACE_ROTATE, "rotate" }, { LOCI_PLACE_SCORE, "score" },
-    { LOCI_PLACE_MIX, "mix" }, { LOCI_PLACE_WEIGHT, "weight" }, { LOCI_PLACE_VALUE, "value" },
+    { LOCI_PLACE_MIX, "mix" },     { LOCI_PLACE_WEIGHT, "weight" }, { LOCI_PLACE_VALUE, "value" },
     { LOCI_PLACE_STATE, "state" }, { LOCI_PLACE_SUM, "sum" },
 };
 
@@ -56,8 +59,7 @@ static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
     const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
     const char *kind = whole ? "whole" : list ? "list of" : "number";
     if (o->kind == LOCI_WORD) snprintf(buffer, capacity, "%s", o->words);
-    else
-        snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->min, o->max);
+    else snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->min, o->max);
     return buffer;
 }
 
@@ -67,10 +69,10 @@ enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
 static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
 {
     const bool embeds = e->places == LOCI_PLACE_EMBED;
-    const loci_desc d = LOCI_DESC(.encoding = e->example,
-                                  .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
-                                  .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH,
-                                  .model_dim = HEADS * WIDTH, .max_len = LENGTH);
+    const loci_desc d =
+        LOCI_DESC(.encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
+                  .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH,
+                  .model_dim = HEADS * WIDTH, .max_len = LENGTH);
     const loci_status status = loci_plan_create(plan, &d, NULL);
     if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
     if (status) return 0;
@@ -224,17 +226,16 @@ const struct command cmd_list = {
         "    sources.  An encoding text is name:option=value,... and several are joined by\n"
         "    '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
-    .operand_text = "@encoding...", .flags = list_flags,
+    .operand_text = "@encoding...",
+    .flags = list_flags,
     .run = list_run,
 };
 
 /* ---- info ------------------------------------------------------------------------------------ */
 
 enum { INFO_JSON };
-static const struct flag info_flags[] = {
-    [INFO_JSON] = { "json", NULL, NULL, "one JSON object" },
-    { NULL, NULL, NULL, NULL }
-};
+static const struct flag info_flags[] = { [INFO_JSON] = { "json", NULL, NULL, "one JSON object" },
+                                          { NULL, NULL, NULL, NULL } };
 
 #if defined __clang__
 #define COMPILER "clang " __clang_version__
@@ -276,23 +277,22 @@ static int info_run(const struct args *a)
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
     printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
            runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
-                                 :
-                                 "none: this CPU has no bf16 dot products, so --fast changes no "
-                                 "bits",
+                                 : "none: this CPU has no bf16 dot products, so --fast changes no "
+                                   "bits",
            COMPILER);
     return EXIT_DONE;
 }
 
 const struct command cmd_info = {
     .name = "info",
-    .brief =
-        "print version, processor, instruction sets and build", .synopsis = "loci info [--json]",
-    .about =
-        "    Put this into a bug report.  The instruction sets are those that this processor\n"
-        "    and this build support, in ascending order of preference.  The last one is used\n"
-        "    unless --isa selects another.\n",
+    .brief = "print version, processor, instruction sets and build",
+    .synopsis = "loci info [--json]",
+    .about = "    Put this into a bug report.  The instruction sets are those that this processor\n"
+             "    and this build support, in ascending order of preference.  The last one is used\n"
+             "    unless --isa selects another.\n",
     .examples = "    loci info\n    loci info --json\n",
-    .flags = info_flags, .run = info_run,
+    .flags = info_flags,
+    .run = info_run,
 };
 
 /* ---- version --------------------------------------------------------------------------------- */
@@ -306,7 +306,11 @@ static int version_run(const struct args *a)
 
 static const struct flag no_flags[] = { { NULL, NULL, NULL, NULL } };
 const struct command cmd_version = {
-    .name = "version", .brief = "the version", .synopsis = "loci version",
+    .name = "version",
+    .brief = "the version",
+    .synopsis = "loci version",
     .about = "    Prints the version and nothing else.\n",
-    .examples = "    loci version\n", .flags = no_flags, .run = version_run,
+    .examples = "    loci version\n",
+    .flags = no_flags,
+    .run = version_run,
 };

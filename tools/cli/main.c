@@ -17,7 +17,7 @@ static const char *command_name(int i) { return word_of(among[i]); }
 
 static int parse_and_run(const struct command *c, int argc, char **argv)
 {
-    struct args a;                       /* --help works even if the other arguments are invalid */
+    struct args a; /* --help works even if the other arguments are invalid */
     if (!args_parse(&a, c, argc, argv)) return EXIT_ERROR;
     if (a.help) {
         print_help(c);
@@ -41,11 +41,10 @@ static int unknown_command(const struct command *const *list, const char *above,
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) return fail("no command given; 'loci --help' lists them");
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        {
-            print_help(&whole_program);
-            return EXIT_DONE;
-        }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        print_help(&whole_program);
+        return EXIT_DONE;
+    }
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     const struct command *c = find_command(whole_program.under, name);
     if (!c) return unknown_command(whole_program.under, "", name);

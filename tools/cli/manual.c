@@ -21,13 +21,26 @@ static void put_escaped(struct text *t, const char *s, size_t n, bool typed)
     for (size_t i = 0; i < n; i++) {
         const bool begins = i == 0 || !isalnum((unsigned char)s[i - 1]);
         switch (s[i]) {
-            case '\\': text_add(t, "\\e"); break;
-            case '\'': text_add(t, "\\(aq"); break;
-            case '`': text_add(t, "\\(ga"); break;
-            case '^': text_add(t, "\\(ha"); break;
-            case '~': text_add(t, "\\(ti"); break;
-            case '-': text_add(t, typed || begins ? "\\-" : "-"); break;
-            default: text_put(t, s + i, 1);
+        case '\\':
+            text_add(t, "\\e");
+            break;
+        case '\'':
+            text_add(t, "\\(aq");
+            break;
+        case '`':
+            text_add(t, "\\(ga");
+            break;
+        case '^':
+            text_add(t, "\\(ha");
+            break;
+        case '~':
+            text_add(t, "\\(ti");
+            break;
+        case '-':
+            text_add(t, typed || begins ? "\\-" : "-");
+            break;
+        default:
+            text_put(t, s + i, 1);
         }
     }
 }
@@ -270,8 +283,8 @@ static int run(const struct args *a)
         above = c;
         c = find_command(c->under, a->rest[i]);
         if (!c)
-            return fail("man: unknown command '%s%s%s'; 'loci --help' lists all",
-                        above->name, *above->name ? " " : "", a->rest[i]);
+            return fail("man: unknown command '%s%s%s'; 'loci --help' lists all", above->name,
+                        *above->name ? " " : "", a->rest[i]);
     }
     struct text t = { 0 };
     put_page(&t, c, above);

@@ -11,11 +11,11 @@ struct naive {
     ptrdiff_t len;
     const float *q, *k, *v, *dout;
     float *o, *lse, *dq, *dk, *dv;
-    float *weights, *scores, *turned;    /* [heads][len][len], [len][len], [dim][len] */
-    size_t bytes;                        /* bytes of the three */
+    float *weights, *scores, *turned; /* [heads][len][len], [len][len], [dim][len] */
+    size_t bytes;                     /* bytes of the three */
 };
 
-void naive_open(struct naive *, int heads, ptrdiff_t len, int dim);   /* allocates the three */
+void naive_open(struct naive *, int heads, ptrdiff_t len, int dim); /* allocates the three */
 void naive_close(struct naive *);
 void naive_forward(struct naive *), naive_backward(struct naive *);
 

@@ -117,7 +117,7 @@ __attribute__((target("avx2,fma"))) static float read_avx2(const float *p, size_
     return _mm256_cvtss_f32(t);
 }
 #elif defined __aarch64__
-enum { NEON_CHAINS = 24 };               /* up to four pipes, and 32 registers */
+enum { NEON_CHAINS = 24 }; /* up to four pipes, and 32 registers */
 static float flops_neon(float a, float b)
 {
     float32x4_t x[NEON_CHAINS], va = vdupq_n_f32(a), vb = vdupq_n_f32(b), sum = vb;
@@ -141,7 +141,7 @@ static const struct kernels {
 #elif defined __aarch64__
     { "neon", 4, flops_neon, read_base },
 #endif
-    { NULL, 4, flops_base, read_base },  /* everything else */
+    { NULL, 4, flops_base, read_base }, /* everything else */
 };
 
 /* The last entry serves every other name. */
@@ -158,14 +158,14 @@ struct work {
     const struct kernels *kernels;
     float *to;
     const float *from;
-    size_t count;                        /* floats per piece */
-    volatile float *sink;                /* per piece */
+    size_t count;         /* floats per piece */
+    volatile float *sink; /* per piece */
 };
 
 static void flops_job(void *arg, int i)
 {
     struct work *w = arg;
-    volatile float a = 0.999f, b = 0.001f;     /* volatile: unknown to the compiler */
+    volatile float a = 0.999f, b = 0.001f; /* volatile: unknown to the compiler */
     w->sink[i] = w->kernels->flops(a, b);
 }
 
@@ -197,7 +197,8 @@ static double seconds(struct work *w, void (*job)(void *, int), const loci_host 
     w->sink = sink;
     double start = now();
     if (host) host->run(host->user, pieces, job, w);
-    else for (int i = 0; i < pieces; i++) job(w, i);
+    else
+        for (int i = 0; i < pieces; i++) job(w, i);
     return now() - start;
 }
 

@@ -17,7 +17,10 @@ double probe_copy(float *to, const float *from, size_t bytes, const loci_host *,
 
 /* Seconds that this thread has had a core, and how often another process preempted one of our
  * threads. */
-struct spent { double wall, core; long aside; };
+struct spent {
+    double wall, core;
+    long aside;
+};
 struct spent spent_now(void);
 /* The share of the time between the two in which other processes had the core. */
 double taken_between(struct spent from, struct spent to);

@@ -10,9 +10,8 @@
 #include "cli/probe.h"
 #include "cli/problem.h"
 
-const char *const pass_names[] = {
-    "forward", "backward", "both", "decode", "prefill-chunk", "rotate"
-};
+const char *const pass_names[] = { "forward", "backward",      "both",
+                                   "decode",  "prefill-chunk", "rotate" };
 const char *const dtype_names[] = { "f32", "bf16", "f16" };
 
 /* Seconds.  Steps are repeated until a call lasts about this long.  Systems with more processes
@@ -150,11 +149,11 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     const bool backward = p->pass == BACKWARD || p->pass == BOTH;
     const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
     *c = (struct contender){ .embeds = embeds };
-    loci_desc d = LOCI_DESC(.encoding = c->embeds ? loci_pe_plain() : encoding, .heads = p->heads,
-                            .dim = p->dim, .kv_heads = p->kv_heads,
-                            .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                            .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
-                            .max_len = p->len, .isa = p->isa);
+    loci_desc d =
+        LOCI_DESC(.encoding = c->embeds ? loci_pe_plain() : encoding, .heads = p->heads,
+                  .dim = p->dim, .kv_heads = p->kv_heads,
+                  .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
+                  .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa);
     /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
      * not share keys. */
     int turned = LOCI_PLACE_ROTATE;
@@ -231,12 +230,11 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
             s = rotate_to_next(p, c);
             aside += now() - began;
         }
-        if (s || step(p, c, pass))
-            {
-                fail("%s: %s", c->main.desc.encoding,
-                        c->main.error.text[0] ? c->main.error.text : c->embed.error.text);
-                return -1;
-            }
+        if (s || step(p, c, pass)) {
+            fail("%s: %s", c->main.desc.encoding,
+                 c->main.error.text[0] ? c->main.error.text : c->embed.error.text);
+            return -1;
+        }
     }
     return fmax(0, now() - start - aside) / steps;
 }
@@ -284,8 +282,7 @@ static double copy_limit(const struct problem *p, const struct contender *c)
 
 static double flops_limit(const struct problem *p)
 {
-    return p->dots ? probe_dots(p->host, p->threads)
-                   : probe_flops(p->isa, p->host, p->threads);
+    return p->dots ? probe_dots(p->host, p->threads) : probe_flops(p->isa, p->host, p->threads);
 }
 
 /* The limit of the machine in the unit that applies: bytes or flops per second. */

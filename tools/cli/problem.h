@@ -15,13 +15,13 @@ struct problem {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full;
     bool cached, fast, lasting;
-    bool dots;                           /* the limit is that of bf16 dot products */
+    bool dots; /* the limit is that of bf16 dot products */
     const char *isa;
     /* rows: queries per sequence, its last ones */
     ptrdiff_t len, rows;
     const loci_host *host;
-    float *stream;                       /* for decode: larger than every CPU cache */
-    size_t stream_bytes, at;             /* at: where the next probe reads */
+    float *stream;           /* for decode: larger than every CPU cache */
+    size_t stream_bytes, at; /* at: where the next probe reads */
     /* decode, chunk: K and V alternate between copies, so they come from memory */
     int copies, turn;
     void **k, **v;
@@ -45,7 +45,7 @@ void problem_close(struct problem *);
 struct contender {
     struct task main, embed;
     bool embeds;
-    int steps;                           /* steps per call */
+    int steps; /* steps per call */
     /* with --cache: its copies of K and V; the task has the new tokens alone */
     loci_cache **cache, *current;
 };

@@ -14,18 +14,16 @@
 
 enum { LEN, DIM, HEADS, FAST, THREADS, ISA, SVG, HTML };
 static const struct flag flags[] = {
-    [LEN]     = { "len", NULL, "N", "tokens (default 2048)" },
-    [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
-    [HEADS]   = { "heads", NULL, "H", "heads (default 2)" },
-    [FAST]    = { "fast", NULL, NULL,
-                  "run the fused side in bf16, with dot products if 'loci info' lists them" },
+    [LEN] = { "len", NULL, "N", "tokens (default 2048)" },
+    [DIM] = { "dim", NULL, "D", "width of a head, even (default 64)" },
+    [HEADS] = { "heads", NULL, "H", "heads (default 2)" },
+    [FAST] = { "fast", NULL, NULL,
+               "run the fused side in bf16, with dot products if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N",
                   "threads of the fused side (default 1; the naive side has one)" },
-    [ISA]     = { "isa", NULL, "NAME:@isa",
-                  "an instruction set of 'loci info' (default: the best)" },
-    [SVG]     = { "svg", NULL, "FILE:@file", "also write a picture of the times" },
-    [HTML]    = { "html", NULL, "FILE:@file",
-                  "also write a page with the picture and the table" },
+    [ISA] = { "isa", NULL, "NAME:@isa", "an instruction set of 'loci info' (default: the best)" },
+    [SVG] = { "svg", NULL, "FILE:@file", "also write a picture of the times" },
+    [HTML] = { "html", NULL, "FILE:@file", "also write a page with the picture and the table" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -34,17 +32,20 @@ struct race {
     bool fast;
     const char *isa;
     const loci_host *host;
-    struct rounds *rounds;               /* a round is a try between two probes of this machine */
+    struct rounds *rounds; /* a round is a try between two probes of this machine */
 };
 /* Milliseconds of the fastest try that counts. busy: no try counted for one of the two, and its
  * time is that of its fastest try. best: the best probe so far. */
-struct score { double forward, step, megabytes, error, best; bool busy; };
+struct score {
+    double forward, step, megabytes, error, best;
+    bool busy;
+};
 
 /* Seconds for the tries of one pass, and the limit if fewer than WANTED of them count.  At least
  * two tries are made. */
 static const double patience = 0.2, most_patience = 1;
 enum { SEED = 7, WANTED = 2 };
-enum { JUDGED = 256 };                   /* errors are measured on at most this number of tokens */
+enum { JUDGED = 256 }; /* errors are measured on at most this number of tokens */
 
 /* ---- The exact result ------------------------------------------------------------------------ */
 
@@ -87,9 +88,9 @@ static bool judge(const struct task *t, double *error)
         task_gradients(&e);
         /* Uses the stored numbers: rounding the inputs is no error of the encoding. */
         void *const numbers[][2] = {
-            { t->x.data, e.x.data }, { t->dy.data, e.dy.data }, { t->call.q.data, e.call.q.data },
-            { t->call.k.data, e.call.k.data }, { t->call.v.data, e.call.v.data },
-            { t->grad.dout.data, e.grad.dout.data }
+            { t->x.data, e.x.data },           { t->dy.data, e.dy.data },
+            { t->call.q.data, e.call.q.data }, { t->call.k.data, e.call.k.data },
+            { t->call.v.data, e.call.v.data }, { t->grad.dout.data, e.grad.dout.data }
         };
         for (int i = 0; i < COUNT(numbers); i++)
             for (ptrdiff_t k = 0; numbers[i][0] && k < wide; k++)
@@ -97,7 +98,11 @@ static bool judge(const struct task *t, double *error)
         for (int i = 0; i < t->tensors; i++)
             e.data[i] = widen(&e, t->data[i], shape_count(t->tensor[i].rank, t->tensor[i].shape));
         ok = !task_reference(&e, true) || refuse("%s: %s", d.encoding, e.error.text);
-        struct { const void *got, *exact; ptrdiff_t n; loci_dtype dtype; } pairs[] = {
+        struct {
+            const void *got, *exact;
+            ptrdiff_t n;
+            loci_dtype dtype;
+        } pairs[] = {
             { t->y.data, e.y.data, wide, t->desc.dtype },
             { t->call.o.data, e.call.o.data, wide, t->desc.dtype },
             { t->call.lse, e.call.lse, rows, t->reals },
@@ -125,7 +130,11 @@ static bool judge(const struct task *t, double *error)
 /* ---- The runners ----------------------------------------------------------------------------- */
 
 /* The fused runner: attention, after an embedding if the encoding is one. */
-struct fused { struct task main, embed; bool embeds; loci_status status; };
+struct fused {
+    struct task main, embed;
+    bool embeds;
+    loci_status status;
+};
 
 static void fused_pass(void *arg, bool backward)
 {
@@ -159,10 +168,8 @@ static struct call run_once(const struct race *r, void (*pass)(void *, bool), vo
 
 static double seconds_of(const struct pair *p, const void *user)
 {
-    return (void){
-        user;
-        p->mine.seconds;
-    }
+    (void)user;
+    return p->mine.seconds;
 }
 
 /* Milliseconds of the fastest try that counts: disturbances only slow a try down. */
@@ -173,7 +180,8 @@ static double run_fastest(const struct race *r, struct score *s, void (*pass)(vo
     const double start = now();
     double fastest = INFINITY, spent = 0;
     rounds_row(tries);
-    while (tries->made < 2 || (tries->made < PATIENCE * WANTED
+    while (tries->made < 2
+           || (tries->made < PATIENCE * WANTED
                && spent < (rounds_counted(tries) < WANTED ? most_patience : patience))) {
         const struct call c = run_once(r, pass, runner, backward);
         rounds_add(tries, (struct pair){ c, c });
@@ -200,9 +208,9 @@ static bool open_fused(const struct race *r, struct fused *f, const char *encodi
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
     const loci_dtype dtype = r->fast ? LOCI_BF16 : LOCI_F32;
-    loci_desc d = LOCI_DESC(.encoding = f->embeds ? loci_pe_plain() : encoding, .heads = r->heads,
-                            .dim = r->dim, .dtype = dtype, .fast = r->fast, .max_len = r->len,
-                            .isa = r->isa);
+    loci_desc d =
+        LOCI_DESC(.encoding = f->embeds ? loci_pe_plain() : encoding, .heads = r->heads,
+                  .dim = r->dim, .dtype = dtype, .fast = r->fast, .max_len = r->len, .isa = r->isa);
     const loci_desc e = task_embedding(&d, encoding);
     if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
     return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
@@ -238,8 +246,9 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     if (ok) {
         s->forward = run_fastest(r, s, fused_pass, &f, false);
         s->step = run_fastest(r, s, fused_pass, &f, true);
-        s->megabytes = 1e-6 * (double)(f.main.table_bytes + f.main.work_bytes
-                                       + f.embed.table_bytes + f.embed.work_bytes);
+        s->megabytes = 1e-6
+                     * (double)(f.main.table_bytes + f.main.work_bytes + f.embed.table_bytes
+                                + f.embed.work_bytes);
         ok = fine(&f);
     }
     close_fused(&f);
@@ -259,8 +268,8 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
  * fused one. */
 static bool open_naive(const struct race *r, struct task *t, struct naive *n)
 {
-    loci_desc d = LOCI_DESC(.encoding = loci_pe_plain(), .heads = r->heads, .dim = r->dim,
-                            .isa = r->isa);
+    loci_desc d =
+        LOCI_DESC(.encoding = loci_pe_plain(), .heads = r->heads, .dim = r->dim, .isa = r->isa);
     if (!task_open(t, &d, 1, r->len, r->len, NULL)) return false;
     task_random_inputs(t, SEED);
     naive_open(n, r->heads, r->len, r->dim);
@@ -308,7 +317,7 @@ static void print_line(void)
 
 static void print_header(const struct race *r)
 {
-    char cpu[86];                        /* with the label, fills 100 columns */
+    char cpu[86]; /* with the label, fills 100 columns */
     const char *numbers = "float32";
     if (r->fast) numbers = runs_fast(r->isa) ? "bf16, by dot products" : "bf16";
     printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"),
@@ -322,8 +331,8 @@ static void print_header(const struct race *r)
            "             memory, softmax, product; whatever an encoding costs would come on top\n"
            "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n"
            "  processor  %s\n\n",
-           r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
-           numbers, r->isa, r->threads, r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"),
+           r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(), numbers, r->isa,
+           r->threads, r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"),
            cpu_name(cpu, sizeof cpu));
     printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ",
            "error");
@@ -360,17 +369,18 @@ static void print_closing(int doubtful, int rows)
     if (doubtful)
         printf("%sbusy%s: do not rely on the times of %d of %d rows.  The machine did other work "
                "during them, or\nduring the naive row, which all are compared with (marked ? where "
-               "every try was disturbed).\n", PAINT("1"), PAINT("0"), doubtful, rows);
-    printf(
-        "How to read it: a row is one encoding, fused; "
-        "'faster' and 'less' compare it with the naive row on\n"
-        "top.  Memory is what a training step allocates beside its inputs and results.  "
-        "The error is the\n"
-        "largest difference from the same computation in float64, "
-        "over all results and gradients of the\n"
-        "first %d tokens, relative to 1 + the largest value; "
-        "float32 itself resolves 6e-08.  Next:\n"
-        "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n", JUDGED);
+               "every try was disturbed).\n",
+               PAINT("1"), PAINT("0"), doubtful, rows);
+    printf("How to read it: a row is one encoding, fused; "
+           "'faster' and 'less' compare it with the naive row on\n"
+           "top.  Memory is what a training step allocates beside its inputs and results.  "
+           "The error is the\n"
+           "largest difference from the same computation in float64, "
+           "over all results and gradients of the\n"
+           "first %d tokens, relative to 1 + the largest value; "
+           "float32 itself resolves 6e-08.  Next:\n"
+           "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n",
+           JUDGED);
 }
 
 /* ---- Output files ---------------------------------------------------------------------------- */
@@ -379,7 +389,7 @@ enum { ROW_CELLS = 6 };
 /* Two figures: the speed ratios, and all numbers. */
 static void open_figures(const struct race *r, struct figure *f, int count)
 {
-    static const char *const head[ROW_CELLS] = { "encoding", "forward, ms", "training step, ms",
+    static const char *const head[ROW_CELLS] = { "encoding",   "forward, ms", "training step, ms",
                                                  "memory, MB", "less memory", "error" };
     char cpu[86];
     figure_bars(&f[0], count, 2);
@@ -472,10 +482,13 @@ static int run(const struct args *a)
 {
     const char *isa = a->value[ISA] ? a->value[ISA] : best_isa();
     struct rounds rounds = { .wanted = WANTED, .tolerance = 0.04 };
-    struct race r = {
-        .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL,
-        .isa = isa, .rounds = &rounds
-    };
+    struct race r = { .len = 2048,
+                      .dim = 64,
+                      .heads = 2,
+                      .threads = 1,
+                      .fast = a->value[FAST] != NULL,
+                      .isa = isa,
+                      .rounds = &rounds };
     loci_host pool;
     /* the naive runner stores [heads][len][len] weights */
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim)

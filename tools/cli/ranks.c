@@ -24,14 +24,18 @@ struct letter {
 struct office {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    struct letter *open;                 /* without a counterpart yet, oldest first */
-    int ranks, here;                     /* here: ranks that have entered highest() */
+    struct letter *open; /* without a counterpart yet, oldest first */
+    int ranks, here;     /* here: ranks that have entered highest() */
     long round;
-    int64_t *highest, *known;            /* of this round so far, and of the one before */
+    int64_t *highest, *known; /* of this round so far, and of the one before */
     void (*body)(const loci_transport *, void *);
     void *arg;
 };
-struct member { struct office *office; int rank; pthread_t thread; };
+struct member {
+    struct office *office;
+    int rank;
+    pthread_t thread;
+};
 enum { MOST_NUMBERS_AGREED = 256 };
 
 /* Removes the counterpart of a message from the list, if it is there. */
@@ -68,8 +72,9 @@ static int office_send(void *user, int to, int tag, const void *data, size_t byt
 {
     struct member *m = user;
     struct letter *l = *request = alloc(1, sizeof *l);
-    *l = (struct letter){ .from = m->rank, .to = to, .tag = tag, .sends = true,
-                          .data = (void *)data, .bytes = bytes };
+    *l = (struct letter){
+        .from = m->rank, .to = to, .tag = tag, .sends = true, .data = (void *)data, .bytes = bytes
+    };
     begin_letter(m->office, l);
     return 0;
 }
@@ -121,17 +126,20 @@ static int office_highest(void *user, int64_t *list, int n)
 static void *live(void *arg)
 {
     struct member *m = arg;
-    const loci_transport t = LOCI_TRANSPORT_INIT(.rank = m->rank, .ranks = m->office->ranks,
-                                                 .send = office_send, .receive = office_receive,
-                                                 .wait = office_wait, .test = office_test,
-                                                 .highest = office_highest, .user = m);
+    const loci_transport t =
+        LOCI_TRANSPORT_INIT(.rank = m->rank, .ranks = m->office->ranks, .send = office_send,
+                            .receive = office_receive, .wait = office_wait, .test = office_test,
+                            .highest = office_highest, .user = m);
     m->office->body(&t, m->office->arg);
     return NULL;
 }
 bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), void *arg)
 {
-    struct office o = { .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER,
-                        .ranks = ranks, .body = body, .arg = arg,
+    struct office o = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .news = PTHREAD_COND_INITIALIZER,
+                        .ranks = ranks,
+                        .body = body,
+                        .arg = arg,
                         .highest = alloc(MOST_NUMBERS_AGREED, sizeof(int64_t)),
                         .known = alloc(MOST_NUMBERS_AGREED, sizeof(int64_t)) };
     struct member *members = alloc((size_t)ranks, sizeof *members);

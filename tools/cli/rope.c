@@ -87,8 +87,8 @@ static bool unscaled(const loci_rope *r, double *list)
     const char *base = strstr(r->encoding, "base=");
     snprintf(text, sizeof text, "rope:pairing=half,%.*s,dim=%d", (int)strcspn(base, ","), base,
              r->dim);
-    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1,
-                                  .dim = r->dim);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = r->dim);
     if (loci_plan_create(&plan, &d, &e)) return refuse("%s", e.text);
     loci_frequencies(plan, list, r->dim / 2, NULL);
     loci_plan_destroy(plan);
@@ -135,8 +135,7 @@ static void print_table(const loci_rope *r, const double *before)
         put_wavelength(&f, i + 1, 1, r->frequency[k]);
         if (scaled) {
             put_wavelength(&f, i + 1, 2, before[k]);
-            if (r->frequency[k] > 0)
-                figure_cell(&f, i + 1, 3, "%.4g", before[k] / r->frequency[k]);
+            if (r->frequency[k] > 0) figure_cell(&f, i + 1, 3, "%.4g", before[k] / r->frequency[k]);
             else figure_cell(&f, i + 1, 3, "-");
         }
         if (trained)
@@ -160,7 +159,10 @@ static bool leftovers(const loci_rope *r)
 /* Known differences in other engines, from each engine's sources. */
 static void print_differences(const loci_rope *r)
 {
-    const struct { bool holds; const char *text; } notes[] = {
+    const struct {
+        bool holds;
+        const char *text;
+    } notes[] = {
         { r->spread && leftovers(r),
           "ggml does not rotate pairs beyond the interleaved sections; loci and transformers "
           "rotate them by time" },
@@ -173,9 +175,8 @@ static void print_differences(const loci_rope *r)
         { has(r, "scaling=yarn") && has(r, "truncate=0"),
           "llama.cpp rounds the ends of yarn's ramp, but this model was trained without rounding "
           "(truncate=0)" },
-        { has(r, "scaling=yarn"),
-          "yarn's ramp is linear in the pair, as in all code; "
-          "the paper's text is linear in turns" },
+        { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; "
+                                  "the paper's text is linear in turns" },
         { r->interleaved && r->offset == 0,
           "files for engines with the other pairing have the channels of q and k permuted" },
         { has(r, "scaling=proportional"),
@@ -280,12 +281,11 @@ static bool print_all(const loci_model *m, const char *path, double length)
             if (alike(&kind[of[l]], &r)) break;
         if (of[l] < kinds) loci_rope_free(&r);
         else if (kinds < MAX_KINDS) kind[kinds++] = r;
-        else
-            {
-                loci_rope_free(&r);
-                ok = refuse("%s: more than %d kinds of layers; use --layer to show one",
-                            path, MAX_KINDS);
-            }
+        else {
+            loci_rope_free(&r);
+            ok = refuse("%s: more than %d kinds of layers; use --layer to show one", path,
+                        MAX_KINDS);
+        }
     }
     if (ok) printf("%s%s%s  %d layers", PAINT("1"), loci_model_type(m), PAINT("0"), layers);
     if (ok && kind[0].trained_length > 0)
@@ -314,12 +314,11 @@ static bool print_all(const loci_model *m, const char *path, double length)
 
 enum { ROPE_LAYER, ROPE_LENGTH, ROPE_JSON, ROPE_ENCODING };
 static const struct flag rope_flags[] = {
-    [ROPE_LAYER]    = { "layer", NULL, "N", "layer for --json and --encoding (default 0)" },
-    [ROPE_LENGTH]   = { "length", NULL, "L",
-                        "context length, for dynamic and longrope (default: the trained one)" },
-    [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object for the layer" },
-    [ROPE_ENCODING] = { "encoding", NULL, NULL,
-                        "the encoding text of the layer's attention" },
+    [ROPE_LAYER] = { "layer", NULL, "N", "layer for --json and --encoding (default 0)" },
+    [ROPE_LENGTH] = { "length", NULL, "L",
+                      "context length, for dynamic and longrope (default: the trained one)" },
+    [ROPE_JSON] = { "json", NULL, NULL, "one JSON object for the layer" },
+    [ROPE_ENCODING] = { "encoding", NULL, NULL, "the encoding text of the layer's attention" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -372,17 +371,18 @@ static int rope_run(const struct args *a)
 }
 
 const struct command cmd_rope = {
-    .name = "rope", .brief = "show how a model rotates queries and keys, from its files",
+    .name = "rope",
+    .brief = "show how a model rotates queries and keys, from its files",
     .synopsis = "loci rope PATH [--layer N] [--length L] [--json | --encoding]",
-    .about =
-        "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer it\n"
-        "    prints the pairing of channels, the wavelengths in positions, the pairs that\n"
-        "    never complete a turn within the trained length, the changes by the scaling,\n"
-        "    everything else that affects scores and weights, and known differences between\n"
-        "    engines.  Unknown scaling types, unknown keys of a scaling, and model types\n"
-        "    whose pairing would be a guess are errors.\n",
+    .about = "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer it\n"
+             "    prints the pairing of channels, the wavelengths in positions, the pairs that\n"
+             "    never complete a turn within the trained length, the changes by the scaling,\n"
+             "    everything else that affects scores and weights, and known differences between\n"
+             "    engines.  Unknown scaling types, unknown keys of a scaling, and model types\n"
+             "    whose pairing would be a guess are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
     .operand_text = "@file",
-    .flags = rope_flags, .run = rope_run,
+    .flags = rope_flags,
+    .run = rope_run,
 };

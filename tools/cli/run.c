@@ -9,18 +9,17 @@
 
 enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
-    [OUTPUT]  = { "output", "o", "FILE:@file",
-                  "write the results to FILE, as safetensors (one case only)" },
-    [DTYPE]   = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
-                  "f32 (default), f64, or bf16 or f16 for storage" },
-    [FAST]    = { "fast", NULL, NULL,
-                  "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
-    [ISA]     = { "isa", NULL, "NAME:@isa",
-                  "an instruction set of 'loci info' (default: the best)" },
+    [OUTPUT] = { "output", "o", "FILE:@file",
+                 "write the results to FILE, as safetensors (one case only)" },
+    [DTYPE] = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
+                "f32 (default), f64, or bf16 or f16 for storage" },
+    [FAST] = { "fast", NULL, NULL,
+               "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
+    [ISA] = { "isa", NULL, "NAME:@isa", "an instruction set of 'loci info' (default: the best)" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1; results do not depend on them)" },
-    [ENGINE]  = { "engine", NULL, "NAME:fused|reference",
-                  "fused (default), or reference: the definition in float64" },
-    [TOL]     = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
+    [ENGINE] = { "engine", NULL, "NAME:fused|reference",
+                 "fused (default), or reference: the definition in float64" },
+    [TOL] = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -116,7 +115,7 @@ struct wish {
     loci_dtype dtype;
     const char *isa, *output;
     bool reference, fast;
-    double tol[2];                       /* negative: as in the case */
+    double tol[2]; /* negative: as in the case */
     const loci_host *host;
 };
 
@@ -159,13 +158,12 @@ static bool parse_tol(const char *text, double tol[2])
 static int run(const struct args *a)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
-    struct wish w = {
-        .fast = a->value[FAST] != NULL, .isa = a->value[ISA], .output = a->value[OUTPUT],
-        .tol = { -1, -1 }
-    };
+    struct wish w = { .fast = a->value[FAST] != NULL,
+                      .isa = a->value[ISA],
+                      .output = a->value[OUTPUT],
+                      .tol = { -1, -1 } };
     int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
-    if (!args_word(a, DTYPE, &dtype)
-        || !args_whole(a, THREADS, 1, 256, &threads)
+    if (!args_word(a, DTYPE, &dtype) || !args_whole(a, THREADS, 1, 256, &threads)
         || !args_word(a, ENGINE, &reference) || !parse_tol(a->value[TOL], w.tol))
         return EXIT_ERROR;
     if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
@@ -188,7 +186,8 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_run = {
-    .name = "run", .brief = "compute case files and compare with the expected results",
+    .name = "run",
+    .brief = "compute case files and compare with the expected results",
     .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--fast] [--isa NAME] [--threads N]\n"
                 "             [--engine NAME] [--tol F,G]",
     .about =
@@ -208,10 +207,10 @@ const struct command cmd_run = {
         "    --fast doubles that.  The file of -o has the results under their names, without\n"
         "    expect.  Its bytes do not depend on the instruction set or the number of\n"
         "    threads, except with --fast.\n",
-    .examples =
-        "    loci run case.safetensors\n"
-        "    loci run case.safetensors -o result.safetensors --threads 2\n"
-        "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
+    .examples = "    loci run case.safetensors\n"
+                "    loci run case.safetensors -o result.safetensors --threads 2\n"
+                "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
     .operand_text = "@file...",
-    .flags = flags, .run = run,
+    .flags = flags,
+    .run = run,
 };

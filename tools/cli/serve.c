@@ -77,8 +77,12 @@ static void run_program(const struct problem *p, const char *encoding, const cha
     char len[24], rows[24], number[5][16];
     const int numbers[] = { p->dim, p->heads, p->kv_heads, p->batch, p->threads };
     const char *const names[] = { "--dim", "--heads", "--kv-heads", "--batch", "--threads" };
-    const char *argv[40] = { program, "bench", encoding, "--serve", "--pass", pass_names[p->pass],
-                             "--dtype", dtype_names[p->dtype], "--isa", p->isa, "--len", len };
+    const char *argv[40] = { program,   "bench",
+                             encoding,  "--serve",
+                             "--pass",  pass_names[p->pass],
+                             "--dtype", dtype_names[p->dtype],
+                             "--isa",   p->isa,
+                             "--len",   len };
     int n = 12;
     snprintf(len, sizeof len, "%td", p->len);
     snprintf(rows, sizeof rows, "%td", p->rows);
@@ -146,8 +150,8 @@ static bool failed(struct server *s)
     if (!fgets(said, sizeof said, s->said)) said[0] = 0;
     said[strcspn(said, "\n")] = 0;
     const char *text = strncmp(said, "loci: ", 6) ? said : said + 6;
-    if (!s->program) return refuse("%s", *text ? text :
-                                   "bench: a process ended before it answered");
+    if (!s->program)
+        return refuse("%s", *text ? text : "bench: a process ended before it answered");
     if (!*text) text = "it does not answer as 'loci bench --serve' does";
     if (strstr(text, "unknown option '--serve'"))
         text = "it is an older loci, without 'bench --serve'";
@@ -166,8 +170,9 @@ static bool read_ready(struct server *s)
     json_t *j = read_reply(s);
     json_int_t serves = 0, steps = 0, workspace = 0;
     const char *version = "";
-    const bool ok = j && !json_unpack(j, "{s:I, s:s, s:I, s:I}", "serve", &serves, "loci", &version,
-                                      "steps", &steps, "workspace_bytes", &workspace)
+    const bool ok = j
+                 && !json_unpack(j, "{s:I, s:s, s:I, s:I}", "serve", &serves, "loci", &version,
+                                 "steps", &steps, "workspace_bytes", &workspace)
                  && serves == 1 && steps >= 1 && steps <= MOST_STEPS && workspace >= 0;
     if (ok) {
         s->steps = (int)steps;
@@ -211,9 +216,10 @@ bool server_call(struct server *s, int steps, struct call *call)
     const int n = snprintf(line, sizeof line, "%d\n", steps);
     if (send(s->to, line, (size_t)n, MSG_NOSIGNAL) != n) return failed(s);
     json_t *j = read_reply(s);
-    const bool ok = j && !json_unpack(j, "{s:F, s:F, s:F, s:F, s:F}", "seconds", &call->seconds,
-                                      "before", &call->before, "after", &call->after,
-                                      "flops", &call->flops, "taken", &call->taken)
+    const bool ok = j
+                 && !json_unpack(j, "{s:F, s:F, s:F, s:F, s:F}", "seconds", &call->seconds,
+                                 "before", &call->before, "after", &call->after, "flops",
+                                 &call->flops, "taken", &call->taken)
                  && call->seconds > 0 && call->before > 0 && call->after > 0;
     json_decref(j);
     return ok || failed(s);

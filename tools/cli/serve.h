@@ -14,16 +14,16 @@
 
 #include "cli/problem.h"
 
-enum { MOST_STEPS = 1000000 };           /* of a call */
+enum { MOST_STEPS = 1000000 }; /* of a call */
 
 /* Answers until stdin ends.  Returns the program's exit code. */
 int serve(struct problem *, const char *encoding);
 
 struct server {
-    const char *program;                 /* NULL: this program */
+    const char *program; /* NULL: this program */
     pid_t pid;
     int to;
-    FILE *from, *said;                   /* said: its stderr */
+    FILE *from, *said; /* said: its stderr */
     int steps;
     size_t workspace;
     char version[32];

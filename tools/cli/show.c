@@ -11,29 +11,34 @@
 #include "show/example.h"
 
 static const struct flag flags[] = {
-    [WHAT]     = { "what", NULL, "WORD:@figure", "show only this one of the words above" },
-    [HEAD]     = { "head", NULL, "N", "head of a map, from 0 (default 0)" },
-    [HEADS]    = { "heads", NULL, "H", "heads (default 8)" },
-    [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
-    [LEN]      = { "len", NULL, "L", "positions (default 64)" },
-    [SEED]     = { "seed", NULL, "S", "seed of random numbers (default 1)" },
-    [TENSORS]  = { "tensors", NULL, "FILE:@file",
-                   "learned tensors from a safetensors file (t5.table, ...)" },
-    [COMPARE]  = { "compare", NULL, "LIST:@encoding,",
-                   "several encodings side by side, separated by commas" },
-    [ALL]      = { "all", NULL, NULL, "every encoding of 'loci list'; needs --what properties" },
-    [EXAMPLE]  = { "example", NULL, NULL, "the textbook's example, step by step" },
-    [SVG]      = { "svg", NULL, "FILE:@file", "write a picture" },
-    [HTML]     = { "html", NULL, "FILE:@file", "write a page of all figures, without scripts" },
-    [OUTPUT]   = { "output", "o", "FILE:@file", "the same as --html" },
-    [JSON]     = { "json", NULL, NULL, "one JSON object: the numbers of all figures" },
+    [WHAT] = { "what", NULL, "WORD:@figure", "show only this one of the words above" },
+    [HEAD] = { "head", NULL, "N", "head of a map, from 0 (default 0)" },
+    [HEADS] = { "heads", NULL, "H", "heads (default 8)" },
+    [DIM] = { "dim", NULL, "D", "width of a head (default 64)" },
+    [LEN] = { "len", NULL, "L", "positions (default 64)" },
+    [SEED] = { "seed", NULL, "S", "seed of random numbers (default 1)" },
+    [TENSORS] = { "tensors", NULL, "FILE:@file",
+                  "learned tensors from a safetensors file (t5.table, ...)" },
+    [COMPARE] = { "compare", NULL, "LIST:@encoding,",
+                  "several encodings side by side, separated by commas" },
+    [ALL] = { "all", NULL, NULL, "every encoding of 'loci list'; needs --what properties" },
+    [EXAMPLE] = { "example", NULL, NULL, "the textbook's example, step by step" },
+    [SVG] = { "svg", NULL, "FILE:@file", "write a picture" },
+    [HTML] = { "html", NULL, "FILE:@file", "write a page of all figures, without scripts" },
+    [OUTPUT] = { "output", "o", "FILE:@file", "the same as --html" },
+    [JSON] = { "json", NULL, NULL, "one JSON object: the numbers of all figures" },
     [MARKDOWN] = { "markdown", NULL, NULL, "tables as Markdown" },
     { NULL, NULL, NULL, NULL }
 };
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-struct given_file { int count; struct given *list; double **data; struct safetensors file; };
+struct given_file {
+    int count;
+    struct given *list;
+    double **data;
+    struct safetensors file;
+};
 
 /* Reads all tensors of a file, in double.  Names may begin with "param." as in a case. */
 static bool read_tensors(const char *path, struct given_file *g)
@@ -52,9 +57,8 @@ static bool read_tensors(const char *path, struct given_file *g)
             return refuse("%s: tensor '%.64s' must be F32, F64, BF16 or F16, not %s", path, t->name,
                           loci_safetensors_type_name(t->type));
         if (t->rank > COUNT(g->list->shape))
-            return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed",
-                          path, t->name,
-                          t->rank, COUNT(g->list->shape));
+            return refuse("%s: tensor '%.64s' has %d dimensions, but at most %d are allowed", path,
+                          t->name, t->rank, COUNT(g->list->shape));
         void *raw = alloc((size_t)t->count, stored_size(types[k]));
         g->data[i] = alloc((size_t)t->count, sizeof(double));
         if (loci_safetensors_read(&g->file, t, raw, &e)) {
@@ -86,8 +90,9 @@ static bool read_wish(const struct args *a, struct wish *w)
         || !args_whole(a, LEN, 2, 1024, &len) || !args_whole(a, HEAD, 0, 63, &head)
         || !args_whole(a, SEED, 1, 1 << 30, &seed))
         return false;
-    *w = (struct wish){ .heads = heads, .dim = dim, .len = len, .head = head,
-                        .seed = (uint64_t)seed };
+    *w = (struct wish){
+        .heads = heads, .dim = dim, .len = len, .head = head, .seed = (uint64_t)seed
+    };
     return true;
 }
 
@@ -227,8 +232,8 @@ static int show_one(const struct args *a, const struct wish *w, int what, const 
     if (!s) return EXIT_ERROR;
     const struct terminal m = terminal();
     /* what fits a page of a terminal; files and scripts get all figures */
-    const unsigned page = 1u << best_kind(s) | 1u << SHOW_CURVE | 1u << SHOW_SPECTRUM
-                        | 1u << SHOW_PROPERTIES;
+    const unsigned page =
+        1u << best_kind(s) | 1u << SHOW_CURVE | 1u << SHOW_SPECTRUM | 1u << SHOW_PROPERTIES;
     bool ok;
     if (what >= 0) ok = add_figures(&all, s, what);
     else if (a->value[SVG]) ok = add_figures(&all, s, best_kind(s));
@@ -294,11 +299,10 @@ static int run(const struct args *a)
     if (!read_wish(a, &w) || !read_what(a, &what)) return EXIT_ERROR;
     if (!args_output(a, SVG) || !args_output(a, HTML) || !args_output(a, OUTPUT)) return EXIT_ERROR;
     if (a->value[EXAMPLE]) return one ? example(a) : fail("show: --example needs one encoding");
-    if (a->value[TENSORS] && !read_tensors(a->value[TENSORS], &g))
-        {
-            free_tensors(&g);
-            return EXIT_ERROR;
-        }
+    if (a->value[TENSORS] && !read_tensors(a->value[TENSORS], &g)) {
+        free_tensors(&g);
+        return EXIT_ERROR;
+    }
     w.given_count = g.count;
     w.given = g.list;
     if (a->value[ALL]) code = show_list(a, &w, what);
@@ -317,22 +321,21 @@ const struct command cmd_show = {
     .brief = "show what an encoding looks like, and its measured properties",
     .synopsis = "loci show ENCODING|MODEL [--what WORD] [--head N] [--len L] [--svg|--html FILE] "
                 "[--json]",
-    .about =
-        "    Draws an encoding as the engine computes it: scores of all pairs, curves by\n"
-        "    distance, wavelengths, rows that are added, weights of attention.  It also\n"
-        "    measures properties: is the encoding invariant to translation, symmetric,\n"
-        "    falling, bounded?  A config.json or GGUF file stands for its first layer.  A\n"
-        "    terminal shows blocks and colours, a pipe plain letters.  What is shown depends\n"
-        "    on the encoding:\n"
-        "\n"
-        "    map         what is added to the score of each query and key\n"
-        "    curve       the same by distance; for rotations, q.k after rotation\n"
-        "    spectrum    positions per turn, pair by pair\n"
-        "    angles      a rotated vector; for several axes, the plane\n"
-        "    embedding   the rows that are added to tokens\n"
-        "    similarity  the similarity of these rows\n"
-        "    attention   weights of rows and keys, with the encoding and without\n"
-        "    properties  measured properties, with the largest deviation and the cases\n",
+    .about = "    Draws an encoding as the engine computes it: scores of all pairs, curves by\n"
+             "    distance, wavelengths, rows that are added, weights of attention.  It also\n"
+             "    measures properties: is the encoding invariant to translation, symmetric,\n"
+             "    falling, bounded?  A config.json or GGUF file stands for its first layer.  A\n"
+             "    terminal shows blocks and colours, a pipe plain letters.  What is shown depends\n"
+             "    on the encoding:\n"
+             "\n"
+             "    map         what is added to the score of each query and key\n"
+             "    curve       the same by distance; for rotations, q.k after rotation\n"
+             "    spectrum    positions per turn, pair by pair\n"
+             "    angles      a rotated vector; for several axes, the plane\n"
+             "    embedding   the rows that are added to tokens\n"
+             "    similarity  the similarity of these rows\n"
+             "    attention   weights of rows and keys, with the encoding and without\n"
+             "    properties  measured properties, with the largest deviation and the cases\n",
     .examples = "    loci show alibi\n"
                 "    loci show rope:pairing=half --what spectrum --svg rope.svg\n"
                 "    loci show --compare alibi,kerple,t5,fire -o compare.html\n"

@@ -8,11 +8,29 @@
 #include "show/properties.h"
 #include "show/show.h"
 
-enum { WHAT, HEAD, HEADS, DIM, LEN, SEED, TENSORS, COMPARE, ALL, EXAMPLE, SVG, HTML, OUTPUT, JSON,
-       MARKDOWN };
+enum {
+    WHAT,
+    HEAD,
+    HEADS,
+    DIM,
+    LEN,
+    SEED,
+    TENSORS,
+    COMPARE,
+    ALL,
+    EXAMPLE,
+    SVG,
+    HTML,
+    OUTPUT,
+    JSON,
+    MARKDOWN
+};
 
 enum { ALL_FIGURES = SHOW_COUNT * MAX_FIGURES };
-struct album { int count; struct figure f[ALL_FIGURES]; };
+struct album {
+    int count;
+    struct figure f[ALL_FIGURES];
+};
 void free_album(struct album *);
 /* Adds the figures of one kind.  Both print their error. */
 bool add_figures(struct album *, struct show *, int what);
@@ -23,7 +41,10 @@ int best_kind(const struct show *);
 const char *page_path(const struct args *);
 /* Prints or writes everything in the requested form: a picture, a page, JSON, or text after
  * `heading`. */
-struct form { const char *title, *about; bool side; };
+struct form {
+    const char *title, *about;
+    bool side;
+};
 int put_album(const struct args *, const struct album *, const struct form *, struct text *json,
               struct text *heading);
 

@@ -75,8 +75,8 @@ void task_gradients(struct task *t)
 {
     for (int i = 0; i < t->tensors; i++)
         if (t->tensor[i].role != LOCI_FIXED)
-            t->ddata[i] = task_alloc(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape),
-                                    t->real);
+            t->ddata[i] =
+                task_alloc(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape), t->real);
 }
 
 /* ---- Random data ----------------------------------------------------------------------------- */
@@ -230,7 +230,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
     if (status) return status;
 
     for (int pass = 0; pass <= backward; pass++) {
-        if (t->desc.stage == LOCI_EMBED && pass == 0) continue;      /* loci_embed needs none */
+        if (t->desc.stage == LOCI_EMBED && pass == 0) continue; /* loci_embed needs none */
         t->error.text[0] = 0;
         size_t bytes = loci_workspace(t->plan, &t->call, pass);
         if (bytes == 0)
@@ -255,8 +255,8 @@ loci_status task_forward(struct task *t)
 
 static size_t x_bytes(const struct task *t)
 {
-    ptrdiff_t width = t->desc.stage == LOCI_EMBED ? t->desc.model_dim
-                                                  : (ptrdiff_t)t->desc.heads * t->desc.dim;
+    ptrdiff_t width =
+        t->desc.stage == LOCI_EMBED ? t->desc.model_dim : (ptrdiff_t)t->desc.heads * t->desc.dim;
     return (size_t)(t->batch * t->q_len * width) * stored_size(t->desc.dtype);
 }
 

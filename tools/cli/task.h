@@ -11,23 +11,23 @@ struct task {
     loci_plan *plan;
     /* type of tensors and rows, F32 or F64; desc.dtype is that of q */
     loci_dtype reals;
-    size_t real;                         /* bytes of one */
+    size_t real; /* bytes of one */
     ptrdiff_t batch, q_len, k_len;
 
-    int tensors;                         /* of the plan, in its order */
+    int tensors; /* of the plan, in its order */
     /* shapes are those of this call, nothing negative */
     loci_tensor *tensor;
-    void **data, **ddata;                /* ddata[i] NULL: fixed, or before task_gradients() */
+    void **data, **ddata; /* ddata[i] NULL: fixed, or before task_gradients() */
 
     loci_call call;
     loci_grad grad;
-    loci_view x, y, dy, dx;              /* stages ROTATE and EMBED */
+    loci_view x, y, dy, dx; /* stages ROTATE and EMBED */
     loci_which which;
 
     void *tables, *work;
     size_t table_bytes, work_bytes;
     loci_error error;
-    int owned, capacity;                     /* buffers that task_close() frees */
+    int owned, capacity; /* buffers that task_close() frees */
     void **own;
 };
 
@@ -43,10 +43,10 @@ loci_desc task_embedding(const loci_desc *attention, const char *encoding);
 
 /* Zeroed, freed by task_close(). */
 void *task_alloc(struct task *, size_t count, size_t each);
-ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 on overflow */
+ptrdiff_t shape_count(int rank, const ptrdiff_t *shape); /* 0 on overflow */
 /* Allocates ddata for all tensors that are not fixed. */
 void task_gradients(struct task *);
-void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
+void task_random_tensors(struct task *, uint64_t seed); /* fills data */
 /* Fills q, k, v or x, outputs and cotangents. */
 void task_random_inputs(struct task *, uint64_t seed);
 /* Call it last: sets gates that hardly forget, and scores at which a stick lasts.  For f32. */

@@ -27,8 +27,8 @@ struct terminal terminal(void)
     else if (!ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col > 0) t.columns = size.ws_col;
     t.unicode = locale && (strstr(locale, "UTF-8") || strstr(locale, "utf8"));
     if (colours()) {
-        const bool all = true_colour && (!strcmp(true_colour, "truecolor")
-                                         || !strcmp(true_colour, "24bit"));
+        const bool all =
+            true_colour && (!strcmp(true_colour, "truecolor") || !strcmp(true_colour, "24bit"));
         t.colours = all ? COLOURS_TRUE : COLOURS_256;
     }
     return t;

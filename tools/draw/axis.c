@@ -83,7 +83,7 @@ void ticks_of(struct ticks *t, const struct axis *a, int about)
 struct colour heat_colour(double share)
 {
     static const struct colour stops[] = {
-        { 18, 22, 72 },    { 30, 52, 116 },   { 36, 86, 140 },  { 42, 118, 146 }, { 62, 150, 142 },
+        { 18, 22, 72 },    { 30, 52, 116 },   { 36, 86, 140 },   { 42, 118, 146 }, { 62, 150, 142 },
         { 104, 180, 130 }, { 158, 206, 118 }, { 212, 228, 124 }, { 252, 246, 168 }
     };
     const int last = sizeof stops / sizeof *stops - 1;

@@ -63,12 +63,11 @@ void figure_cell(struct figure *f, ptrdiff_t row, ptrdiff_t col, const char *for
 
 void figure_free(struct figure *f)
 {
-    for (int i = 0; i < f->lines; i++)
-        {
-            free(f->line[i].y);
-            free(f->line[i].low);
-            free(f->line[i].high);
-        }
+    for (int i = 0; i < f->lines; i++) {
+        free(f->line[i].y);
+        free(f->line[i].low);
+        free(f->line[i].high);
+    }
     for (ptrdiff_t i = 0; f->cell && i < f->rows * f->cols; i++) free(f->cell[i]);
     free(f->cell);
     free(f->at);
@@ -93,8 +92,7 @@ static bool fix_scale(struct axis *a, const struct axis *wanted)
     if (wanted->low < wanted->high) {
         a->low = wanted->low;
         a->high = wanted->high;
-    }
-    else if (!found) {
+    } else if (!found) {
         a->low = 0;
         a->high = 1;
     }
@@ -126,8 +124,7 @@ bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct
         widen(y, f->line[i].low, f->n);
         widen(y, f->line[i].high, f->n);
     }
-    for (int i = 0; i < f->marks; i++)
-        widen(f->mark[i].across ? y : x, &f->mark[i].at, 1);
+    for (int i = 0; i < f->marks; i++) widen(f->mark[i].across ? y : x, &f->mark[i].at, 1);
     if (f->kind == FIGURE_BARS && !y->log) y->low = fmin(y->low, 0);
     fix_scale(x, &f->x);
     return fix_scale(y, &f->y);
@@ -218,10 +215,11 @@ static void table_json(struct text *t, const struct figure *f)
 
 void figure_json(struct text *t, const struct figure *f)
 {
-    static void (*const kinds[])(struct text *, const struct figure *) = {
-        [FIGURE_LINES] = lines_json, [FIGURE_HEAT] = heat_json, [FIGURE_BARS] = lines_json,
-        [FIGURE_TABLE] = table_json
-    };
+    static void (*const kinds[])(struct text *,
+                                 const struct figure *) = { [FIGURE_LINES] = lines_json,
+                                                            [FIGURE_HEAT] = heat_json,
+                                                            [FIGURE_BARS] = lines_json,
+                                                            [FIGURE_TABLE] = table_json };
     text_add(t, "{\"what\":");
     text_json(t, f->what ? f->what : "");
     words(t, "title", f->title);

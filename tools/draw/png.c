@@ -83,7 +83,7 @@ void png_data(struct text *t, const unsigned char *cells, int rows, int cols)
     text_put(&png, "\x89PNG\r\n\x1a\n", 8);
     be32(&part, (uint32_t)cols);
     be32(&part, (uint32_t)rows);
-    text_put(&part, "\x08\x03\0\0\0", 5);      /* 8 bits, with a palette */
+    text_put(&part, "\x08\x03\0\0\0", 5); /* 8 bits, with a palette */
     chunk(&png, "IHDR", part.s, part.n);
     chunk(&png, "PLTE", palette[0], sizeof palette);
     chunk(&png, "tRNS", "\0", 1);
@@ -91,7 +91,7 @@ void png_data(struct text *t, const unsigned char *cells, int rows, int cols)
 
     struct text lines = { 0 };
     for (int i = 0; i < rows; i++) {
-        text_put(&lines, "\0", 1);             /* unfiltered */
+        text_put(&lines, "\0", 1); /* unfiltered */
         text_put(&lines, (const char *)cells + (ptrdiff_t)i * cols, (size_t)cols);
     }
     stored(&part, lines.s ? lines.s : "", lines.n);

@@ -58,7 +58,7 @@ void wrap_text(struct text *t, const char *words, int columns, int blanks)
         at += n;
         s += n;
         begun = true;
-        if (*s && *s != ' ') at = 0;                     /* the rest goes onto the next line */
+        if (*s && *s != ' ') at = 0; /* the rest goes onto the next line */
         while (*s == ' ') s++;
     }
     text_add(t, "\n");
@@ -101,8 +101,8 @@ static void foot(struct text *t, const struct axis *x, int left, int width)
     if (before < 1)
         text_add(t, "%*s%s%*s%s\n%*s%s\n", left, "", low, gap, "", high, left, "", x->label);
     else
-        text_add(t, "%*s%s%*s%s%*s%s\n", left, "", low, before, "", x->label,
-                 gap - name - before, "", high);
+        text_add(t, "%*s%s%*s%s%*s%s\n", left, "", low, before, "", x->label, gap - name - before,
+                 "", high);
 }
 
 static void print_heat(struct text *t, const struct figure *f, const struct terminal *m)
@@ -144,8 +144,7 @@ static void print_heat(struct text *t, const struct figure *f, const struct term
         if (colours) {
             paint(t, m, heat_colour(i / 8.0), false);
             text_add(t, "\u2588");
-        }
-        else text_add(t, "%c", ink[i]);
+        } else text_add(t, "%c", ink[i]);
     }
     text_add(t, "%s %s\n", colours ? "\033[0m" : "", high);
 }
@@ -153,7 +152,10 @@ static void print_heat(struct text *t, const struct figure *f, const struct term
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
 /* A canvas of characters.  Each has 2 x 4 dots with colours, and one place without. */
-struct canvas { int cols, rows, fine_x, fine_y; unsigned char *dots, *owner; };
+struct canvas {
+    int cols, rows, fine_x, fine_y;
+    unsigned char *dots, *owner;
+};
 
 static void dot(struct canvas *c, int x, int y, int line)
 {
@@ -227,7 +229,9 @@ static void print_lines(struct text *t, const struct figure *f, const struct ter
     ticks_of(&ticks, &y, 5);
     const bool dots = m->colours && m->unicode;
     const int left = 10, cols = room_of(m) - left - 2;
-    struct canvas c = { .cols = cols, .rows = PLOT_ROWS, .fine_x = dots ? 2 : 1,
+    struct canvas c = { .cols = cols,
+                        .rows = PLOT_ROWS,
+                        .fine_x = dots ? 2 : 1,
                         .fine_y = dots ? 4 : 1,
                         .dots = draw_alloc((size_t)cols * PLOT_ROWS, 1),
                         .owner = draw_alloc((size_t)cols * PLOT_ROWS, 1) };
@@ -300,7 +304,10 @@ static void print_bars(struct text *t, const struct figure *f, const struct term
     for (int k = 0; k < f->lines && f->lines > 1; k++) {
         text_add(t, k ? "   " : "  ");
         if (m->colours) paint(t, m, line_colours[k % LINE_COLOURS].dark, false);
-        text_add(t, "%s%s %s", m->colours && m->unicode ? "\u2588" : k ? "=" : "#",
+        text_add(t, "%s%s %s",
+                 m->colours && m->unicode ? "\u2588"
+                 : k                      ? "="
+                                          : "#",
                  m->colours ? "\033[0m" : "", f->line[k].name);
     }
     text_add(t, "   %s\n", f->y.label);
@@ -317,8 +324,7 @@ static void last_cell(struct text *t, const char *words, int left, int columns)
         if (at && at + 1 + n > columns) {
             text_add(t, "\n%*s", left, "");
             at = 0;
-        }
-        else if (at) {
+        } else if (at) {
             text_add(t, " ");
             at++;
         }
@@ -379,10 +385,11 @@ static void trim(struct text *t, size_t from)
 
 void figure_print(struct text *t, const struct figure *f, const struct terminal *m)
 {
-    static void (*const kinds[])(struct text *, const struct figure *, const struct terminal *) = {
-        [FIGURE_LINES] = print_lines, [FIGURE_HEAT] = print_heat, [FIGURE_BARS] = print_bars,
-        [FIGURE_TABLE] = print_table
-    };
+    static void (*const kinds[])(struct text *, const struct figure *,
+                                 const struct terminal *) = { [FIGURE_LINES] = print_lines,
+                                                              [FIGURE_HEAT] = print_heat,
+                                                              [FIGURE_BARS] = print_bars,
+                                                              [FIGURE_TABLE] = print_table };
     const size_t from = t->n;
     if (m->colours) text_add(t, "\033[1m");
     if (f->title[0]) wrap_text(t, f->title, room_of(m), 0);

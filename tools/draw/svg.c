@@ -63,7 +63,7 @@ static void style(struct text *t)
 /* Wraps words to the picture's width.  Returns their height. */
 static double heading(struct text *t, const char *title, double x, double width)
 {
-    char line[sizeof ((struct figure *)0)->title];
+    char line[sizeof((struct figure *)0)->title];
     double y = 22;
     while (*title) {
         size_t n = 0, end = 0;
@@ -98,7 +98,11 @@ static void begin(struct text *t, const struct figure *f, double top, double hei
 
 /* ---- Axes ------------------------------------------------------------------------------------ */
 
-struct frame { double left, top, width, height; struct axis x, y; bool down; };
+struct frame {
+    double left, top, width, height;
+    struct axis x, y;
+    bool down;
+};
 
 static double x_at(const struct frame *r, double x) { return r->left + r->width * along(&r->x, x); }
 static double y_at(const struct frame *r, double y)
@@ -141,15 +145,19 @@ static void axes(struct text *t, const struct frame *r, bool grid)
         label(t, r->left - 7, y_at(r, y.at[i]) + 4, "s", "end", y.text[i]);
     label(t, r->left + r->width / 2, bottom + 36, "s", "middle", r->x.label);
     const double up = r->top + r->height / 2;
-    text_add(t, "<text class=\"s\" transform=\"translate(14 %.1f) rotate(-90)\" "
-                "text-anchor=\"middle\">", up);
+    text_add(t,
+             "<text class=\"s\" transform=\"translate(14 %.1f) rotate(-90)\" "
+             "text-anchor=\"middle\">",
+             up);
     text_xml(t, r->y.label);
     text_add(t, "</text>\n");
 }
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-struct point { double x, y; };
+struct point {
+    double x, y;
+};
 
 /* Are all points between two points within a seventh of a pixel of the straight line? */
 static bool straight(const struct point *p, ptrdiff_t from, ptrdiff_t to)
@@ -257,8 +265,10 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     for (int i = 0; i < f->lines; i++)
         if (f->line[i].low && f->line[i].high) band(t, &r, f, i);
     for (int i = 0; i < f->lines; i++) {
-        text_add(t, "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" "
-                    "stroke-linecap=\"round\" d=\"", i % LINE_COLOURS);
+        text_add(t,
+                 "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" "
+                 "stroke-linecap=\"round\" d=\"",
+                 i % LINE_COLOURS);
         trace(t, &r, f->at, f->line[i].y, f->n, false, false);
         text_add(t, "\"/>\n");
     }
@@ -295,19 +305,26 @@ static void colour_bar(struct text *t, const struct frame *r, const struct axis 
 {
     unsigned char steps[64];
     for (int i = 0; i < 64; i++) steps[i] = (unsigned char)(255 - i * 254 / 63);
-    struct frame bar = { .left = r->left + r->width + 24, .top = r->top, .width = 14,
-                         .height = r->height, .y = *scale };
+    struct frame bar = { .left = r->left + r->width + 24,
+                         .top = r->top,
+                         .width = 14,
+                         .height = r->height,
+                         .y = *scale };
     struct ticks ticks;
-    text_add(t, "<image x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
-                "preserveAspectRatio=\"none\" href=\"", bar.left, bar.top, bar.width, bar.height);
+    text_add(t,
+             "<image x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
+             "preserveAspectRatio=\"none\" href=\"",
+             bar.left, bar.top, bar.width, bar.height);
     png_data(t, steps, 64, 1);
     text_add(t, "\"/>\n");
     ticks_of(&ticks, scale, 6);
     for (int i = 0; i < ticks.n; i++)
         label(t, bar.left + 20, y_at(&bar, ticks.at[i]) + 4, "s", "start", ticks.text[i]);
     const double x = bar.left + 20 + widest(&ticks) + 14, y = bar.top + bar.height / 2;
-    text_add(t, "<text class=\"s\" transform=\"translate(%.1f %.1f) rotate(-90)\" "
-                "text-anchor=\"middle\">", x, y);
+    text_add(t,
+             "<text class=\"s\" transform=\"translate(%.1f %.1f) rotate(-90)\" "
+             "text-anchor=\"middle\">",
+             x, y);
     text_xml(t, scale->label);
     text_add(t, "</text>\n");
 }
@@ -331,8 +348,9 @@ static void svg_heat(struct text *t, const struct figure *f, double top)
     r.y.high += 0.5;
     ticks_of(&ticks, &r.y, 6);
     r.left = 24 + widest(&ticks) + 8;
-    text_add(t, "<image x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
-                "preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" href=\"",
+    text_add(t,
+             "<image x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
+             "preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" href=\"",
              r.left, r.top, r.width, r.height);
     cells(t, f, &scale);
     text_add(t, "\"/>\n<rect class=\"a\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
@@ -356,7 +374,9 @@ static void svg_bars(struct text *t, const struct figure *f, double top)
     struct axis x, z;
     char number[TICK_ROOM];
     struct ticks ticks;
-    struct frame r = { .left = NAMES_WIDTH, .top = top + LEADING, .width = WIDTH - NAMES_WIDTH - 60,
+    struct frame r = { .left = NAMES_WIDTH,
+                       .top = top + LEADING,
+                       .width = WIDTH - NAMES_WIDTH - 60,
                        .height = (double)f->n * (BAR * f->lines + 8) };
     figure_reach(f, &z, &x, &z);
     r.x = x;
@@ -436,8 +456,10 @@ void figures_svg(struct text *t, const struct figure *f, int count)
         return;
     }
     for (int i = 0; i < count; i++) height += one(&inside, &f[i], height);
-    text_add(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
-                "height=\"%.0f\">\n", WIDTH, height, WIDTH, height);
+    text_add(t,
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
+             "height=\"%.0f\">\n",
+             WIDTH, height, WIDTH, height);
     text_put(t, inside.s ? inside.s : "", inside.n);
     text_add(t, "</svg>\n");
     text_free(&inside);

@@ -6,11 +6,14 @@
 #include <stddef.h>
 
 /* s ends with a 0 that n does not count.  NULL while empty. */
-struct text { char *s; size_t n, capacity; };
+struct text {
+    char *s;
+    size_t n, capacity;
+};
 
 /* Zeroed.  Ends the program if out of memory. */
 void *draw_alloc(size_t count, size_t each);
-_Noreturn void draw_no_memory(void);      /* prints a sentence and exits */
+_Noreturn void draw_no_memory(void); /* prints a sentence and exits */
 
 void text_add(struct text *, const char *format, ...)
 #if defined __GNUC__

@@ -15,8 +15,14 @@
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 /* Limits of the work that a page may request while a reader waits. */
-enum { MOST_TEXT = 4096, MOST_LENGTH = 1024, MOST_DIM = 512, MOST_HEADS = 64,
-       MOST_NUMBERS = 1 << 20, MOST_SEED = 1 << 30 };
+enum {
+    MOST_TEXT = 4096,
+    MOST_LENGTH = 1024,
+    MOST_DIM = 512,
+    MOST_HEADS = 64,
+    MOST_NUMBERS = 1 << 20,
+    MOST_SEED = 1 << 30
+};
 
 static char given[MOST_TEXT + 1];
 static loci_error error;
@@ -26,16 +32,16 @@ static struct show *shown;
 EXPORT(room) char *page_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
-    loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d",
-              n, MOST_TEXT);
+    loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d", n,
+              MOST_TEXT);
     return NULL;
 }
 EXPORT(sentence) const char *page_sentence(void) { return error.text; }
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-static const char *const places[] = { "embed", "rotate", "score", "mix", "weight", "value", "state",
-                                      "sum" };
+static const char *const places[] = { "embed",  "rotate", "score", "mix",
+                                      "weight", "value",  "state", "sum" };
 static const char *const kinds[] = { "number", "whole", "word", "list" };
 
 static void key(struct text *t, const char *name) { text_add(t, ",\"%s\":", name); }
@@ -116,8 +122,14 @@ static loci_status open(double len, double dim, double heads, double head, doubl
     CHECK(&error, len * dim * heads <= MOST_NUMBERS, LOCI_BAD_ARG,
           "length x dim x heads is %.0f, but this page accepts at most %d", len * dim * heads,
           MOST_NUMBERS);
-    const struct wish w = { .encoding = given, .heads = (int)heads, .dim = (int)dim,
-                            .head = (int)head, .len = (ptrdiff_t)len, .seed = (uint64_t)seed };
+    const struct wish w = {
+        .encoding = given,
+        .heads = (int)heads,
+        .dim = (int)dim,
+        .head = (int)head,
+        .len = (ptrdiff_t)len,
+        .seed = (uint64_t)seed,
+    };
     return show_open(&shown, &w, &error);
 }
 

@@ -7,10 +7,12 @@
  * once per row or distance, such as rotated keys and tables, is not counted. */
 static double pair_flops(const struct show *s)
 {
-    static const struct { double each, by_dim; } flops[TERM_COUNT] = {
-        [TERM_affine] = { 2, 0 }, [TERM_distance] = { 1, 0 }, [TERM_pieces] = { 4, 0 },
-        [TERM_gate] = { 2, 0 }, [TERM_band_q] = { 1, 0 }, [TERM_band_k] = { 1, 0 },
-        [TERM_roll] = { 1, 2 }, [TERM_scan] = { 25, 0 }, [TERM_stick] = { 40, 0 },
+    static const struct {
+        double each, by_dim;
+    } flops[TERM_COUNT] = {
+        [TERM_affine] = { 2, 0 },   [TERM_distance] = { 1, 0 }, [TERM_pieces] = { 4, 0 },
+        [TERM_gate] = { 2, 0 },     [TERM_band_q] = { 1, 0 },   [TERM_band_k] = { 1, 0 },
+        [TERM_roll] = { 1, 2 },     [TERM_scan] = { 25, 0 },    [TERM_stick] = { 40, 0 },
         [TERM_softcap] = { 20, 0 }, [TERM_states] = { 0, 2 }
     };
     const struct loci_plan *p = s->all.plan;
@@ -19,7 +21,7 @@ static double pair_flops(const struct show *s)
         sum += flops[p->use[x].term].each + flops[p->use[x].term].by_dim * s->dim;
         if (p->use[x].term != TERM_mix) continue;
         const double hidden = show_option(&p->enc[p->use[x].enc], "hidden");
-        sum += 6 * (hidden > 0 ? hidden : 32);           /* 2 H x hidden and hidden x H, by head */
+        sum += 6 * (hidden > 0 ? hidden : 32); /* 2 H x hidden and hidden x H, by head */
     }
     return sum;
 }
@@ -57,7 +59,8 @@ loci_status ask_cost(struct show *s, struct finding *f, loci_error *e)
     snprintf(brief, sizeof brief, "%td", learned);
     say(f, NAN, 0, brief,
         "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and "
-        "head in a decode (f32); tables of %.3g kB for %td tokens (f64)", learned, f->flops,
-        4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len), s->len);
+        "head in a decode (f32); tables of %.3g kB for %td tokens (f64)",
+        learned, f->flops, 4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len),
+        s->len);
     return LOCI_OK;
 }

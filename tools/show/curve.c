@@ -114,7 +114,8 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->title, sizeof f->title, "%s: what it adds to a score, by distance", s->name);
     snprintf(f->about, sizeof f->about,
              "It hangs on queries and keys: the mean over random ones, N(0, 1), and where nine "
-             "tenths lie; head %d of %d. Their plain product is taken away.", s->head, s->heads);
+             "tenths lie; head %d of %d. Their plain product is taken away.",
+             s->head, s->heads);
     label_axes(f, "added to the score");
     return s->in_order ? drawn_in_order(s, f, e) : drawn_pairs(s, f, e);
 }
@@ -123,7 +124,7 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
 
 /* Scores without scale, and without added biases at that distance. */
 static loci_status rotated_line(struct show *s, struct line *l, bool same, int axis,
-                               const double *bias, loci_error *e)
+                                const double *bias, loci_error *e)
 {
     struct draws d = show_make_draws(s, DRAWS, true);
     const double scale = s->all.plan->scale;
@@ -144,7 +145,7 @@ static loci_status rotated_line(struct show *s, struct line *l, bool same, int a
 }
 
 static loci_status rotated_figure(struct show *s, struct figure *f, const double *bias,
-                                 loci_error *e)
+                                  loci_error *e)
 {
     static const char *const names[] = { "axis 0", "axis 1", "axis 2", "all axes" };
     const int lines = s->axes > 1 ? s->axes + 1 : 2;
@@ -163,12 +164,14 @@ static loci_status rotated_figure(struct show *s, struct figure *f, const double
         free(f->line[l].high);
         f->line[l].low = f->line[l].high = NULL;
     }
-    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.k, by distance",
-             s->name);
-    snprintf(f->about, sizeof f->about, s->axes > 1
-             ? "The mean of q.R(d)k over %d random unit vectors q = k, moved along one axis or all."
-             : "q.R(d)k of %d random unit vectors: of a vector with itself, and of two. The mean, "
-               "and where nine tenths lie.", DRAWS * s->heads);
+    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.k, by distance", s->name);
+    snprintf(
+        f->about, sizeof f->about,
+        s->axes > 1
+            ? "The mean of q.R(d)k over %d random unit vectors q = k, moved along one axis or all."
+            : "q.R(d)k of %d random unit vectors: of a vector with itself, and of two. The mean, "
+              "and where nine tenths lie.",
+        DRAWS * s->heads);
     label_axes(f, "q.R(d)k");
     return status;
 }

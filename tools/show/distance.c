@@ -19,7 +19,7 @@ static bool only_rotates(const struct show *s)
 /* What a rotation leaves of q.q for random unit vectors, on average, by head, at distances first,
  * first + step, ... */
 static loci_status rotated_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
-                             loci_error *e)
+                              loci_error *e)
 {
     struct draws d = show_make_draws(s, TURNED, true);
     loci_status status = LOCI_OK;
@@ -64,8 +64,9 @@ loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
         }
     const int tried = (int)(s->len * s->heads);
     if (nothing)
-        say(f, NAN, 0, "-", "%s", s->embeds || !(show_adds(s) || show_rotates(s))
-            ? "nothing is said of a distance" : "no function of the distance alone");
+        say(f, NAN, 0, "-", "%s",
+            s->embeds || !(show_adds(s) || show_rotates(s)) ? "nothing is said of a distance"
+                                                            : "no function of the distance alone");
     else if (first)
         say(f, most, tried, "no", "no: rises first from distance %td to %td, head %d", first - 1,
             first, head);
@@ -235,8 +236,8 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
     const ptrdiff_t n = s->len, width = code_width(s);
     const bool rows = s->embeds || !show_adds(s);
     if (s->in_order || !(s->embeds || show_adds(s) || show_rotates(s)) || show_bends(s)) {
-        say(f, NAN, 0, "-", "%s", s->in_order ? "positions are what the tokens make of them"
-                                              : "it knows no positions");
+        say(f, NAN, 0, "-", "%s",
+            s->in_order ? "positions are what the tokens make of them" : "it knows no positions");
         return LOCI_OK;
     }
     double *code = draw_alloc((size_t)(n * width), sizeof *code), least = INFINITY, blur = -1;
@@ -265,8 +266,7 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
     char beyond[80];
     if (blur >= 0)
         snprintf(beyond, sizeof beyond, "float32 cannot tell %.0f from %.0f", blur, blur + 1);
-    else
-        snprintf(beyond, sizeof beyond, "float32 tells neighbours apart up to %.3g", far);
+    else snprintf(beyond, sizeof beyond, "float32 tells neighbours apart up to %.3g", far);
     say(f, least, (int)(n * (n - 1) / 2), least == 0 ? "no" : "yes",
         "the closest up to %td are %td and %td, %.2g%s apart; %s", n, one, other, least,
         rows ? " of their size" : " in score", beyond);
@@ -300,8 +300,10 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         }
         free(rows);
         if (ok)
-            say(f, out / within, 3, "continued", "continued: rows there are at most %.3g times as "
-                "large as within", out / within);
+            say(f, out / within, 3, "continued",
+                "continued: rows there are at most %.3g times as "
+                "large as within",
+                out / within);
         else say(f, NAN, 3, "refused", "refused: %.100s", refused.text);
         return LOCI_OK;
     }
@@ -332,9 +334,11 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         if (gone) snprintf(words, sizeof words, "nothing that shows is left from %td on", last);
         if (clamped) snprintf(words, sizeof words, "the same from distance %td on", last);
         say(f, out / within, (int)(n - s->len) * s->heads,
-            gone ? "nothing left" : clamped ? "clamped" : "continued",
-            "%s: the largest at %td to %td is %.3g times that within", words, s->len,
-            FAR * s->len, out / within);
+            gone      ? "nothing left"
+            : clamped ? "clamped"
+                      : "continued",
+            "%s: the largest at %td to %td is %.3g times that within", words, s->len, FAR * s->len,
+            out / within);
     }
     free(curve);
     return LOCI_OK;

@@ -54,8 +54,7 @@ static double unreached(const double *rows, ptrdiff_t n, int dim, ptrdiff_t k)
             if (pass) {
                 left += rest;
                 whole += size;
-            }
-            else if (rest > 1e-18 * size && rank < dim) {
+            } else if (rest > 1e-18 * size && rank < dim) {
                 for (ptrdiff_t i = 0; i < n; i++) basis[rank * n + i] = column[i] / sqrt(rest);
                 rank++;
             }
@@ -92,7 +91,8 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->title, sizeof f->title, "%s: is p(i + k) = M p(i)?", s->name);
     snprintf(f->about, sizeof f->about,
              "What the best matrix M leaves of p(i + k), i from 0 to %td, as a share of its size: "
-             "0 where a fixed matrix moves every position by k.", n - 1);
+             "0 where a fixed matrix moves every position by k.",
+             n - 1);
     free(rows);
     return LOCI_OK;
 }

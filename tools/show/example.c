@@ -70,8 +70,9 @@ static loci_status sinusoidal(struct text *t, loci_error *e)
         show_close(s);
         if (d == 4)
             text_add(t, "sinusoidal: rows of d channels, sin and cos of pos / 10000^(2t/d)\n");
-        snprintf(words, sizeof words, d == 4 ? "d = 4: sin p, cos p, sin p/100, cos p/100"
-                                             : "d = 8: the same of p, p/10, p/100, p/1000");
+        snprintf(words, sizeof words,
+                 d == 4 ? "d = 4: sin p, cos p, sin p/100, cos p/100"
+                        : "d = 8: the same of p, p/10, p/100, p/1000");
         step(t, number++, words);
         for (int i = 0; i < LINES; i++) {
             snprintf(name, sizeof name, "p = %d", i);
@@ -125,15 +126,16 @@ static loci_status alibi(struct text *t, loci_error *e)
 static loci_status t5(struct text *t, loci_error *e)
 {
     enum { N = 33 };
-    static const double distance[N] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
-                                        11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 24,
+    static const double distance[N] = { 0,  1,  2,  3,  4,  5,  6,  7,   8,   9,   10,
+                                        11, 12, 13, 14, 15, 16, 17, 18,  19,  20,  24,
                                         28, 32, 40, 48, 64, 80, 96, 112, 127, 128, 1000 };
     double table[32], at[N], key[N] = { 0 }, one_side[N], behind[N], ahead[N];
     for (int i = 0; i < 32; i++) table[i] = i;
     for (int i = 0; i < N; i++) at[i] = distance[i];
     const struct given g = { "t5.table", 2, { 32, 1 }, table };
-    struct wish w = { .encoding = "t5:bidirectional=0", .heads = 1, .dim = 4, .given = &g,
-                      .given_count = 1 };
+    struct wish w = {
+        .encoding = "t5:bidirectional=0", .heads = 1, .dim = 4, .given = &g, .given_count = 1
+    };
     TRY(bias(&w, N, at, key, one_side, e));
     w.encoding = "t5:bidirectional=1";
     TRY(bias(&w, N, at, key, behind, e));
@@ -154,12 +156,17 @@ static loci_status fire(struct text *t, loci_error *e)
     enum { N = 9 };
     double c = 0.1, one = 1, zero = 0, near[N], far[N], at[N], key[N];
     const struct given g[] = {
-        { "fire.c", 1, { 1 }, &c },         { "fire.l", 1, { 1 }, &one },
-        { "fire.w1", 2, { 1, 1 }, &one },   { "fire.b1", 1, { 1 }, &zero },
-        { "fire.w3", 2, { 1, 1 }, &one },   { "fire.b3", 1, { 1 }, &zero },
+        { "fire.c", 1, { 1 }, &c },       { "fire.l", 1, { 1 }, &one },
+        { "fire.w1", 2, { 1, 1 }, &one }, { "fire.b1", 1, { 1 }, &zero },
+        { "fire.w3", 2, { 1, 1 }, &one }, { "fire.b3", 1, { 1 }, &zero },
     };
-    const struct wish w = { .encoding = "fire:layers=1,hidden=1,threshold=4", .heads = 1, .dim = 4,
-                            .given = g, .given_count = COUNT(g) };
+    const struct wish w = {
+        .encoding = "fire:layers=1,hidden=1,threshold=4",
+        .heads = 1,
+        .dim = 4,
+        .given = g,
+        .given_count = COUNT(g),
+    };
     for (int i = 0; i < N; i++) {
         at[i] = 8;
         key[i] = 8 - i;
@@ -197,8 +204,9 @@ static loci_status cope(struct text *t, loci_error *e)
         table[i * D] = i;
     }
     const struct given g = { "cope.e", 2, { 8, D }, table };
-    const struct wish w = { .encoding = "cope:npos=8,gate_scale=1", .heads = 1, .dim = D,
-                            .given = &g, .given_count = 1 };
+    const struct wish w = {
+        .encoding = "cope:npos=8,gate_scale=1", .heads = 1, .dim = D, .given = &g, .given_count = 1
+    };
     struct show *s;
     TRY(show_open(&s, &w, e));
     const struct tokens tokens = { .n = N, .q = q, .k = k, .at = at };
@@ -225,8 +233,12 @@ static const struct {
     const char *name;
     loci_status (*print)(struct text *, loci_error *);
 } all[] = {
-    { "sinusoidal", sinusoidal }, { "alibi", alibi }, { "t5", t5 }, { "fire", fire },
-    { "rope", rope }, { "cope", cope },
+    { "sinusoidal", sinusoidal },
+    { "alibi", alibi },
+    { "t5", t5 },
+    { "fire", fire },
+    { "rope", rope },
+    { "cope", cope },
 };
 
 loci_status example_print(struct text *t, const char *name, loci_error *e)

@@ -7,7 +7,10 @@
 #include "show/subject.h"
 
 /* Random tokens at 0, 1, 2, ... */
-struct made { struct tokens t; double *q, *k, *v, *at; };
+struct made {
+    struct tokens t;
+    double *q, *k, *v, *at;
+};
 static struct made make_tokens(const struct show *s, ptrdiff_t n)
 {
     const ptrdiff_t count = n * s->heads * s->dim;
@@ -51,8 +54,8 @@ loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e
         const ptrdiff_t at = s->head * pairs + i;
         f->z[i] = with[at] - without[at];
     }
-    snprintf(f->title, sizeof f->title, "%s: what it adds to a score, head %d of %d",
-             s->name, s->head, s->heads);
+    snprintf(f->title, sizeof f->title, "%s: what it adds to a score, head %d of %d", s->name,
+             s->head, s->heads);
     snprintf(f->about, sizeof f->about,
              "Row i is a query, column j a key, at positions 0 to %td. %s%s", n - 1,
              nothing ? "Queries and keys are random, and their plain product is taken away."
@@ -72,7 +75,9 @@ loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* For the rows of one head: the mean weight per distance, the entropy, the mean distance. */
-struct habit { double *share, entropy, distance, near; };
+struct habit {
+    double *share, entropy, distance, near;
+};
 static struct habit habit_of(const double *weights, ptrdiff_t n)
 {
     struct habit h = { .share = draw_alloc((size_t)n, sizeof(double)) };
@@ -94,7 +99,10 @@ static void habit_table(struct figure *f, const struct show *s, const struct hab
     snprintf(f->title, sizeof f->title, "%s: what attention looks at", s->name);
     snprintf(f->about, sizeof f->about, "Means over %td causal rows of random tokens, head %d.",
              s->len, s->head);
-    const struct { const char *name; double with, without; } rows[] = {
+    const struct {
+        const char *name;
+        double with, without;
+    } rows[] = {
         { "entropy, nats", with->entropy, without->entropy },
         { "mean distance", with->distance, without->distance },
         { "share of the nearest 8", with->near, without->near },
@@ -151,13 +159,13 @@ loci_status show_attention(struct show *s, struct figure *f, int *count, loci_er
         const double *mine = with + s->head * pairs, *plain = without + s->head * pairs;
         figure_heat(&f[0], n, n);
         for (ptrdiff_t i = 0; i < n; i++)
-            for (ptrdiff_t j = 0; j < n; j++)
-                f[0].z[i * n + j] = j <= i ? mine[i * n + j] : NAN;
+            for (ptrdiff_t j = 0; j < n; j++) f[0].z[i * n + j] = j <= i ? mine[i * n + j] : NAN;
         snprintf(f[0].title, sizeof f[0].title, "%s: what rows give to keys, head %d of %d",
                  s->name, s->head, s->heads);
         snprintf(f[0].about, sizeof f[0].about,
                  "Causal attention over random queries and keys, N(0, 1), of width %d. A row sums "
-                 "up to 1%s.", s->dim, s->remainder || s->sinks ? " at most" : "");
+                 "up to 1%s.",
+                 s->dim, s->remainder || s->sinks ? " at most" : "");
         snprintf(f[0].x.label, sizeof f[0].x.label, "key j");
         snprintf(f[0].y.label, sizeof f[0].y.label, "query i");
         snprintf(f[0].scale.label, sizeof f[0].scale.label, "weight");

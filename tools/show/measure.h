@@ -6,7 +6,7 @@
 #include "show/properties.h"
 #include "show/subject.h"
 
-enum { CASES = 64, FAR = 32 };           /* FAR: multiple of the length */
+enum { CASES = 64, FAR = 32 }; /* FAR: multiple of the length */
 
 /* Sets the answer: a deviation (NaN: not applicable), the number of cases, a word and a
  * sentence. */

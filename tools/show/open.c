@@ -8,11 +8,14 @@
 #include "util/shape_text.h"
 #include "show/subject.h"
 
-const char *const show_names[SHOW_COUNT] = {
-    [SHOW_MAP] = "map", [SHOW_CURVE] = "curve", [SHOW_SPECTRUM] = "spectrum",
-    [SHOW_ANGLES] = "angles", [SHOW_EMBEDDING] = "embedding", [SHOW_SIMILARITY] = "similarity",
-    [SHOW_ATTENTION] = "attention", [SHOW_PROPERTIES] = "properties"
-};
+const char *const show_names[SHOW_COUNT] = { [SHOW_MAP] = "map",
+                                             [SHOW_CURVE] = "curve",
+                                             [SHOW_SPECTRUM] = "spectrum",
+                                             [SHOW_ANGLES] = "angles",
+                                             [SHOW_EMBEDDING] = "embedding",
+                                             [SHOW_SIMILARITY] = "similarity",
+                                             [SHOW_ATTENTION] = "attention",
+                                             [SHOW_PROPERTIES] = "properties" };
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
@@ -173,7 +176,11 @@ static void look_at(struct show *s)
 }
 
 /* The caller's tensors in the form that a plan reads.  Names point into the wish's. */
-struct held { loci_tensor *list; char *names; int count; };
+struct held {
+    loci_tensor *list;
+    char *names;
+    int count;
+};
 static struct held held_of(const struct wish *w)
 {
     size_t capacity = 1;
@@ -259,9 +266,9 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
                               loci_error *e)
 {
     if (s->embeds) {
-        loci_desc d = LOCI_DESC(.encoding = s->encoding, .stage = LOCI_EMBED,
-                                .model_dim = s->heads * s->dim, .dtype = LOCI_F64,
-                                .max_len = s->len);
+        loci_desc d =
+            LOCI_DESC(.encoding = s->encoding, .stage = LOCI_EMBED, .model_dim = s->heads * s->dim,
+                      .dtype = LOCI_F64, .max_len = s->len);
         TRY(plan_of(&s->table, &d, h, e));
         TRY(fill_tensors(s, s->table.plan, w, e));
     } else {
@@ -303,7 +310,7 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     if (s->embeds) {
         s->heads = 1;
         s->head = 0;
-    }          /* the embedding has no heads */
+    } /* the embedding has no heads */
     s->trained = w->trained > 0 ? w->trained : (double)len;
     const struct held h = held_of(w);
     const loci_status status = make_plans(s, &h, w, e);
@@ -364,12 +371,16 @@ loci_status show_figures(struct show *s, enum show_what what, struct figure *f, 
                          loci_error *e)
 {
     static loci_status (*const all[SHOW_COUNT])(struct show *, struct figure *, int *,
-                                                loci_error *) = {
-        [SHOW_MAP] = show_map, [SHOW_CURVE] = show_curve, [SHOW_SPECTRUM] = show_spectrum,
-        [SHOW_ANGLES] = show_angles, [SHOW_EMBEDDING] = show_embedding,
-        [SHOW_SIMILARITY] = show_similarity, [SHOW_ATTENTION] = show_attention,
-        [SHOW_PROPERTIES] = show_properties
-    };
+                                                loci_error *) = { [SHOW_MAP] = show_map,
+                                                                  [SHOW_CURVE] = show_curve,
+                                                                  [SHOW_SPECTRUM] = show_spectrum,
+                                                                  [SHOW_ANGLES] = show_angles,
+                                                                  [SHOW_EMBEDDING] = show_embedding,
+                                                                  [SHOW_SIMILARITY] =
+                                                                      show_similarity,
+                                                                  [SHOW_ATTENTION] = show_attention,
+                                                                  [SHOW_PROPERTIES] =
+                                                                      show_properties };
     *count = 0;
     if (!(show_has(s) & 1u << what)) {
         char list[200] = "";

@@ -25,7 +25,10 @@ static const char *grade(double x) { return x == 0 ? "exact" : x < 1e-9 ? "to ro
 
 /* Random queries and keys at random places below the length.  For encodings in order, a
  * sequence. */
-struct cases { double *q, *k, *q_at, *k_at; ptrdiff_t n, scores; };
+struct cases {
+    double *q, *k, *q_at, *k_at;
+    ptrdiff_t n, scores;
+};
 static struct cases make_cases(const struct show *s)
 {
     struct cases c = { .n = s->in_order && s->len < CASES ? s->len : CASES };
@@ -46,10 +49,13 @@ static struct cases make_cases(const struct show *s)
     c.scores = s->in_order ? s->heads * c.n * c.n : s->heads * c.n;
     return c;
 }
-static void free_cases(struct cases *c) { free(c->q);
-free(c->k);
-free(c->q_at);
-free(c->k_at); }
+static void free_cases(struct cases *c)
+{
+    free(c->q);
+    free(c->k);
+    free(c->q_at);
+    free(c->k_at);
+}
 
 /* Their scores with all places shifted by the same distance. */
 static loci_status moved(struct show *s, const struct cases *c, double shift, double *out,
@@ -130,8 +136,8 @@ loci_status ask_translation(struct show *s, struct finding *f, loci_error *e)
 loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
 {
     if (s->causal_only || s->in_order) {
-        say(f, NAN, 0, "ordered", "%s", s->causal_only ? "a row sees no key ahead of it"
-                                                       : "a row counts the keys in between");
+        say(f, NAN, 0, "ordered", "%s",
+            s->causal_only ? "a row sees no key ahead of it" : "a row counts the keys in between");
         return LOCI_OK;
     }
     struct cases c = make_cases(s);
@@ -150,8 +156,8 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
     const double bias = largest(a, b, c.scores);
     say(f, fmax(scores, bias), 2 * (int)n, scores < 1e-9 && bias < 1e-9 ? "yes" : "no",
         "q and k exchanged with their places: scores %s (%.2g of the largest); positions alone: "
-        "%s (%.2g)", scores < 1e-9 ? "stay" : "change", scores, bias < 1e-9 ? "stay" : "change",
-        bias);
+        "%s (%.2g)",
+        scores < 1e-9 ? "stay" : "change", scores, bias < 1e-9 ? "stay" : "change", bias);
     free(a);
     free(b);
     free_cases(&c);
@@ -190,8 +196,8 @@ loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
 loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
 {
     if (s->in_order || s->embeds || show_bends(s) || !(show_adds(s) || show_rotates(s))) {
-        const char *why = s->embeds    ? "yes: it meets the other token in the product"
-                        : s->in_order  ? "yes: by the keys in between"
+        const char *why = s->embeds     ? "yes: it meets the other token in the product"
+                        : s->in_order   ? "yes: by the keys in between"
                         : show_bends(s) ? "yes: by the score"
                                         : "no: nothing is said";
         say(f, NAN, 0, *why == 'y' ? "yes" : "no", "%s", why);
@@ -200,11 +206,10 @@ loci_status ask_content(struct show *s, struct finding *f, loci_error *e)
     struct cases c = make_cases(s);
     double *with = draw_alloc((size_t)c.scores, sizeof *with);
     double *without = draw_alloc((size_t)c.scores, sizeof *without), spread = 0;
-    for (ptrdiff_t i = 0; i < c.n * s->axes; i++)
-        {
-            c.q_at[i] = (double)(s->len / 2);
-            c.k_at[i] = (double)(s->len / 4);
-        }
+    for (ptrdiff_t i = 0; i < c.n * s->axes; i++) {
+        c.q_at[i] = (double)(s->len / 2);
+        c.k_at[i] = (double)(s->len / 4);
+    }
     const struct pairs p = { c.n, c.q, c.k, c.q_at, c.k_at };
     loci_status status = show_pairs(s, &p, with, e);
     if (!status) status = show_plain(s, &p, without, e);
@@ -263,8 +268,8 @@ loci_status show_properties(struct show *s, struct figure *f, int *count, loci_e
     snprintf(f->title, sizeof f->title, "%s: properties, measured", s->name);
     snprintf(f->about, sizeof f->about,
              "In float64, %d heads of %d, length %td. 'largest' is the largest deviation that was "
-             "found, 'cases' over how many scores.%s%s", s->heads, s->dim, s->len,
-             *s->note ? " " : "", s->note);
+             "found, 'cases' over how many scores.%s%s",
+             s->heads, s->dim, s->len, *s->note ? " " : "", s->note);
     *count = 1;
     return LOCI_OK;
 }

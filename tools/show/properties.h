@@ -6,13 +6,21 @@
 #include "show/show.h"
 
 enum property {
-    PROPERTY_TRANSLATION, PROPERTY_SYMMETRY, PROPERTY_MONOTONE, PROPERTY_DECAY, PROPERTY_APART,
-    PROPERTY_NORM, PROPERTY_BEYOND, PROPERTY_CONTENT, PROPERTY_COST, PROPERTY_COUNT
+    PROPERTY_TRANSLATION,
+    PROPERTY_SYMMETRY,
+    PROPERTY_MONOTONE,
+    PROPERTY_DECAY,
+    PROPERTY_APART,
+    PROPERTY_NORM,
+    PROPERTY_BEYOND,
+    PROPERTY_CONTENT,
+    PROPERTY_COST,
+    PROPERTY_COUNT
 };
 /* largest: deviation, NaN if not applicable; tried: number of scores. */
 struct finding {
     const char *name;
-    char brief[24], text[400];           /* a word for a table, and a sentence */
+    char brief[24], text[400]; /* a word for a table, and a sentence */
     double largest;
     int tried;
     /* of PROPERTY_COST */

@@ -11,7 +11,10 @@
 enum { MOST_TABLES = 1 << 28 };
 
 /* Buffers of one call, freed together. */
-struct buffers { int n; void *own[16]; };
+struct buffers {
+    int n;
+    void *own[16];
+};
 static void *buffers_alloc(struct buffers *r, ptrdiff_t count, size_t each)
 {
     return r->own[r->n++] = draw_alloc((size_t)count, each);
@@ -115,7 +118,9 @@ static loci_view numbers_or_zero(struct buffers *r, const double *x, ptrdiff_t w
 }
 
 /* Attention of a call that has its places already. */
-struct answer { double *lse, *rem, *weights; };
+struct answer {
+    double *lse, *rem, *weights;
+};
 static loci_status attend(struct show *s, struct side *side, struct buffers *r, loci_call *c,
                           ptrdiff_t reach, struct answer *a, loci_error *e)
 {
@@ -148,11 +153,10 @@ static loci_status pairs(struct show *s, struct side *side, const struct pairs *
     struct answer a = { 0 };
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
     const void **list = buffers_alloc(&r, s->tensors + 1, sizeof *list);
-    loci_call c = LOCI_CALL(.batch = p->n, .q_len = 1, .k_len = 1,
-                            .q = numbers_or_zero(&r, p->q, width),
-                            .k = numbers_or_zero(&r, p->k, width),
-                            .v = numbers_or_zero(&r, NULL, width),
-                            .tensors = (const void *const *)list);
+    loci_call c =
+        LOCI_CALL(.batch = p->n, .q_len = 1, .k_len = 1, .q = numbers_or_zero(&r, p->q, width),
+                  .k = numbers_or_zero(&r, p->k, width), .v = numbers_or_zero(&r, NULL, width),
+                  .tensors = (const void *const *)list);
     loci_status status = LOCI_OK;
     const bool plain = side == &s->plain;
     if (!plain) status = inputs(s, &r, p->n, 1, p->q_at, p->k_at, list, e);
@@ -206,11 +210,10 @@ static loci_status sequence(struct show *s, struct side *side, const struct toke
     struct answer a = { .weights = out };
     const ptrdiff_t width = t->n * s->heads * s->dim, q_len = rows_of(t);
     const void **list = buffers_alloc(&r, s->tensors + 1, sizeof *list);
-    loci_call c = LOCI_CALL(.batch = 1, .q_len = q_len, .k_len = t->n,
-                            .q = numbers_or_zero(&r, t->q, width),
-                            .k = numbers_or_zero(&r, t->k, width),
-                            .v = numbers_or_zero(&r, t->v, width),
-                            .tensors = (const void *const *)list);
+    loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = q_len, .k_len = t->n, .q = numbers_or_zero(&r, t->q, width),
+                  .k = numbers_or_zero(&r, t->k, width), .v = numbers_or_zero(&r, t->v, width),
+                  .tensors = (const void *const *)list);
     loci_status status = LOCI_OK;
     const bool plain = side == &s->plain;
     if (!plain && !s->embeds) status = inputs(s, &r, 1, t->n, t->at, t->at, list, e);
@@ -234,8 +237,7 @@ static loci_status ordered_scores(struct show *s, const struct tokens *t, double
         for (ptrdiff_t i = 0; i < count; i++)
             for (ptrdiff_t j = 0; j < t->n; j++) {
                 double *x = &out[(h * count + i) * t->n + j];
-                const bool sees = j < first + i
-                               || (j == first + i && !s->causal.plan->strict);
+                const bool sees = j < first + i || (j == first + i && !s->causal.plan->strict);
                 *x = sees ? log(*x) + (s->remainder ? 0 : rows[h * count + i]) : NAN;
             }
     free(rows);
@@ -316,8 +318,7 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
     }
     double *rows = draw_alloc((size_t)(s->heads * t->n), sizeof *rows);
     const loci_status status = sequence(s, &s->causal, t, out, rows, e);
-    if (!status && rem && s->remainder)
-        memcpy(rem, rows, (size_t)(s->heads * t->n) * sizeof *rem);
+    if (!status && rem && s->remainder) memcpy(rem, rows, (size_t)(s->heads * t->n) * sizeof *rem);
     free(rows);
     return status;
 }
@@ -331,14 +332,14 @@ loci_status show_embed(struct show *s, ptrdiff_t n, const double *x, const int64
     if (x) memcpy(out, x, (size_t)(n * width) * sizeof *out);
     else memset(out, 0, (size_t)(n * width) * sizeof *out);
     TRY(prepare(s, &s->table, s->len, e));
-    const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = at, .k_pos = at,
-                                  .error = e);
+    const loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = at, .k_pos = at, .error = e);
     return loci_embed(s->table.plan, s->table.tables, &c, (loci_view){ .data = out },
                       (loci_view){ .data = out });
 }
 
 loci_status show_rotate(struct show *s, ptrdiff_t n, const double *x, const double *at, double *y,
-                      loci_error *e)
+                        loci_error *e)
 {
     struct buffers r = { 0 };
     struct side *side = s->turn.plan ? &s->turn : &s->all;
@@ -355,8 +356,8 @@ loci_status show_rotate(struct show *s, ptrdiff_t n, const double *x, const doub
         status = e->text[0] ? LOCI_BAD_ARG : loci_fail(e, LOCI_BAD_ARG, "impossible call");
     if (!status) {
         const loci_view from = { .data = (void *)(uintptr_t)x }, to = { .data = y };
-        status = loci_rotate(side->plan, side->tables, alloc_lines(&r, bytes), &c, LOCI_QUERY, from,
-                             to);
+        status =
+            loci_rotate(side->plan, side->tables, alloc_lines(&r, bytes), &c, LOCI_QUERY, from, to);
     }
     room_free(&r);
     return status;
@@ -381,8 +382,7 @@ loci_status show_bias(struct show *s, ptrdiff_t n, double *out, bool *nothing, l
         const struct tokens t = { .n = n, .at = at, .last = true };
         status = show_scores(s, &t, false, all, e);
         for (ptrdiff_t d = 0; d < n; d++)
-            for (int h = 0; h < s->heads; h++)
-                out[d * s->heads + h] = all[h * n + n - 1 - d];
+            for (int h = 0; h < s->heads; h++) out[d * s->heads + h] = all[h * n + n - 1 - d];
     } else {
         double *q_at = buffers_alloc(&r, n * s->axes, sizeof *q_at);
         double *k_at = buffers_alloc(&r, n * s->axes, sizeof *k_at);

@@ -16,20 +16,32 @@
 #include "loci/loci.h"
 
 enum show_what {
-    SHOW_MAP, SHOW_CURVE, SHOW_SPECTRUM, SHOW_ANGLES, SHOW_EMBEDDING, SHOW_SIMILARITY,
-    SHOW_ATTENTION, SHOW_PROPERTIES, SHOW_COUNT
+    SHOW_MAP,
+    SHOW_CURVE,
+    SHOW_SPECTRUM,
+    SHOW_ANGLES,
+    SHOW_EMBEDDING,
+    SHOW_SIMILARITY,
+    SHOW_ATTENTION,
+    SHOW_PROPERTIES,
+    SHOW_COUNT
 };
 extern const char *const show_names[SHOW_COUNT];
 
 /* A tensor of the caller, named as in "t5.table". show_open() copies its numbers. */
-struct given { const char *name; int rank; ptrdiff_t shape[5]; const double *data; };
+struct given {
+    const char *name;
+    int rank;
+    ptrdiff_t shape[5];
+    const double *data;
+};
 
 /* 0 selects the default: 8 heads of 64, head 0, 64 positions, seed 1. */
 struct wish {
     const char *encoding;
     int heads, dim, head;
     ptrdiff_t len;
-    double trained;                      /* length of training sequences; 0: as len */
+    double trained; /* length of training sequences; 0: as len */
     uint64_t seed;
     int given_count;
     const struct given *given;
@@ -46,7 +58,6 @@ const char *show_text(const struct show *), *show_tensors(const struct show *);
 
 /* Fills in at most MAX_FIGURES figures.  The caller frees them. */
 enum { MAX_FIGURES = 4 };
-loci_status show_figures(struct show *, enum show_what, struct figure *, int *count,
-                         loci_error *);
+loci_status show_figures(struct show *, enum show_what, struct figure *, int *count, loci_error *);
 
 #endif

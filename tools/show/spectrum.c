@@ -27,8 +27,8 @@ static loci_status unscaled(const struct config *c, double *list, int pairs, loc
     loci_plan *plan;
     snprintf(text, sizeof text, "rope:pairing=half,base=%.17g,dim=%d", show_option(c, "base"),
              2 * pairs);
-    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1,
-                                  .dim = 2 * pairs);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = 2 * pairs);
     TRY(loci_plan_create(&plan, &d, e));
     loci_frequencies(plan, list, pairs, NULL);
     loci_plan_destroy(plan);
@@ -106,7 +106,8 @@ static loci_status measured(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->title, sizeof f->title, "%s: how fast its channels turn", s->name);
     snprintf(f->about, sizeof f->about,
              "Positions per turn, from the angle by which a channel alone turns in one step; head "
-             "%d. Channels that do not turn are left out.", s->head);
+             "%d. Channels that do not turn are left out.",
+             s->head);
     snprintf(f->x.label, sizeof f->x.label, "channel");
     snprintf(f->y.label, sizeof f->y.label, "positions per turn");
     f->y.log = true;
@@ -137,8 +138,7 @@ static loci_status by_position(struct show *s, struct figure *f, loci_error *e)
     const loci_status status = show_rotate(s, n, x, at, y, e);
     figure_heat(f, n, s->dim);
     for (ptrdiff_t i = 0; i < n; i++)
-        for (int c = 0; c < s->dim; c++)
-            f->z[i * s->dim + c] = y[i * width + s->head * s->dim + c];
+        for (int c = 0; c < s->dim; c++) f->z[i * s->dim + c] = y[i * width + s->head * s->dim + c];
     snprintf(f->title, sizeof f->title, "%s: a vector of ones, turned", s->name);
     snprintf(f->about, sizeof f->about,
              "Row p is R(p) applied to a vector of %d ones, as a query of head %d at position p.",
@@ -170,20 +170,18 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
     /* of time, height and width, the last two */
     const int up = s->axes > 2 ? 1 : 0;
     for (int i = 0; i < side && !status; i++) {
-        for (int j = 0; j < side; j++)
-            {
-                q_at[j * s->axes + up] = i - half;
-                q_at[j * s->axes + up + 1] = j - half;
-            }
+        for (int j = 0; j < side; j++) {
+            q_at[j * s->axes + up] = i - half;
+            q_at[j * s->axes + up + 1] = j - half;
+        }
         status = show_pairs(s, &p, out, e);
-        for (int j = 0; j < side; j++)
-            f->z[i * n + j] = out[j * s->heads + s->head] / whole;
+        for (int j = 0; j < side; j++) f->z[i * n + j] = out[j * s->heads + s->head] / whole;
     }
-    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.q, over the plane",
-             s->name);
+    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.q, over the plane", s->name);
     snprintf(f->about, sizeof f->about,
              "q.R(dx, dy)q of a vector of ones, as a share of q.q, head %d: 1 in the middle, where "
-             "nothing turns.", s->head);
+             "nothing turns.",
+             s->head);
     snprintf(f->x.label, sizeof f->x.label, "distance along axis %d", up + 1);
     snprintf(f->y.label, sizeof f->y.label, "distance along axis %d", up);
     snprintf(f->scale.label, sizeof f->scale.label, "share of q.q");

@@ -40,11 +40,11 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
     const __m256i bits = _mm256_castps_si256(x),
                   odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     /* See to_bf16() in math/half.h. */
-    const __m256i rounded = _mm256_add_epi32(bits,
-                                             _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    const __m256i all = _mm256_blendv_epi8(rounded, quiet,
-                                           _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    const __m256i all =
+        _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
     /* Packing works within halves of 128 bits; the permutation brings the two results together. */
     const __m256i high = _mm256_srli_epi32(all, 16), pairs = _mm256_packus_epi32(high, high);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
@@ -94,18 +94,24 @@ static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
     switch (bit) {
-    case 0: return _mm256_blend_ps(lo, hi, 0xaa);
-    case 1: return _mm256_blend_ps(lo, hi, 0xcc);
-    default: return _mm256_blend_ps(lo, hi, 0xf0);
+    case 0:
+        return _mm256_blend_ps(lo, hi, 0xaa);
+    case 1:
+        return _mm256_blend_ps(lo, hi, 0xcc);
+    default:
+        return _mm256_blend_ps(lo, hi, 0xf0);
     }
 }
 /* bit 0 and 1 stay within halves of 128 bits, bit 2 swaps these. */
 static inline vf vf_swap(int bit, vf x)
 {
     switch (bit) {
-    case 0: return _mm256_permute_ps(x, 0xb1);
-    case 1: return _mm256_permute_ps(x, 0x4e);
-    default: return _mm256_permute2f128_ps(x, x, 0x01);
+    case 0:
+        return _mm256_permute_ps(x, 0xb1);
+    case 1:
+        return _mm256_permute_ps(x, 0x4e);
+    default:
+        return _mm256_permute2f128_ps(x, x, 0x01);
     }
 }
 enum { VBITS = 3 };

@@ -49,8 +49,8 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const __m512i bits = _mm512_castps_si512(x),
                   odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits,
-                                             _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __m512i all = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits,
                                              _mm512_set1_epi32(0x400000));
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
@@ -119,10 +119,14 @@ static inline vf vf_pick(int bit, vf lo, vf hi)
 static inline vf vf_swap(int bit, vf x)
 {
     switch (bit) {
-    case 0: return _mm512_permute_ps(x, 0xb1);
-    case 1: return _mm512_permute_ps(x, 0x4e);
-    case 2: return _mm512_shuffle_f32x4(x, x, 0xb1);
-    default: return _mm512_shuffle_f32x4(x, x, 0x4e);
+    case 0:
+        return _mm512_permute_ps(x, 0xb1);
+    case 1:
+        return _mm512_permute_ps(x, 0x4e);
+    case 2:
+        return _mm512_shuffle_f32x4(x, x, 0xb1);
+    default:
+        return _mm512_shuffle_f32x4(x, x, 0x4e);
     }
 }
 enum { VBITS = 4 };

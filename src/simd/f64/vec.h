@@ -19,8 +19,11 @@ static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
     *even = (double)from_bf16(p[0]);
     *odd = (double)from_bf16(p[1]);
 }
-static inline void vf_zip(vf even, vf odd, vf *low, vf *high) { *low = even;
-*high = odd; }
+static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
+{
+    *low = even;
+    *high = odd;
+}
 static inline vf vf_load_f16(const uint16_t *p) { return (double)from_f16(*p); }
 static inline void vf_store_bf16(uint16_t *p, vf x) { *p = to_bf16((float)x); }
 static inline void vf_store_f16(uint16_t *p, vf x) { *p = to_f16((float)x); }
@@ -47,4 +50,4 @@ static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
     (void)stride;
     *x = *p;
 }
-#define LOCI_DOUBLE 1                    /* num.h: no constants for float */
+#define LOCI_DOUBLE 1 /* num.h: no constants for float */

@@ -39,8 +39,8 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
                      odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     /* only NaN differs from itself */
-    const uint32x4_t all = vbslq_u32(vceqq_f32(x, x), rounded,
-                                     vorrq_u32(bits, vdupq_n_u32(0x400000)));
+    const uint32x4_t all =
+        vbslq_u32(vceqq_f32(x, x), rounded, vorrq_u32(bits, vdupq_n_u32(0x400000)));
     vst1_u16(p, vshrn_n_u32(all, 16));
 }
 static inline void vf_store_f16(uint16_t *p, vf x)
@@ -58,10 +58,14 @@ static inline four four_at(const real *p) { return vld1q_f32(p); }
 static inline vf vf_fma4(four a, int i, vf b, vf c)
 {
     switch (i) {
-    case 0: return vfmaq_laneq_f32(c, b, a, 0);
-    case 1: return vfmaq_laneq_f32(c, b, a, 1);
-    case 2: return vfmaq_laneq_f32(c, b, a, 2);
-    default: return vfmaq_laneq_f32(c, b, a, 3);
+    case 0:
+        return vfmaq_laneq_f32(c, b, a, 0);
+    case 1:
+        return vfmaq_laneq_f32(c, b, a, 1);
+    case 2:
+        return vfmaq_laneq_f32(c, b, a, 2);
+    default:
+        return vfmaq_laneq_f32(c, b, a, 3);
     }
 }
 static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
@@ -100,10 +104,7 @@ static inline vf vf_pick(int bit, vf lo, vf hi)
     static const uint32_t mask[2][4] = { { 0, ~0u, 0, ~0u }, { 0, 0, ~0u, ~0u } };
     return vbslq_f32(vld1q_u32(mask[bit]), hi, lo);
 }
-static inline vf vf_swap(int bit, vf x)
-{
-    return bit == 0 ? vrev64q_f32(x) : vextq_f32(x, x, 2);
-}
+static inline vf vf_swap(int bit, vf x) { return bit == 0 ? vrev64q_f32(x) : vextq_f32(x, x, 2); }
 enum { VBITS = 2 };
 static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
 {

@@ -18,8 +18,11 @@ static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
     *even = from_bf16(p[0]);
     *odd = from_bf16(p[1]);
 }
-static inline void vf_zip(vf even, vf odd, vf *low, vf *high) { *low = even;
-*high = odd; }
+static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
+{
+    *low = even;
+    *high = odd;
+}
 static inline vf vf_load_f16(const uint16_t *p) { return from_f16(*p); }
 static inline void vf_store_bf16(uint16_t *p, vf x) { *p = to_bf16(x); }
 static inline void vf_store_f16(uint16_t *p, vf x) { *p = to_f16(x); }

@@ -13,9 +13,10 @@ static void smooth(struct problem *p, int e, int h)
 static void smooth_backward(struct problem *p, int e, int h)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (p->seen[j])
-            dtensor(p, e, "r")[h] += of_head(p, p->dadd, h)[j] * smooth_line(p, e, j);
+        if (p->seen[j]) dtensor(p, e, "r")[h] += of_head(p, p->dadd, h)[j] * smooth_line(p, e, j);
 }
-const struct definition loci_define_smooth = { .name = "smooth",
-                                               .score = smooth,
-                                               .score_backward = smooth_backward };
+const struct definition loci_define_smooth = {
+    .name = "smooth",
+    .score = smooth,
+    .score_backward = smooth_backward,
+};

@@ -8,10 +8,9 @@
 #include "layout/distance.h"
 
 enum { WIDTH };
-static const loci_option opts[] = {
-    [WIDTH] = { "width", LOCI_NUMBER, 0, 4, 1e-3, 1e6, NULL, "distance at which the line begins" },
-    { 0 }
-};
+static const loci_option opts[] = { [WIDTH] = { "width", LOCI_NUMBER, 0, 4, 1e-3, 1e6, NULL,
+                                                "distance at which the line begins" },
+                                    { 0 } };
 
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -55,8 +54,17 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_smooth = {
-    .name = "smooth", .cite = "made up for a test", .family = FAMILY_DISTANCE,
+    .name = "smooth",
+    .cite = "made up for a test",
+    .family = FAMILY_DISTANCE,
     .brief = "S += -r[h] (sqrt(1 + (|i - j| / width)^2) - 1)",
-    .example = "smooth", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .example = "smooth",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 2e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };
