@@ -180,7 +180,7 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
     for (const char *part = given, *end = given + all; part < end;) {
         const char *plus = memchr(part, '+', (size_t)(end - part));
         const size_t n = (size_t)((plus ? plus : end) - part);
-        CHECK(e, n > 0, LOCI_BAD_ARG, "arm '%s': an encoding is missing beside a +", given);
+        CHECK(e, n > 0, LOCI_BAD_ARG, "arm '%s': an encoding is missing next to a +", given);
         around = lab_arm_around(part, strcspn(part, ":+@"));
         CHECK(e, !around, LOCI_BAD_ARG, "arm '%s': %s is a layer and stands alone; %s composes",
               given, around->name, around->encoding);

@@ -91,7 +91,7 @@ static void table_html(struct text *t, const struct report_block *b)
 }
 
 enum shape { PARAGRAPH, ITEM, TABLE, PICTURE };
-static enum shape shape_of(const struct report_block *b)
+static enum shape layout_of(const struct report_block *b)
 {
     const struct figure *f = figure_of(b);
     if (!f) return b->item ? ITEM : PARAGRAPH;
@@ -110,9 +110,9 @@ static void section_html(struct text *t, const struct report_section *s)
     text_add(t, "</h2>\n");
     for (int i = 0; i < s->blocks; i++) {
         const struct report_block *b = &s->block[i];
-        const enum shape shape = shape_of(b);
-        const bool first = i == 0 || shape_of(b - 1) != shape;
-        const bool last = i + 1 == s->blocks || shape_of(b + 1) != shape;
+        const enum shape shape = layout_of(b);
+        const bool first = i == 0 || layout_of(b - 1) != shape;
+        const bool last = i + 1 == s->blocks || layout_of(b + 1) != shape;
         if (first && begin[shape]) text_add(t, "%s", begin[shape]);
         if (shape == TABLE) table_html(t, b);
         else if (shape == PICTURE) figure_html(t, figure_of(b));
@@ -290,7 +290,7 @@ void report_text(struct text *t, const struct report *r, int columns)
         text_add(t, "\n");
         for (int k = 0; k < s->blocks; k++) {
             const struct report_block *b = &s->block[k];
-            const enum shape shape = shape_of(b);
+            const enum shape shape = layout_of(b);
             if (shape == PICTURE) continue;
             if (shape == PARAGRAPH || shape == ITEM) {
                 wrap_text(t, b->words, columns, shape == ITEM ? 2 : 0);
@@ -560,7 +560,7 @@ static void figures_json(struct text *t, const struct report *r)
             const struct figure *f = figure_of(&r->section[i].block[k]);
             if (!f) continue;
             text_add(t, "\n");
-            if (shape_of(&r->section[i].block[k]) == TABLE) words_json(t, f);
+            if (layout_of(&r->section[i].block[k]) == TABLE) words_json(t, f);
             else figure_json(t, f);
             text_add(t, ",");
         }

@@ -11,7 +11,7 @@
 
 enum { WORDS = 11, LONGEST = 48, LENGTH = 12 };
 
-static struct lab_shape shape_of(const char *arm, bool f64)
+static struct lab_shape layout_of(const char *arm, bool f64)
 {
     return (struct lab_shape){ .arm = arm,
                                .layers = 2,
@@ -77,7 +77,7 @@ static void stir(struct lab_model *m)
 /* Each tensor along a random direction. */
 static void check_gradients(const char *arm, int kv_heads)
 {
-    struct lab_shape s = shape_of(arm, true);
+    struct lab_shape s = layout_of(arm, true);
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };
@@ -138,7 +138,7 @@ static void check_gradients(const char *arm, int kv_heads)
 /* Trains a few steps.  Returns all weights in a row. */
 static void *train(const char *arm, const char *isa, int threads, ptrdiff_t *numbers)
 {
-    struct lab_shape s = shape_of(arm, false);
+    struct lab_shape s = layout_of(arm, false);
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };
@@ -213,7 +213,7 @@ static void check_neutral(const char *arm)
 {
     double mean[2];
     for (int i = 0; i < 2; i++) {
-        struct lab_shape s = shape_of(i ? arm : "nope", false);
+        struct lab_shape s = layout_of(i ? arm : "nope", false);
         struct lab_model *m;
         struct lab_batch b = { .sequences = 0 };
         loci_error e = { .text = "" };
@@ -233,7 +233,7 @@ static void check_neutral(const char *arm)
 /* Token by token from a cache: the same bits as a pass over all of them. */
 static void check_decode(const char *arm)
 {
-    struct lab_shape s = shape_of(arm, false);
+    struct lab_shape s = layout_of(arm, false);
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };
@@ -272,7 +272,7 @@ static void check_decode(const char *arm)
  * its positions, and the same bits as the arm in this view. */
 static void check_changed(const char *arm, enum lab_change change)
 {
-    struct lab_shape s = shape_of(arm, false);
+    struct lab_shape s = layout_of(arm, false);
     struct lab_model *m, *changed;
     struct lab_batch b = { .sequences = 0 };
     loci_error e = { .text = "" };

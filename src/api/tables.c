@@ -125,7 +125,7 @@ loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t
             .data = tensors ? tensors + first : NULL,
             .f64 = p->f64,
             .range = max_distance,
-            .shape = loci_shape_of(p, x),
+            .layout = loci_layout_of(p, x),
             .table = at,
             .engine = p->engine,
             .host = host,

@@ -417,7 +417,7 @@ void loci_fold(struct call *c, void *const *out)
             .data = data,
             .f64 = p->f64,
             .range = c->range,
-            .shape = loci_shape_of(p, e),
+            .layout = loci_layout_of(p, e),
             .table = (void *)c->table[e],
             .dtable = totals,
             .dtensor = c->g.dtensor + first,

@@ -137,12 +137,12 @@ enum group {
 
 /* One term of a plan, its encoding, and the layout that the encoding gave it: a struct of layout/,
  * which only the encoding and the term know. */
-enum { SHAPE_BYTES = 48 };
+enum { LAYOUT_BYTES = 48 };
 struct use {
     enum term_id term;
     enum group group;
     int enc;
-    _Alignas(8) unsigned char shape[SHAPE_BYTES];
+    _Alignas(8) unsigned char layout[LAYOUT_BYTES];
 };
 struct termlist {
     int n;
@@ -150,7 +150,8 @@ struct termlist {
     int enc;
 };
 void loci_add_term(struct termlist *, enum term_id, enum group);
-void loci_add_shaped(struct termlist *, enum term_id, enum group, const void *shape, size_t bytes);
+void loci_add_term_layout(struct termlist *, enum term_id, enum group, const void *layout,
+                          size_t bytes);
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
@@ -164,7 +165,7 @@ struct prep {
     bool f64;
     /* Distances from -range to range can occur; from 0 to range unless cfg->full. */
     ptrdiff_t range;
-    const void *shape;           /* layout of the first term */
+    const void *layout;          /* layout of the first term */
     void *table;                 /* aligned to 64 bytes */
     const struct engine *engine; /* prepare */
     const loci_host *host;       /* prepare; NULL: the calling thread only */
@@ -238,7 +239,7 @@ struct loci_pe {
     bool causal_only, rotates; /* rotates: also works in stage ROTATE */
     bool states;               /* rotates by states of each query head, and fills ae */
     /* Has no effect on positions: an encoding next to it still counts as alone. */
-    bool beside;
+    bool neutral;
     double tol;
     /* Ends with a NULL name; indexed by the file's enum.  NULL: no options. */
     const loci_option *opts;

@@ -52,7 +52,7 @@ static inline int kv_head_of(const struct loci_plan *p, int kh)
     return kh / (p->key_heads / p->kv_heads);
 }
 
-static inline const void *shape_of(const struct loci_plan *p, int x) { return p->use[x].shape; }
+static inline const void *layout_of(const struct loci_plan *p, int x) { return p->use[x].layout; }
 
 /* loci_plan_create().  sized: structs passed with the plan must have their size set. */
 loci_status loci_make_plan(loci_plan **, const loci_desc *, bool sized, loci_error *);
@@ -63,7 +63,7 @@ static inline bool wants_sizes(const struct loci_plan *p)
 }
 
 /* Layout of the encoding's first term.  NULL: the encoding has no term. */
-const void *loci_shape_of(const loci_plan *, int enc);
+const void *loci_layout_of(const loci_plan *, int enc);
 bool loci_plan_is(const loci_plan *, loci_stage); /* is it a valid plan of this stage? */
 
 #endif

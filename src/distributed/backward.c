@@ -128,7 +128,7 @@ static void pass_key_state(struct rank_ctx *a, struct backward *w, int share, in
         loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_KEY_STATE, w->key_state,
                           w->key_state_bytes);
     else loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
-    loci_end_box(a, &w->in);
+    loci_end_sends(a, &w->in);
 }
 /* Gradients of INPUT tensors by key: copies the sums of present keys to the caller's arrays. */
 static void store_inputs(const struct rank_ctx *a, const struct backward *w, ptrdiff_t at,
@@ -209,7 +209,7 @@ static void store_tables(struct rank_ctx *a, struct backward *w)
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct arena *m)
+static void carve_box(struct rank_ctx *a, struct sum_buffer *b, size_t bytes, struct arena *m)
 {
     const size_t most = (size_t)(a->keys < CHUNK ? a->keys : CHUNK);
     b->data = carve_bytes(m, most, bytes);
@@ -219,7 +219,7 @@ static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct ar
 /* The most items of a run, all items, and the rank's own key tiles and messages. */
 struct counts {
     size_t items, all;
-    ptrdiff_t tiles, packets;
+    ptrdiff_t tiles, messages;
 };
 static struct counts count(const struct rank_ctx *a, int groups)
 {
@@ -235,11 +235,11 @@ static struct counts count(const struct rank_ctx *a, int groups)
         const loci_share *k = &a->key_shares[s];
         if (k->rank != a->via.rank || !k->count) continue;
         n.tiles += tiles((ptrdiff_t)k->count, KT);
-        n.packets += (ptrdiff_t)((k->first + k->count - 1) / CHUNK - k->first / CHUNK + 1);
+        n.messages += (ptrdiff_t)((k->first + k->count - 1) / CHUNK - k->first / CHUNK + 1);
     }
     return n;
 }
-static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
+static size_t lay_out(struct rank_ctx *a, char *base, struct rank_pass *whole)
 {
     struct backward *w = (struct backward *)whole;
     const struct loci_plan *p = a->plan;
@@ -257,8 +257,8 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     w->shifts = carve_bytes(&m, 2 * B, sizeof *w->shifts);
     w->last = carve_bytes(&m, B, sizeof *w->last);
     w->apart = carve_bytes(&m, B, sizeof *w->apart);
-    loci_lay_out_whole(a, &w->w, &m);
-    if (!base) loci_measure_whole(&w->w, !a->all.gather);
+    loci_lay_out_rank(a, &w->w, &m);
+    if (!base) loci_measure_rank(&w->w, !a->all.gather);
     struct measured measured;
     const size_t inner = loci_measure_attention(p, &w->w.call, &w->w.opening, &measured);
     if (!inner) return SIZE_MAX;
@@ -279,7 +279,7 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     chain->tiles = carve_bytes(&m, (size_t)n.tiles * B, measured.chain.tile);
     chain->own_tiles = n.tiles;
     chain->last = w->last;
-    w->own_chunks = carve_bytes(&m, (size_t)n.packets, sizeof *w->own_chunks);
+    w->own_chunks = carve_bytes(&m, (size_t)n.messages, sizeof *w->own_chunks);
     w->own_sums = carve_bytes(&m, (size_t)a->call.k_len, w->bytes);
     w->forwarded = carve_bytes(&m, (size_t)loci_buffered_keys(a, w), w->bytes);
     carve_box(a, &w->in, w->bytes, &m);
@@ -372,11 +372,11 @@ static void send_keys(struct rank_ctx *a, struct backward *w)
     loci_send(a, &a->transfer);
 }
 /* Testing one open request is enough if the transport makes progress on all of them. */
-static bool progress(struct whole *whole)
+static bool progress(struct rank_pass *whole)
 {
     struct backward *w = (struct backward *)whole;
     struct rank_ctx *a = whole->rank_ctx;
-    struct box *const boxes[] = { &w->in, &w->out[0], &w->out[1] };
+    struct sum_buffer *const boxes[] = { &w->in, &w->out[0], &w->out[1] };
     for (int i = 0; i < COUNT(boxes) && a->via.test && !a->broken; i++)
         for (int n = 0; n < boxes[i]->n; n++) {
             if (!boxes[i]->requests[n]) continue;
@@ -405,8 +405,8 @@ static void begin(struct rank_ctx *a, struct backward *w)
  * error. */
 static void end_all(struct rank_ctx *a, struct backward *w)
 {
-    loci_end_box(a, &w->in);
-    for (int i = 0; i < OUTS; i++) loci_end_box(a, &w->out[i]);
+    loci_end_sends(a, &w->in);
+    for (int i = 0; i < OUTS; i++) loci_end_sends(a, &w->out[i]);
     loci_end_own_chunks(a, w);
     loci_end_transfer(a, &a->before);
     loci_end_transfer(a, &a->transfer);
@@ -478,7 +478,7 @@ static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *
 {
     a->sums = true;
     TRY(loci_copy_own_call(a, p, given));
-    TRY(loci_open_whole(a, &w->w));
+    TRY(loci_open_arrays(a, &w->w));
     TRY(open_wishes(a, w, grad));
     TRY(check_borders(a));
     return loci_open_rank(a, tables, work, &w->w, lay_out);
@@ -510,7 +510,7 @@ size_t loci_backward_over_ranks(const loci_plan *p, const loci_call *given,
         return 0;
     a.call.error = NULL;
     a.plan = p;
-    if (loci_open_whole(&a, &w.w)) return 0;
+    if (loci_open_arrays(&a, &w.w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w.w);
     return bytes == SIZE_MAX ? 0 : bytes;
 }

@@ -80,7 +80,7 @@ static bool pass(struct rank_ctx *a, struct backward *w, int owner, size_t bytes
     if (owner == 0) return true;
     if (a->via.rank) loci_send_to(a, &w->in, 0, TAG_TOTALS, message, bytes);
     else loci_receive_from(a, &w->in.requests[w->in.n++], owner, TAG_TOTALS, message, bytes);
-    loci_end_box(a, &w->in);
+    loci_end_sends(a, &w->in);
     return !a->broken;
 }
 /* Pieces of all shares, in an order that both sides know.  own: the owner's own row number. */
@@ -155,11 +155,11 @@ static void spread(struct rank_ctx *a, struct backward *w, int enc)
         if (!x || p->tensors.list[i].role == LOCI_INPUT) continue;
         for (int r = 1; r < a->via.ranks && !a->via.rank; r++) {
             loci_send_to(a, &w->in, r, TAG_TOTALS, (const char *)x, bytes);
-            loci_end_box(a, &w->in);
+            loci_end_sends(a, &w->in);
         }
         if (!a->via.rank) continue;
         loci_receive_from(a, &w->in.requests[w->in.n++], 0, TAG_TOTALS, (char *)x, bytes);
-        loci_end_box(a, &w->in);
+        loci_end_sends(a, &w->in);
     }
 }
 void loci_collect(struct rank_ctx *a, struct backward *w, bool works)

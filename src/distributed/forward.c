@@ -7,11 +7,11 @@
 #include "distributed/gathered.h"
 
 /* Lays out the workspace, or with base NULL measures it.  Returns its bytes, or SIZE_MAX. */
-static size_t lay_out(struct rank_ctx *a, char *base, struct whole *w)
+static size_t lay_out(struct rank_ctx *a, char *base, struct rank_pass *w)
 {
     struct arena m = { .base = base };
-    const ptrdiff_t slots = loci_lay_out_whole(a, w, &m) * a->call.batch * a->plan->heads;
-    if (!base) loci_measure_whole(w, !a->all.gather);
+    const ptrdiff_t slots = loci_lay_out_rank(a, w, &m) * a->call.batch * a->plan->heads;
+    if (!base) loci_measure_rank(w, !a->all.gather);
     struct measured measured;
     const size_t inner = loci_measure_attention(a->plan, &w->call, &w->opening, &measured);
     a->slot = measured.slot;
@@ -28,7 +28,7 @@ static loci_status pass(struct rank_ctx *a, struct call *c)
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
-static loci_status run_gathered(struct rank_ctx *a, struct whole *w)
+static loci_status run_gathered(struct rank_ctx *a, struct rank_pass *w)
 {
     struct call *c = &w->open;
     if (!c->B || !c->Lq) return LOCI_OK;
@@ -40,7 +40,7 @@ static loci_status run_gathered(struct rank_ctx *a, struct whole *w)
 }
 /* Chunk by chunk, newest first.  After a cancel the rank still receives messages, because others
  * may wait until they are received. */
-static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
+static loci_status run_streamed(struct rank_ctx *a, struct rank_pass *w)
 {
     struct call *c = &w->open;
     struct recv_queue in;
@@ -66,7 +66,7 @@ static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
 
 /* ---- The pass of all ranks ------------------------------------------------------------------- */
 
-static loci_status forward(struct rank_ctx *a, const void *tables, struct whole *w)
+static loci_status forward(struct rank_ctx *a, const void *tables, struct rank_pass *w)
 {
     /* If opening the pass can fail, messages that would not be received then are sent after it. */
     const bool late = a->placed && !a->all.gather;
@@ -84,17 +84,17 @@ static loci_status forward(struct rank_ctx *a, const void *tables, struct whole 
 }
 
 static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *tables, void *work,
-                            const loci_call *given, struct whole *w)
+                            const loci_call *given, struct rank_pass *w)
 {
     TRY(loci_copy_own_call(a, p, given));
-    TRY(loci_open_whole(a, w));
+    TRY(loci_open_arrays(a, w));
     return loci_open_rank(a, tables, work, w, lay_out);
 }
 loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *work,
                                   const loci_call *given, const loci_parallel *all)
 {
     struct rank_ctx a = { .error = given ? given->error : NULL };
-    struct whole w = { .rank_ctx = &a };
+    struct rank_pass w = { .rank_ctx = &a };
     TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &w), tables));
     const loci_status status = forward(&a, tables, &w);
@@ -109,13 +109,13 @@ loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *
 size_t loci_forward_over_ranks(const loci_plan *p, const loci_call *given, const loci_parallel *all)
 {
     struct rank_ctx a = { .error = NULL };
-    struct whole w = { .rank_ctx = &a };
+    struct rank_pass w = { .rank_ctx = &a };
     if (loci_open_transport(&a, p, all)
         || COPY_STRUCT(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
     a.call.error = NULL;
     a.plan = p;
-    if (loci_open_whole(&a, &w)) return 0;
+    if (loci_open_arrays(&a, &w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w);
     return bytes == SIZE_MAX ? 0 : bytes;
 }

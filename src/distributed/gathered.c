@@ -44,7 +44,7 @@ bool loci_by_key(const struct rank_ctx *a, const loci_tensor *t, ptrdiff_t *oute
     }
     return keys && t->role == LOCI_INPUT;
 }
-static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
+static loci_status open_cargo(struct rank_ctx *a, struct rank_pass *w)
 {
     const struct loci_plan *p = a->plan;
     const loci_call *in = &a->call;
@@ -91,7 +91,7 @@ static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
 static _Thread_local char here;
 static int ask_host(void *user)
 {
-    struct whole *w = user;
+    struct rank_pass *w = user;
     const loci_host *host = w->rank_ctx->call.host;
     if (&here == w->caller && !(w->progress && w->progress(w)))
         loci_progress(w->rank_ctx, &w->rank_ctx->transfer);
@@ -99,10 +99,10 @@ static int ask_host(void *user)
 }
 static void run_on_host(void *user, int n, void (*job)(void *, int), void *arg)
 {
-    const loci_host *host = ((struct whole *)user)->rank_ctx->call.host;
+    const loci_host *host = ((struct rank_pass *)user)->rank_ctx->call.host;
     host->run(host->user, n, job, arg);
 }
-static void make_host(struct rank_ctx *a, struct whole *w)
+static void make_host(struct rank_ctx *a, struct rank_pass *w)
 {
     w->caller = &here;
     w->host = (loci_host){ .cancelled = ask_host, .user = w, .threads = 1 };
@@ -113,7 +113,7 @@ static void make_host(struct rank_ctx *a, struct whole *w)
 }
 
 /* The call over all keys of the rank, at once or chunk by chunk. */
-static void make_whole(struct rank_ctx *a, struct whole *w)
+static void make_pass(struct rank_ctx *a, struct rank_pass *w)
 {
     const struct loci_plan *p = a->plan;
     const bool gather = a->all.gather;
@@ -167,7 +167,7 @@ static ptrdiff_t find_runs(struct rank_ctx *a)
     return all;
 }
 
-ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *m)
+ptrdiff_t loci_lay_out_rank(struct rank_ctx *a, struct rank_pass *w, struct arena *m)
 {
     a->gathered = loci_required_range(a, a->via.rank).gathered;
     a->before.measured = a->keys;
@@ -188,10 +188,10 @@ ptrdiff_t loci_lay_out_whole(struct rank_ctx *a, struct whole *w, struct arena *
         }
         loci_carve_transfer(a, cargos[i], m);
     }
-    make_whole(a, w);
+    make_pass(a, w);
     return rows;
 }
-void loci_measure_whole(struct whole *w, bool streamed)
+void loci_measure_rank(struct rank_pass *w, bool streamed)
 {
     static struct run none;
     w->opening.runs = &none;
@@ -200,7 +200,7 @@ void loci_measure_whole(struct whole *w, bool streamed)
     if (streamed) w->opening.part.state = (char *)&none;
 }
 
-loci_status loci_open_whole(struct rank_ctx *a, struct whole *w)
+loci_status loci_open_arrays(struct rank_ctx *a, struct rank_pass *w)
 {
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
@@ -215,12 +215,12 @@ loci_status loci_open_whole(struct rank_ctx *a, struct whole *w)
     a->placed = in->q_pos || in->q_coord;
     return open_cargo(a, w);
 }
-loci_status loci_open_pass(struct rank_ctx *a, const void *tables, struct whole *w)
+loci_status loci_open_pass(struct rank_ctx *a, const void *tables, struct rank_pass *w)
 {
     TRY(loci_open_attention(&w->open, a->plan, tables, a->inner, &w->call, &w->opening));
     return w->grad ? loci_check_results(&w->open, w->grad) : LOCI_OK;
 }
-loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, struct whole *w,
+loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, struct rank_pass *w,
                            lay_out_rank *lay_out)
 {
     loci_error *e = &a->said;
@@ -244,7 +244,7 @@ loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, s
     return a->placed ? LOCI_OK : loci_open_pass(a, tables, w);
 }
 
-void loci_report(const struct rank_ctx *a, const struct whole *w)
+void loci_report(const struct rank_ctx *a, const struct rank_pass *w)
 {
     loci_parallel_report *report = a->all.report;
     if (!report) return;

@@ -93,7 +93,7 @@ static void send_from(struct rank_ctx *a, void **request, int to, int tag, const
     a->broken = a->via.send(a->via.user, to, tag, data, bytes, request) != 0;
     a->sent += bytes;
 }
-void loci_send_to(struct rank_ctx *a, struct box *b, int to, int tag, const char *data,
+void loci_send_to(struct rank_ctx *a, struct sum_buffer *b, int to, int tag, const char *data,
                   size_t bytes)
 {
     send_from(a, &b->requests[b->n++], to, tag, data, bytes);
@@ -106,15 +106,15 @@ void loci_receive_from(struct rank_ctx *a, void **request, int from, int tag, ch
     a->broken = a->via.receive(a->via.user, from, tag, data, bytes, request) != 0;
     a->received += bytes;
 }
-void loci_end_box(struct rank_ctx *a, struct box *b)
+void loci_end_sends(struct rank_ctx *a, struct sum_buffer *b)
 {
     for (int i = 0; i < b->n; i++) loci_end_request(a, &b->requests[i]);
     b->n = 0;
 }
-static struct box *next_out(struct rank_ctx *a, struct backward *w)
+static struct sum_buffer *next_out(struct rank_ctx *a, struct backward *w)
 {
-    struct box *b = &w->out[w->out_index++ % OUTS];
-    loci_end_box(a, b);
+    struct sum_buffer *b = &w->out[w->out_index++ % OUTS];
+    loci_end_sends(a, b);
     return b;
 }
 
@@ -245,7 +245,8 @@ static ptrdiff_t chunk_keys(const struct rank_ctx *a, int64_t chunk)
     const int64_t left = a->keys - chunk * CHUNK;
     return (ptrdiff_t)(left < CHUNK ? left : CHUNK);
 }
-static char *message_at(const struct backward *w, const struct box *b, const struct message *p)
+static char *message_at(const struct backward *w, const struct sum_buffer *b,
+                        const struct message *p)
 {
     return b->data + (size_t)(p->first - p->chunk * CHUNK) * w->bytes;
 }
@@ -274,7 +275,7 @@ void loci_recv_sums(struct rank_ctx *a, struct backward *w, int share, int64_t c
 {
     const int from = later(a, w, share, chunk);
     const ptrdiff_t at = loci_key_number(a, w, chunk * CHUNK), keys = chunk_keys(a, chunk);
-    loci_end_box(a, &w->in);
+    loci_end_sends(a, &w->in);
     if (a->broken) return;
     if (from < 0) loci_copy_sums(w, CLEAR, at, keys, NULL);
     else if (!mine(a, from)) loci_copy_sums(w, UNPACK, at, keys, w->in.data);
@@ -285,7 +286,7 @@ void loci_recv_sums(struct rank_ctx *a, struct backward *w, int share, int64_t c
 void loci_forward_sums(struct rank_ctx *a, struct backward *w, int share, int64_t chunk)
 {
     const int next = earlier(w, share, chunk);
-    struct box *out = next_out(a, w);
+    struct sum_buffer *out = next_out(a, w);
     if (a->broken) return;
     if (next >= 0 && !same_rank(a, share, next)) {
         const ptrdiff_t keys = chunk_keys(a, chunk);

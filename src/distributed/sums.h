@@ -12,7 +12,7 @@ struct sum_list {
     size_t row;
 };
 /* Messages of sums, and their requests. */
-struct box {
+struct sum_buffer {
     char *data;
     void **requests;
     int n;
@@ -40,7 +40,7 @@ struct collected {
 };
 
 struct backward {
-    struct whole w;        /* must be the first field */
+    struct rank_pass w;    /* must be the first field */
     loci_grad grad, inner; /* the caller's, and the one of the pass */
     loci_view dk, dv;      /* the caller's, of own keys */
     bool want_dk, want_dv;
@@ -55,8 +55,8 @@ struct backward {
     /* Bytes of messages.  key_state: one state per encoding, one after the other. */
     size_t total_bytes, key_state_bytes;
 
-    struct box in, out[OUTS];
-    int out_index;                /* index of the box that sends next */
+    struct sum_buffer in, out[OUTS];
+    int out_index;                /* index of the buffer that sends next */
     struct own_chunk *own_chunks; /* the rank's own messages, oldest first */
     int64_t own_chunk_count;
     int served; /* the last share that loci_serve() sent sums back for */
@@ -97,10 +97,11 @@ void loci_serve_early(struct rank_ctx *, struct backward *);
 void loci_end_own_chunks(struct rank_ctx *, struct backward *);
 
 /* Messages of 0 bytes are not sent. */
-void loci_send_to(struct rank_ctx *, struct box *, int to, int tag, const char *data, size_t bytes);
+void loci_send_to(struct rank_ctx *, struct sum_buffer *, int to, int tag, const char *data,
+                  size_t bytes);
 void loci_receive_from(struct rank_ctx *, void **request, int from, int tag, char *data,
                        size_t bytes);
-void loci_end_box(struct rank_ctx *, struct box *);
+void loci_end_sends(struct rank_ctx *, struct sum_buffer *);
 
 /* ---- Totals of tables, which end up on all ranks: totals.c */
 

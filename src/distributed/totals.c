@@ -79,7 +79,7 @@ static void pass_totals(struct rank_ctx *a, struct backward *w, int rank, bool r
         loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_TOTALS, w->totals,
                           w->total_bytes);
     else loci_send_to(a, &w->in, rank, TAG_TOTALS, w->totals, w->total_bytes);
-    loci_end_box(a, &w->in);
+    loci_end_sends(a, &w->in);
     if (recv && !a->broken) copy_totals(w, true);
 }
 void loci_sum_totals(struct rank_ctx *a, struct backward *w, bool works)

@@ -62,7 +62,7 @@ static void tensors(const struct config *c, struct tensors *t)
 static void terms(const struct config *c, struct termlist *t)
 {
     const struct blocks b = blocks(c);
-    loci_add_shaped(t, b.block == 2 ? TERM_pairs : TERM_blocks, GROUP_ROTATE, &b, sizeof b);
+    loci_add_term_layout(t, b.block == 2 ? TERM_pairs : TERM_blocks, GROUP_ROTATE, &b, sizeof b);
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */

@@ -142,8 +142,8 @@ static void terms(const struct config *c, struct termlist *t)
 {
     const struct vectors v = vectors(c);
     const struct key_vectors kv = key_vectors(c);
-    if (c2p(c)) loci_add_shaped(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
-    if (p2c(c)) loci_add_shaped(t, TERM_band_k, GROUP_RAW, &kv, sizeof kv);
+    if (c2p(c)) loci_add_term_layout(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
+    if (p2c(c)) loci_add_term_layout(t, TERM_band_k, GROUP_RAW, &kv, sizeof kv);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)

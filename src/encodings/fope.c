@@ -158,7 +158,7 @@ static struct fourier fourier(const struct config *c)
 static void terms(const struct config *c, struct termlist *t)
 {
     const struct fourier f = fourier(c);
-    loci_add_shaped(t, TERM_fourier, GROUP_ROTATE, &f, sizeof f);
+    loci_add_term_layout(t, TERM_fourier, GROUP_ROTATE, &f, sizeof f);
 }
 
 /* The tensor of C (which = 0) or S (1), and where its numbers for a group are. */

@@ -70,7 +70,7 @@ static enum term_id way(const struct config *c)
 static void terms(const struct config *c, struct termlist *t)
 {
     const struct blocks b = blocks(c);
-    loci_add_shaped(t, way(c), GROUP_ROTATE, &b, sizeof b);
+    loci_add_term_layout(t, way(c), GROUP_ROTATE, &b, sizeof b);
 }
 
 /* Numbers of a generator, and where that of an axis and a block of a group begins: in raw and in

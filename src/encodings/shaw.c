@@ -64,7 +64,7 @@ static struct vectors vectors(const struct config *c)
 static void terms(const struct config *c, struct termlist *t)
 {
     const struct vectors v = vectors(c);
-    loci_add_shaped(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
+    loci_add_term_layout(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)

@@ -32,7 +32,7 @@ const struct loci_pe loci_pe_softcap = {
     .brief = "S = cap tanh(S / cap); S includes the biases before it",
     .example = "softcap:cap=50",
     .places = LOCI_PLACE_SCORE,
-    .beside = true,
+    .neutral = true,
     .tol = 2e-6,
     .opts = opts,
     .terms = terms,

@@ -49,8 +49,8 @@ static const struct key_vectors everywhere = { .lo = 0, .hi = 0, .at = ROLL_HEAD
 static void terms(const struct config *c, struct termlist *t)
 {
     const struct waves w = { waves(c) };
-    loci_add_shaped(t, TERM_roll, GROUP_RAW, &w, sizeof w);
-    loci_add_shaped(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
+    loci_add_term_layout(t, TERM_roll, GROUP_RAW, &w, sizeof w);
+    loci_add_term_layout(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
 }
 
 /* The layout of the table; false if it is larger than memory can be. */

@@ -148,7 +148,7 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
             if (m == MOST) dots_block(MOST, form, false, false, list + i, key, D, k, more);
             else if (m == 4) dots_block(4, form, false, false, list + i, key, D, k, more);
             else if (m == 2) dots_block(2, form, false, false, list + i, key, D, k, more);
-            else if (key->beside || VL < BLOCK)
+            else if (key->concurrent || VL < BLOCK)
                 dots_block(1, form, false, false, list + i, key, D, k, more);
             else if (rest - k > NEAR) dots_block(1, form, true, false, list + i, key, D, k, more);
             else dots_block(1, form, true, true, list + i, key, D, k, more);

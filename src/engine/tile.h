@@ -47,7 +47,7 @@ struct source {
      * including those of the next tiles */
     ptrdiff_t stride, rest;
     enum form form;
-    bool across, beside; /* beside: another stream is read at the same time */
+    bool across, concurrent; /* concurrent: another stream is read at the same time */
 };
 
 /* Rows of queries and gradients are padded to whole vectors of every ISA. */

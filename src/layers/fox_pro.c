@@ -223,7 +223,7 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_KEPT, 0 },
+        { "x", &x, l->width, LAYER_SAVED, 0 },
         { "logits", &logits, 1, LAYER_INPUT, 0 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };

@@ -37,7 +37,7 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
 static enum use_of use_of(const struct layer_view *v, bool backward)
 {
     return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN
-         : v->use == LAYER_KEPT || backward                   ? READ
+         : v->use == LAYER_SAVED || backward                  ? READ
                                                               : REPLACED;
 }
 /* A function is a backward function if its views include gradients. */

@@ -19,7 +19,7 @@ struct layer_view {
     const char *name;
     loci_view *view;
     int width;
-    enum { LAYER_INPUT, LAYER_KEPT, LAYER_OUTPUT, LAYER_GRADIENT } use;
+    enum { LAYER_INPUT, LAYER_SAVED, LAYER_OUTPUT, LAYER_GRADIENT } use;
     int heads; /* 0: those of the layer */
 };
 /* Arrays in addition to views: numbers in a row.  NULL: not given. */

@@ -193,7 +193,7 @@ loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mi
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_INPUT, 0 },
-                                        { "ae", &ae, l->width, LAYER_KEPT, 0 },
+                                        { "ae", &ae, l->width, LAYER_SAVED, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
@@ -329,7 +329,7 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
         /* every head of y reads all heads of e */
-        { "e", &e, l->width, LAYER_KEPT, 0 },
+        { "e", &e, l->width, LAYER_SAVED, 0 },
         { "gates", &gates, units, LAYER_INPUT, 1 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };

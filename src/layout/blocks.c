@@ -7,7 +7,7 @@
 #include "math/trig.h"
 
 /* The layout that the encoding gave its term. */
-static struct blocks blocks_of(const struct prep *p) { return *(const struct blocks *)p->shape; }
+static struct blocks blocks_of(const struct prep *p) { return *(const struct blocks *)p->layout; }
 
 size_t loci_blocks_size(const struct blocks *b, size_t real)
 {

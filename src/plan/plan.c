@@ -62,12 +62,12 @@ void loci_add_term(struct termlist *t, enum term_id term, enum group group)
     t->use[t->n++] = (struct use){ .term = term, .group = group, .enc = t->enc };
 }
 
-void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, const void *shape,
-                     size_t bytes)
+void loci_add_term_layout(struct termlist *t, enum term_id term, enum group group,
+                          const void *layout, size_t bytes)
 {
-    assert(bytes <= SHAPE_BYTES);
+    assert(bytes <= LAYOUT_BYTES);
     loci_add_term(t, term, group);
-    memcpy(t->use[t->n - 1].shape, shape, bytes);
+    memcpy(t->use[t->n - 1].layout, layout, bytes);
 }
 
 /* ---- The problem ----------------------------------------------------------------------------- */
@@ -228,7 +228,7 @@ static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error 
     /* nope has no effect, so an encoding next to it is still alone */
     int speaking = 0;
     for (int i = 0; i < p->encs; i++)
-        speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
+        speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->neutral;
     for (int i = 0; i < p->encs; i++) {
         struct config *c = &p->enc[i];
         c->stage = p->stage;
@@ -507,9 +507,9 @@ bool loci_plan_is(const loci_plan *p, loci_stage stage)
 {
     return p && p->magic == PLAN_MAGIC && p->stage == stage;
 }
-const void *loci_shape_of(const loci_plan *p, int enc)
+const void *loci_layout_of(const loci_plan *p, int enc)
 {
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) return shape_of(p, x);
+        if (p->use[x].enc == enc) return layout_of(p, x);
     return NULL;
 }

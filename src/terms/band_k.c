@@ -27,7 +27,7 @@ struct key_reach {
 enum { REACH_ROWS = (sizeof(struct key_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
 {
-    return *(const struct key_vectors *)shape_of(c->plan, x);
+    return *(const struct key_vectors *)layout_of(c->plan, x);
 }
 /* This is followed in decode by a number per key of a chunk, and in the backward
  * pass by a line of a part. */

@@ -33,7 +33,7 @@ struct query_reach {
 
 static struct vectors vectors_of(const struct call *c, int x)
 {
-    return *(const struct vectors *)shape_of(c->plan, x);
+    return *(const struct vectors *)layout_of(c->plan, x);
 }
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 

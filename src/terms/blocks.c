@@ -8,7 +8,7 @@
 
 static struct blocks blocks_of(const struct call *c, int x)
 {
-    return *(const struct blocks *)shape_of(c->plan, x);
+    return *(const struct blocks *)layout_of(c->plan, x);
 }
 static const struct pairs *table_of(const struct call *c, int x)
 {

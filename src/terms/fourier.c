@@ -8,7 +8,7 @@
 
 static struct fourier fourier_of(const struct call *c, int x)
 {
-    return *(const struct fourier *)shape_of(c->plan, x);
+    return *(const struct fourier *)layout_of(c->plan, x);
 }
 
 static ptrdiff_t sums_stride(const struct call *c) { return fourier_lanes(c->plan->dim / 2); }

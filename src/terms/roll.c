@@ -156,7 +156,7 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
     *keys = (struct source){ .at = row_of(b, t->d),
                              .stride = b->of.width,
                              .rest = (ptrdiff_t)(t->d - b->of.lo) + 1,
-                             .beside = true };
+                             .concurrent = true };
     *numbers = numbers_of(t, b);
     return b->q;
 }
@@ -202,7 +202,7 @@ static void score(struct tile *t, int x)
  * from first_distance() on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
-    const struct waves *w = shape_of(c->plan, x);
+    const struct waves *w = layout_of(c->plan, x);
     return (ptrdiff_t)c->plan->dim * padded(w->numbers) + padded(c->plan->dim);
 }
 /* A work item has at most ROW_CHUNK rows, and the keys of one chunk.  That gives the number of

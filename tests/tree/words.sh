@@ -18,12 +18,12 @@ while IFS= read -rd '' page; do
     check "$page" none "$page"
 done < <(scripts/sources files | grep -zE '^(docs|lab|src)/.*\.md$|^(README|CONTRIBUTING|SECURITY)\.md$' |
     grep -zvE '^docs/(properties|glossary)\.md$')
-for header in layers positions; do
+for header in loci cache convert io layers mpi parallel positions; do
     check "loci/$header.h" none "include/loci/$header.h"
 done
-for command in '' 'race ' 'list ' 'show ' 'run ' 'check ' 'lab ' 'info ' 'man ' 'completion ' 'version '; do
-    "$LOCI" $command --help >"$work/help" || fail "loci $command--help"
-    check "loci $command--help" none "$work/help"
+for command in '' race list show run bench rope check convert lab info man completion version; do
+    "$LOCI" $command --help >"$work/help" || fail "loci $command --help"
+    check "loci $command --help" none "$work/help"
 done
 
 # A planted phrase is detected, also across lines and in a comment.

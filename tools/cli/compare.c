@@ -72,7 +72,7 @@ static bool property_table(struct figure *f, const struct wish *w, int n, const 
              "share of the largest one, after shifts of 1 to 10^6; after q and k changed places; "
              "of norms. 'falls by': the score's drop from distance 0 to 32 lengths, 'apart': how "
              "far the closest two positions are, in scores, or of rows as a share of their size. "
-             "flops: per pair, beside those of "
+             "flops: per pair, in addition to those of "
              "attention; bytes: per token and head in a decode.",
              w->heads, w->dim, w->len);
     return true;

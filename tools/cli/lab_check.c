@@ -411,7 +411,7 @@ static int run_bench(const struct args *a)
             first->size, first->task, threads, most, products);
     else {
         printf("size %s, %s, %d tokens in a step, %d thread%s; products alone: %.0f %% of the "
-               "multiply-adds probed beside them\n\n",
+               "multiply-adds probed in the same run\n\n",
                first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
                100 * products / most);
         printf("%-16s %10s %9s   share of a step: %8s %9s %6s %7s %6s\n", "arm", "tokens/s",

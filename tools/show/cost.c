@@ -58,7 +58,8 @@ loci_status ask_cost(struct show *s, struct finding *f, loci_error *e)
     TRY(decode_bytes(s, &f->bytes, e));
     snprintf(brief, sizeof brief, "%td", learned);
     say(f, NAN, 0, brief,
-        "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and "
+        "%td parameters; %g flops per pair in addition to the %d of attention; %.0f bytes per "
+        "token and "
         "head in a decode (f32); tables of %.3g kB for %td tokens (f64)",
         learned, f->flops, 4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len),
         s->len);
