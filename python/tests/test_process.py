@@ -138,6 +138,7 @@ assert not wrong, wrong
         code = f"""
 import os, signal, threading, time, numpy, loci
 from loci import _interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)    # a shell's background jobs ignore it
 x = numpy.ones((1, 2, 300000, 8), numpy.float32)
 o = numpy.zeros_like(x)
 small = x[:, :, :64]
