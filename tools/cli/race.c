@@ -373,7 +373,7 @@ static void print_closing(int doubtful, int rows)
                PAINT("1"), PAINT("0"), doubtful, rows);
     printf("How to read it: a row is one encoding, fused; "
            "'faster' and 'less' compare it with the naive row on\n"
-           "top.  Memory is what a training step allocates in addition to its inputs and results.  "
+           "top.  Memory is what a training step allocates besides its inputs and results.  "
            "The error is the\n"
            "largest difference from the same computation in float64, "
            "over all results and gradients of the\n"
