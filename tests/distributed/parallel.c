@@ -116,12 +116,12 @@ static void shares(void)
 /* An encoding that gives a row's remainder to its own value needs that value on the row's rank
  * while keys are streamed.  So rows and keys must have the same shares there, and default
  * positions. */
-static bool refused(const struct rank_pass *w, const struct split *s, enum form_of_keys form)
+static bool refused(const struct whole_call *w, const struct split *s, enum form_of_keys form)
 {
     return form == STREAMED && strstr(w->form.text, "remainder=value")
         && (s->key_count || w->form.places != COUNTED);
 }
-static void together(const struct rank_pass *w, const struct split *s, enum form_of_keys form,
+static void together(const struct whole_call *w, const struct split *s, enum form_of_keys form,
                      int turn)
 {
     parts_together(w, s, form == GATHERED, refused(w, s, form), turn);
@@ -193,7 +193,7 @@ static void every_text(void)
     int turn = 0;
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int v = 0; v < VARIANTS; v++) {
-            struct rank_pass w;
+            struct whole_call w;
             const struct form f = variant(&t, v);
             /* each encoding's example has all forms, other texts alternate */
             const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 4 : t.example ? 1 : 3;
@@ -236,7 +236,7 @@ static void examples(void)
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && t.example; i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
-            struct rank_pass w;
+            struct whole_call w;
             const struct form f = {
                 .text = t.text,
                 .name = cases[i].name,

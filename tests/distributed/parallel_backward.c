@@ -17,11 +17,11 @@
 enum form_of_keys { STREAMED, GATHERED, FORMS };
 
 /* A gradient of a row's own key requires that one rank owns both the row and the key. */
-static bool refused(const struct rank_pass *w, const struct split *s)
+static bool refused(const struct whole_call *w, const struct split *s)
 {
     return strstr(w->form.text, "remainder=value") && (s->key_count || w->form.places != COUNTED);
 }
-static void together(const struct rank_pass *w, const struct split *s, enum form_of_keys form,
+static void together(const struct whole_call *w, const struct split *s, enum form_of_keys form,
                      int turn)
 {
     parts_together(w, s, form == GATHERED, refused(w, s), turn);
@@ -100,7 +100,7 @@ static void every_text(void)
     int turn = 0;
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int v = 0; v < VARIANTS; v++) {
-            struct rank_pass w;
+            struct whole_call w;
             const struct form f = variant(&t, v);
             const int often = LOCI_SLOW ? 24 : t.example ? 3 : 2 * VARIANTS;
             if (!walk_limited() && (t.next + v) % often) continue;
@@ -137,7 +137,7 @@ static void examples(void)
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && t.example; i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
-            struct rank_pass w;
+            struct whole_call w;
             const struct form f = {
                 .text = t.text,
                 .name = cases[i].name,

@@ -45,7 +45,7 @@ static bool alike(const struct outcome *o)
 /* ---- The transport fails --------------------------------------------------------------------- */
 
 struct failing {
-    const struct rank_pass *whole;
+    const struct whole_call *whole;
     const struct split *split;
     int gather, ahead, turn;
     struct outcome out[RANKS];
@@ -62,7 +62,7 @@ static void fail_body(const loci_transport *t, void *arg)
     if (!o->status) part_same(&p, "others' transport fails");
     part_drop(&p);
 }
-static void fail_at_each(const struct rank_pass *w, const struct split *s, int form)
+static void fail_at_each(const struct whole_call *w, const struct split *s, int form)
 {
     for (int rank = 0; rank < RANKS; rank++)
         for (long n = 1, more = true; more; n++) {
@@ -166,7 +166,7 @@ static void transports(void)
     };
     for (int i = 0; i < 4; i++)
         for (int form = 0; form < FORMS; form++) {
-            struct rank_pass w;
+            struct whole_call w;
             struct split s;
             if (LOCI_EMULATED && i != 1) continue;
             if (LOCI_SLOW && list[i].grads && form != i % 2) continue;
@@ -200,7 +200,7 @@ static int asked(void *user)
 }
 
 struct cancelling {
-    const struct rank_pass *whole;
+    const struct whole_call *whole;
     const struct split *split;
     int gather, rank, turn; /* rank RANKS: all of them */
     long at;
@@ -224,7 +224,7 @@ static void cancel_body(const loci_transport *t, void *arg)
     if (!f->out[t->rank].status) part_same(&p, "nobody cancels");
     part_drop(&p);
 }
-static void cancel_at_each(const struct rank_pass *w, const struct split *s, int form)
+static void cancel_at_each(const struct whole_call *w, const struct split *s, int form)
 {
     for (int rank = 0; rank <= RANKS; rank++) {
         bool more = true;
@@ -264,7 +264,7 @@ static void hosts(void)
         .k_len = rows,
     };
     struct form back = f;
-    struct rank_pass w;
+    struct whole_call w;
     struct split s;
     if (whole_make(&w, &f, 5)) {
         split_make(&s, ZIGZAG, RANKS, rows, rows, false, false, 0);
@@ -835,7 +835,7 @@ static const struct wrong {
 enum { WRONGS = sizeof wrongs / sizeof *wrongs };
 
 struct spoiling {
-    const struct rank_pass *whole;
+    const struct whole_call *whole;
     const struct split *split;
     const struct wrong *wrong;
     int way, gather, who; /* who: a rank, or RANKS for all of them */
@@ -865,7 +865,7 @@ static void spoil_body(const loci_transport *t, void *arg)
         part_same(&p, f->wrong->name);
     part_drop(&p);
 }
-static void spoil(const struct rank_pass *w, const struct split *s, const struct wrong *x, int way,
+static void spoil(const struct whole_call *w, const struct split *s, const struct wrong *x, int way,
                   int who, int form)
 {
     struct spoiling f = {
@@ -940,7 +940,7 @@ static void everything(void)
                     .grads = true },
     };
     for (int base = 0; base < BASES; base++) {
-        struct rank_pass w;
+        struct whole_call w;
         struct split s;
         if (!whole_make(&w, &list[base], 6)) continue;
         split_make(&s, CONTIGUOUS, RANKS, 200, 200, true, false, 0);

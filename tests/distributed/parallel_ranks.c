@@ -72,7 +72,7 @@ static int64_t key_at(enum places places, int64_t entry, int64_t j, int64_t keys
         return j;
     }
 }
-static void place(struct rank_pass *w)
+static void place(struct whole_call *w)
 {
     const struct form *f = &w->form;
     const ptrdiff_t entries = f->places == PER_BATCH ? f->batch : 1;
@@ -108,7 +108,7 @@ static void place(struct rank_pass *w)
 }
 
 /* Inputs by row or key become lines.  Other inputs are the same on all ranks. */
-static void give_tensors(struct rank_pass *w)
+static void give_tensors(struct whole_call *w)
 {
     const struct form *f = &w->form;
     w->tensors = loci_tensors(w->on[0].plan, w->tensor, WALK_TENSORS);
@@ -142,7 +142,7 @@ static void give_tensors(struct rank_pass *w)
     w->call.tensors = w->data;
 }
 
-static bool plans(struct rank_pass *w)
+static bool plans(struct whole_call *w)
 {
     const struct form *f = &w->form;
     const char *isas[8];
@@ -165,7 +165,7 @@ static bool plans(struct rank_pass *w)
     return true;
 }
 
-static bool prepare(struct rank_pass *w)
+static bool prepare(struct whole_call *w)
 {
     loci_error e;
     for (int i = 0; i < w->isas; i++) {
@@ -178,7 +178,7 @@ static bool prepare(struct rank_pass *w)
 }
 
 /* All gradients, for random cotangents.  Some problems omit that of o. */
-static void alloc_grads(struct rank_pass *w, int seed)
+static void alloc_grads(struct whole_call *w, int seed)
 {
     const struct form *f = &w->form;
     const size_t heads = (size_t)(f->batch * f->heads), kv_heads = (size_t)(f->batch * f->kv_heads);
@@ -214,9 +214,9 @@ static void alloc_grads(struct rank_pass *w, int seed)
     w->grad_status = loci_backward(best, tables, work, &w->call, &w->grad);
 }
 
-bool whole_make(struct rank_pass *w, const struct form *f, int seed)
+bool whole_make(struct whole_call *w, const struct form *f, int seed)
 {
-    *w = (struct rank_pass){ .form = *f };
+    *w = (struct whole_call){ .form = *f };
     walk_restart(seed);
     if (!plans(w)) {
         whole_drop(w);
@@ -263,11 +263,11 @@ bool whole_make(struct rank_pass *w, const struct form *f, int seed)
     return true;
 }
 
-void whole_drop(struct rank_pass *w)
+void whole_drop(struct whole_call *w)
 {
     for (int i = 0; i < w->isas; i++) loci_plan_destroy(w->on[i].plan);
     blocks_drop(&w->blocks);
-    *w = (struct rank_pass){ 0 };
+    *w = (struct whole_call){ 0 };
 }
 
 /* ---- Shares ---------------------------------------------------------------------------------- */
@@ -348,7 +348,7 @@ static ptrdiff_t *owned(struct blocks *b, const loci_share *list, int n, int ran
 
 /* ---- A rank ---------------------------------------------------------------------------------- */
 
-static ptrdiff_t len_of(const struct rank_pass *w, const struct lines *l)
+static ptrdiff_t len_of(const struct whole_call *w, const struct lines *l)
 {
     return l->keys ? w->form.k_len : w->form.q_len;
 }
@@ -412,7 +412,7 @@ uint64_t part_hash(const struct part *p)
 /* A rank without rows or keys may pass any value for empty arrays. */
 static void part_take_grads(struct part *p)
 {
-    const struct rank_pass *w = p->whole;
+    const struct whole_call *w = p->whole;
     const struct form *f = &w->form;
     const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
     p->dout = alloc(p, &w->dout, heads, true);
@@ -439,7 +439,7 @@ static void part_take_grads(struct part *p)
     p->gradp = &p->grad;
 }
 
-void part_make(struct part *p, const struct rank_pass *w, const struct split *s,
+void part_make(struct part *p, const struct whole_call *w, const struct split *s,
                const loci_transport *t, int turn)
 {
     const struct form *f = &w->form;
@@ -541,7 +541,7 @@ static bool set_lines(const struct part *p, const struct lines *l, bool ask)
         if (l->data[k] != 0xff) return false;
     return true;
 }
-static size_t count_of(const struct rank_pass *w, int i)
+static size_t count_of(const struct whole_call *w, int i)
 {
     return walk_count(&w->tensor[i], w->form.batch, w->form.q_len, w->form.k_len);
 }
@@ -621,7 +621,7 @@ static double first_number(const unsigned char *x, size_t each)
 static bool same_lines(const struct part *p, const struct lines *l, const struct lines *all,
                        size_t each, size_t heads, const char *context)
 {
-    const struct rank_pass *w = p->whole;
+    const struct whole_call *w = p->whole;
     const ptrdiff_t n = l->keys ? p->nk : p->nq, *at = l->keys ? p->keys : p->rows;
     for (size_t o = 0; l->data && o < l->outer; o++)
         for (ptrdiff_t i = 0; i < n; i++) {
@@ -642,7 +642,7 @@ static bool same_lines(const struct part *p, const struct lines *l, const struct
 }
 static bool same_grads(const struct part *p, const char *context)
 {
-    const struct rank_pass *w = p->whole;
+    const struct whole_call *w = p->whole;
     const size_t heads = (size_t)w->form.heads, kv_heads = (size_t)w->form.kv_heads;
     if (!same_lines(p, &p->dq, &w->dq, w->stored, heads, context)
         || (p->grad.dk.data && !same_lines(p, &p->dk, &w->dk, w->stored, kv_heads, context))
@@ -667,7 +667,7 @@ static bool same_grads(const struct part *p, const char *context)
 }
 bool part_same(const struct part *p, const char *context)
 {
-    const struct rank_pass *w = p->whole;
+    const struct whole_call *w = p->whole;
     const struct lines *const wholes[OUTPUTS] = { &w->o, &w->lse, &w->rem, &w->ae };
     for (int n = 0; n < OUTPUTS; n++)
         if (!same_lines(p, output(p, n), wholes[n], n == 0 ? w->stored : w->real,
@@ -686,7 +686,7 @@ void part_drop(struct part *p)
 /* ---- All ranks ------------------------------------------------------------------------------- */
 
 struct job {
-    const struct rank_pass *whole;
+    const struct whole_call *whole;
     const struct split *split;
     int gather, turn;
     char context[160];
@@ -716,7 +716,7 @@ static void body(const loci_transport *t, void *arg)
     }
     part_drop(&p);
 }
-void parts_together(const struct rank_pass *w, const struct split *s, bool gather, bool refused,
+void parts_together(const struct whole_call *w, const struct split *s, bool gather, bool refused,
                     int turn)
 {
     struct job j = { .whole = w, .split = s, .gather = gather, .turn = turn };

@@ -42,7 +42,7 @@ struct lines {
     unsigned char *data;
 };
 
-struct rank_pass {
+struct whole_call {
     struct form form;
     size_t stored, real;
     loci_call call;
@@ -68,8 +68,8 @@ struct rank_pass {
 
 /* Creates the problem and computes it.  False: a plan or tables failed, which counts as a failed
  * check. */
-bool whole_make(struct rank_pass *, const struct form *, int seed);
-void whole_drop(struct rank_pass *);
+bool whole_make(struct whole_call *, const struct form *, int seed);
+void whole_drop(struct whole_call *);
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */
 
@@ -89,7 +89,7 @@ void split_make(struct split *, enum layout, int ranks, ptrdiff_t q_len, ptrdiff
                 bool keys_apart, bool grads, uint64_t seed);
 
 struct part {
-    const struct rank_pass *whole;
+    const struct whole_call *whole;
     const struct split *split;
     int rank;
     const loci_plan *plan;
@@ -119,7 +119,7 @@ struct part {
 
 /* Ranks differ in instruction set, threads and the order of memory.  `turn` rotates the
  * assignment. */
-void part_make(struct part *, const struct rank_pass *, const struct split *,
+void part_make(struct part *, const struct whole_call *, const struct split *,
                const loci_transport *, int turn);
 /* Allocates `work` with exactly the requested bytes. */
 void part_take_work(struct part *);
@@ -134,7 +134,7 @@ void part_drop(struct part *);
 
 /* All ranks of a split, each a thread: their results are those of one process.  A call that it
  * rejects, or that is expected to be `refused`, fails on all ranks with the same sentence. */
-void parts_together(const struct rank_pass *, const struct split *, bool gather, bool refused,
+void parts_together(const struct whole_call *, const struct split *, bool gather, bool refused,
                     int turn);
 
 #endif
