@@ -67,7 +67,7 @@ enum key {
 };
 struct dict {
     const char *where;  /* its name, for sentences */
-    const json_t *json; /* NULL: there is none */
+    const json_t *json; /* NULL if the file has no such object */
     enum type type;
     const char *scaling; /* the type in the words of the grammar; NULL: none */
     double value[KEYS];  /* NaN: absent; flags 0 or 1 */
