@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- attention with any encoding, row by row, and its whole gradient.
  *
- *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it and
- *                                                 the sums of encodings before it in the text
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; some encodings bend it
+ *                                                 and the sums of those before them in the text
  *     s_ij = a_ij + add_ij, or the mix of the two; then plus the mask
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
  *                                is 0; or another weight rule (sba)
@@ -38,9 +38,11 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
 
     p->sees = (bool *)carve(base, &used, p->H * p->Lk); /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
-    double **row[] = { &p->raw, &p->log_mul, &p->add,  &p->before,   &p->flat, &p->a,  &p->s,
-                       &p->w,   &p->dadd,    &p->draw, &p->dlog_mul, &p->da,   &p->ds, &p->dw };
+    double **row[] = { &p->raw,  &p->log_mul, &p->add,      &p->flat, &p->a,  &p->s, &p->w,
+                       &p->dadd, &p->draw,    &p->dlog_mul, &p->da,   &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->bend) p->before[e] = carve(base, &used, p->H * p->Lk);
     double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
     for (int i = 0; i < COUNT(number); i++) *number[i] = carve(base, &used, p->H);
     p->o = carve(base, &used, p->H * p->Dv);
@@ -176,31 +178,32 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
 
 /* ---- Scores of row i, all heads -------------------------------------------------------------- */
 
-/* The plan's softcap, or -1: it has one at most; without one, a score is not bent. */
-static int bending(const struct problem *p)
+double loci_reference_bend(const struct problem *p, int h, ptrdiff_t j, struct bends *b)
 {
-    for (int e = 0; e < p->plan->encs; e++)
-        if (p->def[e]->bend) return e;
-    return -1;
-}
-double loci_reference_bend(const struct problem *p, double flat, double *slope)
-{
-    const int e = bending(p);
-    *slope = 1;
-    return e < 0 ? flat : p->def[e]->bend(p, e, flat, slope);
+    double x = of_head(p, p->flat, h)[j];
+    b->n = 0;
+    for (int e = 0; e < p->plan->encs; e++) {
+        if (!p->def[e]->bend) continue;
+        b->enc[b->n] = e;
+        b->x[b->n] = x + of_head(p, p->before[e], h)[j];
+        x = p->def[e]->bend(p, e, h, b->x[b->n], &b->slope[b->n]);
+        b->n++;
+    }
+    return x;
 }
 
 /* Every encoding adds first.  Then the scores of all heads are computed, as
  * a mix reads across heads. */
 static void score(struct problem *p)
 {
-    double slope;
+    struct bends bends;
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         for (int e = 0; e < p->plan->encs; e++) {
             if (p->def[e]->score) p->def[e]->score(p, e, h);
             if (!p->def[e]->bend) continue;
-            memcpy(of_head(p, p->before, h), of_head(p, p->add, h), (size_t)p->Lk * sizeof *p->add);
+            memcpy(of_head(p, p->before[e], h), of_head(p, p->add, h),
+                   (size_t)p->Lk * sizeof *p->add);
             zero(of_head(p, p->add, h), p->Lk);
         }
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -209,7 +212,7 @@ static void score(struct problem *p)
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
-            p->a[hj] = loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
+            p->a[hj] = loci_reference_bend(p, h, j, &bends);
             p->s[hj] = p->a[hj] + p->add[hj];
         }
     }
@@ -218,6 +221,13 @@ static void score(struct problem *p)
     for (int h = 0; h < p->H; h++)
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (p->sees[h * p->Lk + j]) p->s[h * p->Lk + j] += loci_reference_added(p, h, j);
+}
+
+static int bend_count(const struct problem *p)
+{
+    int n = 0;
+    for (int e = 0; e < p->plan->encs; e++) n += p->def[e]->bend != NULL;
+    return n;
 }
 
 /* ds becomes da and dadd, which a mix changes.  Then each factor of flat = mul scale (q.k + raw)
@@ -229,26 +239,34 @@ static void score_backward(struct problem *p)
     memcpy(p->dadd, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->dadd);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->mix) p->def[e]->mix_backward(p, e);
-    double slope;
+    struct bends bends;
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-            loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
+            double slope = 1;
+            loci_reference_bend(p, h, j, &bends);
+            for (int n = 0; n < bends.n; n++) slope *= bends.slope[n];
             /* raw and q.k enter flat in the same way, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
             add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
         }
-        for (int e = p->plan->encs - 1; e >= 0; e--) {
+        for (int e = p->plan->encs - 1, left = bend_count(p); e >= 0; e--) {
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
             if (!p->def[e]->bend) continue;
-            for (ptrdiff_t j = 0; j < p->Lk; j++) { /* what was added before it */
-                loci_reference_bend(p, of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
-                                    &slope);
-                of_head(p, p->dadd, h)[j] *= slope;
+            left--;
+            for (ptrdiff_t j = 0; j < p->Lk; j++) {
+                if (!p->seen[j]) continue;
+                loci_reference_bend(p, h, j, &bends);
+                double by = of_head(p, p->da, h)[j];
+                for (int n = bends.n - 1; n > left; n--) by *= bends.slope[n];
+                if (p->def[e]->bend_backward && by != 0)
+                    p->def[e]->bend_backward(p, e, h, bends.x[left], by);
+                /* what was added before it */
+                of_head(p, p->dadd, h)[j] = by * bends.slope[left];
             }
         }
     }
@@ -324,7 +342,7 @@ void loci_reference_weights_backward(struct problem *p, int h)
 static void forward_row(struct problem *p)
 {
     ptrdiff_t n = p->H * p->Lk;
-    double *clear[] = { p->raw, p->log_mul, p->add, p->before, p->flat, p->a, p->s, p->w };
+    double *clear[] = { p->raw, p->log_mul, p->add, p->flat, p->a, p->s, p->w };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
     for (int h = 0; h < p->H; h++)
         for (ptrdiff_t j = 0; j < p->Lk; j++)

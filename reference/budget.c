@@ -35,11 +35,12 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
                                &z->ek, &z->dk, &z->jk, &z->dv, &z->jv };
     const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
-    double **const rows[] = { &z->raw,  &z->logs,    &z->before,  &z->add,     &z->flat,
-                              &z->a,    &z->s,       &z->dw,      &z->ds,      &z->da,
-                              &z->dadd, &z->term[0], &z->term[1], &z->term[2], &z->hot,
-                              &z->none, &z->j[0],    &z->j[1],    &z->j[2] };
+    double **const rows[] = { &z->raw,     &z->logs, &z->add,  &z->flat, &z->a,       &z->s,
+                              &z->dw,      &z->ds,   &z->da,   &z->dadd, &z->term[0], &z->term[1],
+                              &z->term[2], &z->hot,  &z->none, &z->j[0], &z->j[1],    &z->j[2] };
     for (int i = 0; i < COUNT(rows); i++) *rows[i] = carve(base, &used, row);
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->bend) z->before[e] = carve(base, &used, row);
     double **const heads[] = {
         &z->lse, &z->rem, &z->delta, &z->drem, &z->cotrow[0], &z->cotrow[1]
     };
@@ -250,7 +251,7 @@ void loci_budget_row(struct problem *p)
     struct sizes *z = p->budget;
     const ptrdiff_t n = p->H * p->Lk;
     const struct places real = save_places(p);
-    double *const clear[] = { z->raw, z->logs, z->before, z->add, z->flat, z->a, z->s };
+    double *const clear[] = { z->raw, z->logs, z->add, z->flat, z->a, z->s };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
     divert(p);
     for (int h = 0; h < p->H; h++) loci_score_sizes(p, h);

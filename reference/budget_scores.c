@@ -117,6 +117,45 @@ static void add_terms(struct problem *p, int e, int h)
     }
 }
 
+/* The size of the score after bend number n, from the size of the score before it and without what
+ * is added there. */
+static double bent_size(struct problem *p, int h, ptrdiff_t j, const struct bends *b, int n,
+                        double size)
+{
+    const int e = b->enc[n];
+    double slope, learned = 0;
+    const double y = p->def[e]->bend(p, e, h, b->x[n], &slope);
+    if (p->def[e]->bend_backward) {
+        p->def[e]->bend_backward(p, e, h, b->x[n], 1);
+        learned = loci_harvest_tensors(p, e, 0);
+    }
+    return fabs(slope) * (size + of_head(p, p->budget->before[e], h)[j]) + learned + fabs(y);
+}
+
+/* The size of the gradient by the score before bend number n, from that by the score after it and
+ * the size of the score before it.  A slope has an error from its own slope, from what is learned
+ * and from rounding.  With `tensors` it adds to the sizes of gradients of what is learned. */
+static double bent_back_size(struct problem *p, int h, const struct bends *b, int n, double size,
+                             double by, bool tensors)
+{
+    const int e = b->enc[n];
+    const double x = b->x[n], step = 1e-6 * (1 + fabs(x));
+    double slope, up, down, learned = 0;
+    p->def[e]->bend(p, e, h, x, &slope);
+    p->def[e]->bend(p, e, h, x + step, &up);
+    p->def[e]->bend(p, e, h, x - step, &down);
+    const double curve = fabs(up - down) / (2 * step);
+    if (p->def[e]->bend_backward) {
+        p->def[e]->bend_backward(p, e, h, x, 1);
+        loci_harvest_tensors(p, e, tensors ? by : 0);
+        p->def[e]->bend_backward(p, e, h, x + step, 1 / (2 * step));
+        p->def[e]->bend_backward(p, e, h, x - step, -1 / (2 * step));
+        learned = loci_harvest_tensors(p, e, tensors ? by * size : 0);
+    }
+    const double rounding = slope != 1 || up != down ? 1 + fabs(slope) : 0;
+    return (fabs(slope) + curve * size + learned + rounding) * by;
+}
+
 void loci_score_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
@@ -124,13 +163,13 @@ void loci_score_sizes(struct problem *p, int h)
     for (int e = 0; e < p->plan->encs; e++) {
         if (p->def[e]->score) add_terms(p, e, h);
         if (!p->def[e]->bend) continue;
-        memcpy(of_head(p, z->before, h), of_head(p, z->add, h), (size_t)p->Lk * sizeof(double));
+        memcpy(of_head(p, z->before[e], h), of_head(p, z->add, h), (size_t)p->Lk * sizeof(double));
         zero(of_head(p, z->add, h), p->Lk);
     }
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-        double products = 0, slope;
+        double products = 0;
         for (int c = 0; c < p->D; c++)
             products += fabs(p->q[q + c] * p->k[k + c]) + z->eq[q + c] * fabs(p->k[k + c])
                       + fabs(p->q[q + c]) * z->ek[k + c] + z->to->least;
@@ -139,8 +178,10 @@ void loci_score_sizes(struct problem *p, int h)
         z->flat[hj] = by * (products + z->raw[hj]) + fabs(p->flat[hj]) * z->logs[hj];
         if (p->log_mul[hj] != 0)
             z->flat[hj] += p->plan->scale * (products + z->raw[hj]) * 0x1p-40 / z->to->unit;
-        loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
-        z->a[hj] = fabs(slope) * (z->flat[hj] + z->before[hj]) + fabs(p->a[hj]);
+        struct bends bends;
+        loci_reference_bend(p, h, j, &bends);
+        z->a[hj] = z->flat[hj] + (bends.n ? 0 : fabs(p->a[hj]));
+        for (int n = 0; n < bends.n; n++) z->a[hj] = bent_size(p, h, j, &bends, n, z->a[hj]);
         z->s[hj] = z->a[hj] + z->add[hj];
     }
 }
@@ -199,26 +240,34 @@ void loci_mix_sizes(struct problem *p, int e, bool back)
     p->sees = sees;
 }
 
+/* The size of the gradient by the score before bend number `from`, from that by a.  With
+ * `tensors`, gradients of what is learned get their sizes. */
+static double before_bends(struct problem *p, int h, ptrdiff_t j, int from, double by, bool tensors)
+{
+    struct bends bends;
+    double size[MAX_ENCODINGS + 1] = { of_head(p, p->budget->flat, h)[j] };
+    loci_reference_bend(p, h, j, &bends);
+    for (int n = 0; n < bends.n; n++) {
+        size[n + 1] = bent_size(p, h, j, &bends, n, size[n]);
+        size[n] += of_head(p, p->budget->before[bends.enc[n]], h)[j];
+    }
+    for (int n = bends.n - 1; n >= from; n--)
+        by = bent_back_size(p, h, &bends, n, size[n], by, tensors);
+    return by;
+}
+
 /* Through the score to rows and to the learned numbers of encodings. */
 void loci_score_back_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
     double *const raw = of_head(p, z->j[0], h), *const logs = of_head(p, z->j[1], h),
-                  *const add = of_head(p, z->dadd, h), slope, up, down;
+                  *const add = of_head(p, z->dadd, h);
     p->seen = p->sees + h * p->Lk;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-        const double x = p->flat[hj] + p->before[hj], step = 1e-6 * (1 + fabs(x)),
-                     by = exp(p->log_mul[hj]) * p->plan->scale;
-        loci_reference_bend(p, x, &slope);
-        loci_reference_bend(p, x + step, &up);
-        loci_reference_bend(p, x - step, &down);
-        /* the slope of a cap has an error from its own slope times the
-         * size of x, and from rounding */
-        const double bent = fabs(up - down) / (2 * step) * (z->flat[hj] + z->before[hj])
-                          + (slope != 1 || up != down ? 1 : 0);
-        const double d = (fabs(slope) + bent) * of_head(p, z->da, h)[j];
+        const double by = exp(p->log_mul[hj]) * p->plan->scale,
+                     d = before_bends(p, h, j, 0, of_head(p, z->da, h)[j], true);
         raw[j] = (by + (p->log_mul[hj] != 0 ? p->plan->scale * 0x1p-40 / z->to->unit : 0)) * d;
         logs[j] = (fabs(p->flat[hj]) + z->flat[hj]) * d;
         for (int c = 0; c < p->D; c++) {
@@ -226,6 +275,8 @@ void loci_score_back_sizes(struct problem *p, int h)
             z->dk[k + c] += raw[j] * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
         }
     }
+    int left = 0;
+    for (int e = 0; e < p->plan->encs; e++) left += p->def[e]->bend != NULL;
     for (int e = p->plan->encs - 1; e >= 0; e--) {
         const bool own = p->def[e]->score_sizes != NULL;
         if (own) p->def[e]->score_sizes(p, e, h, NULL, z->dadd);
@@ -236,18 +287,10 @@ void loci_score_back_sizes(struct problem *p, int h)
             for (ptrdiff_t j = 0; j < p->Lk; j++)
                 if (counts(p, h, j)) derive(p, e, h, j, n, on, by[j] + z->to->least);
         }
-        for (ptrdiff_t j = 0; j < p->Lk && p->def[e]->bend; j++) {
-            if (!counts(p, h, j)) continue;
-            const double x = of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
-                         step = 1e-6 * (1 + fabs(x));
-            loci_reference_bend(p, x, &slope);
-            loci_reference_bend(p, x + step, &up);
-            loci_reference_bend(p, x - step, &down);
-            /* numbers added before the cap go through the slope of the cap, as in a */
-            add[j] = of_head(p, z->da, h)[j]
-                   * (fabs(slope) + 1
-                      + fabs(up - down) / (2 * step)
-                            * (of_head(p, z->flat, h)[j] + of_head(p, z->before, h)[j]));
-        }
+        if (!p->def[e]->bend) continue;
+        left--;
+        for (ptrdiff_t j = 0; j < p->Lk; j++)
+            if (counts(p, h, j))
+                add[j] = before_bends(p, h, j, left, of_head(p, z->da, h)[j], false);
     }
 }

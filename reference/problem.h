@@ -33,8 +33,9 @@ struct problem {
     bool *seen;
     bool *sees; /* [H][Lk] */
     /* [H][Lk], as are the next two lines: score() adds to these */
-    double *raw, *log_mul, *add, *before; /* before: the sum that is added before a softcap */
-    /* flat = mul scale (q.k + raw); a, the same or bent; s, the final score; w, the weight */
+    double *raw, *log_mul, *add;
+    double *before[MAX_ENCODINGS]; /* by encoding that bends: the sum that is added before it */
+    /* flat = mul scale (q.k + raw); a, after all bends; s, the final score; w, the weight */
     double *flat, *a, *s, *w;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem; /* [H] */
@@ -63,8 +64,10 @@ struct definition {
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
     void (*score)(struct problem *, int e, int h),
         (*score_backward)(struct problem *, int e, int h);
-    /* mul scale (q.k + raw) after the softcap, and the slope there. */
-    double (*bend)(const struct problem *, int e, double flat, double *slope);
+    /* The score of row i of head h from x, the score before, and the slope there.  The backward
+     * adds to dtensor(), from the gradient by the result. */
+    double (*bend)(const struct problem *, int e, int h, double x, double *slope);
+    void (*bend_backward)(const struct problem *, int e, int h, double x, double dy);
     /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
@@ -112,9 +115,14 @@ void loci_reference_give(const struct problem *, void *const *dtensors);
 
 /* ---- For the budget -------------------------------------------------------------------------- */
 
-/* From attention.c: a, and its slope, from flat and the sum added before; the mask's addend; the
+/* The encodings that bend a score, in order: what each of them reads, and its slope there. */
+struct bends {
+    int n, enc[MAX_ENCODINGS];
+    double x[MAX_ENCODINGS], slope[MAX_ENCODINGS];
+};
+/* From attention.c: a from flat and the sums added before each bend; the mask's addend; the
  * encodings with a sink or weight rule, or -1; ds of head h from dw, dlse and drem. */
-double loci_reference_bend(const struct problem *, double flat, double *slope);
+double loci_reference_bend(const struct problem *, int h, ptrdiff_t j, struct bends *);
 double loci_reference_added(const struct problem *, int h, ptrdiff_t j);
 int loci_reference_sinking(const struct problem *), loci_reference_weights(const struct problem *);
 void loci_reference_weights_backward(struct problem *, int h);

@@ -358,6 +358,8 @@ static void close_gradient(struct tile *t)
     const int D = p->dim, Dp = padded(D);
     EACH_USE(c, x, term)
         if (term->close_bwd) term->close_bwd(t, x);
+    EACH_USE(c, x, term)
+        if (term->load_bwd) term->load_bwd(t, x);
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {

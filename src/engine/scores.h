@@ -52,6 +52,8 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
                                Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+    EACH_USE(c, x, term)
+        if (term->load) term->load(t, x);
     transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
 }
 

@@ -61,6 +61,9 @@ struct term {
     bool keyed_alone;
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
+    /* Changes the rows of Q, once per query tile, after they are loaded, rotated and scaled.  The
+     * _bwd changes dqs, the gradient of the changed rows, after all other hooks. */
+    void (*load)(struct tile *, int x), (*load_bwd)(struct tile *, int x);
     /* Once per query tile, after Q is loaded, and in _bwd dO, delta and lse. */
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
     /* Sees scale q.k alone, before any term adds to it.  The _bwd adds its

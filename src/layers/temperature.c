@@ -7,23 +7,7 @@
  * flatten over so many keys.  It is the factor of Llama 4 (from 1), Ministral 3 and Mistral 4
  * (from 0). */
 #include "layers/layer.h"
-
-/* Natural logarithm of a positive number by plain operations, so that its bits do not depend on a
- * libm: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
-static double log_of(double x)
-{
-    int e;
-    double m = frexp(x, &e);
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
-    }
-    const double f = (m - 1) / (m + 1), g = f * f;
-    /* Odd powers of f up to 23, smallest first. */
-    double sum = 0;
-    for (int n = 23; n >= 3; n -= 2) sum = (sum + 1.0 / n) * g;
-    return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
-}
+#include "math/log.h"
 
 struct scaled_rows {
     const loci_layer *layer;
@@ -37,7 +21,7 @@ struct scaled_rows {
 static double factor(const struct scaled_rows *a, ptrdiff_t b, ptrdiff_t t)
 {
     const int64_t pos = a->pos ? a->pos[(a->per_batch ? b * a->layer->rows : 0) + t] : t;
-    return 1 + a->beta * log_of(1 + floor((double)(pos + a->from) / a->length));
+    return 1 + a->beta * plain_log(1 + floor((double)(pos + a->from) / a->length));
 }
 static void temperature_head(void *arg, int h)
 {

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/* factor.c -- how many keys a row sees, or its position, for the term `factor`. */
+#include "layout/factor.h"
+
+/* Keys that a row of a run sees, from its distance to the first key of its sequence. */
+static double count_run(const struct loci_plan *p, const struct sequence *q, ptrdiff_t row)
+{
+    const int64_t d = q->d0 + row;
+    int64_t oldest = 0, newest = q->nk - 1;
+    int64_t low = p->full ? -((int64_t)1 << 60) : p->strict;
+    if (p->window_right < -low) low = -p->window_right;
+    if (d - low < newest) newest = d - low;
+    if (p->window_left < d) oldest = d - p->window_left;
+    return newest < oldest ? 0 : (double)(newest - oldest + 1);
+}
+
+/* Does row i of the batch entry see key j of it?  Order, window and segments. */
+static bool in_order(const struct call *c, const struct sequence *q, ptrdiff_t i, ptrdiff_t j)
+{
+    const struct loci_plan *p = c->plan;
+    const int64_t d = pos_q(c, q->b, i) - pos_k(c, q->b, j);
+    if (!p->full && d < p->strict) return false;
+    if (d > p->window_left || -d > p->window_right) return false;
+    if (!q->segments) return true;
+    const int64_t segment = seg_q(c, q->b, i);
+    return segment >= 0 && segment == seg_k(c, q->b, j);
+}
+/* Does the mask of head h let row i see key j? */
+static bool unmasked(const struct call *c, ptrdiff_t b, int h, ptrdiff_t i, ptrdiff_t j)
+{
+    const ptrdiff_t at = b * c->mask.batch + h * c->mask.head + i * c->mask.row + j;
+    if (c->in->mask_kind == LOCI_MASK_SEEN) return ((const unsigned char *)c->mask.data)[at] != 0;
+    return !c->in->mask_kind || load_real(c->mask.data, c->plan->f64, at) != -INFINITY;
+}
+static double count_listed(const struct call *c, const struct sequence *q, int h, ptrdiff_t row)
+{
+    const ptrdiff_t i = q->q0 + row, at = (c->in->per_batch ? q->b * c->Lq : 0) + i;
+    int64_t first = 0, end = q->nk, n = 0;
+    if (c->in->k_first) {
+        if (c->in->k_first[at] - q->k0 > first) first = c->in->k_first[at] - q->k0;
+        if (c->in->k_last[at] - q->k0 < end - 1) end = c->in->k_last[at] - q->k0 + 1;
+    }
+    for (ptrdiff_t j = (ptrdiff_t)first; j < end; j++)
+        n += in_order(c, q, i, q->k0 + j) && unmasked(c, q->b, h, i, q->k0 + j);
+    return (double)n;
+}
+
+void loci_factor_fill(const struct call *c, int enc, enum factor_count count,
+                      double (*number)(const struct config *, double n))
+{
+    double *to = c->mem.scratch[enc];
+    const int heads = factor_each(c) ? c->plan->heads : 1;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        for (int h = 0; h < heads; h++)
+            for (ptrdiff_t row = 0; row < q->nq; row++) {
+                const double n = count == COUNT_POSITION ? (double)pos_q(c, q->b, q->q0 + row) + 1
+                               : sees_intervals(c, q)    ? count_run(c->plan, q, row)
+                                                         : count_listed(c, q, h, row);
+                to[factor_row(c, q->b, h, q->q0 + row)] = number(&c->plan->enc[enc], n < 1 ? 1 : n);
+            }
+    }
+}
+
+loci_status loci_factor_accept(const struct call *c, int enc, enum factor_count count)
+{
+    bool closed = true;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) closed &= sees_intervals(c, &c->seqs.list[s]);
+    CHECK(c->in->error, count == COUNT_POSITION || closed || (!streamed(c) && !chained(c)),
+          LOCI_UNSUPPORTED,
+          "%s: count=keys over several processes needs consecutive positions and no mask; set "
+          "count=position or gather = 1",
+          c->plan->enc[enc].pe->name);
+    return LOCI_OK;
+}
