@@ -8,7 +8,7 @@
 
 /* ---- alibi: -m_h |d| ------------------------------------------------------------------------- */
 
-enum { OFFICIAL, GEOMETRIC, GIVEN };
+enum { OFFICIAL, GEOMETRIC, GIVEN, KEYS, QUERIES, BOTH };
 
 /* Official: p slopes of the largest power of two p <= H, then every other one of 2p heads. */
 static double slope(int rule, int H, int h)
@@ -19,29 +19,43 @@ static double slope(int rule, int H, int h)
     return h < p ? pow(2, -8.0 * (h + 1) / p) : pow(2, -8.0 * (2 * (h - p) + 1) / (2 * p));
 }
 
+/* Where an input by key or by query has the numbers of row i of head h. */
+static ptrdiff_t by_key(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
+static ptrdiff_t by_query(const struct problem *p, int h)
+{
+    return (p->b * p->H + h) * p->Lq + p->i;
+}
+
 /* Keys ahead have separate slopes only if these are learned. */
 static void alibi(struct problem *p, int e, int h)
 {
     int rule = (int)option(p, e, "slopes", OFFICIAL);
-    const double *left = tensor(p, e, "slopes"), *right = tensor(p, e, "slopes_right");
+    const double *left = tensor(p, e, "slopes"), *right = tensor(p, e, "slopes_right"),
+                 *key = tensor(p, e, "slope_k"), *query = tensor(p, e, "slope_q");
     double *add = of_head(p, p->add, h);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j);
         /* Distances ahead are negative; their size counts. */
-        double m = rule != GIVEN ? slope(rule, p->H, h) : d < 0 && right ? right[h] : left[h];
+        double m = rule < GIVEN ? slope(rule, p->H, h) : 0;
+        if (left) m = d < 0 && right ? right[h] : left[h];
+        if (key) m += key[by_key(p, h) + j];
+        if (query) m += query[by_query(p, h)];
         add[j] -= m * fabs(d);
     }
 }
 /* The derivative by a slope is -|d|; rules have none. */
 static void alibi_backward(struct problem *p, int e, int h)
 {
-    double *left = dtensor(p, e, "slopes"), *right = dtensor(p, e, "slopes_right");
+    double *left = dtensor(p, e, "slopes"), *right = dtensor(p, e, "slopes_right"),
+           *key = dtensor(p, e, "slope_k"), *query = dtensor(p, e, "slope_q");
     const double *dadd = of_head(p, p->dadd, h);
-    if (!left) return;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j);
+        if (key) key[by_key(p, h) + j] -= dadd[j] * fabs(d);
+        if (query) query[by_query(p, h)] -= dadd[j] * fabs(d);
+        if (!left) continue;
         if (d < 0 && right) right[h] -= dadd[j] * fabs(d);
         else left[h] -= dadd[j] * fabs(d);
     }

@@ -23,9 +23,8 @@
  * with s_in the score of its newest key, where D = 0.  This is a function of the row
  * alone, the same in every pass. */
 #include "engine/scores.h"
+#include "engine/tile_sums.h"
 #include "layout/gate.h"
-
-enum { LANES = 16 }; /* lanes that sum a key's gradient over the rows */
 
 /* True if rows see intervals of the keys. */
 static bool whole(const struct tile *t) { return !t->listed; }
@@ -398,31 +397,6 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 #if QT > 1
-/* Sums of dS over the keys, and over the rows of a key: rows n, 16 + n, 32 + n, 48 + n in lane
- * n, then halves of the lanes.  Lanes are transposed for that, as sums across a vector are slow. */
-static void sums_run(const struct tile *t, real *keys, real *rows)
-{
-    enum { ALL = QT / VL, STEP = LANES / VL };
-    real lanes[KT * LANES], rotated[LANES * KT];
-    vf all[ALL], x[ALL];
-    UNROLL_FOR(int n = 0; n < ALL; n++) all[n] = vf_set1(0);
-    for (int k = 0; k < t->keys; k++) {
-        UNROLL_FOR(int n = 0; n < ALL; n++) {
-            x[n] = vf_load(t->ds + k * QT + n * VL);
-            all[n] = vf_add(all[n], x[n]);
-        }
-        UNROLL_FOR(int n = 0; n < STEP; n++)
-            vf_store(lanes + k * LANES + n * VL,
-                     vf_add(vf_add(vf_add(x[n], x[STEP + n]), x[2 * STEP + n]), x[3 * STEP + n]));
-    }
-    UNROLL_FOR(int n = 0; n < ALL; n++)
-        vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
-    transpose(lanes, LANES, t->keys, LANES, rotated, KT);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int n = 0; n < half; n++)
-            for (int k = 0; k < t->keys; k++) rotated[n * KT + k] += rotated[(n + half) * KT + k];
-    for (int k = 0; k < t->keys; k++) keys[k] -= rotated[k];
-}
 /* dC(n) of the rows whose newest key is in this tile: the sum over all their keys, as newer ones
  * are masked.  Rows that share their newest key are neighbours. */
 static void give_rows(const struct tile *t, int x)
@@ -443,7 +417,7 @@ static void score_bwd(struct tile *t, int x)
     real *keys = t->own[x].keys;
     if (!keys) return;
     if (whole(t)) {
-        sums_run(t, keys, t->own[x].grad);
+        sum_tile(t->ds, t->keys, keys, t->own[x].grad);
         give_rows(t, x);
         return;
     }

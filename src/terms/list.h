@@ -2,6 +2,7 @@
 /* list.h -- every term, with the traits that other code needs (enum
  * trait in contract/encoding.h). */
 TERM(affine, 0)
+TERM(slopes, 0)
 TERM(distance, 0)
 TERM(pieces, 0)
 TERM(gate, READS_STAGED | IN_ORDER | FROM_FIRST)
