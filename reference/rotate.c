@@ -504,6 +504,58 @@ const struct definition loci_define_fope = {
     .cancels = true,
 };
 
+/* ---- angles: rows rotate by angles of the call ----------------------------------------------- */
+
+/* Pair t of a row, and its angle. */
+struct turned {
+    int count, a, b;
+};
+static struct turned turned(const struct problem *p, int e, int t)
+{
+    const int count = (int)option(p, e, "dim", p->D) / 2, first = (int)option(p, e, "offset", 0);
+    const bool interleaved = option(p, e, "pairing", 0) != 0;
+    return (struct turned){ count, first + (interleaved ? 2 * t : t),
+                            first + (interleaved ? 2 * t + 1 : t + count) };
+}
+static const char *angles_of(loci_which which) { return which == LOCI_QUERY ? "phi_q" : "phi_k"; }
+static ptrdiff_t angles_row(const struct problem *p, int e, loci_which which, int head,
+                            ptrdiff_t row)
+{
+    const bool query = which == LOCI_QUERY;
+    return ((p->b * (query ? p->H : p->Hkv) + head) * (query ? p->Lq : p->Lk) + row)
+         * turned(p, e, 0).count;
+}
+static void angles(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                   const double *x, double *y)
+{
+    const double *phi = tensor(p, e, angles_of(which)) + angles_row(p, e, which, head, row);
+    memcpy(y, x, (size_t)p->D * sizeof *y);
+    for (int t = 0; t < turned(p, e, 0).count; t++) {
+        const struct turned r = turned(p, e, t);
+        y[r.a] = x[r.a] * cos(phi[t]) - x[r.b] * sin(phi[t]);
+        y[r.b] = x[r.a] * sin(phi[t]) + x[r.b] * cos(phi[t]);
+    }
+}
+static void angles_backward(const struct problem *p, int e, loci_which which, int head,
+                            ptrdiff_t row, const double *x, const double *dy, double *dx)
+{
+    const ptrdiff_t at = angles_row(p, e, which, head, row);
+    const double *phi = tensor(p, e, angles_of(which)) + at;
+    double *dphi = dtensor(p, e, angles_of(which));
+    memcpy(dx, dy, (size_t)p->D * sizeof *dx);
+    for (int t = 0; t < turned(p, e, 0).count; t++) {
+        const struct turned r = turned(p, e, t);
+        dx[r.a] = dy[r.a] * cos(phi[t]) + dy[r.b] * sin(phi[t]);
+        dx[r.b] = -dy[r.a] * sin(phi[t]) + dy[r.b] * cos(phi[t]);
+        if (dphi) dphi[at + t] += x[r.a] * dx[r.b] - x[r.b] * dx[r.a];
+    }
+}
+const struct definition loci_define_angles = {
+    .name = "angles",
+    .rotate = angles,
+    .rotate_backward = angles_backward,
+};
+
 /* ---- tape: rows rotate by states, by query head; ae = sum_j w_ij ek_j ------------------------ */
 
 /* Where the states of a row begin: they belong to query heads, for keys too. */

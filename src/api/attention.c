@@ -295,8 +295,7 @@ loci_status loci_check_results(const struct call *c, const loci_grad *grad)
 void loci_sum_apart(struct call *c, bool dk, bool dv)
 {
     const struct loci_plan *p = c->plan;
-    if (dk || (p->rotate >= 0 && c->g.total[p->rotate]))
-        c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
+    if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
     if (dv) c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
 
@@ -333,7 +332,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
         c.g.dk_out = c.g.dk;
         c.g.dk.data = NULL;
     }
-    if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
+    if (!c.g.dk.data && (c.g.dk_out.data || rotation_learns(&c)))
         c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
     if (apart && c.g.dv.data) {
         c.g.dv_out = c.g.dv;

@@ -112,6 +112,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         for (int i = 0; i < p->tensors.n; i++) {
             c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
             c->g.dtensor[i] = carve_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
+            learns |= rotates_by(p, i);
         }
         /* Gradients of 16 bits are summed as reals and rounded once.  A rotation that learns needs
          * dK even if the caller does not want it. */

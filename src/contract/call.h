@@ -258,5 +258,14 @@ static inline const void *input(const struct call *c, int enc, int which)
 {
     return c->input[c->plan->first_tensor[enc] + which];
 }
+/* Does a gradient of the rotation's tensors need those of rotated keys? */
+static inline bool rotation_learns(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (p->rotate < 0) return false;
+    bool learns = c->g.total[p->rotate] != NULL;
+    for (int i = 0; i < p->tensors.n; i++) learns |= c->g.dtensor[i] && rotates_by(p, i);
+    return learns;
+}
 
 #endif

@@ -54,6 +54,14 @@ static inline int kv_head_of(const struct loci_plan *p, int kh)
 
 static inline const void *layout_of(const struct loci_plan *p, int x) { return p->use[x].layout; }
 
+/* Is tensor i an input that the rotation reads? */
+static inline bool rotates_by(const struct loci_plan *p, int i)
+{
+    if (p->rotate < 0 || p->tensors.list[i].role != LOCI_INPUT) return false;
+    const int e = p->use[p->rotate].enc;
+    return i >= p->first_tensor[e] && i < p->first_tensor[e + 1];
+}
+
 /* loci_plan_create().  sized: structs passed with the plan must have their size set. */
 loci_status loci_make_plan(loci_plan **, const loci_desc *, bool sized, loci_error *);
 /* Must structs passed with this plan have their size set? */

@@ -242,6 +242,19 @@ static void say_all(struct case_file *c, loci_desc *d)
     loci_plan_destroy(plan);
 }
 
+/* Stage rotate: does the rotation of these rows not read input i?  That of keys reads none by
+ * query, and the reverse. */
+static bool of_other_role(struct case_file *c, int i)
+{
+    const bool key = !strcmp(meta(c, "loci.role", "query"), "key");
+    loci_tensor *list = task_alloc(&c->task, (size_t)c->task.tensors, sizeof *list);
+    bool has = false;
+    loci_tensors(c->task.plan, list, c->task.tensors); /* with unresolved shapes */
+    for (int d = 0; d < list[i].rank; d++)
+        has |= list[i].shape[d] == (key ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS);
+    return c->stage == LOCI_ROTATE && has;
+}
+
 /* Opens the plan with the learned tensors of the file, and reads the tensors that it needs. */
 static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
                       ptrdiff_t k_len)
@@ -260,6 +273,7 @@ static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdif
         const loci_tensor *want = &c->task.tensor[i];
         snprintf(name, sizeof name, "param.%s.%s", want->encoding, want->name);
         const struct safetensor *t = find(c, name);
+        if (!t && of_other_role(c, i)) continue;
         if (!t) return refuse("%s: tensor '%s' is missing", c->path, name);
         ok = check_shape(c, t, want->rank, want->shape)
           && (c->task.data[i] = load(c, t, c->task.reals)) != NULL;
@@ -305,6 +319,7 @@ static void param_results(struct case_file *c)
     char name[192];
     task_gradients(t);
     for (int i = 0; i < t->tensors; i++) {
+        if (!t->data[i]) t->ddata[i] = NULL; /* of the other role */
         if (!t->ddata[i]) continue;
         snprintf(name, sizeof name, "d.param.%s.%s", t->tensor[i].encoding, t->tensor[i].name);
         add_output(c, name, t->tensor[i].rank, t->tensor[i].shape, t->reals)->data = t->ddata[i];
