@@ -35,6 +35,21 @@ static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
+/* The number of a row in a tensor of positions, and the tensor. */
+static const char *positions_of(loci_which which) { return which == LOCI_QUERY ? "z_q" : "z_k"; }
+static ptrdiff_t position_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
+{
+    const bool query = which == LOCI_QUERY;
+    return (p->b * (query ? p->H : p->Hkv) + head) * (query ? p->Lq : p->Lk) + row;
+}
+/* The coordinate of a row; with positions=given it is an input of the head. */
+static double place(const struct problem *p, int e, loci_which which, int head, int axis,
+                    ptrdiff_t row)
+{
+    const double *z = tensor(p, e, positions_of(which));
+    return z ? z[position_row(p, which, head, row)] : coordinate(p, which, axis, row);
+}
+
 /* phi of pair t in a row.  With `single`, frequency, coordinate and product are rounded to
  * float, as in float32 code; cos and sin of the result are still exact. */
 static precise angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
@@ -45,7 +60,7 @@ static precise angle(const struct problem *p, int e, const struct pairs *r, loci
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
         if (n < 0) continue;
-        const double x = coordinate(p, which, axis, row);
+        const double x = place(p, e, which, head, axis, row);
         const precise w = learned ? (precise)learned[n] : r->formula(p, e, n);
         phi += r->single ? (precise)((float)x * (float)(double)w) : x * w;
     }
@@ -70,7 +85,8 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
                                   loci_which which, int head, ptrdiff_t row, const double *x,
                                   const double *dy, double *dx)
 {
-    double *dlearned = dtensor(p, e, r->learned);
+    const double *learned = tensor(p, e, r->learned);
+    double *dlearned = dtensor(p, e, r->learned), *dz = dtensor(p, e, positions_of(which));
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int t = 0; t < r->count; t++) {
         const precise phi = angle(p, e, r, which, head, row, t);
@@ -79,11 +95,15 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
         dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
         dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
         /* dphi = x_a dx_b - x_b dx_a; padding, which may contain NaN, has no gradient. */
-        if (!dlearned || (dx[a] == 0 && dx[b] == 0)) continue;
+        if ((!dlearned && !dz) || (dx[a] == 0 && dx[b] == 0)) continue;
+        const double dphi = x[a] * dx[b] - x[b] * dx[a];
         for (int axis = 0; axis < r->axes; axis++) {
             int n = r->number(p, e, kv_of(p, which, head), axis, t);
-            if (n >= 0)
-                dlearned[n] += coordinate(p, which, axis, row) * (x[a] * dx[b] - x[b] * dx[a]);
+            if (n < 0) continue;
+            if (dlearned) dlearned[n] += place(p, e, which, head, axis, row) * dphi;
+            if (dz)
+                dz[position_row(p, which, head, row)] +=
+                    (learned ? learned[n] : (double)r->formula(p, e, n)) * dphi;
         }
     }
 }

@@ -9,22 +9,42 @@
  * 2t+1) when interleaved (RoFormer, GPT-J) and (t, t + dim/2) in half style (GPT-NeoX, Llama as
  * most files store it).  The two differ by a permutation of the channels and fit different
  * weights, hence no default.  m is attention_factor, on q and on k.  Rules that change w for
- * longer contexts are in rope_scaling.h.  Some code rounds an odd width up; loci rejects it, as
+ * longer contexts are in rope_scaling.h.  With positions=given, pos is a real number z of each row
+ * and key of a head, which a layer computes from the tokens (RePo).  Some code rounds an odd width up; loci rejects it, as
  * one pair would be incomplete. */
 #include "encodings/rope_scaling.h"
 
+enum { POSITIONS = ROPE_OPTIONS };
+enum { TOKEN, GIVEN }; /* words of positions */
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
                        "half: channels t, t + dim/2; interleaved: 2t, 2t + 1. Use half for a new "
                        "model; `loci rope config.json` prints that of an existing one" },
     ROPE_ROWS,
+    [POSITIONS] = { "positions", LOCI_WORD, 0, TOKEN, 0, 0, "token|given",
+                    "given: each row and key of a head has a real position, an input" },
     { 0 }
 };
 
+static loci_status check(struct config *c, loci_error *e)
+{
+    CHECK(e, c->opt[POSITIONS] != GIVEN || c->opt[ROPE_ANGLES] != ROPE_F32, LOCI_BAD_ARG,
+          "rope: leave out angles=f32 with positions=given: rounded angles have no gradient");
+    return loci_rope_check(c, e);
+}
+/* The positions come after what is learned. */
+static void tensors(const struct config *c, struct tensors *t)
+{
+    loci_rope_tensors(c, t);
+    if (c->opt[POSITIONS] != GIVEN) return;
+    loci_add_input(t, c, "z_q", LOCI_SOURCE_OTHER,
+                   SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_QUERIES));
+    loci_add_input(t, c, "z_k", LOCI_SOURCE_OTHER,
+                   SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS));
+}
 static void terms(const struct config *c, struct termlist *t)
 {
-    (void)c;
-    loci_add_term(t, TERM_pairs, GROUP_ROTATE);
+    loci_add_term(t, c->opt[POSITIONS] == GIVEN ? TERM_positioned_pairs : TERM_pairs, GROUP_ROTATE);
 }
 
 /* ---- Tables: the frequencies, and the header of layout/pairs.h ------------------------------- */
@@ -64,8 +84,8 @@ const struct loci_pe loci_pe_rope = {
     .rotates = true,
     .tol = 2e-6,
     .opts = opts,
-    .check = loci_rope_check,
-    .tensors = loci_rope_tensors,
+    .check = check,
+    .tensors = tensors,
     .terms = terms,
     .size = size,
     .prepare = prepare,

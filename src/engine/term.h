@@ -133,10 +133,12 @@ INLINE ptrdiff_t rotation_part(const struct call *c)
     const struct term *term = term_of(c, c->plan->rotate);
     return term->part ? term->part(c, c->plan->rotate) : 0;
 }
-/* True if rotate_bwd(), with this part, needs the rows as they were before rotation. */
+/* True if rotate_bwd(), with this part, needs the rows as they were before rotation: for the part,
+ * or for gradients of the rotation's inputs. */
 INLINE bool wants_input(const struct call *c, const real *part)
 {
-    return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);
+    return rotation_of(c)->of_input
+        && (part || !term_of(c, c->plan->rotate)->part || rotation_learns(c));
 }
 /* The rotation, if it fades. */
 INLINE const struct rotation *fading(const struct call *c)

@@ -342,6 +342,95 @@ const struct term N(term_pairs) = {
     .rotation = &rotation,
 };
 
+/* ---- Pairs at positions that come with the call ---------------------------------------------- */
+
+/* phi = z w: z is a real number of each row of a head.  The tensors z_q and z_k are the encoding's
+ * last ones. */
+static int position_tensor(const struct call *c, int x, bool query)
+{
+    return c->plan->first_tensor[c->plan->use[x].enc + 1] - (query ? 2 : 1);
+}
+static ptrdiff_t position_at(const struct call *c, bool query, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    const struct loci_plan *p = c->plan;
+    return (b * (query ? p->heads : p->kv_heads) + h) * (query ? c->Lq : c->Lk) + i;
+}
+static const real *positions(const struct call *c, int x, bool query, ptrdiff_t b, int h,
+                             ptrdiff_t i)
+{
+    return (const real *)c->input[position_tensor(c, x, query)] + position_at(c, query, b, h, i);
+}
+/* Each head has positions of its own, and so angles of its own. */
+static void make_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+                              bool query, ptrdiff_t i0, int n)
+{
+    const struct pairs *p = table_of(c, x);
+    if (at->set && at->b == b && at->group == h && at->query == query && at->i0 == i0
+        && at->rows >= n)
+        return;
+    *at = (struct angles){
+        .set = true, .query = query, .group = h, .rows = n, .b = b, .i0 = i0, .buffer = at->buffer
+    };
+    double z[KT];
+    const real *from = positions(c, x, query, b, h, i0);
+    for (int r = 0; r < n; r++) z[r] = (double)from[r];
+    for (int t0 = 0; t0 < p->width; t0 += SLICE) {
+        struct slice k; /* no braces: they would clear the anchors too */
+        k.p = p;
+        k.group = p->groups > 1 ? kv_head(c, h, query) : 0;
+        k.t0 = t0;
+        k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
+        k.anchor[0] = NAN;
+        angles_on_line(&k, n, z, at->buffer + t0);
+    }
+}
+static void rotate_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+                                bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+{
+    make_at_positions(c, x, at, b, h, query, i0, n);
+    for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, 1, rows + r * stride);
+}
+/* dz = sum of w dphi, dw = sum of z dphi.  From rows before rotation and their gradient dphi is the
+ * same as from the rows after it. */
+static void rotate_back_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b,
+                                     int h, bool query, ptrdiff_t i0, int n, const real *rows,
+                                     real *d, ptrdiff_t stride, real *part)
+{
+    const struct pairs *p = table_of(c, x);
+    double *dz = c->g.dtensor[position_tensor(c, x, query)];
+    const real *z = positions(c, x, query, b, h, i0);
+    double dw[1][MAX_PAIRS] = { { 0 } };
+    make_at_positions(c, x, at, b, h, query, i0, n);
+    for (int r = 0; r < n; r++) {
+        double dphi[1][MAX_PAIRS] = { { 0 } };
+        const double one = 1, *w = pairs_rows(p, p->groups > 1 ? kv_head(c, h, query) : 0, 0);
+        turn_row(at, p, r, -1, d + r * stride);
+        if (!dz && !part) continue;
+        gather(p, &one, rows + r * stride, d + r * stride, dphi);
+        double sum = 0;
+        for (int t = 0; t < p->count; t++) {
+            sum += w[t] * dphi[0][t];
+            dw[0][t] += (double)z[r] * dphi[0][t];
+        }
+        if (dz) dz[position_at(c, query, b, h, i0 + r)] += sum;
+    }
+    for (int t = 0; part && t < p->count; t++) part[t] += (real)dw[0][t];
+}
+
+static const struct rotation rotation_at_positions = {
+    .buffer = buffer,
+    .rotate = rotate_at_positions,
+    .of_input = true,
+    .rotate_bwd = rotate_back_at_positions,
+};
+const struct term N(term_positioned_pairs) = {
+    .name = "positioned pairs",
+    .part = part,
+    .part_at = part_at,
+    .total = total,
+    .rotation = &rotation_at_positions,
+};
+
 /* ---- Pairs that fade ------------------------------------------------------------------------- */
 
 static int span(const struct call *c, int x) { return table_of(c, x)->span; }

@@ -86,6 +86,8 @@ static const struct {
     { "cope:npos=5,gates=given", false },
     { "cope:npos=6,gates=v", true },
     { "angles:pairing=interleaved", false },
+    { "rope:pairing=half,positions=given", false },
+    { "rope:pairing=interleaved,positions=given,freq=given,dim=4,offset=2+alibi", false },
     { "angles:pairing=half,dim=4,offset=2+alibi", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
