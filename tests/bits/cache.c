@@ -498,6 +498,10 @@ static void lengths_back(struct problem *p)
             if (t->role != LOCI_INPUT) continue;
             const size_t heads = (size_t)t->shape[1], all = walk_count(t, p->B, p->L, p->L) / 2,
                          inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
+            if (t->shape[2] == LOCI_DIM_QUERIES) {
+                data[i] = p->data[i] + (size_t)b * heads * (size_t)n * inner;
+                continue;
+            }
             float *to = data[i] = mem_alloc(&p->mem, heads * len * inner * sizeof *to);
             for (size_t h = 0; h < heads; h++)
                 memcpy(to + h * len * inner,
@@ -788,7 +792,10 @@ int main(int argc, char **argv)
             steps(&p, "cache", 150, 0, 150, 0);
             ragged_cache(&p);
             forget(&p);
-            if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
+            /* their rotated keys cannot be rotated to other positions */
+            const bool stay =
+                strstr(text, "fope") || strstr(text, "positions=given") || strstr(text, "angles:");
+            if (loci_axes(p.plan) == 1 && !stay) removal(&p);
             lengths(&p, 1);
             lengths(&p, 9);
             if (loci_axes(p.plan) == 1 && !p.plan->states) lengths_back(&p);

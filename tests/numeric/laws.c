@@ -112,8 +112,9 @@ int main(void)
         /* Terms that read queries or keys alone read them rotated, if there is a rotation. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl")
                         || strstr(text, "deberta");
-        /* Generators that do not commute, and sums of waves, depend on absolute positions. */
-        const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
+        /* Generators that do not commute, sums of waves, and counts of positions are absolute. */
+        const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere")
+                           || strstr(text, "count=position");
         /* these depend on absolute positions by rounding */
         const bool rounded = strstr(text, "angles=f32");
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);

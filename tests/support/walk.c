@@ -98,7 +98,7 @@ static const struct {
     { "ssmax:count=position+rope:pairing=half,freq=given", false },
     { "alibi+ssmax:bias=1", false },
     { "kerple:weight=1+shaw:left=3,right=2+ssmax+sink", false },
-    { "xpos:pairing=half+ssmax+fox", false },
+    { "xpos+ssmax+fox", false },
     { "tape+ssmax+alibi", false },
     { "ssmax:bias=1+cape:hidden=4", false },
     { "ssmax+sba", false },
