@@ -67,6 +67,7 @@ ARM("kerple+cape", false)
 ARM("fire+cape", false)
 
 LEFT_OUT("mrope", "with one axis it is rope")
+LEFT_OUT("angles", "its angles are computed by a layer around attention")
 LEFT_OUT("ssmax", "it scales scores and says nothing of positions: rope+ssmax is an arm")
 LEFT_OUT("logn", "it scales scores beyond the trained length: rope+logn is a variant of a test")
 LEFT_OUT("softcap", "it bends scores and says nothing of positions: rope+softcap:cap=50 is an arm")

@@ -30,6 +30,8 @@ static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->opt[POSITIONS] != GIVEN || c->opt[ROPE_ANGLES] != ROPE_F32, LOCI_BAD_ARG,
           "rope: leave out angles=f32 with positions=given: rounded angles have no gradient");
+    /* Options without effect are omitted from the plan's text. */
+    if (c->opt[POSITIONS] != GIVEN) c->opt[POSITIONS] = BY_RULE;
     return loci_rope_check(c, e);
 }
 /* The positions come after what is learned. */

@@ -121,7 +121,9 @@ static void load_bwd(struct tile *t, int x)
     if (t->own[x].part) {
         real df[QT] = { 0 };
         for (int r = 0; r < t->rows; r++)
-            for (int d = 0; d < D; d++) df[r] = fma_(before[r * Dp + d], t->dqs[d * QT + r], df[r]);
+            for (int d = 0; d < D; d++) /* padding, which may contain NaN, has no gradient */
+                if (t->dqs[d * QT + r] != 0)
+                    df[r] = fma_(before[r * Dp + d], t->dqs[d * QT + r], df[r]);
         add_gradients(t, x, df);
     }
     for (int d = 0; d < D; d++)
