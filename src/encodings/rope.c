@@ -10,8 +10,8 @@
  * most files store it).  The two differ by a permutation of the channels and fit different
  * weights, hence no default.  m is attention_factor, on q and on k.  Rules that change w for
  * longer contexts are in rope_scaling.h.  With positions=given, pos is a real number z of each row
- * and key of a head, which a layer computes from the tokens (RePo).  Some code rounds an odd width up; loci rejects it, as
- * one pair would be incomplete. */
+ * and key of a head, which a layer computes from the tokens (RePo).  Some code rounds an odd width
+ * up; loci rejects it, as one pair would be incomplete. */
 #include "encodings/rope_scaling.h"
 
 enum { POSITIONS = ROPE_OPTIONS };

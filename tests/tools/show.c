@@ -169,14 +169,23 @@ static void check_attention(struct show *s, int h)
     for (int i = 0; i < count; i++) figure_free(&f[i]);
 }
 
-/* A vector of ones, rotated; what remains of q.q over the plane if there are several axes. */
+/* A vector of ones, rotated, or its length if the angles come with the call; what remains of q.q
+ * over the plane if there are several axes. */
 static void check_angles(struct show *s, int h)
 {
     struct figure f[MAX_FIGURES];
     loci_error e = { 0 };
     int count;
     CHECK_THAT(!show_figures(s, SHOW_ANGLES, f, &count, &e), "%s: %s", s->encoding, e.text);
-    if (s->axes == 1 && !(s->places & LOCI_PLACE_STATE)) {
+    bool given = false; /* angles that come with a call, and are drawn here */
+    for (int i = 0; i < s->tensors; i++)
+        given |= s->tensor[i].role == LOCI_INPUT && rotates_by(s->all.plan, i);
+    for (int i = 0; i < LEN && given && s->axes == 1; i++) {
+        double sum = 0;
+        for (int k = 0; k < DIM; k++) sum += f->z[i * DIM + k] * f->z[i * DIM + k];
+        CHECK_CLOSE(sum, DIM, 1e-12 * DIM, "%s: |q|^2 of row %d", s->encoding, i);
+    }
+    if (s->axes == 1 && !given && !(s->places & LOCI_PLACE_STATE)) {
         enum { WIDTH = HEADS * DIM };
         double *x = draw_alloc(LEN * WIDTH, sizeof *x), *y = draw_alloc(LEN * WIDTH, sizeof *y);
         int64_t pos[LEN];

@@ -11,8 +11,8 @@ left_out() { echo "left out: $*"; pass; harness_end; exit; }
 # and sinks=, _attend.py's ELSEWHERE); claims of papers; worked examples; commands that read files of one rule.
 may='^(src/(encodings|layers|terms)/|src/plan/parse\.c|models/|lab/(list\.h|claims\.c|model\.c|corpus\.c)|tools/show/(example|spectrum)\.c'
 may+='|tools/cli/(check|check_bias|check_rotation|rope)\.c|tools/explorer/|python/loci/(_hf_[a-z]*|nn|_attend)\.py)'
-# learned, index, sink and softcap are words of other things, too.
-names=$(sed -n 's/^PE(\(.*\))$/\1/p' src/encodings/list.h | grep -vxE 'learned|index|sink|softcap' | paste -sd '|')
+# angles, learned, index, sink and softcap are words of other things, too.
+names=$(sed -n 's/^PE(\(.*\))$/\1/p' src/encodings/list.h | grep -vxE 'angles|learned|index|sink|softcap' | paste -sd '|')
 named=$(grep -nrE "\"($names)[\":.]" src tools lab python/loci --include='*.[ch]' --include='*.py' |
     grep -vE ':[0-9]+: ?/?\*|^lab/tests/|`"|>>>|:    o = loci\.|: str( \| Plan)? = "nope"|^python/loci/__init__.py:[0-9]*:_MODULES' |
     grep -vE "$may")
