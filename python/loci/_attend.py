@@ -59,8 +59,12 @@ def _text_of(shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(str(size) for size in shape) + "]"
 
 
-def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape) -> list[Any]:
-    """The plan's tensors in their order, in the type that C reads; 16 bits are widened."""
+def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape, role: str = "") -> list[Any]:
+    """The plan's tensors in their order, in the type that C reads; 16 bits are widened.
+
+    The rotation of one role does not read the inputs of the other, which may be missing.
+    """
+    unread = {"query": "keys", "key": "queries", "cache": "queries"}.get(role)
     taken = []
     names = [t.name for t in plan.tensors]
     for name in given:
@@ -68,6 +72,9 @@ def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape) -> l
             has = f"it has {', '.join(names)}" if names else "it has none"
             raise Error(f"tensors: {plan.encoding} has no tensor '{name}'; {has}")
     for i, t in enumerate(plan.tensors):
+        if given.get(t.name) is None and unread in plan.sizes[i]:
+            taken.append(None)
+            continue
         if given.get(t.name) is None:
             raise Error(f"tensors: {t.name} is missing, {t.role}, {_text_of(known_sizes(plan, i, s))}")
         own, x = arrays.read(given[t.name], t.name, kind)

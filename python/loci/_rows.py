@@ -169,7 +169,7 @@ def open_rotation(
     if m.q_pos is not None and m.q_pos.size:
         distance = max(abs(int(m.q_pos.max())), abs(int(m.q_pos.min())), 1)
     return Opened(
-        kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s)
+        kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s, role)
     )
 
 
