@@ -4,7 +4,8 @@
  *
  *     angles, positions   phi = pos w and z = pos are rope; a common angle changes nothing
  *     slopes              those of keys and queries that depend on the head are alibi
- *     ssmax, logn         a row equals plain attention with its factor in the scale */
+ *     ssmax, logn         a row equals plain attention with its factor in the scale
+ *     missing inputs      a sentence that names them */
 #include <math.h>
 #include <string.h>
 
@@ -241,8 +242,50 @@ static void row_factors(void)
     same("logn, added", "logn:length=9,rule=added,beta=0.5", last, "nope", scaled, 1e-12);
 }
 
+/* ---- Missing inputs -------------------------------------------------------------------------- */
+
+static void missing(void)
+{
+    static const struct {
+        const char *text, *says[2];
+    } wants[] = {
+        { "angles:pairing=half",
+          { "angles: input tensor 'phi_q' must be given",
+            "angles: input tensor 'phi_k' must be given" } },
+        { "rope:pairing=half,positions=given",
+          { "rope: input tensor 'z_q' must be given", "rope: input tensor 'z_k' must be given" } },
+        { "alibi:slopes=both",
+          { "alibi: input tensor 'slope_k' must be given",
+            "alibi: input tensor 'slope_q' must be given" } },
+    };
+    static float rows[H * D * 64], work[1 << 18];
+    for (int i = 0; i < 3; i++)
+        for (int which = 0; which < 2; which++) {
+            loci_plan *p;
+            loci_error e = { 0 };
+            const loci_desc d =
+                LOCI_DESC(.encoding = wants[i].text, .heads = H, .kv_heads = G, .dim = D);
+            const loci_view at = { rows, 0, 0, 0 }, o = { rows + H * D * 32, 0, 0, 0 };
+            const void *tensors[] = { which ? rows : NULL, which ? NULL : rows };
+            const loci_call c = LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 2, .q = at, .k = at,
+                                          .v = at, .o = o, .tensors = tensors, .error = &e);
+            static _Alignas(64) char tables[1 << 16];
+            if (loci_plan_create(&p, &d, &e) || loci_tables_size(p, 2) > sizeof tables
+                || loci_workspace(p, &c, 0) + 64 > sizeof work
+                || loci_prepare(p, 2, NULL, tables)) {
+                CHECK_THAT(false, "%s: %s", wants[i].text, e.text);
+                continue;
+            }
+            char *aligned = (char *)work + (64 - (uintptr_t)work % 64) % 64;
+            CHECK_SAYS(loci_forward(p, tables, aligned, &c), LOCI_BAD_ARG, &e,
+                       wants[i].says[which]);
+            loci_plan_destroy(p);
+        }
+}
+
 int main(void)
 {
+    missing();
     angles();
     slopes();
     row_factors();
