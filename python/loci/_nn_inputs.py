@@ -63,6 +63,13 @@ def _taps(x: torch.Tensor, weight: torch.Tensor, last: torch.Tensor | None, runs
     return y
 
 
+def _last_rows(x: torch.Tensor, last: torch.Tensor | None, count: int) -> torch.Tensor:
+    """What a convolution reads of the tokens so far, zeros where there are fewer."""
+    rows = x if last is None else torch.cat((last, x), 1)
+    rows = functional.pad(rows, (0, 0, max(0, count - rows.shape[1]), 0))
+    return rows[:, rows.shape[1] - count :].clone()
+
+
 def _unit(x: torch.Tensor) -> torch.Tensor:
     """Rows of length 1, as flash-linear-attention normalises them."""
     return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
@@ -217,10 +224,7 @@ class SelectiveRoPE(_Angles):
         made = layers.running_angles(steps.transpose(1, 2), rate, seg=seg, before=before, return_after=return_state)
         if not return_state:
             return self._inputs(made)
-        more = weight.shape[1] - 1
-        rows = raw if last is None else torch.cat((last, raw), 1)
-        rows = functional.pad(rows, (0, 0, max(0, more - rows.shape[1]), 0))
-        return self._inputs(made[0]), (rows[:, rows.shape[1] - more :].clone(), made[1])
+        return self._inputs(made[0]), (_last_rows(raw, last, weight.shape[1] - 1), made[1])
 
     def forward(self, x: torch.Tensor, *, seg: IntArrayLike | None = None) -> dict[str, torch.Tensor]:
         """Compute the angles of whole sequences.
@@ -526,4 +530,184 @@ class GrapeA(nn.Module):
             made["alibi.slope_k"] = self._slopes(k.repeat_interleave(self.heads // self.kv_heads, 1), self.u)
         if self.v is not None:
             made["alibi.slope_q"] = self._slopes(q, self.v)
+        return made
+
+
+class PaTH(nn.Module):
+    """Reflections of PaTH, for the encoding `path`: `inputs = m(x)`.
+
+    w is a projection of x after a causal convolution and silu, with rows of length 1. beta is 2 sigmoid(x W + b).
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of hidden states.
+    heads : int
+        Number of query heads.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    head_dim : int, optional
+        Width of one head. By default `embed_dim // heads`.
+    width : int, optional
+        Taps of the convolution. None is no convolution and no silu.
+    forget_gate : bool
+        Also make the gates of `path+fox`, times 1/sqrt(head_dim), as the authors' code scales them with the scores.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        width: int | None = 3,
+        forget_gate: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        embed_dim, heads, self.kv_heads, self.head_dim = sizes(embed_dim, heads, kv_heads, head_dim)
+        width = whole_or_none(width, "width", high=MOST_DIM)
+        self.encoding = "path+fox" if forget_gate else "path"
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        channels, low = self.kv_heads * self.head_dim, heads == self.kv_heads  # grouped heads have few channels
+        self.down = nn.Linear(embed_dim, 32, bias=False, **made) if low else None
+        self.up = nn.Linear(32 if low else embed_dim, channels, bias=False, **made)
+        self.conv = None if width is None else nn.Conv1d(channels, channels, width, groups=channels, bias=False, **made)
+        self.beta = nn.Linear(embed_dim, self.kv_heads, **made)
+        self.gate = nn.Linear(embed_dim, heads, **made) if forget_gate else None
+
+    def reset_parameters(self) -> None:
+        """Set all parameters to initial values again."""
+        reset_children(self)
+
+    def _made(self, x: torch.Tensor, seg: Any, last: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        raw = _wide(self.up(x if self.down is None else self.down(x)))
+        w, more = raw, 0
+        if self.conv is not None:
+            runs = None if seg is None else _runs(seg, x.shape[0], x.shape[1])
+            w = functional.silu(_taps(raw, self.conv.weight[:, 0].to(raw.dtype), last, runs))
+            more = self.conv.weight.shape[-1] - 1
+        w = _unit(w.unflatten(-1, (self.kv_heads, self.head_dim)))  # type: ignore[no-untyped-call]
+        beta = 2 * _wide(self.beta(x)).sigmoid()
+        made = {"path.w": w.transpose(1, 2), "path.beta": beta.transpose(1, 2)}
+        if self.gate is not None:
+            gate = functional.logsigmoid(_wide(self.gate(x))) / math.sqrt(self.head_dim)
+            made["fox.log_f"] = gate.transpose(1, 2)
+        return made, _last_rows(raw, last, more)
+
+    def forward(self, x: torch.Tensor, *, seg: IntArrayLike | None = None) -> dict[str, torch.Tensor]:
+        """Compute the reflections of whole sequences.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+        seg : int array [length] or [batch, length], optional
+            Segments, whose first tokens see none before.
+
+        Returns
+        -------
+        dict of str to Tensor
+            `path.w` [batch, kv_heads, length, head_dim], `path.beta` [batch, kv_heads, length], and `fox.log_f`
+            [batch, heads, length] if there is a gate.
+        """
+        return self._made(x, seg, None)[0]
+
+    def step(self, x: torch.Tensor, state: torch.Tensor | None = None) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Compute the reflections of new tokens.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states of the new tokens.
+        state : Tensor, optional
+            The state after the tokens before. None is the start of a sequence.
+
+        Returns
+        -------
+        inputs : dict of str to Tensor
+            As of a call.
+        state : Tensor
+            The last tokens of the convolution.
+        """
+        return self._made(x, None, state)
+
+
+class Wall(nn.Module):
+    """Gates of Wall, for the encoding `wall`: `inputs = m(x)`.
+
+    A gate per query head and channel, log sigmoid(x W + b). They start near 0.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of hidden states.
+    heads : int
+        Number of query heads.
+    head_dim : int, optional
+        Width of one head. By default `embed_dim // heads`.
+    scalar_gate : bool
+        Also make the gates of `wall+fox`, one per head.
+    bias : float
+        What biases start at.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        scalar_gate: bool = False,
+        bias: float = 8.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        embed_dim, self.heads, _, self.head_dim = sizes(embed_dim, heads, None, head_dim)
+        self.bias = _number(bias, "bias", -math.inf)
+        self.encoding = "wall+fox" if scalar_gate else "wall"
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.channels = nn.Linear(embed_dim, self.heads * self.head_dim, **made)
+        self.scalar = nn.Linear(embed_dim, self.heads, **made) if scalar_gate else None
+        self._start()
+
+    def reset_parameters(self) -> None:
+        """Set all parameters to initial values again."""
+        reset_children(self)
+        self._start()
+
+    def _start(self) -> None:
+        for gate in (self.channels, self.scalar):
+            if gate is not None:
+                nn.init.constant_(gate.bias, self.bias)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Compute the gates of tokens. They depend on their own token alone.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+
+        Returns
+        -------
+        dict of str to Tensor
+            `wall.log_f` [batch, heads, length, head_dim], and `fox.log_f` [batch, heads, length] if there is a scalar
+            gate.
+        """
+        gates = functional.logsigmoid(_wide(self.channels(x)))
+        made = {"wall.log_f": gates.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)}  # type: ignore[no-untyped-call]
+        if self.scalar is not None:
+            made["fox.log_f"] = functional.logsigmoid(_wide(self.scalar(x))).transpose(1, 2)
         return made

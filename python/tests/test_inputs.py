@@ -18,6 +18,7 @@ except ImportError:
     raise unittest.SkipTest("there is no torch") from None
 
 from loci import nn
+from loci._nn_inputs import PaTH, Wall
 
 B, L, C, H, G, D = 2, 11, 24, 4, 2, 6
 P = D // 2
@@ -184,6 +185,119 @@ class Angles(unittest.TestCase):
         ):
             with self.assertRaisesRegex(loci.Error, sentence):
                 call()
+
+
+def known(*names: str) -> bool:
+    return set(names) <= {e.name for e in loci.list()}
+
+
+class Reflections(unittest.TestCase):
+    """PaTH and Wall: what their layers make, and attention where this build has the encodings."""
+
+    def path(self, groups: int = G, **options: Any) -> Any:
+        torch.manual_seed(8)
+        return PaTH(C, H, kv_heads=groups, head_dim=D, dtype=torch.float64, **options)
+
+    def test_path(self) -> None:
+        for groups, options in itertools.product((G, H), ({}, {"width": None}, {"width": 1, "forget_gate": True})):
+            with self.subTest(groups=groups, **options):
+                m = self.path(groups, **options)
+                x = hidden().requires_grad_()
+                raw = x @ m.up.weight.T if m.down is None else x @ m.down.weight.T @ m.up.weight.T
+                rows = []
+                for t in range(L):
+                    if m.conv is None:
+                        rows.append(raw[:, t])
+                    else:
+                        taps = m.conv.weight.shape[-1]
+                        y = sum(m.conv.weight[:, 0, taps - 1 - j] * raw[:, t - j] for j in range(min(taps, t + 1)))
+                        rows.append(y * y.sigmoid())
+                w = torch.stack(rows, 1).view(B, L, groups, D).transpose(1, 2)
+                want = {
+                    "path.w": w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt(),
+                    "path.beta": 2 * (x @ m.beta.weight.T + m.beta.bias).sigmoid().mT,
+                }
+                if m.gate is not None:
+                    want["fox.log_f"] = (x @ m.gate.weight.T + m.gate.bias).sigmoid().log().mT / math.sqrt(D)
+                got = m(x)
+                self.assertEqual(got.keys(), want.keys())
+                for name, y in want.items():
+                    self.assertLess((got[name] - y).abs().max(), 1e-12)
+                grads = [
+                    torch.autograd.grad(sum(y.square().sum() for y in made.values()), [x, *m.parameters()])
+                    for made in (got, want)
+                ]
+                for a, b in zip(*grads, strict=True):
+                    self.assertLess((a - b).abs().max(), 1e-10)
+
+    def test_path_by_steps_and_segments(self) -> None:
+        m = self.path(forget_gate=True)
+        x = hidden()
+        want = m(x)
+        state, made = None, []
+        for i, j in ((0, 1), (1, 2), (2, 6), (6, 6), (6, L)):
+            inputs, state = m.step(x[:, i:j], state)
+            made.append(inputs)
+        for name, y in want.items():
+            self.assertLess((torch.cat([one[name] for one in made], 2) - y).abs().max(), 1e-12)
+        got = m(x, seg=SEG)
+        for first, last in ((0, 3), (3, 5), (5, 9), (9, 10)):
+            alone = m(x[:, first:last])
+            self.assertLess((got["path.w"][0, :, first:last] - alone["path.w"][0]).abs().max(), 1e-12)
+
+    def test_wall(self) -> None:
+        torch.manual_seed(9)
+        m = Wall(C, H, head_dim=D, scalar_gate=True, dtype=torch.float64)
+        x = hidden()
+        made = m(x)
+        self.assertEqual(made["wall.log_f"].shape, (B, H, L, D))
+        want = (x @ m.channels.weight.T + m.channels.bias).sigmoid().log().view(B, L, H, D).transpose(1, 2)
+        self.assertLess((made["wall.log_f"] - want).abs().max(), 1e-12)
+        want = (x @ m.scalar.weight.T + m.scalar.bias).sigmoid().log().mT
+        self.assertLess((made["fox.log_f"] - want).abs().max(), 1e-12)
+        self.assertGreater(made["wall.log_f"].mean(), -0.001)
+        self.assertTrue((m.channels.bias == 8).all())
+
+    def rest(self) -> Any:
+        g = torch.Generator().manual_seed(7)
+        return [torch.randn(B, n, L, D, dtype=torch.float64, generator=g) for n in (H, G, G)]
+
+    @unittest.skipUnless(known("path"), "this build has no path")
+    def test_path_attention(self) -> None:
+        for forget in (False, True):
+            m = self.path(forget_gate=forget)
+            q, k, v = self.rest()
+            inputs = m(hidden())
+            got = loci.attention(q, k, v, m.encoding, tensors=inputs)
+            w, beta = (inputs[name].repeat_interleave(H // G, 1) for name in ("path.w", "path.beta"))
+            keys, scores = k.repeat_interleave(H // G, 1), torch.full((B, H, L, L), -math.inf, dtype=torch.float64)
+            for i in range(L):
+                u = q[:, :, i]
+                for j in range(i, -1, -1):
+                    scores[:, :, i, j] = (u * keys[:, :, j]).sum(-1) / math.sqrt(D)
+                    u = u - (beta[:, :, j] * (w[:, :, j] * u).sum(-1))[..., None] * w[:, :, j]
+            if forget:
+                fading = inputs["fox.log_f"].cumsum(-1)
+                scores = scores + fading[..., None] - fading[:, :, None]
+            want = scores.softmax(-1) @ v.repeat_interleave(H // G, 1)
+            self.assertLess((got - want).abs().max(), 1e-10)
+
+    @unittest.skipUnless(known("wall"), "this build has no wall")
+    def test_wall_attention(self) -> None:
+        for scalar in (False, True):
+            m = Wall(C, H, head_dim=D, scalar_gate=scalar, bias=1.0, dtype=torch.float64)
+            q, k, v = self.rest()
+            inputs = m(hidden())
+            got = loci.attention(q, k, v, m.encoding, tensors=inputs)
+            sums, keys = inputs["wall.log_f"].cumsum(2), k.repeat_interleave(H // G, 1)
+            fading = (sums[:, :, :, None] - sums[:, :, None]).exp()
+            scores = (q[:, :, :, None] * keys[:, :, None] * fading).sum(-1) / math.sqrt(D)
+            if scalar:
+                fading = inputs["fox.log_f"].cumsum(-1)
+                scores = scores + fading[..., None] - fading[:, :, None]
+            hide = torch.ones(L, L).tril().bool()
+            want = scores.masked_fill(~hide, -math.inf).softmax(-1) @ v.repeat_interleave(H // G, 1)
+            self.assertLess((got - want).abs().max(), 1e-10)
 
 
 def turned(x: Any, phi: Any) -> Any:
