@@ -86,6 +86,30 @@ LOCI_API loci_status loci_gate_backward(const loci_layer *, loci_activation, loc
 LOCI_API loci_status loci_temperature(const loci_layer *, double beta, double length, int from,
                                       const int64_t *pos, int per_batch, loci_view x, loci_view y);
 
+/* ---- Running angles -------------------------------------------------------------------------- */
+
+/* y_t = sum of rate[h][c] x_l[c] over rows l <= t, or l < t if exclusive: angles of the encoding
+ * `angles`.  y may be x.
+ *
+ * The sum is a double that each step reduces by multiples of 2 pi.  Angles are within pi of 0, and
+ * right to half an ulp of pi at any length.  `before` [batch][heads][width] is the sum so far;
+ * NULL = 0.  `after` (NULL: not written) receives the sum over all rows, for the `before` of the
+ * next call.  The two may be one buffer.  Rows in one call or in many have the same bits.
+ *
+ * rate is [heads][width], NULL = ones.  Like the sums it is of doubles for any dtype.  seg is that
+ * of loci_shift().  Each sequence starts at 0; rows of padding are 0 and add nothing.  With seg,
+ * the sums must be NULL. */
+LOCI_API loci_status loci_running_angles(const loci_layer *, loci_view x, const double *rate,
+                                         int exclusive, const int64_t *seg, int per_batch,
+                                         const double *before, double *after, loci_view y);
+/* dafter [batch][heads][width] is the gradient of `after`; NULL = 0.  drate and dbefore are of
+ * doubles as well. */
+LOCI_API loci_status loci_running_angles_backward(const loci_layer *, loci_view x,
+                                                  const double *rate, int exclusive,
+                                                  const int64_t *seg, int per_batch, loci_view dy,
+                                                  const double *dafter, loci_view dx, double *drate,
+                                                  double *dbefore);
+
 /* ---- TaPE ------------------------------------------------------------------------------------ */
 
 /* How the states of tokens, the inputs eq and ek of the encoding `tape`, pass from layer to layer

@@ -378,6 +378,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gate": (_I, [_LAYER, _I, View, View, View]),
     "gate_backward": (_I, [_LAYER, _I, View, View, View, View, View]),
     "temperature": (_I, [_LAYER, _D, _D, _I, _P, _I, View, View]),
+    "running_angles": (_I, [_LAYER, View, _P, _I, _P, _I, _P, _P, View]),
+    "running_angles_backward": (_I, [_LAYER, View, _P, _I, _P, _I, View, _P, View, _P, _P]),
     "tape_start": (_I, [_LAYER, _D, _D, _P, _I, View]),
     "tape_attention_update": (_I, [_LAYER, _I, View, View, _P, View]),
     "tape_attention_update_backward": (_I, [_LAYER, _I, View, _P, View, View, _P]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What stands around attention in the layers of FoX (Pro), TaPE and Llama 4: docs/layers.md.
+"""What stands around attention in the layers of FoX (Pro), TaPE, Llama 4 and Selective RoPE: docs/layers.md.
 
 Rows are [batch, heads, length, width].  Numbers are computed in double and rounded once; 16 bits are widened, and the
 result is rounded back.  All is differentiable in torch, but for a shift from a token before, which is refused, and its
@@ -72,19 +72,25 @@ def _run(function: Any, *arguments: Any) -> None:
 
 def _apply(work: _Work, tensors: tuple[Any, ...], back_to: str) -> tuple[Any, ...]:
     """The outputs, through autograd where somebody wants that, in the type that came."""
-    kind = work.kind
-    wide = tuple(kind.dense(x if kind.dtype(x) == work.dtype else kind.cast(x, work.dtype)) for x in tensors)
-    if kind.name == "torch":
+    wide = tuple(_widened(work.kind, x, work.dtype) for x in tensors)
+    made = _compute(work, wide)
+    return made if back_to == work.dtype else tuple(work.kind.cast(y, back_to) for y in made)
+
+
+def _widened(kind: Any, x: Any, dtype: str) -> Any:
+    return kind.dense(x if kind.dtype(x) == dtype else kind.cast(x, dtype))
+
+
+def _compute(work: _Work, wide: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs of arrays that have the types of the call."""
+    if work.kind.name == "torch":
         from . import _torch
 
         if _torch.wants_gradient(*wide) or _torch.transformed():
             work.copy_given()
-            made = _torch.apply(_torch.of_work(work), *wide)
-        else:
-            made = work.forward(tuple(x.detach() for x in wide))
-    else:
-        made = work.forward(wide)
-    return made if back_to == work.dtype else tuple(kind.cast(y, back_to) for y in made)
+            return _torch.apply(_torch.of_work(work), *wide)
+        wide = tuple(x.detach() for x in wide)
+    return work.forward(wide)
 
 
 def _open(named: dict[str, Any]) -> tuple[Any, str, str, list[Any]]:
@@ -383,6 +389,116 @@ def temperature(x: ArrayLike, beta: float, length: float, from_: int = 0, pos: I
     if pos is not None:
         work.pos = arrays.whole(pos, "pos", ((rows,), (batch, rows)))
     return _apply(work, tuple(opened), back)[0]
+
+
+# ---- Running angles ------------------------------------------------------------------------------
+
+
+class _RunningAngles(_Work):
+    exclusive = False
+    seg: Any = None
+    has_rate = has_before = return_after = False
+
+    def copy_given(self) -> None:
+        self.seg = None if self.seg is None else self.seg.copy()
+
+    def _given(self, arrays_: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        x, *more = arrays_
+        rate = more.pop(0) if self.has_rate else None
+        return x, rate, more.pop(0) if self.has_before else None
+
+    def _segments(self) -> tuple[Any, int]:
+        return (None, 0) if self.seg is None else (self.seg.ctypes.data, int(self.seg.ndim == 2))
+
+    def _sums(self, like: Any) -> Any:
+        batch, _, heads, width = self.sizes
+        return self.kind.zeros((batch, heads, width), like, "float64")
+
+    def forward(self, arrays_: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, rate, before = self._given(arrays_)
+        y, kind = self.empty(x), self.kind
+        after = self._sums(x) if self.return_after else None
+        ends = self.pointer(before), self.pointer(after)
+        how = self.pointer(rate), int(self.exclusive), *self._segments()
+        _run(_c.lib.running_angles, self.layer(), _dense(kind, x), *how, *ends, _dense(kind, y))
+        return (y,) if after is None else (y, after)
+
+    def backward(self, douts: Any, arrays_: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
+        x, rate, _ = self._given(arrays_)
+        kind, (_, heads, width) = self.kind, self.sizes[1:]
+        dx = self.empty(x)
+        drate = kind.zeros((heads, width), x, "float64") if self.has_rate else None
+        dbefore = self._sums(x) if self.has_before else None
+        dy = kind.zeros(tuple(x.shape), x, self.dtype) if douts[0] is None else kind.dense(douts[0])
+        dafter = kind.dense(douts[1]) if self.return_after and douts[1] is not None else None
+        _run(
+            _c.lib.running_angles_backward,
+            self.layer(),
+            _dense(kind, x),
+            self.pointer(rate),
+            int(self.exclusive),
+            *self._segments(),
+            _dense(kind, dy),
+            self.pointer(dafter),
+            _dense(kind, dx),
+            self.pointer(drate),
+            self.pointer(dbefore),
+        )
+        return tuple(d for d, given in ((dx, True), (drate, self.has_rate), (dbefore, self.has_before)) if given)
+
+
+def running_angles(
+    x: ArrayLike,
+    rate: ArrayLike | None = None,
+    *,
+    exclusive: bool = False,
+    seg: IntArrayLike | None = None,
+    before: ArrayLike | None = None,
+    return_after: bool = False,
+) -> Any:
+    """Sum increments of angles: y_t is the sum of rate x_l over l <= t, reduced to [-pi, pi] in float64.
+
+    Parameters
+    ----------
+    x : array [batch, heads, length, width]
+        Increments.
+    rate : array [heads, width], optional
+        Factors of the increments, used as float64. By default 1.
+    exclusive : bool
+        Sum over l < t.
+    seg : int array [length] or [batch, length], optional
+        Segments. The sums of each start at 0; negative is padding and gives 0.
+    before : array [batch, heads, width], optional
+        The sums so far, from `return_after` of the part before. By default 0.
+    return_after : bool
+        Also return the sums over all rows.
+
+    Returns
+    -------
+    y : array
+        In the shape and type of x.
+    after : array [batch, heads, width]
+        With `return_after` only, float64 for any type of x.
+    """
+    if before is None:
+        alone("running_angles() sums over the rows before")
+    kind, dtype, back, opened = _open({"x": x})
+    batch, heads, rows, width = _four(opened[0], "x")
+    work = _RunningAngles(kind, dtype, batch, rows, heads, width)
+    work.exclusive, work.return_after = bool(exclusive), bool(return_after)
+    wide = [_widened(kind, opened[0], dtype)]
+    for name, given, shape in (("rate", rate, (heads, width)), ("before", before, (batch, heads, width))):
+        if given is not None:
+            own, array = arrays.read(given, name, kind)
+            arrays.check_dtype(own, array, name)
+            _want(array, name, shape)
+            wide.append(_widened(own, array, "float64"))
+            setattr(work, f"has_{name}", True)
+    if seg is not None:
+        work.seg = arrays.whole(seg, "seg", ((rows,), (batch, rows)))
+    y, *after = _compute(work, tuple(wide))
+    y = y if back == dtype else kind.cast(y, back)
+    return (y, after[0]) if return_after else y
 
 
 # ---- TaPE ----------------------------------------------------------------------------------------

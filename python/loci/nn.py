@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Modules of torch: encodings that learn, attention, embeddings, FoX (Pro) and TaPE.
+"""Modules of torch: encodings that learn, attention, embeddings, FoX (Pro) and TaPE, and what makes inputs.
 
 Each takes device= and dtype= as torch's own modules do.  One that was made on the meta device gets numbers by
 to_empty(device="cpu") and reset_parameters()."""
@@ -23,25 +23,30 @@ from . import embed as _embed
 from . import layers
 from ._c import Error
 from ._masks import lengths
-from ._numbers import real, whole, whole_or_none
+from ._nn_inputs import GrapeA, GrapeM, RePo, SelectiveRoPE
+from ._nn_sizes import MOST_DIM, MOST_HEADS, MOST_WIDTH, reset_children, sizes
+from ._numbers import real, whole
 from ._plan import Plan, acts_on
 from ._torch import autocast
 from ._types import DTypeLike, IntArrayLike, RealArrayLike, Tensors
 from .cache import Cache
 
-__all__ = ["Attention", "Embedding", "Encoding", "FoXPro", "TaPE"]
+__all__ = [
+    "Attention",
+    "Embedding",
+    "Encoding",
+    "FoXPro",
+    "GrapeA",
+    "GrapeM",
+    "RePo",
+    "SelectiveRoPE",
+    "TaPE",
+]
 
 
 def _seed() -> int:
     """From torch's generator: torch.manual_seed() governs, and two modules differ."""
     return int(torch.randint(1 << 62, (), device="cpu").item())
-
-
-def _reset_children(module: nn.Module) -> None:
-    for child in module.children():
-        reset: Any = getattr(child, "reset_parameters", None)
-        if reset is not None:
-            reset()
 
 
 @torch.no_grad()
@@ -62,21 +67,6 @@ def _taking_back(cache: Cache, added: Sequence[int]) -> Iterator[None]:
         for entry, count in enumerate(added):
             cache.truncate(cache.length(entry) - count, entry)
         raise
-
-
-MOST_HEADS, MOST_DIM, MOST_WIDTH = 1 << 16, 1 << 10, 1 << 20  # of a plan
-
-
-def _sizes(embed_dim: Any, heads: Any, kv_heads: Any, head_dim: Any) -> tuple[int, int, int, int]:
-    """The sizes of a layer, read before any of its tensors is made."""
-    embed_dim, heads = whole(embed_dim, "embed_dim", 1, MOST_WIDTH), whole(heads, "heads", 1, MOST_HEADS)
-    kv_heads = whole_or_none(kv_heads, "kv_heads", high=heads) or heads
-    if heads % kv_heads:
-        raise Error(f"kv_heads {kv_heads} must divide heads {heads}, as each key head serves the same number")
-    head_dim = whole_or_none(head_dim, "head_dim", high=MOST_DIM)
-    if head_dim is None and embed_dim % heads:
-        raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
-    return embed_dim, heads, kv_heads, head_dim or whole(embed_dim // heads, "embed_dim // heads", 1, MOST_DIM)
 
 
 def _text(encoding: Any, name: str) -> str:
@@ -347,7 +337,7 @@ class Attention(nn.Module):
             )
         if acts_on(_text(encoding, "encoding"), "state"):
             raise Error(f"'{encoding}' has states that go from layer to layer: loci.nn.TaPE", "unsupported")
-        embed_dim, heads, self.kv_heads, self.head_dim = _sizes(embed_dim, heads, kv_heads, head_dim)
+        embed_dim, heads, self.kv_heads, self.head_dim = sizes(embed_dim, heads, kv_heads, head_dim)
         self.heads = heads
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
@@ -375,7 +365,7 @@ class Attention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Set all parameters to initial values again."""
-        _reset_children(self)
+        reset_children(self)
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor, heads: int) -> torch.Tensor:
         made: torch.Tensor = projection(x)
@@ -606,7 +596,7 @@ class FoXPro(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        embed_dim, heads, self.kv_heads, self.head_dim = _sizes(embed_dim, heads, kv_heads, head_dim)
+        embed_dim, heads, self.kv_heads, self.head_dim = sizes(embed_dim, heads, kv_heads, head_dim)
         if output_gate not in (None, *layers.ACTIVATIONS):
             raise Error(f"output_gate must be None or one of {', '.join(layers.ACTIVATIONS)}, not '{output_gate}'")
         self.heads = heads
@@ -629,7 +619,7 @@ class FoXPro(nn.Module):
 
     def reset_parameters(self) -> None:
         """Set all parameters to initial values again."""
-        _reset_children(self)
+        reset_children(self)
         for norm in (self.q_norm, self.k_norm, self.o_norm):
             if norm is not None:
                 nn.init.ones_(norm)
@@ -784,7 +774,7 @@ class TaPE(nn.Module):
         heads = whole(heads, "heads", 1, MOST_HEADS)
         if whole(embed_dim, "embed_dim", 1, MOST_WIDTH) % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
-        embed_dim, heads, _, self.head_dim = _sizes(embed_dim, heads, None, None)
+        embed_dim, heads, _, self.head_dim = sizes(embed_dim, heads, None, None)
         units = whole(units, "units", 1, MOST_WIDTH)
         if mix not in layers.MIXES:
             raise Error(f"mix must be one of {', '.join(layers.MIXES)}, not '{mix}'")
@@ -803,7 +793,7 @@ class TaPE(nn.Module):
 
     def reset_parameters(self) -> None:
         """Set all parameters to initial values again."""
-        _reset_children(self)
+        reset_children(self)
         self._start_updates()
 
     def _start_updates(self) -> None:

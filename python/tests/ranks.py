@@ -457,6 +457,7 @@ class Errors(Ranks):
                 lambda: loci.embed(arrays[0][0, 0], "sinusoidal"),
                 lambda: loci.layers.shift(arrays[0], arrays[0][..., 0]),
                 lambda: loci.layers.temperature(arrays[0], 0.1, 2.0),
+                lambda: loci.layers.running_angles(arrays[0]),
             ):
                 with self.assertRaisesRegex(loci.Error, "this rank has only its own rows"):
                     wrong()

@@ -45,6 +45,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "log_gate": layers.log_gate,
     "gate": lambda x: layers.gate(x, x),
     "temperature": lambda x: layers.temperature(x, 0.1, 2.0),
+    "running_angles": lambda x: layers.running_angles(x, x[0, :, 0], before=x[:, :, 1]),
+    "running_angles, after": lambda x: layers.running_angles(x, x[0, :, 0], before=x[:, :, 1], return_after=True)[1],
     "tape_attention_update": lambda x: layers.tape_attention_update(states(x), states(x), x[0, :, :2, 0]),
     "tape_mlp_update": lambda x: layers.tape_mlp_update(
         states(x), x[:, 0], x[0, 0, :, :2].repeat(2, 1)[:8], x[0, :, 0]
@@ -197,6 +199,7 @@ class ChangedBeforeBackward(unittest.TestCase):
                 lambda g: loci.embed(x[0], "learned", tensors={"learned.table": x[1, 0]}, pos=g, max_len=6),
             ),
             "shift": (np.arange(6) // 3, lambda g: layers.shift(x, x[..., 0], g)),
+            "running_angles": (np.arange(6) // 3, lambda g: layers.running_angles(x, seg=g)),
             "temperature": (at, lambda g: layers.temperature(x, 0.5, 2.0, pos=g)),
         }
         for name, (array, call) in calls.items():

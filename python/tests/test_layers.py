@@ -59,6 +59,36 @@ class Layers(unittest.TestCase):
         self.near(loci.layers.temperature(self.x, 0.1, 4, 1), want)
         self.near(loci.layers.temperature(self.x, 0.1, 4, pos=at), want)
 
+    def test_running_angles(self) -> None:
+        rate = self.rng.standard_normal((3, 8)).astype(np.float32)
+        before = self.rng.standard_normal((2, 3, 8))
+        want = before[:, :, None] + (rate[:, None] * self.x).cumsum(2)
+        y, after = loci.layers.running_angles(self.x, rate, before=before, return_after=True)
+        self.turned(y, want)
+        self.turned(after, want[:, :, -1])
+        self.turned(loci.layers.running_angles(40 * self.x), (40 * self.x).cumsum(2))
+        self.assertLess(np.abs(loci.layers.running_angles(40 * self.x)).max(), 3.1416)
+        for dtype in (np.float64, np.float32, np.float16):
+            for exclusive in (False, True):
+                x = self.x.astype(dtype)
+                how = {"rate": rate, "exclusive": exclusive}
+                whole = loci.layers.running_angles(x, **how)
+                self.assertEqual(whole.dtype, dtype)
+                first, after = loci.layers.running_angles(x[:, :, :4], return_after=True, **how)
+                self.assertEqual(after.dtype, np.float64)
+                rest = loci.layers.running_angles(x[:, :, 4:], before=after, **how)
+                self.assertTrue(np.array_equal(np.concatenate((first, rest), 2), whole))
+        seg = np.array([0, 0, 0, 1, 1, 1, -1])
+        y = loci.layers.running_angles(self.x, rate, seg=seg)
+        self.assertTrue(np.array_equal(y[:, :, 3:6], loci.layers.running_angles(self.x[:, :, 3:6], rate)))
+        self.assertFalse(y[:, :, 6].any())
+        y = loci.layers.running_angles(self.x, rate, exclusive=True, seg=np.stack((seg, seg)))
+        self.assertFalse(y[:, :, [0, 3, 6]].any())
+
+    def turned(self, got: Any, want: Any) -> None:
+        self.near(np.cos(got), np.cos(want))
+        self.near(np.sin(got), np.sin(want))
+
     def test_tape(self) -> None:
         e = loci.layers.tape_start(2, 3, 7, 8, dtype="float64")
         angles = np.arange(7)[:, None] * 10000.0 ** (-np.arange(4) / 4)
@@ -76,6 +106,13 @@ class Layers(unittest.TestCase):
             (lambda: loci.layers.gate(self.x, self.x, "relu"), "activation must be one of"),
             (lambda: loci.layers.shift(self.x, self.logits.astype(np.float32)), "x is float64, and all must be"),
             (lambda: loci.layers.tape_start(1, 1, 1, 7), "dim must be even"),
+            (lambda: loci.layers.running_angles(self.x[0]), "x has 3 dimensions"),
+            (lambda: loci.layers.running_angles(self.x, np.ones((3, 7))), "rate has the shape"),
+            (lambda: loci.layers.running_angles(self.x, before=np.ones((2, 3, 7))), "before has the shape"),
+            (
+                lambda: loci.layers.running_angles(self.x, seg=np.zeros(7, int), return_after=True),
+                "seg must be None with after",
+            ),
         ):
             with self.assertRaisesRegex(loci.Error, sentence):
                 call()

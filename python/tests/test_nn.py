@@ -142,8 +142,20 @@ class Modules(unittest.TestCase):
             "Embedding": (nn.Embedding, {"encoding": "sinusoidal", "embed_dim": 32}),
             "FoXPro": (nn.FoXPro, {"embed_dim": 32, "heads": 4}),
             "TaPE": (nn.TaPE, {"embed_dim": 32, "heads": 4, "units": 3}),
+            "SelectiveRoPE": (nn.SelectiveRoPE, {"embed_dim": 32, "heads": 4}),
+            "GrapeM": (nn.GrapeM, {"embed_dim": 32, "heads": 4}),
+            "RePo": (nn.RePo, {"embed_dim": 32, "heads": 4}),
+            "GrapeA": (nn.GrapeA, {"heads": 4, "head_dim": 8}),
         }
-        optional = {"Attention": ("kv_heads", "head_dim"), "FoXPro": ("kv_heads", "head_dim")}
+        heads = ("kv_heads", "head_dim")
+        optional = {
+            "Attention": heads,
+            "FoXPro": heads,
+            "SelectiveRoPE": (*heads, "rank", "width"),
+            "GrapeM": heads,
+            "RePo": ("kv_heads", "hidden"),
+            "GrapeA": ("kv_heads",),
+        }
         for module, (cls, sizes) in modules.items():
             for name in (*(n for n in sizes if n != "encoding"), *optional.get(module, ())):
                 for wrong in (0, -1, -4, 1 << 40, 2.0, 2.5, True, "8", [4], float("nan")):
@@ -189,12 +201,23 @@ MODULES: dict[str, tuple[Any, ...]] = {
     "Embedding": (nn.Embedding, "learned", 32),
     "FoXPro": (nn.FoXPro, 32, 4),
     "TaPE": (nn.TaPE, 32, 4),
+    "SelectiveRoPE": (nn.SelectiveRoPE, 32, 4),
+    "SelectiveRoPE with all": (nn.SelectiveRoPE, 32, 4),
+    "GrapeM": (nn.GrapeM, 32, 4),
+    "RePo": (nn.RePo, 32, 4),
+    "GrapeA": (nn.GrapeA, 4, 8),
 }
+ALL: dict[str, Any] = {"rank": None, "bias": True, "gate": "channel", "learn_temperature": True}
 
 
 def make(name: str, **options: Any) -> Any:
     cls, *arguments = MODULES[name]
-    more = {"Embedding": {"max_len": 8}, "TaPE": {"units": 3}, "Attention": {"qk_norm": True, "bias": True}}
+    more: dict[str, dict[str, Any]] = {
+        "Embedding": {"max_len": 8},
+        "TaPE": {"units": 3},
+        "Attention": {"qk_norm": True, "bias": True},
+        "SelectiveRoPE with all": ALL,
+    }
     return cls(*arguments, **more.get(name, {}), **options)
 
 

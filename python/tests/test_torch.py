@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import pickle
@@ -68,6 +69,12 @@ class Gradients(unittest.TestCase):
         x = leaves((2, 3, 5, 8))[0]
         angles = leaves((4,))[0]
         logits, w = leaves((2, 3, 5), (3, 8), seed=2)
+
+        def sums(x: Any, rate: Any, before: Any, exclusive: bool) -> Any:
+            """Reduced angles jump where their sums pass pi; cosines do not."""
+            made = loci.layers.running_angles(x, rate, before=before, exclusive=exclusive, return_after=True)
+            return tuple(y.cos() for y in made)
+
         functions: list[tuple[Any, Any]] = [
             (lambda *a: loci.linear_attention(*a, "rope:pairing=half"), (q, k, v)),
             (lambda *a: loci.attention(*a, softcap=1.5, sinks=angles.detach()), (q, k, v)),
@@ -79,6 +86,10 @@ class Gradients(unittest.TestCase):
             (loci.layers.log_gate, (logits,)),
             (lambda x, g: loci.layers.gate(x, g, "silu"), (x, leaves((2, 3, 5, 8), seed=4)[0])),
             (lambda x: loci.layers.temperature(x, 0.1, 2.0), (x,)),
+            *(
+                (functools.partial(sums, exclusive=exclusive), (x, w, leaves((2, 3, 8), seed=5)[0]))
+                for exclusive in (False, True)
+            ),
         ]
         for i, (function, arguments) in enumerate(functions):
             with self.subTest(function=i):

@@ -28,7 +28,7 @@ static loci_status check(struct config *c, loci_error *e)
     CHECK(e, c->opt[LENGTH] > 1, LOCI_BAD_ARG, "logn: length %g must be above 1", c->opt[LENGTH]);
     CHECK(e, c->opt[RULE] == ADDED || !c->given[BETA], LOCI_BAD_ARG,
           "logn: beta is an option of rule=added, not of rule=ratio");
-    if (!c->given[BETA]) c->opt[BETA] = 0.1;
+    if (c->opt[RULE] == ADDED && !c->given[BETA]) c->opt[BETA] = 0.1;
     return LOCI_OK;
 }
 

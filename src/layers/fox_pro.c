@@ -78,7 +78,7 @@ loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weigh
     const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
     const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ,
-                                          false } };
+                                          LIST_REAL } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
@@ -143,8 +143,8 @@ loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const vo
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
     };
     const struct layer_list lists[] = {
-        { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, false },
-        { "dweight", dweight, (ptrdiff_t)l->heads * l->width, WRITTEN, false },
+        { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, LIST_REAL },
+        { "dweight", dweight, (ptrdiff_t)l->heads * l->width, WRITTEN, LIST_REAL },
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
@@ -230,9 +230,9 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     const ptrdiff_t state = l->batch * l->heads * l->width;
     /* x is read again for the next row, so y must not be x.  The two states may be the same. */
     const struct layer_list lists[] = {
-        { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true },
-        { "before", before, state, REPLACED, false },
-        { "after", after, state, WRITTEN, false },
+        { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, LIST_INT64 },
+        { "before", before, state, REPLACED, LIST_REAL },
+        { "after", after, state, WRITTEN, LIST_REAL },
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG,
@@ -294,7 +294,7 @@ loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view 
         { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
     const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ,
-                                          true } };
+                                          LIST_INT64 } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct heads a = { .layer = l,
                        .x = x,

@@ -61,7 +61,7 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     }
     for (int i = 0; i < m; i++)
         loci_add_list(&r, lists[i].name, lists[i].data, (size_t)lists[i].count,
-                      lists[i].positions ? sizeof(int64_t) : real, lists[i].use);
+                      lists[i].type == LIST_REAL ? real : sizeof(int64_t), lists[i].use);
     return loci_check_regions(&r, l->error);
 }
 

@@ -28,8 +28,8 @@ struct layer_list {
     const void *data;
     ptrdiff_t count;
     enum use_of use;
-    /* Positions or segments; else numbers of the layer's dtype. */
-    bool positions;
+    /* Numbers of the layer's dtype; positions or segments; doubles whatever the dtype is. */
+    enum { LIST_REAL, LIST_INT64, LIST_DOUBLE } type;
 };
 /* Copies and checks the caller's struct.  Returns BAD_ARG without an error text if it is NULL. */
 loci_status loci_layer_open(loci_layer *, const loci_layer *given);

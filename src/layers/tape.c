@@ -135,7 +135,7 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_OUTPUT, 0 } };
     /* Without pos the rows are at 0, 1, 2, ... */
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
-    const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
+    const struct layer_list lists[] = { { "pos", pos, count, READ, LIST_INT64 } };
     struct states s = {
         .layer = l,
         .e = e,
@@ -195,7 +195,8 @@ loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mi
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_INPUT, 0 },
                                         { "ae", &ae, l->width, LAYER_SAVED, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
-    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
+    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ,
+                                          LIST_REAL } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
     struct states s = {
@@ -232,9 +233,9 @@ loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_ta
     const struct layer_view views[] = { { "ae", &ae, l->width, LAYER_INPUT, 0 },
                                         { "dy", &dy, l->width, LAYER_INPUT, 0 },
                                         { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
-    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false },
+    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, LIST_REAL },
                                         { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN,
-                                          false } };
+                                          LIST_REAL } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
     struct states s = {
@@ -333,8 +334,8 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
         { "gates", &gates, units, LAYER_INPUT, 1 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
-    const struct layer_list lists[] = { { "up", up, weights, READ, false },
-                                        { "down", down, weights, READ, false } };
+    const struct layer_list lists[] = { { "up", up, weights, READ, LIST_REAL },
+                                        { "down", down, weights, READ, LIST_REAL } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct states s = {
         .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units
@@ -407,10 +408,10 @@ loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, lo
         { "dy", &dy, l->width, LAYER_INPUT, 0 },         { "de", &de, l->width, LAYER_GRADIENT, 0 },
         { "dgates", &dgates, units, LAYER_GRADIENT, 1 },
     };
-    const struct layer_list lists[] = { { "up", up, weights, READ, false },
-                                        { "down", down, weights, READ, false },
-                                        { "dup", dup, weights, WRITTEN, false },
-                                        { "ddown", ddown, weights, WRITTEN, false } };
+    const struct layer_list lists[] = { { "up", up, weights, READ, LIST_REAL },
+                                        { "down", down, weights, READ, LIST_REAL },
+                                        { "dup", dup, weights, WRITTEN, LIST_REAL },
+                                        { "ddown", ddown, weights, WRITTEN, LIST_REAL } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct states s = { .layer = l,
                         .e = e,

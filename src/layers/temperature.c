@@ -48,7 +48,7 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
     const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
-    const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
+    const struct layer_list lists[] = { { "pos", pos, count, READ, LIST_INT64 } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, isfinite(beta), LOCI_BAD_ARG, "temperature: beta %g must be a finite number",
           beta);

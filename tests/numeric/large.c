@@ -513,6 +513,9 @@ static void too_large(void)
         refused(loci_gate(&l, LOCI_SILU, *i, *i, *t), "gate", s);
         refused(loci_gate_backward(&l, LOCI_SILU, *i, *i, *i, *t, *t), "gate_backward", s);
         refused(loci_temperature(&l, 0.1, 8192, 0, NULL, 0, *i, *t), "temperature", s);
+        refused(loci_running_angles(&l, *i, NULL, 0, NULL, 0, NULL, NULL, *t), "running_angles", s);
+        refused(loci_running_angles_backward(&l, *i, NULL, 0, NULL, 0, *i, NULL, *t, NULL, NULL),
+                "running_angles_backward", s);
         refused(loci_tape_start(&l, 0, 0, NULL, 0, *t), "tape_start", s);
         refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, *i, *i, numbers, *t),
                 "tape_attention_update", s);

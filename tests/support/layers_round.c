@@ -19,17 +19,32 @@ static int below(int n) { return n < 2 ? 0 : (int)((walk_uniform() + 1) / 2 * n)
 static bool one_in(int n) { return below(n) == 0; }
 #define ONE_OF(list) (list)[below((int)(sizeof(list) / sizeof *(list)))]
 
-enum op { NORM, SHIFT, LOG_GATE, GATE, SILU, TEMPERATURE, TAPE_START, ROWSUM, FULL, MLP, OPS };
-static const char *const names[] = { "rmsnorm",        "shift",       "log_gate",   "gate",
-                                     "gate with silu", "temperature", "tape_start", "tape, rowsum",
-                                     "tape, full",     "tape, mlp" };
+enum op {
+    NORM,
+    SHIFT,
+    LOG_GATE,
+    GATE,
+    SILU,
+    TEMPERATURE,
+    ANGLES,
+    TAPE_START,
+    ROWSUM,
+    FULL,
+    MLP,
+    OPS
+};
+static const char *const names[] = { "rmsnorm",        "shift",       "log_gate", "gate",
+                                     "gate with silu", "temperature", "angles",   "tape_start",
+                                     "tape, rowsum",   "tape, full",  "tape, mlp" };
 enum { INPUTS = 4 };
 
-/* An array [B][H][L][W] of a call, or one that is not a view: [n]. */
+/* An array [B][H][L][W] of a call, or one that is not a view: [n].  `wide`: of doubles in every
+ * call. */
 struct array {
     ptrdiff_t B, H, L, W;
     bool plain;
     double *x;
+    bool wide;
 };
 static size_t count_of(const struct array *a) { return (size_t)(a->B * a->H * a->L * a->W); }
 struct task {
@@ -39,7 +54,7 @@ struct task {
     struct array in[INPUTS], y;
     int inputs;
     double eps, base, factor, beta, length;
-    int from, per_batch;
+    int from, per_batch, exclusive;
     int64_t *seg, *pos; /* or NULL */
     double *dy;
     struct mem *mem;
@@ -50,7 +65,7 @@ struct task {
 static struct array array_of(struct task *t, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t W,
                              bool plain, double size)
 {
-    struct array a = { B, H, L, W, plain, NULL };
+    struct array a = { B, H, L, W, plain, NULL, false };
     a.x = mem_alloc(t->mem, (count_of(&a) + 1) * sizeof *a.x);
     /* away from 0, where rmsnorm is too curved for differences */
     for (size_t i = 0; i < count_of(&a); i++) {
@@ -75,7 +90,7 @@ static void draw(struct task *t, struct mem *mem)
     if (tape) t->W += t->W % 2;
     if (t->op == LOG_GATE) t->W = 1;
     const ptrdiff_t B = t->B, H = t->H, L = t->L, W = t->W;
-    const double size = one_in(8) ? 1e9 : 1;
+    const double size = !one_in(8) ? 1 : t->op == ANGLES ? 1000 : 1e9;
     if (t->op != TAPE_START) t->in[t->inputs++] = array_of(t, B, H, L, W, false, size);
     switch (t->op) {
     case NORM:
@@ -88,6 +103,12 @@ static void draw(struct task *t, struct mem *mem)
     case GATE:
     case SILU:
         t->in[t->inputs++] = array_of(t, B, H, L, W, false, 2);
+        break;
+    case ANGLES:
+        t->exclusive = one_in(2);
+        if (one_in(3)) break;
+        t->in[t->inputs] = array_of(t, 1, H, 1, W, true, 1);
+        t->in[t->inputs++].wide = true;
         break;
     case ROWSUM:
     case FULL:
@@ -111,7 +132,7 @@ static void draw(struct task *t, struct mem *mem)
     t->from = below(2);
     t->per_batch = one_in(3);
     const size_t listed = (size_t)(t->per_batch ? B : 1) * (size_t)L;
-    if (t->op == SHIFT && one_in(2)) {
+    if ((t->op == SHIFT || t->op == ANGLES) && one_in(2)) {
         t->seg = mem_alloc(mem, (listed + 1) * sizeof *t->seg);
         for (size_t i = 0; i < listed; i++)
             t->seg[i] = i && !one_in(4) ? t->seg[i - 1] : below(4) - 1;
@@ -136,6 +157,17 @@ static double *row(const struct array *a, ptrdiff_t b, ptrdiff_t h, ptrdiff_t l)
 static int64_t listed(const struct task *t, const int64_t *list, ptrdiff_t b, ptrdiff_t l)
 {
     return list ? list[(t->per_batch ? b * t->L : 0) + l] : l;
+}
+/* A running sum, not reduced: from the last row that belongs to it to the first. */
+static precise angle(const struct task *t, ptrdiff_t b, ptrdiff_t h, ptrdiff_t l, ptrdiff_t c)
+{
+    const double rate = t->inputs > 1 ? t->in[1].x[h * t->W + c] : 1;
+    precise sum = 0;
+    for (ptrdiff_t m = l; m >= 0; m--) {
+        if (t->seg && (listed(t, t->seg, b, m) != listed(t, t->seg, b, l))) break;
+        if (m < l || !t->exclusive) sum += (precise)rate * row(&t->in[0], b, h, m)[c];
+    }
+    return t->seg && listed(t, t->seg, b, l) < 0 ? 0 : sum;
 }
 static void define_row(const struct task *t, ptrdiff_t b, ptrdiff_t h, ptrdiff_t l, double *y)
 {
@@ -169,6 +201,9 @@ static void define_row(const struct task *t, ptrdiff_t b, ptrdiff_t h, ptrdiff_t
             break;
         case TEMPERATURE:
             y[c] = x[c] * (1 + t->beta * log1p(floor(((double)pos + t->from) / t->length)));
+            break;
+        case ANGLES:
+            y[c] = (double)angle(t, b, h, l, c);
             break;
         case TAPE_START: {
             const precise angle =
@@ -217,6 +252,7 @@ enum { GAP = 0xa5 };
 static struct stored store(struct task *t, const struct array *a, loci_dtype dtype, bool dense,
                            const double *from)
 {
+    if (a->wide) dtype = LOCI_F64;
     const size_t each = dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
     const ptrdiff_t pad = dense || a->plain ? 0 : below(3);
     const bool heads_inside = !dense && !a->plain && one_in(2);
@@ -288,6 +324,9 @@ static loci_status forward(const struct task *t, const loci_layer *l, const loci
         return loci_gate(l, LOCI_SIGMOID, in[0], in[1], y);
     case SILU:
         return loci_gate(l, LOCI_SILU, in[0], in[1], y);
+    case ANGLES:
+        return loci_running_angles(l, in[0], in[1].data, t->exclusive, t->seg, t->per_batch,
+                                   s.before, s.after, y);
     case TEMPERATURE:
         return loci_temperature(l, t->beta, t->length, t->from, pos, t->per_batch, in[0], y);
     case TAPE_START:
@@ -314,6 +353,9 @@ static loci_status backward(const struct task *t, const loci_layer *l, const loc
         return loci_gate_backward(l, LOCI_SIGMOID, in[0], in[1], dy, d[0], d[1]);
     case SILU:
         return loci_gate_backward(l, LOCI_SILU, in[0], in[1], dy, d[0], d[1]);
+    case ANGLES:
+        return loci_running_angles_backward(l, in[0], in[1].data, t->exclusive, t->seg,
+                                            t->per_batch, dy, NULL, d[0], d[1].data, NULL);
     case ROWSUM:
     case FULL:
         return loci_tape_attention_update_backward(l,
@@ -354,12 +396,13 @@ static double *compute(struct task *t, unsigned long seed, loci_dtype dtype, boo
     return got;
 }
 
-/* Rows in pieces, one call each.  The state of a shift passes from piece to piece. */
+/* Rows in pieces, one call each.  States pass from piece to piece. */
 static double *in_chunks(struct task *t, unsigned long seed, loci_dtype dtype,
                          const loci_host *host)
 {
     const size_t each = dtype == LOCI_F64 ? sizeof(double) : sizeof(float),
-                 state = (size_t)(t->B * t->H * t->W) * each + 8;
+                 state =
+                     (size_t)(t->B * t->H * t->W) * (t->op == ANGLES ? sizeof(double) : each) + 8;
     struct stored in[INPUTS];
     loci_error e = { 0 };
     for (int i = 0; i < t->inputs; i++) in[i] = store(t, &t->in[i], dtype, false, t->in[i].x);
@@ -454,6 +497,12 @@ static void check_slope(struct task *t, unsigned long seed, double *const d[INPU
     }
 }
 
+/* The distance of two results.  Angles may differ by turns of 2 pi. */
+static double apart(const struct task *t, double got, double want)
+{
+    return fabs(t->op == ANGLES ? remainder(got - want, 0x1.921fb54442d18p2) : got - want);
+}
+
 /* ---- A round --------------------------------------------------------------------------------- */
 
 static bool same(const double *a, const double *b, size_t n)
@@ -474,7 +523,7 @@ void layers_round(unsigned long seed, const loci_host *pool, struct mem *mem)
     for (size_t i = 0; i < n; i++) most = fmax(most, fabs(want[i]));
     const double unit = dtype == LOCI_F64 ? 0 : 0x1p-24;
     for (size_t i = 0; i < n; i++)
-        far = fmax(far, fabs(got[i] - want[i]) - 1.01 * unit * fabs(want[i]));
+        far = fmax(far, apart(t, got[i], want[i]) - 1.01 * unit * fabs(want[i]));
     CHECK_THAT(far <= 1e-13 * (1 + most), "seed %lu: %s, %td x %d x %td x %td: off by %.1e of %.1e",
                seed, names[t->op], t->B, t->H, t->L, t->W, far, most);
     CHECK_THAT(same(got, other, n),

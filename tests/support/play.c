@@ -206,7 +206,7 @@ loci_status play_pass(struct play *p, enum play_pass pass)
 enum { LEN = 7, WIDTH = 16, HEADS = 2, N = HEADS * LEN * WIDTH };
 struct numbers {
     float x[N], y[N], z[N], dy[N], dx[N], dz[N], weight[N], dweight[N];
-    double of_double[N];
+    double of_double[N], sums[2][HEADS * WIDTH];
     int refused;
 };
 static loci_view at(float *p) { return (loci_view){ p, 0, 0, 0 }; }
@@ -231,6 +231,9 @@ static void layers(struct numbers *n, const loci_host *host)
     well(n, loci_gate(l, LOCI_SILU, x, z, y));
     well(n, loci_gate_backward(l, LOCI_SILU, x, z, dy, dx, dz));
     well(n, loci_temperature(l, 0.1, 8192, 1, NULL, 0, x, y));
+    well(n, loci_running_angles(l, x, n->of_double, 0, NULL, 0, n->sums[0], n->sums[0], y));
+    well(n, loci_running_angles_backward(l, x, n->of_double, 0, NULL, 0, dy, n->sums[0], dx,
+                                         n->of_double + HEADS * WIDTH, n->sums[1]));
     well(n, loci_tape_start(l, 0, 0, NULL, 0, y));
     well(n, loci_tape_attention_update(l, LOCI_TAPE_FULL, x, z, w, y));
     well(n, loci_tape_attention_update_backward(l, LOCI_TAPE_FULL, z, w, dy, dz, dw));
