@@ -510,7 +510,7 @@ loci_status loci_reference_budget(const loci_plan *plan, const void *const *tens
                                   const struct loci_budget *budget)
 {
     struct problem problem, *p = &problem;
-    loci_status status = loci_reference_open(p, plan, tensors, call);
+    loci_status status = loci_reference_open(p, plan, tensors, 0, call);
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage attention");

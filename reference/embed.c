@@ -135,7 +135,7 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
                                  void *const *dtensors)
 {
     struct problem problem, *p = &problem;
-    loci_status status = loci_reference_open(p, plan, tensors, call);
+    loci_status status = loci_reference_open(p, plan, tensors, 0, call);
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_EMBED, LOCI_BAD_ARG,
           "the plan is not one of stage embed");

@@ -146,7 +146,7 @@ loci_status loci_reference_linear(const loci_plan *plan, const void *const *tens
 {
     struct problem problem, *p = &problem;
     struct scratch_size scratch_size;
-    loci_status status = loci_reference_open(p, plan, tensors, call);
+    loci_status status = loci_reference_open(p, plan, tensors, 0, call);
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage linear_attention");

@@ -33,10 +33,17 @@ static loci_status near(const struct problem *p, const char *name, const int64_t
     return LOCI_OK;
 }
 
+static bool is_needed(const loci_tensor *t, ptrdiff_t rows)
+{
+    bool has = false;
+    for (int i = 0; i < t->rank; i++) has |= t->shape[i] == rows;
+    return !rows || has || t->role != LOCI_INPUT;
+}
+
 /* The checks that every stage needs.  The plan has checked options and shapes; the engine
  * rejects all other errors of a caller. */
 loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
-                                const void *const *tensors, const loci_call *call)
+                                const void *const *tensors, ptrdiff_t rows, const loci_call *call)
 {
     *p = (struct problem){
         .plan = plan,
@@ -56,8 +63,9 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
     CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG,
           "batch %td, q_len %td and k_len %td cannot be negative", p->B, p->Lq, p->Lk);
     for (int t = 0; t < plan->tensors.n; t++)
-        CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing",
-              plan->tensors.list[t].name, plan->tensors.list[t].encoding);
+        CHECK(call->error, !is_needed(&plan->tensors.list[t], rows) || (tensors && tensors[t]),
+              LOCI_BAD_ARG, "tensor %s of %s is missing", plan->tensors.list[t].name,
+              plan->tensors.list[t].encoding);
     loci_status status = near(p, "q", call->q_pos, call->q_coord, p->Lq, call->error);
     if (!status) status = near(p, "k", call->k_pos, call->k_coord, p->Lk, call->error);
     if (status) return status;

@@ -109,9 +109,10 @@ struct definition {
 #include "reference/list.h"
 #undef DEFINITION
 
-/* Checks the conditions of every call and finds the definitions. */
+/* Checks the conditions of every call and finds the definitions.  rows: the only symbolic extent
+ * of inputs that are needed, or 0, and then all are. */
 loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors,
-                                const loci_call *);
+                                ptrdiff_t rows, const loci_call *);
 /* Places dtensor[] at `base`, or with NULL only measures.  Returns the number of doubles. */
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
 /* The encoding that rotates vectors, or -1; and the number of doubles that it needs. */

@@ -727,7 +727,9 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
                                   loci_view dy, loci_view dx, void *const *dtensors)
 {
     struct problem problem, *p = &problem;
-    loci_status status = loci_reference_open(p, plan, tensors, call);
+    loci_status status =
+        loci_reference_open(p, plan, tensors,
+                            which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS, call);
     if (status) return status;
     CHECK(call->error, plan->stage != LOCI_EMBED, LOCI_BAD_ARG,
           "a plan of stage embed rotates nothing");

@@ -79,12 +79,12 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
          * symbolic, and only the one for keys matters here. */
         bool by_key = false;
         struct cache_input in = { .outer = 1, .inner = 1 };
+        if (!is_by_key(p, i) || rotated_already(p, i)) continue;
         for (int k = 1; k < t->rank; k++) {
             if (t->shape[k] == LOCI_DIM_KEYS) by_key = true;
             else if (t->shape[k] >= 0 && by_key) in.inner *= t->shape[k];
             else if (t->shape[k] >= 0) in.outer *= t->shape[k];
         }
-        if (!by_key || t->role != LOCI_INPUT) continue;
         in.at = reserve(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
     }
@@ -152,8 +152,8 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
               capacity, (long long)p->window_left, (long long)p->window_left + KT + 1);
         for (int i = 0; i < p->tensors.n; i++)
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
-                  "%s adds up its input '%s' from the first key on, so it cannot use a ring, which "
-                  "overwrites keys",
+                  "%s has the input '%s' for each key, and a ring, which overwrites keys, does not "
+                  "store it: set ring = 0",
                   p->tensors.list[i].encoding, p->tensors.list[i].name);
     }
     /* Lengths and all other lists by entry are 0: no keys yet.  The rest is written before it is
@@ -459,7 +459,10 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     TRY(loci_open_tables(&c, tables));
     TRY(loci_lay_out_workspace(&c, work, lay_out_update, false));
     /* accept() of the other encodings is called when a pass reads these keys. */
-    if (a.rotate) TRY(loci_accept(&c, p->use[p->rotate].enc));
+    if (a.rotate) {
+        if (c.B && c.Lk) TRY(loci_check_inputs(&c, p->use[p->rotate].enc, LOCI_DIM_KEYS));
+        TRY(loci_accept(&c, p->use[p->rotate].enc));
+    }
     TRY(check_memory(&c, &a, tables, work));
     loci_fill_workspace(&c);
     if (!c.B || !c.Lk) return LOCI_OK;
@@ -533,11 +536,12 @@ static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdif
 }
 
 /* Keys that move are rotated further by the difference of positions.  A rotation that also
- * multiplies did so on append and would now do it twice, so `undo` reverts that.  States belong to
- * their keys and move with them, so such keys are not rotated. */
+ * multiplies did so on append and would now do it twice, so `undo` reverts that.  States and inputs
+ * belong to their keys and move with them, so keys that were rotated by them are not rotated. */
 static void rotate_again(const loci_plan *p, const struct call *c, struct cache_update *a)
 {
-    a->rotate = p->rotate >= 0 && p->keys_rotated && !p->states;
+    a->rotate = p->rotate >= 0 && p->keys_rotated && !p->states
+             && !term_is(p->use[p->rotate].term, BY_INPUT);
     if (!a->rotate) return;
     const int enc = p->use[p->rotate].enc;
     const struct loci_pe *pe = p->enc[enc].pe;

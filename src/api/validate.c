@@ -294,7 +294,7 @@ loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
         const loci_tensor *t = &p->tensors.list[i];
         bool wanted = !rows;
         for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
-        if (t->role == LOCI_INPUT && wanted)
+        if (t->role == LOCI_INPUT && wanted && (rows || !rotated_already(p, i)))
             CHECK(c->in->error, c->input[i], LOCI_BAD_ARG,
                   "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
     }

@@ -110,6 +110,8 @@ enum trait {
     IN_ORDER = 32,
     /* Sums run over all keys from the first one on, visible or not. */
     FROM_FIRST = 64,
+    /* A rotation by inputs of the call.  Positions do not matter. */
+    BY_INPUT = 128,
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {

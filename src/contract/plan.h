@@ -65,6 +65,21 @@ static inline bool rotates_by(const struct loci_plan *p, int i)
     return i >= p->first_tensor[e] && i < p->first_tensor[e + 1];
 }
 
+/* Is tensor i an input by key, which has a number or more for each key? */
+static inline bool is_by_key(const struct loci_plan *p, int i)
+{
+    const loci_tensor *t = &p->tensors.list[i];
+    bool by_key = false;
+    for (int k = 0; k < t->rank; k++) by_key |= t->shape[k] == LOCI_DIM_KEYS;
+    return by_key && t->role == LOCI_INPUT;
+}
+/* Is it read only when keys are rotated, and do keys come rotated? */
+static inline bool rotated_already(const struct loci_plan *p, int i)
+{
+    return p->keys_rotated && is_by_key(p, i) && rotates_by(p, i)
+        && term_is(p->use[p->rotate].term, BY_INPUT);
+}
+
 /* loci_plan_create().  sized: structs passed with the plan must have their size set. */
 loci_status loci_make_plan(loci_plan **, const loci_desc *, bool sized, loci_error *);
 /* Must structs passed with this plan have their size set? */

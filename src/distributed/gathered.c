@@ -76,7 +76,7 @@ static loci_status open_cargo(struct rank_ctx *a, struct rank_pass *w)
             const loci_tensor *t = &p->tensors.list[i];
             const void *own = in->tensors ? in->tensors[i] : NULL;
             ptrdiff_t outer, inner;
-            if (!loci_by_key(a, t, &outer, &inner)) continue;
+            if (!loci_by_key(a, t, &outer, &inner) || rotated_already(p, i)) continue;
             CHECK(e, own || !keys, LOCI_BAD_ARG,
                   "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
             w->tensor[i] = add_list(a, loci_from_first(p, enc) ? early : &a->transfer, own, outer,

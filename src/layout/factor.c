@@ -64,12 +64,10 @@ void loci_factor_fill(const struct call *c, int enc, enum factor_count count,
 
 loci_status loci_factor_accept(const struct call *c, int enc, enum factor_count count)
 {
-    bool closed = true;
-    for (ptrdiff_t s = 0; s < c->seqs.n; s++) closed &= sees_intervals(c, &c->seqs.list[s]);
-    CHECK(c->in->error, count == COUNT_POSITION || closed || (!streamed(c) && !chained(c)),
+    CHECK(c->in->error, count == COUNT_POSITION || !c->stream.here || !c->where.k_pos,
           LOCI_UNSUPPORTED,
-          "%s: count=keys over several processes needs consecutive positions and no mask; set "
-          "count=position or gather = 1",
+          "%s: decode over several processes cannot count keys at given positions, because each "
+          "process knows only its own; omit k_pos, or set count=position",
           c->plan->enc[enc].pe->name);
     return LOCI_OK;
 }

@@ -45,7 +45,7 @@ static inline size_t factor_scratch(const struct call *c)
  * position + 1, and at least 1. */
 void loci_factor_fill(const struct call *, int enc, enum factor_count,
                       double (*number)(const struct config *, double n));
-/* Can these rows be counted before the first part of the keys? */
+/* Are the positions of all keys known that the rows count? */
 loci_status loci_factor_accept(const struct call *, int enc, enum factor_count);
 
 /* May the factor be multiplied into the rows of q when they are loaded?  It may if nothing adds to

@@ -14,8 +14,7 @@ struct slopes {
 /* Where the slopes of a head have the first present key. */
 static inline ptrdiff_t slopes_at(const struct call *c, ptrdiff_t b, int h)
 {
-    return (b * c->plan->heads + h) * input_capacity(c)
-         + (ptrdiff_t)(present_keys(c).first - input_keys(c).first);
+    return (b * c->plan->heads + h) * c->Lk;
 }
 
 #endif

@@ -4,7 +4,8 @@
  *
  *     every text of the walk     2100 rows, and special cases: windows, full masks, 16 bits,
  *                                double, groups, batches, positions, separate keys, rotated keys
- *     encodings' own examples    more chunks of 4096 keys, and shares that cut them
+ *     encodings' own examples    more chunks of 4096 keys, and shares that cut them; so have
+ *                                options that have inputs by key
  *
  * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
@@ -123,6 +124,11 @@ static void every_text(void)
 
 /* ---- Encodings' own examples, many rows ------------------------------------------------------ */
 
+/* These options have inputs by key, and the examples of their encodings have none. */
+static bool option_with_inputs(const char *text)
+{
+    return strstr(text, "slopes=") || strstr(text, "positions=given");
+}
 static void examples(void)
 {
     static const struct {
@@ -135,7 +141,7 @@ static void examples(void)
                   { "9000 rows in a window", 9000, 9000, 300, 1 } };
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        for (int i = 0; i < 3 && t.example; i++) {
+        for (int i = 0; i < 3 && (t.example || option_with_inputs(t.text)); i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
             struct whole_call w;
             const struct form f = {

@@ -263,9 +263,9 @@ static void decode(const loci_transport *t, void *arg)
     void *work = blocks_lines(&b, bytes ? bytes : 64);
     c.work_bytes = bytes;
     run->status[t->rank] = loci_parallel_decode(a->plan[isa], a->tables[isa], work, &c, &all);
-    run->wrong[t->rank] = memcmp(c.o.data, a->o, BATCH * HEADS * rows * D)
-                       != 0 + 2 * (memcmp(lse, a->lse, BATCH * HEADS * rows * sizeof(float)) != 0)
-                              + 4 * (a->ae && memcmp(c.ae, a->ae, BATCH * HEADS * rows * D));
+    run->wrong[t->rank] = (memcmp(c.o.data, a->o, BATCH * HEADS * rows * D) != 0)
+                        + 2 * (memcmp(lse, a->lse, BATCH * HEADS * rows * sizeof(float)) != 0)
+                        + 4 * (a->ae && memcmp(c.ae, a->ae, BATCH * HEADS * rows * D));
     blocks_drop(&b);
 }
 
@@ -405,12 +405,15 @@ int main(int argc, char **argv)
             for (int gap = 0; gap <= PIECE; gap += PIECE) caches(texts[i], rotated, gap);
         }
         caches("rope:pairing=half+alibi", 1, 70);
+        positions("logn:length=200,count=position");
         failing("alibi");
         failing("fox");
         refused("alibi", false, 4000, 2, "multiple of 4096");
         refused("alibi", false, PIECE, 0, "two shares");
         refused("fox", true, PIECE, 2, "neither caches nor k_pos");
         refused("fox", false, PIECE, 2, "neither caches nor k_pos");
+        refused("ssmax", false, PIECE, 2, "set count=position");
+        refused("ssmax", true, PIECE, 2, "set count=position");
     }
     return harness_end();
 }
