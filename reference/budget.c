@@ -290,7 +290,8 @@ static void turn_output(struct problem *p, int h, const struct places *real)
     memcpy(o, size, (size_t)p->Dv * sizeof *o);
     if (!z->to->dq || loci_reference_turning(p) < 0) return;
     loci_spread_pairs(p, p->o + h * p->Dv, size);
-    for (int c = 0; c < p->Dv; c++) size[c] = o[c] + size[c] * z->to->stored / z->to->unit;
+    for (int c = 0; c < p->Dv; c++)
+        size[c] = o[c] + (size[c] + z->to->least) * z->to->stored / z->to->unit;
     turn_sizes(p, LOCI_QUERY, h, p->i, real->dout + h * p->Dv, size);
 }
 
