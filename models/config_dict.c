@@ -223,6 +223,16 @@ bool loci_dict_several(const json_t *dict)
     return false;
 }
 
+/* DeepSeek-V4's single dictionary is about the layers that compress their keys.  It has no base,
+ * and its yarn no factor of queries and keys. */
+static loci_status v4_dict(const struct layer *l, struct dict *d, loci_error *e)
+{
+    d->value[K_THETA] = NAN;
+    if (l->kind == SLIDING) return loci_dict_unscale(d, e);
+    if (d->type == YARN && isnan(d->value[K_ATTENTION])) d->value[K_ATTENTION] = 1;
+    return LOCI_OK;
+}
+
 loci_status loci_dict_find(const struct config *c, const struct layer *l, struct dict *d,
                            loci_error *e)
 {
@@ -241,6 +251,7 @@ loci_status loci_dict_find(const struct config *c, const struct layer *l, struct
         return LOCI_OK;
     }
     loci_status s = read_dict(d, e);
+    if (!s && c->family->own == DEEPSEEK_V4) return v4_dict(l, d, e);
     if (s || !is_local(c, l)) return s;
     if (c->family->local == FULL_SCALED) return loci_dict_unscale(d, e);
     *d = (struct dict){ .where = d->where, .json = json_object_get(c->usual, "sliding_attention") };

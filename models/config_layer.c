@@ -166,6 +166,19 @@ static loci_status listed_rotation(const struct config *c, int layer, bool *rota
     return LOCI_OK;
 }
 
+/* DeepSeek-V4's older files: how many keys a layer pools into one, 0 for a sliding layer.  The list
+ * may be longer than the model. */
+static loci_status ratio_kind(const struct config *c, struct layer *l, loci_error *e)
+{
+    const json_t *v = json_object_get(c->text, "compress_ratios");
+    const double ratio = loci_json_item(v, (size_t)l->index);
+    IO_CHECK(e, ratio == 0 || ratio == 4 || ratio == 128,
+             "compress_ratios must be a list of 0, 4 and 128, one per layer");
+    if (ratio == 0) set_kind(l, SLIDING);
+    else l->word = ratio == 4 ? "compressed_sparse_attention" : "heavily_compressed_attention";
+    return LOCI_OK;
+}
+
 /* The file's list if it has one, otherwise the family's pattern. */
 static loci_status find_kind(const struct config *c, struct layer *l, loci_error *e)
 {
@@ -207,6 +220,8 @@ static loci_status find_kind(const struct config *c, struct layer *l, loci_error
     case LISTED_ATTEND:
         return find_listed(c, l, e);
     case ONLY_LISTED:
+        if (c->family->own == DEEPSEEK_V4 && loci_json_given(c->text, "compress_ratios"))
+            return ratio_kind(c, l, e);
         return loci_io_fail(e, LOCI_BAD_ARG, "layer_types is missing; %s requires it",
                             c->family->type);
     }
@@ -482,7 +497,8 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     t->interleaved = c->family->interleaved;
     t->trained_length = c->trained;
     t->note = c->note;
-    t->values = c->note && (c->family->own == ROFORMER || c->family->own == DEEPSEEK_V4);
+    t->turns_back = c->family->own == DEEPSEEK_V4;
+    t->values = t->turns_back || (c->note && c->family->own == ROFORMER);
     if (c->alibi || c->family->instead) {
         set_kind(&l, FULL); /* a bias applies to every layer alike */
         if ((s = find_head(c, &l, t, &rope, e)) || (s = find_company(c, &l, t, e))) return s;
@@ -490,6 +506,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     }
     if ((s = find_override(c, &l, e)) || (s = find_kind(c, &l, e))) return s;
     t->layer = l.word;
+    if (t->turns_back && l.kind == SLIDING) t->note = NULL;
     if (l.kind == WITHOUT) {
         t->instead = "nope";
         return LOCI_OK;

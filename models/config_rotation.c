@@ -28,6 +28,7 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
     if (!c->family->rotary_words && (s = loci_json_number(c->text, "rope_theta", false, base, e)))
         return s;
     /* DeepSeek-V4: layers that compress their keys have their own base */
+    if (l->kind != SLIDING && c->family->own == DEEPSEEK_V4) *base = 160000;
     if (l->kind != SLIDING
         && (s = loci_json_number(c->text, "compress_rope_theta", false, base, e)))
         return s;

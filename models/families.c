@@ -47,7 +47,7 @@
     "height and width of pictures alternate in the pairs; the encoding is valid for tokens whose " \
     "positions are equal on all axes"
 #define NOTE_TIMESFM "queries are also multiplied by a learned number per channel"
-#define NOTE_V4 "values are rotated as keys are, and outputs are rotated back"
+#define NOTE_V4 "rows also see pooled keys and values, which the model computes"
 
 /* clang-format off */
 #define STILL(word) { .type = word, .instead = "nope" }

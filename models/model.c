@@ -136,7 +136,8 @@ static void write_text(const struct settings *s, double length, double attention
     if (attention_factor > 0) add_option(&at, "attention_factor", attention_factor);
     if (sections)
         at += sprintf(at, ",sections=%d/%d/%d", s->sections[0], s->sections[1], s->sections[2]);
-    if (sections && s->spread) sprintf(at, ",order=interleaved");
+    if (sections && s->spread) at += sprintf(at, ",order=interleaved");
+    if (s->turns_back) sprintf(at, ",values=1");
 }
 
 /* The encoding, and the encodings next to it. */

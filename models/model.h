@@ -36,7 +36,8 @@ struct settings {
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
     double scale, cap; /* of q.k without softmax_factor; 0: unknown, none */
     int window, chunk;
-    bool sink, values;
+    /* values: they rotate; turns_back: and outputs rotate back */
+    bool sink, values, turns_back;
     const char *note;
 };
 

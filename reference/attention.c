@@ -6,7 +6,8 @@
  *     s_ij = a_ij + add_ij, or the mix of the two; then plus the mask
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
  *                                is 0; or another weight rule (sba)
- *     o_i  = sum_j w_ij v_j + what the encodings add,
+ *     o_i  = sum_j w_ij v_j + what the encodings add; if values turn with the keys, v_j is turned
+ *            by the angles of key j, and the sum back by those of row i
  *     ae_i = sum_j w_ij (the state of key j), where keys have states
  *
  * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf,
@@ -174,6 +175,34 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
             p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
                                        p->scratch[0], row);
         }
+}
+
+/* Turns rows of values in place, or with sign -1 back.  A cache has them turned already. */
+static void turn_values(const struct problem *p, double sign, double *v)
+{
+    const int e = loci_reference_turning(p);
+    for (int h = 0; h < p->Hkv && e >= 0 && !p->plan->keys_rotated; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++, v += p->Dv) {
+            memcpy(p->scratch[0], v, (size_t)p->Dv * sizeof *v);
+            p->def[e]->turn(p, e, LOCI_KEY, h, j, sign, p->scratch[0], v);
+        }
+}
+/* The same for a row of outputs or their gradient, by the angles of the row. */
+static void turn_output(const struct problem *p, int h, double sign, double *row)
+{
+    const int e = loci_reference_turning(p);
+    if (e < 0) return;
+    memcpy(p->scratch[0], row, (size_t)p->Dv * sizeof *row);
+    p->def[e]->turn(p, e, LOCI_QUERY, h, p->i, sign, p->scratch[0], row);
+}
+/* Gradients of the angles that turned all values. */
+static void give_value_angles(const struct problem *p)
+{
+    const int e = loci_reference_turning(p);
+    for (int h = 0; h < p->Hkv && e >= 0 && !p->plan->keys_rotated; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++)
+            p->def[e]->turn_gradient(p, e, LOCI_KEY, h, j, p->v + (h * p->Lk + j) * p->Dv,
+                                     p->dv + (h * p->Lk + j) * p->Dv);
 }
 
 /* ---- Scores of row i, all heads -------------------------------------------------------------- */
@@ -378,6 +407,7 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
         double *row = p->dout + h * p->Dv;
         if (dout.data) memcpy(row, view_row(dout, p->b, h, p->i), (size_t)p->Dv * sizeof *row);
         else zero(row, p->Dv);
+        turn_output(p, h, 1, row);
         p->dlse[h] = g->dlse ? ((const double *)g->dlse)[bhi] : 0;
         p->drem[h] = g->drem ? ((const double *)g->drem)[bhi] : 0;
         if (g->dae)
@@ -398,6 +428,10 @@ static void backward_row(struct problem *p, const loci_grad *grad)
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         const double *dout = p->dout + h * p->Dv;
+        /* The row is turned by minus its angles, so the gradient has the other sign. */
+        const int turning = loci_reference_turning(p);
+        if (turning >= 0)
+            p->def[turning]->turn_gradient(p, turning, LOCI_QUERY, h, p->i, dout, p->o + h * p->Dv);
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             /* o = sum of w v, so dw = dout.v and dv = w dout. */
@@ -422,8 +456,10 @@ static void write_outputs(const struct problem *p)
     loci_view o = dense(p->call->o, p->H, p->Lq, p->Dv);
     for (int h = 0; h < p->H; h++) {
         ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
-        if (o.data)
+        if (o.data) {
             memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
+            turn_output(p, h, -1, view_row(o, p->b, h, p->i));
+        }
         const bool stick = loci_reference_weights(p) >= 0;
         if (p->call->lse && !stick) ((double *)p->call->lse)[bhi] = p->lse[h];
         if (p->call->rem && stick) ((double *)p->call->rem)[bhi] = p->rem[h];
@@ -442,6 +478,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q);
     read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->k);
     read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
+    turn_values(p, 1, p->v);
     zero(p->dq, p->H * p->Lq * p->D);
     zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
@@ -459,6 +496,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     }
     if (p->budget) loci_budget_entry(p);
     if (!grad) return;
+    give_value_angles(p);
+    turn_values(p, -1, p->dv);
     rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
     rotate_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
     write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);

@@ -31,9 +31,9 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
         z->dtensor[t] = carve(base, &used, z->elements[t]);
         z->jt[t] = carve(base, &used, z->elements[t]);
     }
-    double **const whole[] = { &z->q,  &z->eq, &z->dq, &z->jq, &z->k,
-                               &z->ek, &z->dk, &z->jk, &z->dv, &z->jv };
-    const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v };
+    double **const whole[] = { &z->q,  &z->eq, &z->dq, &z->jq, &z->k, &z->ek,
+                               &z->dk, &z->jk, &z->dv, &z->jv, &z->v };
+    const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
     double **const rows[] = { &z->raw,     &z->logs, &z->add,  &z->flat, &z->a,       &z->s,
                               &z->dw,      &z->ds,   &z->da,   &z->dadd, &z->term[0], &z->term[1],
@@ -47,6 +47,9 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
     for (int i = 0; i < COUNT(heads); i++) *heads[i] = carve(base, &used, p->H);
     z->o = carve(base, &used, p->H * p->Dv);
     z->cot = carve(base, &used, p->H * p->Dv);
+    z->dout = carve(base, &used, p->H * p->Dv);
+    z->turned[0] = carve(base, &used, p->Dv);
+    z->turned[1] = carve(base, &used, p->Dv);
     z->ae = carve(base, &used, p->H * p->D);
     z->cotae = carve(base, &used, p->H * p->D);
     z->ones = carve(base, &used, p->D);
@@ -169,11 +172,29 @@ static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int 
         }
 }
 
+/* Channels of values turn in the pairs of the same channels of keys. */
+void loci_spread_pairs(const struct problem *p, const double *x, double *y)
+{
+    struct sizes *z = p->budget;
+    const bool turns = loci_reference_turning(p) >= 0;
+    zero(z->sum, p->D);
+    for (int c = 0; c < p->D && c < p->Dv; c++) z->sum[z->group[c]] += fabs(x[c]);
+    for (int c = 0; c < p->Dv; c++) y[c] = turns && c < p->D ? z->sum[z->group[c]] : fabs(x[c]);
+}
+static bool values_turn(const struct problem *p)
+{
+    return loci_reference_turning(p) >= 0 && !p->plan->keys_rotated;
+}
+
 void loci_budget_begin(struct problem *p)
 {
     struct sizes *z = p->budget;
     const int e = loci_reference_rotation(p);
     if (e >= 0) find_groups(p, e);
+    for (ptrdiff_t n = 0; n < p->Hkv * p->Lk * p->Dv; n += p->Dv) {
+        for (int c = 0; c < p->Dv; c++) z->v[n + c] = fabs(p->v[n + c]);
+        if (values_turn(p)) loci_spread_pairs(p, p->v + n, z->v + n);
+    }
     sizes_of_rows(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, p->q, z->q, z->eq);
     sizes_of_rows(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, p->k, z->k, z->ek);
     zero(z->dq, p->H * p->Lq * p->D);
@@ -246,6 +267,34 @@ static bool has_factors(const struct problem *p)
     return false;
 }
 
+/* Sizes of the gradients of the angles of a row, through each number of x: d is the other side, of
+ * sizes `by`. */
+static void turn_sizes(struct problem *p, loci_which which, int h, ptrdiff_t row, const double *x,
+                       const double *by)
+{
+    struct sizes *z = p->budget;
+    const int e = loci_reference_turning(p);
+    for (int c = 0; c < p->Dv && e >= 0 && learns(p, e); c++) {
+        zero(z->turned[1], p->Dv);
+        z->turned[1][c] = 1;
+        p->def[e]->turn_gradient(p, e, which, h, row, x, z->turned[1]);
+        loci_harvest_tensors(p, e, by[c]);
+    }
+}
+/* The output, which is turned back, and then the gradient of the row's angles. */
+static void turn_output(struct problem *p, int h, const struct places *real)
+{
+    struct sizes *z = p->budget;
+    double *o = z->o + h * p->Dv, *size = z->turned[0];
+    loci_spread_pairs(p, o, size);
+    memcpy(o, size, (size_t)p->Dv * sizeof *o);
+    if (!z->to->dq || loci_reference_turning(p) < 0) return;
+    loci_spread_pairs(p, p->o + h * p->Dv, size);
+    for (int c = 0; c < p->Dv; c++)
+        size[c] = o[c] + (size[c] + z->to->least) * z->to->stored / z->to->unit;
+    turn_sizes(p, LOCI_QUERY, h, p->i, real->dout + h * p->Dv, size);
+}
+
 void loci_budget_row(struct problem *p)
 {
     struct sizes *z = p->budget;
@@ -263,7 +312,9 @@ void loci_budget_row(struct problem *p)
                 of_head(p, z->s, h)[j] += fabs(loci_reference_added(p, h, j))
                                         + fabs(of_head(p, p->s, h)[j]) + z->to->least;
     for (int h = 0; h < p->H; h++) {
+        loci_spread_pairs(p, real.dout + h * p->Dv, z->dout + h * p->Dv);
         loci_output_sizes(p, h, &real);
+        turn_output(p, h, &real);
         write_row(z->to->o, p, h, p->Dv, z->o + h * p->Dv);
         write_row(z->to->ae, p, h, p->D, z->ae + h * p->D);
         write_row(z->to->lse, p, h, 1, z->lse + h);
@@ -348,7 +399,12 @@ void loci_budget_entry(struct problem *p)
     divert(p);
     rotate_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, z->dq, z->to->dq);
     rotate_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, z->dk, z->to->dk);
-    memcpy(z->to->dv + p->b * p->Hkv * p->Lk * p->Dv, z->dv,
-           (size_t)(p->Hkv * p->Lk * p->Dv) * sizeof(double));
+    for (ptrdiff_t n = 0; n < p->Hkv * p->Lk; n++) {
+        double *to = z->to->dv + (p->b * p->Hkv * p->Lk + n) * p->Dv, *from = z->dv + n * p->Dv;
+        memcpy(to, from, (size_t)p->Dv * sizeof *to);
+        if (!values_turn(p)) continue;
+        loci_spread_pairs(p, from, to);
+        turn_sizes(p, LOCI_KEY, (int)(n / p->Lk), n % p->Lk, p->v + n * p->Dv, to);
+    }
     give_back(p, &real);
 }

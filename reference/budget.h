@@ -27,6 +27,9 @@ struct sizes {
     double lost; /* weights below this times the unit may be 0 */
     /* Rotated rows; their errors, 0 if rows are not rotated; their gradients. */
     double *q, *k, *eq, *ek, *dq, *dk, *dv;
+    /* [Hkv][Lk][Dv] and [H][Dv]: values and cotangents of outputs; where they turn, sums over
+     * the pair */
+    double *v, *dout;
     double *jq, *jk, *jv; /* derivatives of one number at a time */
     double *dtensor[MAX_TENSORS], *jt[MAX_TENSORS];
     ptrdiff_t elements[MAX_TENSORS];
@@ -39,6 +42,7 @@ struct sizes {
     double *term[KINDS], *hot, *none, *j[3];   /* terms alone, a single 1, zeros, derivatives */
     double *o, *ae, *lse, *rem, *delta, *drem; /* [H][Dv], [H][D], [H] */
     double *cot, *cotae, *cotrow[2];           /* single cotangents */
+    double *turned[2];                         /* [Dv] */
 };
 
 static inline void zero(double *x, ptrdiff_t n) { memset(x, 0, (size_t)n * sizeof *x); }
@@ -53,6 +57,9 @@ struct places {
     double *dq, *dk, *dv, *dtensor[MAX_TENSORS], *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *dout, *dae, *dlse, *drem, *rem, *w;
 };
+
+/* y = |x| of values or outputs, or sums over the pairs that turn together. */
+void loci_spread_pairs(const struct problem *, const double *x, double *y);
 
 /* Reads derivatives and clears them: returns the sum of |derivative| size, and adds `by` times
  * |derivative| to the sizes of gradients. */

@@ -39,7 +39,7 @@ static double output_size(struct problem *p, int h, double top)
                  * (1 + fabs(p->def[e]->sink(p, e, h) - top));
         if (p->def[e]->value || e == s) sum += loci_harvest_tensors(p, e, 0);
     }
-    sum += loci_harvest(z->jv + v_row(p, h, 0), p->Lk * p->Dv, p->v + v_row(p, h, 0), 0, 0,
+    sum += loci_harvest(z->jv + v_row(p, h, 0), p->Lk * p->Dv, z->v + v_row(p, h, 0), 0, 0,
                         z->dv + v_row(p, h, 0));
     return sum;
 }
@@ -76,16 +76,16 @@ void loci_output_sizes(struct problem *p, int h, const struct places *real)
         p->drem[h] = 0;
         double size = output_size(p, h, top);
         *one = 0;
-        z->drem[h] += fabs(state ? real->dae[at] : real->dout[at]) * fabs(p->drem[h]);
+        const double cotangent = state ? fabs(real->dae[at]) : z->dout[at];
+        z->drem[h] += cotangent * fabs(p->drem[h]);
         size += z->lost * fabs(p->drem[h]);
         p->drem[h] = 0;
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!counts(p, h, j)) continue;
             size += z->lost * fabs(of_head(p, p->dw, h)[j]) + z->to->least;
-            if (!state) size += w[j] * fabs(p->v[v_row(p, h, j) + c]);
+            if (!state) size += w[j] * z->v[v_row(p, h, j) + c];
         }
-        const double value = state ? p->ae[at] : p->o[at],
-                     cotangent = fabs(state ? real->dae[at] : real->dout[at]);
+        const double value = state ? p->ae[at] : p->o[at];
         size += fabs(value);
         (state ? z->ae : z->o)[at] = size;
         z->delta[h] +=
@@ -150,14 +150,14 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
     /* Values: their definitions applied to sizes. */
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         for (int c = 0; c < p->Dv && counts(p, h, j); c++)
-            z->dv[v_row(p, h, j) + c] += size[j] * fabs(real->dout[h * p->Dv + c]) + z->to->least;
+            z->dv[v_row(p, h, j) + c] += size[j] * z->dout[h * p->Dv + c] + z->to->least;
     p->w = z->j[0];
     p->dw = z->j[1];
     p->rem = z->cotrow[1];
     p->drem = z->cotrow[0];
     const double saved = p->rem[h];
     p->rem[h] = rem;
-    for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = fabs(real->dout[h * p->Dv + c]);
+    for (int c = 0; c < p->Dv; c++) z->cot[h * p->Dv + c] = z->dout[h * p->Dv + c];
     for (int c = 0; c < p->D; c++) z->cotae[h * p->D + c] = fabs(real->dae[h * p->D + c]);
     p->dout = z->cot;
     p->dae = z->cotae;

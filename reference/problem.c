@@ -105,6 +105,11 @@ int loci_reference_rotation(const struct problem *p)
         if (p->def[e]->rotate) return e;
     return -1;
 }
+int loci_reference_turning(const struct problem *p)
+{
+    const int e = loci_reference_rotation(p);
+    return e >= 0 && p->def[e]->turn && option(p, e, "values", 0) == 1 ? e : -1;
+}
 ptrdiff_t loci_reference_scratch(const struct problem *p)
 {
     const int e = loci_reference_rotation(p);

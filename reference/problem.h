@@ -24,7 +24,7 @@ struct problem {
     double *dtensor[MAX_TENSORS]; /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
-    /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv] */
+    /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv], turned if values turn */
     double *q, *k, *v;
     double *dq, *dk, *dv;
 
@@ -39,7 +39,7 @@ struct problem {
     double *flat, *a, *s, *w;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem; /* [H] */
-    double *o, *dout;                /* [H][Dv] */
+    double *o, *dout;                /* [H][Dv]; of turned values, if values turn */
     double *ae, *dae;                /* [H][D] */
     /* as long as the largest of Lk, D, Dv and every extent of a tensor */
     double *scratch[3];
@@ -59,6 +59,13 @@ struct definition {
     void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                             const double *x, const double *dy, double *dx);
     ptrdiff_t (*scratch_size)(const struct problem *, int e); /* doubles to rotate a row */
+    /* Turns a row of values, or with sign -1 back, by the angles of rotate() and without a factor;
+     * of outputs, if it is a row of queries.  turn_gradient() adds that of the angles to
+     * dtensor(), from a row x and its gradient d: x_a d_b - x_b d_a, the same for turned ones. */
+    void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row, double sign,
+                 const double *x, double *y);
+    void (*turn_gradient)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                          const double *x, const double *d);
     /* The rest of the rotation for a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
@@ -110,6 +117,8 @@ loci_status loci_reference_open(struct problem *, const loci_plan *, const void 
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
 /* The encoding that rotates vectors, or -1; and the number of doubles that it needs. */
 int loci_reference_rotation(const struct problem *);
+/* The encoding that turns values with the keys, or -1. */
+int loci_reference_turning(const struct problem *);
 ptrdiff_t loci_reference_scratch(const struct problem *);
 /* Copies the sums to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);

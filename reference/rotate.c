@@ -80,13 +80,27 @@ static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, 
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
-/* The inverse rotation, times the factor.  dphi sums over the axes by their coordinates. */
+/* The gradient of an angle: to the frequencies by the coordinates, and the reverse. */
+static void give_angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
+                       int head, ptrdiff_t row, int t, double dphi)
+{
+    const double *learned = tensor(p, e, r->learned);
+    double *dlearned = dtensor(p, e, r->learned), *dz = dtensor(p, e, positions_of(which));
+    for (int axis = 0; axis < r->axes; axis++) {
+        int n = r->number(p, e, kv_of(p, which, head), axis, t);
+        if (n < 0) continue;
+        if (dlearned) dlearned[n] += place(p, e, which, head, axis, row) * dphi;
+        if (dz)
+            dz[position_row(p, which, head, row)] +=
+                (learned ? learned[n] : (double)r->formula(p, e, n)) * dphi;
+    }
+}
+/* The inverse rotation, times the factor. */
 static void rotate_pairs_backward(const struct problem *p, int e, const struct pairs *r,
                                   loci_which which, int head, ptrdiff_t row, const double *x,
                                   const double *dy, double *dx)
 {
-    const double *learned = tensor(p, e, r->learned);
-    double *dlearned = dtensor(p, e, r->learned), *dz = dtensor(p, e, positions_of(which));
+    const bool learns = dtensor(p, e, r->learned) || dtensor(p, e, positions_of(which));
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int t = 0; t < r->count; t++) {
         const precise phi = angle(p, e, r, which, head, row, t);
@@ -95,16 +109,33 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
         dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
         dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
         /* dphi = x_a dx_b - x_b dx_a; padding, which may contain NaN, has no gradient. */
-        if ((!dlearned && !dz) || (dx[a] == 0 && dx[b] == 0)) continue;
-        const double dphi = x[a] * dx[b] - x[b] * dx[a];
-        for (int axis = 0; axis < r->axes; axis++) {
-            int n = r->number(p, e, kv_of(p, which, head), axis, t);
-            if (n < 0) continue;
-            if (dlearned) dlearned[n] += place(p, e, which, head, axis, row) * dphi;
-            if (dz)
-                dz[position_row(p, which, head, row)] +=
-                    (learned ? learned[n] : (double)r->formula(p, e, n)) * dphi;
-        }
+        if (!learns || (dx[a] == 0 && dx[b] == 0)) continue;
+        give_angle(p, e, r, which, head, row, t, x[a] * dx[b] - x[b] * dx[a]);
+    }
+}
+
+/* Values and outputs turn by the angles alone. */
+static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
+                       int head, ptrdiff_t row, double sign, const double *x, double *y)
+{
+    memcpy(y, x, (size_t)p->Dv * sizeof *y);
+    for (int t = 0; t < r->count; t++) {
+        const precise phi = angle(p, e, r, which, head, row, t);
+        const double cosine = angle_cos(phi), sine = sign * angle_sin(phi);
+        int a = first_channel(r, t), b = second_channel(r, t);
+        y[a] = x[a] * cosine - x[b] * sine;
+        y[b] = x[a] * sine + x[b] * cosine;
+    }
+}
+static void turn_pairs_gradient(const struct problem *p, int e, const struct pairs *r,
+                                loci_which which, int head, ptrdiff_t row, const double *x,
+                                const double *d)
+{
+    for (int t = 0; t < r->count; t++) {
+        int a = first_channel(r, t), b = second_channel(r, t);
+        /* as in rotate_pairs_backward(), padding has no gradient */
+        if (d[a] == 0 && d[b] == 0) continue;
+        give_angle(p, e, r, which, head, row, t, x[a] * d[b] - x[b] * d[a]);
     }
 }
 
@@ -122,9 +153,23 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
         struct pairs r = pairs_of_##name_(p, e); \
         rotate_pairs_backward(p, e, &r, which, head, row, x, dy, dx); \
     } \
+    static void name_##_turn(const struct problem *p, int e, loci_which which, int head, \
+                             ptrdiff_t row, double sign, const double *x, double *y) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        turn_pairs(p, e, &r, which, head, row, sign, x, y); \
+    } \
+    static void name_##_turn_gradient(const struct problem *p, int e, loci_which which, int head, \
+                                      ptrdiff_t row, const double *x, const double *d) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        turn_pairs_gradient(p, e, &r, which, head, row, x, d); \
+    } \
     const struct definition loci_define_##name_ = { .name = #name_, \
                                                     .rotate = name_, \
-                                                    .rotate_backward = name_##_backward };
+                                                    .rotate_backward = name_##_backward, \
+                                                    .turn = name_##_turn, \
+                                                    .turn_gradient = name_##_turn_gradient };
 
 /* ---- rope: frequency t is base^(-2t/dim), or given ------------------------------------------- */
 
@@ -570,10 +615,33 @@ static void angles_backward(const struct problem *p, int e, loci_which which, in
         if (dphi) dphi[at + t] += x[r.a] * dx[r.b] - x[r.b] * dx[r.a];
     }
 }
+static void angles_turn(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                        double sign, const double *x, double *y)
+{
+    const double *phi = tensor(p, e, angles_of(which)) + angles_row(p, e, which, head, row);
+    memcpy(y, x, (size_t)p->Dv * sizeof *y);
+    for (int t = 0; t < turned(p, e, 0).count; t++) {
+        const struct turned r = turned(p, e, t);
+        y[r.a] = x[r.a] * cos(phi[t]) - sign * x[r.b] * sin(phi[t]);
+        y[r.b] = sign * x[r.a] * sin(phi[t]) + x[r.b] * cos(phi[t]);
+    }
+}
+static void angles_turn_gradient(const struct problem *p, int e, loci_which which, int head,
+                                 ptrdiff_t row, const double *x, const double *d)
+{
+    double *dphi = dtensor(p, e, angles_of(which));
+    for (int t = 0; t < turned(p, e, 0).count; t++) {
+        const struct turned r = turned(p, e, t);
+        if (d[r.a] == 0 && d[r.b] == 0) continue;
+        dphi[angles_row(p, e, which, head, row) + t] += x[r.a] * d[r.b] - x[r.b] * d[r.a];
+    }
+}
 const struct definition loci_define_angles = {
     .name = "angles",
     .rotate = angles,
     .rotate_backward = angles_backward,
+    .turn = angles_turn,
+    .turn_gradient = angles_turn_gradient,
 };
 
 /* ---- tape: rows rotate by states, by query head; ae = sum_j w_ij ek_j ------------------------ */

@@ -82,7 +82,8 @@ typedef struct {
     int64_t window;
     /* A row sees the keys of its own chunk of this many positions; 0: no chunks. */
     int64_t chunk;
-    /* 1: values are rotated as keys are.  The encoding text cannot state that. */
+    /* 1: values are rotated as keys are.  If outputs are rotated back, the text has values=1; if
+     * not, as in RoFormer, it cannot state that. */
     int values;
     /* `heads` numbers for "alibi:slopes=given", else NULL. */
     double *slopes;

@@ -187,7 +187,9 @@ typedef struct {
     double scale;
     /* Context length, for encodings whose rule depends on one.  Fixed when the plan is created. */
     ptrdiff_t max_len;
-    /* 1: k is already rotated, by loci_rotate(LOCI_CACHE) or in a loci_cache. */
+    /* 1: k is already rotated, by loci_rotate(LOCI_CACHE) or in a loci_cache.  So is v if the
+     * encoding rotates values, by loci_rotate(LOCI_VALUE): in 16 bits it is then rounded once
+     * more. */
     int keys_rotated;
     /* Instruction set, a name from loci_isas(); NULL = the best that this CPU runs. */
     const char *isa;
@@ -415,9 +417,10 @@ LOCI_API loci_status loci_weights(const loci_plan *, const void *tables, void *w
 
 /* Rotates vectors without attention, to inspect a rotation or to fill or shift a cache of your own
  * (stages ATTENTION and ROTATE).  QUERY reads q_len, q_pos and q_coord of the call; KEY and CACHE
- * read k_len, k_pos and k_coord.  CACHE is the key as a cache stores it.  y may be x in place; dx
- * may be x or dy. */
-typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE } loci_which;
+ * read k_len, k_pos and k_coord.  CACHE is the key as a cache stores it.  VALUE is the value as a
+ * cache stores it, of width value_dim, in a plan of stage ATTENTION whose values rotate (values=1);
+ * it reads what KEY reads.  y may be x in place; dx may be x or dy. */
+typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE, LOCI_VALUE } loci_which;
 LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work,
                                  const loci_call *, loci_which, loci_view x, loci_view y);
 LOCI_API loci_status loci_rotate_backward(const loci_plan *, const void *tables, void *work,

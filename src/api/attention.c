@@ -296,7 +296,8 @@ void loci_sum_apart(struct call *c, bool dk, bool dv)
 {
     const struct loci_plan *p = c->plan;
     if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
-    if (dv) c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
+    if (dv || (c->mem.turned && rotation_learns(c)))
+        c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
 
 /* Numbers by row and key are 0 for invisible pairs, and no tile writes these. */
@@ -338,9 +339,12 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
         c.g.dv_out = c.g.dv;
         c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
     }
+    if (!c.g.dv.data && c.mem.turned && rotation_learns(&c))
+        c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");
+    c.g.turned = c.mem.turned != NULL;
     /* Encodings may still add to dv, so gradients are rounded and stored last. */
     loci_fold(&c, grad->dtensors);
     p->engine->store_gradients(&c, 0, c.Lk, 0);

@@ -34,7 +34,7 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
         .dim = p->dim,
         .value_dim = p->value_dim,
         .dtype = p->dtype,
-        .rotated = p->keys_rotated,
+        .rotated = p->keys_rotated ? 1 + p->turns_values : 0,
     };
 }
 

@@ -16,8 +16,10 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ROTATE or ATTENTION");
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
-    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
-          "the argument `which` must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_VALUE, LOCI_BAD_ARG,
+          "the argument `which` must be LOCI_QUERY, LOCI_KEY, LOCI_CACHE or LOCI_VALUE");
+    CHECK(in->error, which != LOCI_VALUE || p->turns_values, LOCI_BAD_ARG,
+          "LOCI_VALUE needs a plan of stage ATTENTION whose values rotate: values=1");
     /* Where each query head turns the keys of its group its own way,
      * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
@@ -33,7 +35,11 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(loci_lay_out_workspace(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
-/* Opens x, y, dy or dx: rows of queries or keys. */
+static int width_of(const loci_plan *p, loci_which which)
+{
+    return which == LOCI_VALUE ? p->value_dim : p->dim;
+}
+/* Opens x, y, dy or dx: rows of queries, keys or values. */
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
                                  bool optional)
 {
@@ -41,7 +47,7 @@ static loci_status rotation_view(struct call *c, loci_view *v, const char *name,
     const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
-    TRY(loci_open_view(c, v, &from, name, H, L, p->dim));
+    TRY(loci_open_view(c, v, &from, name, H, L, width_of(p, which)));
     return optional || !c->B || !L ? LOCI_OK : loci_require(c, v->data, name);
 }
 
@@ -56,9 +62,10 @@ static loci_status check_memory(const struct call *c, loci_which which, const vo
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     struct regions r;
     r.n = 0;
-    loci_add_view(&r, "x", x, c->B, H, L, p->dim, p->stored, REPLACED);
-    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, p->dim, p->stored, dx ? REPLACED : WRITTEN);
-    if (dx) loci_add_view(&r, "dx", dx, c->B, H, L, p->dim, p->stored, WRITTEN);
+    const int width = width_of(p, which);
+    loci_add_view(&r, "x", x, c->B, H, L, width, p->stored, REPLACED);
+    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, width, p->stored, dx ? REPLACED : WRITTEN);
+    if (dx) loci_add_view(&r, "dx", dx, c->B, H, L, width, p->stored, WRITTEN);
     loci_add_call(c, &r, tables, work);
     loci_add_tensors(c, &r, dtensors);
     return loci_check_regions(&r, c->in->error);

@@ -98,6 +98,10 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     /* Keys that fade must be staged even if a cache has them rotated. */
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+    const bool turns = p->turns_values && !p->keys_rotated;
+    if (turns)
+        c->mem.turned =
+            carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
     if (!linear && engine->skips(c))
         c->mem.knorm =
             carve_bytes(&a, (size_t)loci_most_ktiles(c), sizeof(float) * (size_t)p->key_heads);
@@ -115,11 +119,11 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             learns |= rotates_by(p, i);
         }
         /* Gradients of 16 bits are summed as reals and rounded once.  A rotation that learns needs
-         * dK even if the caller does not want it. */
+         * dK, and dV if values turn, even if the caller does not want them. */
         const bool apart = p->stored != p->real || chained(c);
         if ((learns || apart) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
-        if (apart && !linear)
+        if (((learns && turns) || apart) && !linear)
             c->g.dv_sum =
                 carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
@@ -391,6 +395,10 @@ static void end(struct call *c)
     for (int e = 0; e < c->plan->encs; e++) {
         const struct loci_pe *pe = c->plan->enc[e].pe;
         if (pe->end_keys && !chained(c)) pe->end_keys(c, e);
+    }
+    if (c->g.turned) c->plan->engine->unrotate(c);
+    for (int e = 0; e < c->plan->encs; e++) {
+        const struct loci_pe *pe = c->plan->enc[e].pe;
         if (pe->end
             && !(chained(c) && pe->stream && pe->stream->row_size && pe->stream->row_size(c, e)))
             pe->end(c, e);

@@ -13,7 +13,8 @@
 
 enum { CACHE_MAGIC = 0x6c6f6361 };
 
-/* What the cache was created for.  Plans and calls must agree with it. */
+/* What the cache was created for.  Plans and calls must agree with it.  rotated: 1 if keys are
+ * rotated, 2 if values have turned as well. */
 struct cache_form {
     int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
 };

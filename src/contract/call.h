@@ -47,6 +47,8 @@ struct sequences {
 /* Backward: gradients that are read and written. */
 struct gradients {
     loci_view dout, dq, dk, dv, dmask; /* dk has key_heads */
+    /* dk and dv are those of turned keys and values, which turn back after end_keys(). */
+    bool turned;
     /* The caller's dk and dv if they are summed elsewhere.  This is so if they are stored in 16
      * bits, or for dk if kv_heads is less than key_heads. */
     loci_view dk_out, dv_out;
@@ -66,6 +68,8 @@ struct call_memory {
     void *scratch[MAX_ENCODINGS]; /* filled by begin() */
     /* Keys after rotation, reals [B][key_heads][Lk][D].  NULL: k is read in place. */
     void *rotated;
+    /* Values after they have turned, reals [B][kv_heads][Lk][Dv].  NULL: v is read in place. */
+    void *turned;
     /* [key_heads][ktiles]: the largest |k| of a tile, rounded up; NaN if a k or v is not finite.
      * NULL: not needed. */
     float *knorm;

@@ -255,6 +255,10 @@ struct loci_pe {
     double (*scale)(const struct config *);
     /* Rotations: loci_frequencies(), 0 if none follow from options.  NULL: never. */
     int (*frequencies)(const struct config *, double *list, int room, double *factor);
+    /* Rotations: do values turn with the keys, and outputs back with the rows?  NULL: no. */
+    bool (*turns_values)(const struct config *);
+    /* Does it add vectors to the outputs that are not values?  NULL: no. */
+    bool (*adds_vectors)(const struct config *);
     /* Weights: is the key at a row's own position invisible?  NULL: no. */
     bool (*strict)(const struct config *);
     void (*tensors)(const struct config *, struct tensors *);

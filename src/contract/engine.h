@@ -74,6 +74,10 @@ struct engine {
     /* Stores dk and dv that were summed elsewhere, after all additions: those of `count` keys from
      * `first` on.  In the caller's arrays they start at key `to`. */
     void (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
+    /* Rotates dk and dv back if values turn; else backward() has done it. */
+    void (*unrotate)(struct call *);
+    /* Turns a row of reals of the gradient of outputs by the angles of row i of a head. */
+    void (*turn_output)(const struct call *, ptrdiff_t b, int h, ptrdiff_t i, void *row);
     const struct chained *chained;
     size_t (*cache_workspace)(const struct call *); /* bytes of one thread */
     loci_status (*update_cache)(struct call *, const struct cache_update *);

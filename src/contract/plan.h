@@ -26,6 +26,9 @@ struct loci_plan {
     bool fast;                            /* wide forward passes use bf16 dot products */
     bool f64, full, strict, keys_rotated; /* strict: pos_k < pos_q (sba without its own key) */
     bool states;                          /* one of the encodings has states */
+    /* Values turn by the angles of the keys, without the factor of the rotation, and outputs back
+     * by those of the rows.  If keys_rotated, values are given turned. */
+    bool turns_values;
     /* INT64_MAX: open.  0: no keys on that side; `strict` also applies. */
     int64_t window_left, window_right;
     double scale;

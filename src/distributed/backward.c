@@ -168,12 +168,14 @@ static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_c
     clear_inputs(a, c);
     c->stream.chain.own = at;
     c->stream.chain.count = keys;
-    p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
+    /* An encoding may still add to dv of values that have turned. */
+    if (!c->mem.turned) p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
         if (pe->stream && pe->stream->end_keys) pe->stream->end_keys(c, e);
         else if (pe->end_keys) pe->end_keys(c, e);
     }
+    if (c->mem.turned) p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
     p->engine->store_gradients(c, at, keys, own);
     store_inputs(a, w, at, keys, own);
     loci_collect_keys(a, w, at, keys, own);

@@ -7,11 +7,12 @@
  *
  * With phi = pos base^(-2t/dim) this is rope.  Angles may have any size: cos and sin are those of
  * the number as it is.  Layers that sum increments over the tokens use loci_running_angles(), which
- * keeps sums small.  Positions do not enter: masks, windows and biases have theirs as always. */
+ * keeps sums small.  Positions do not enter: masks, windows and biases have theirs as always.  With
+ * values=1 values rotate by the angles of their keys, and outputs back by those of their rows. */
 #include "layout/given_pairs.h"
 #include "contract/encoding.h"
 
-enum { PAIRING, DIM, OFFSET };
+enum { PAIRING, DIM, OFFSET, VALUES };
 enum { HALF, INTERLEAVED };
 static const loci_option opts[] = {
     [PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
@@ -19,6 +20,8 @@ static const loci_option opts[] = {
     [DIM] = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,
               "channels that are rotated; default the whole head" },
     [OFFSET] = { "offset", LOCI_WHOLE, 0, 0, 0, 1022, NULL, "first channel that is rotated" },
+    [VALUES] = { "values", LOCI_WORD, 0, 0, 0, 0, "0|1",
+                 "1: values rotate with the keys, and outputs back with the rows" },
     { 0 }
 };
 
@@ -32,8 +35,15 @@ static loci_status check(struct config *c, loci_error *e)
     CHECK(e, o[OFFSET] + o[DIM] <= c->dim, LOCI_BAD_ARG,
           "angles: offset %g + dim %g must not exceed the head's %d channels%s", o[OFFSET], o[DIM],
           c->dim, c->given[DIM] ? "" : "; give dim=");
+    CHECK(e, o[VALUES] != 1 || c->stage != LOCI_ATTENTION || o[OFFSET] + o[DIM] <= c->value_dim,
+          LOCI_BAD_ARG,
+          "angles: values=1 rotates channels up to offset %g + dim %g, but values have %d channels",
+          o[OFFSET], o[DIM], c->value_dim);
+    /* An option without effect is omitted from the plan's text. */
+    if (o[VALUES] != 1) o[VALUES] = BY_RULE;
     return LOCI_OK;
 }
+static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -61,6 +71,7 @@ const struct loci_pe loci_pe_angles = {
     .tol = 2e-6,
     .opts = opts,
     .check = check,
+    .turns_values = turns_values,
     .tensors = tensors,
     .terms = terms,
 };

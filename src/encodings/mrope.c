@@ -12,7 +12,7 @@
  * w, and then this is rope. */
 #include "encodings/rope_scaling.h"
 
-enum { SECTIONS = ROPE_OPTIONS, ORDER, OPTIONS };
+enum { SECTIONS = ROPE_OPTIONS, ORDER, VALUES, OPTIONS };
 enum { CHUNKED, ORDER_INTERLEAVED };
 enum { AXES = 3 };
 _Static_assert((int)OPTIONS <= (int)MAX_OPTIONS, "a config has room for all");
@@ -24,6 +24,7 @@ static const loci_option opts[] = {
     [ORDER] = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved",
                 "chunked: time pairs, then height, then width; interleaved: they "
                 "alternate" },
+    [VALUES] = ROPE_VALUES_ROW,
     { 0 }
 };
 
@@ -41,8 +42,9 @@ static loci_status check(struct config *c, loci_error *e)
     CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
           "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
           c->opt[ROPE_DIM] / 2);
-    return LOCI_OK;
+    return loci_rope_check_values(c, VALUES, e);
 }
+static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 static int axes(const struct config *c)
 {
     (void)c;
@@ -98,6 +100,7 @@ const struct loci_pe loci_pe_mrope = {
     .opts = opts,
     .check = check,
     .axes = axes,
+    .turns_values = turns_values,
     .tensors = loci_rope_tensors,
     .terms = terms,
     .size = size,

@@ -11,10 +11,14 @@
  * weights, hence no default.  m is attention_factor, on q and on k.  Rules that change w for
  * longer contexts are in rope_scaling.h.  With positions=given, pos is a real number z of each row
  * and key of a head, which a layer computes from the tokens (RePo).  Some code rounds an odd width
- * up; loci rejects it, as one pair would be incomplete. */
+ * up; loci rejects it, as one pair would be incomplete.
+ *
+ * With values=1 (DeepSeek-V4), the same channels of values rotate like those of their keys, and
+ * outputs rotate back like their rows, both without m: o_i = sum over j of P_ij R(j - i) v_j. */
 #include "encodings/rope_scaling.h"
 
-enum { POSITIONS = ROPE_OPTIONS };
+enum { POSITIONS = ROPE_OPTIONS, VALUES, OPTIONS };
+_Static_assert((int)OPTIONS <= (int)MAX_OPTIONS, "a config has room for all");
 enum { TOKEN, GIVEN }; /* words of positions */
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
@@ -23,6 +27,7 @@ static const loci_option opts[] = {
     ROPE_ROWS,
     [POSITIONS] = { "positions", LOCI_WORD, 0, TOKEN, 0, 0, "token|given",
                     "given: each row and key of a head has a real position, an input" },
+    [VALUES] = ROPE_VALUES_ROW,
     { 0 }
 };
 
@@ -32,8 +37,10 @@ static loci_status check(struct config *c, loci_error *e)
           "rope: leave out angles=f32 with positions=given: rounded angles have no gradient");
     /* Options without effect are omitted from the plan's text. */
     if (c->opt[POSITIONS] != GIVEN) c->opt[POSITIONS] = BY_RULE;
-    return loci_rope_check(c, e);
+    const loci_status status = loci_rope_check(c, e);
+    return status ? status : loci_rope_check_values(c, VALUES, e);
 }
+static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 /* The positions come after what is learned. */
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -87,6 +94,7 @@ const struct loci_pe loci_pe_rope = {
     .tol = 2e-6,
     .opts = opts,
     .check = check,
+    .turns_values = turns_values,
     .tensors = tensors,
     .terms = terms,
     .size = size,

@@ -156,6 +156,17 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+loci_status loci_rope_check_values(struct config *c, int values, loci_error *e)
+{
+    const double *o = c->opt, end = o[ROPE_OFFSET] + o[ROPE_DIM];
+    CHECK(e, o[values] != 1 || c->stage != LOCI_ATTENTION || end <= c->value_dim, LOCI_BAD_ARG,
+          "%s: values=1 rotates channels up to offset %g + dim %g, but values have %d channels",
+          c->pe->name, o[ROPE_OFFSET], o[ROPE_DIM], c->value_dim);
+    /* Options without effect are omitted from the plan's text. */
+    if (o[values] != 1) c->opt[values] = BY_RULE;
+    return LOCI_OK;
+}
+
 /* ---- Frequencies ----------------------------------------------------------------------------- */
 
 static struct dd power(double base, double num, double den) /* base^(-num/den) */

@@ -115,6 +115,15 @@ enum { ROPE_EXACT, ROPE_F32 }; /* of angles */
                                 "proportional: share of pairs that rotate; required" }
 /* clang-format on */
 
+/* The option that turns values with the keys, at the place of the encoding's own options. */
+#define ROPE_VALUES_ROW \
+    { \
+        "values", LOCI_WORD, 0, 0, 0, 0, "0|1", \
+            "1: values rotate with the keys, and outputs back with the rows" \
+    }
+/* Checks option number `values`, after the others. */
+loci_status loci_rope_check_values(struct config *, int values, loci_error *);
+
 /* Checks the options against these rules, and fills in missing ones. */
 loci_status loci_rope_check(struct config *, loci_error *);
 /* Adds the tensor `freq` if freq=given. */

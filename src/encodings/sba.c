@@ -10,6 +10,7 @@
  * (remainder=value), their trained models to a learned vector per head (remainder=vector, r
  * [H][Dv], 0 at the start). */
 #include "encodings/streams.h"
+#include "contract/engine.h"
 #include "layout/stick.h"
 
 static const loci_option opts[] = {
@@ -141,6 +142,15 @@ static ptrdiff_t found_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t
 {
     return ((const ptrdiff_t *)c->mem.scratch[enc])[b * c->Lq + row];
 }
+/* The gradient of an output as it is added to dv: of turned values, it has turned as well. */
+static void load_dout(const struct call *c, ptrdiff_t b, int h, ptrdiff_t row, void *to)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t at = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
+    for (int n = 0; n < p->value_dim; n++)
+        store_real(to, p->f64, n, load_stored(c->g.dout.data, p->dtype, at + n));
+    if (p->turns_values) p->engine->turn_output(c, b, h, row, to);
+}
 /* dv of the own key += rem do, heads and rows ascending, so that sums have one order.  It runs
  * after the backward pass has written dv. */
 void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
@@ -150,13 +160,16 @@ void loci_sba_end_keys(struct call *c, int enc, sba_own_key *own_key_of)
     for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
         const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
                         key = own_key_of(c, enc, b, row);
-        const ptrdiff_t dout = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
         const ptrdiff_t dv = b * c->g.dv.batch + h / p->group * c->g.dv.head + key * c->g.dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);
+        union {
+            float f32[MAX_DIM];
+            double f64[MAX_DIM];
+        } dout;
+        if (key >= 0) load_dout(c, b, (int)h, row, &dout);
         for (int n = 0; key >= 0 && n < p->value_dim; n++)
             store_real(c->g.dv.data, p->f64, dv + n,
-                       load_real(c->g.dv.data, p->f64, dv + n)
-                           + rem * load_stored(c->g.dout.data, p->dtype, dout + n));
+                       load_real(c->g.dv.data, p->f64, dv + n) + rem * load_real(&dout, p->f64, n));
     }
 }
 
@@ -172,6 +185,7 @@ const struct loci_pe loci_pe_sba = {
     .causal_only = true,
     .tol = 4e-6,
     .opts = opts,
+    .adds_vectors = to_vector,
     .strict = strict,
     .tensors = tensors,
     .terms = terms,

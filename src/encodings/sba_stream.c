@@ -8,6 +8,12 @@ static loci_status accept(const struct call *c, int enc)
 {
     if (c->plan->enc[enc].opt[STICK_REMAINDER] != REMAINDER_VALUE) return LOCI_OK;
     const bool owns = c->stream.part.values.data || !c->Lq;
+    /* The own key's angles are those of the row if they follow from positions. */
+    for (int i = 0; i < c->plan->tensors.n; i++)
+        CHECK(c->in->error, !streamed(c) || !c->plan->turns_values || !rotates_by(c->plan, i),
+              LOCI_UNSUPPORTED,
+              "sba: remainder=value of values that rotate by inputs of the call needs all keys; "
+              "gather them");
     CHECK(c->in->error, !chained(c) || owns, LOCI_UNSUPPORTED,
           "sba: gradients of remainder=value over several processes need a key for every row, at "
           "the same counted position and with the same owner");

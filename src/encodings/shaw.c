@@ -122,6 +122,8 @@ static void fold(const struct prep *p)
     }
 }
 
+static bool adds_vectors(const struct config *c) { return c->opt[VALUES] == 1; }
+
 const struct loci_pe loci_pe_shaw = {
     .name = "shaw",
     .cite = "Shaw et al., NAACL 2018",
@@ -131,6 +133,7 @@ const struct loci_pe loci_pe_shaw = {
     .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE,
     .tol = 4e-6,
     .opts = opts,
+    .adds_vectors = adds_vectors,
     .tensors = tensors,
     .terms = terms,
     .size = size,

@@ -37,6 +37,11 @@ static void open_gradient(struct tile *t)
     for (int n = 0; n < Dv; n++)
         for (int r = 0; r < QT; r++)
             t->delta[r] = fma_(t->dout.across[n * QT + r], t->chunk.o[n * QT + r], t->delta[r]);
+    /* delta is the same before and after the turn, but o is stored turned back */
+    if (p->turns_values && c->g.dout.data) {
+        turn_outputs(c, t->angles, t->seq->b, t->h, 1, t->i0, t->rows, t->dout.rows, Dvp);
+        transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
+    }
     for (int r = 0; r < QT; r++) {
         const bool live = r < t->rows;
         /* A row that sees no key has lse -inf; its scores are -inf, and -inf - 0 gives weight 0. */
@@ -348,6 +353,20 @@ static void unfade(struct tile *t, ptrdiff_t j)
     zero(t->dq, (ptrdiff_t)D * QT);
 }
 
+/* The gradient of the angles by which outputs turn back, so with the sides exchanged: o[b] do[a] -
+ * o[a] do[b]. */
+static void output_angles(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int Dv = p->value_dim;
+    if (!p->turns_values || !c->g.dout.data || !rotation_learns(c)) return;
+    load_rows(c, &c->g.dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
+    load_rows(c, &c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
+    rotation_of(c)->turn_bwd(c, p->rotate, t->seq->b, t->h, true, t->i0, t->rows, t->dout.rows,
+                             t->scratch, padded(Dv), t->own[p->rotate].part);
+}
+
 /* Finishes the rows: terms add their sums to dq, which goes back through the rotation.  q.rows
  * hold the scaled, rotated queries, and dqs is the gradient by these.  So parameters of the
  * rotation get their gradient before dq is multiplied by scale. */
@@ -360,6 +379,7 @@ static void close_gradient(struct tile *t)
         if (term->close_bwd) term->close_bwd(t, x);
     EACH_USE(c, x, term)
         if (term->load_bwd) term->load_bwd(t, x);
+    output_angles(t);
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
@@ -701,7 +721,7 @@ loci_status N(backward)(struct call *c)
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;
-    N(unrotate_keys)(c);
+    if (!c->mem.turned) N(unrotate_keys)(c);
     return LOCI_OK;
 }
 #endif

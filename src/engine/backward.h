@@ -45,12 +45,17 @@ void N(add_item_keys)(const struct call *, const struct sums *, const struct ite
                       ptrdiff_t chunk);
 void N(add_item_parts)(const struct call *, const struct sums *, const struct item *);
 
-/* dK has been summed over all rows for the keys as scores read them: rotated and faded.
- * Rotates one tile of one key head back in place.  Writes its part of the parameters'
- * gradient unless `part` is NULL. */
+/* dK has been summed over all rows for the keys as scores read them: rotated and faded, and dV
+ * for values that have turned.  Rotates one tile of one key head back in place.  Writes its part
+ * of the parameters' gradient unless `part` is NULL. */
 void N(unrotate_tile)(struct call *, const struct workspace *, const struct sequence *,
                       ptrdiff_t tile, int kh, real *part);
 void N(add_tile_part)(const struct call *, ptrdiff_t b, int kh, const real *part);
+/* True if there is something to rotate back. */
+INLINE bool unrotates(const struct call *c)
+{
+    return c->mem.rotated && (c->g.dk.data || (c->mem.turned && c->g.dv.data));
+}
 /* Rotates all tiles back; their parts are added in the order of the tiles. */
 void N(unrotate_keys)(struct call *);
 

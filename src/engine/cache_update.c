@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* cache_update.c -- puts keys and values into a cache.  Keys are rotated if the plan stores them
- * rotated, and stored channel by channel. */
+ * rotated, and values that turn with them are turned.  Keys are stored channel by channel. */
 #include "engine/workspace.h"
 #include "contract/engine.h"
 
@@ -15,16 +15,17 @@ struct update {
     atomic_bool stop;
 };
 
-/* Scratch of a thread: keys of a tile, as padded rows and channel by channel. */
+/* Scratch of a thread: keys of a tile, as padded rows and channel by channel, and values. */
 struct staging {
     struct angles *angles;
-    real *rows, *across;
+    real *rows, *across, *values;
 };
 static size_t lay_out(const struct call *c, char *base, struct staging *s)
 {
     struct arena a = { .base = base, .used = N(angles_bytes)(c) };
     s->rows = carve_reals(&a, (ptrdiff_t)KT * padded(c->plan->dim));
     s->across = carve_reals(&a, (ptrdiff_t)KT * c->plan->dim);
+    s->values = carve_reals(&a, c->plan->turns_values ? (ptrdiff_t)KT * c->plan->value_dim : 0);
     return a.full ? SIZE_MAX : a.used;
 }
 size_t N(cache_workspace)(const struct call *c)
@@ -57,6 +58,19 @@ static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h,
     return (char *)cache_values(to, b, h, at)
          + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
 }
+/* Turns n values of one tile where they are stored, from value `at` of the sequence on, by the
+ * positions of the call's keys j .. */
+static void turn_values(const struct call *c, const struct cache_update *a, const struct staging *t,
+                        ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
+{
+    const struct loci_plan *p = c->plan;
+    const int Dv = p->value_dim;
+    char *stored = value_row(c, a->to, b, h, at);
+    if (!a->rotate || !p->turns_values) return;
+    to_reals(c, stored, n * Dv, t->values);
+    rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, 1, j, n, t->values, Dv);
+    from_reals(c, t->values, n * Dv, stored);
+}
 
 /* Appends the new keys of one tile of the cache.  `tile` counts from the tile that contains the
  * end of the old keys.  A thread owns whole tiles, so no two threads write the same line. */
@@ -79,6 +93,7 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
     for (int i = 0; i < n; i++)
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
                p->stored * (size_t)p->value_dim);
+    turn_values(c, a, t, b, h, from, j, n);
 }
 /* Moves the remaining keys of a head up over the removed ones.  It starts with the oldest, as
  * each key moves to a place before its own.  Each piece stays within one tile on both sides. */
@@ -101,6 +116,7 @@ static void remove_item(struct call *c, const struct cache_update *a, struct sta
         for (ptrdiff_t i = 0; i < n; i++)
             memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),
                     p->stored * (size_t)p->value_dim);
+        turn_values(c, a, t, b, h, at, 0, (int)n);
         at += n;
     }
 }

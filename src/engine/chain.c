@@ -146,14 +146,13 @@ static void rotate_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff
     struct back a = { .c = c, .tile = tile, .tiles = tiles, .own = own };
     const ptrdiff_t items = c->B * tiles * c->plan->key_heads;
     const int jobs = items < c->threads ? (int)items : c->threads;
-    if (!c->mem.rotated || !c->g.dk.data || !jobs) return;
+    if (!unrotates(c) || !jobs) return;
     atomic_init(&a.next, 0);
     N(run)(c, jobs, back_job, &a);
 }
 static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles)
 {
-    if (!c->mem.rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate])
-        return;
+    if (!unrotates(c) || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
     for (ptrdiff_t t = own; t < own + tiles; t++)
         for (int kh = 0; kh < c->plan->key_heads; kh++)
             N(add_tile_part)(c, b, kh, tile_part(c, b, t, kh));

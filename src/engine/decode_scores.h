@@ -51,6 +51,8 @@ static struct source source_of(const struct tile *t, enum side side)
         return (struct source){ .at = (const real *)c->mem.rotated
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
                                 .stride = width };
+    if (side == VALUES && c->mem.turned)
+        return (struct source){ .at = turned_value(c, b, t->kvh, t->j0), .stride = width };
     if (side == KEYS && c->cache)
         return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
                                                  t->j0 + cache_list(c->cache, c->cache->base)[b]),

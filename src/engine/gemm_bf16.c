@@ -354,11 +354,31 @@ static const uint16_t *value_row(const struct tile *t, int k)
 {
     return stored_key(t->c, VALUES, t->seq->b, t->kvh, t->j0 + k);
 }
+/* Channel d of the value of key k, rounded to bf16 if it has turned. */
+static uint16_t value_at(const struct tile *t, int k, int d)
+{
+    return t->c->mem.turned ? to_bf16(turned_value(t->c, t->seq->b, t->kvh, t->j0 + k)[d])
+                            : value_row(t, k)[d];
+}
+/* Words of two rows of reals, or of one and zeros. */
+static void round_two(const real *x, const real *y, int width, uint32_t *to)
+{
+    int d = 0;
+    for (; d + VL <= width; d += VL)
+        _mm512_storeu_si512(to + d, round_pairs(vf_load(x + d), y ? vf_load(y + d) : vf_set1(0)));
+    for (; d < width; d++) to[d] = to_bf16(x[d]) | (uint32_t)(y ? to_bf16(y[d]) : 0) << 16;
+}
 /* Pairs of keys, channel by channel; a last key without a partner is paired with zeros. */
 static void pack_values(struct tile *t)
 {
     const struct call *c = t->c;
     const int D = c->plan->value_dim;
+    if (c->mem.turned) {
+        const real *turned = turned_value(c, t->seq->b, t->kvh, t->j0);
+        for (int k = 0; k < t->keys; k += 2, turned += 2 * D)
+            round_two(turned, k + 1 < t->keys ? turned + D : NULL, D, t->fast.v + k / 2 * D);
+        return;
+    }
     const ptrdiff_t stride = c->cache ? D : c->v.row;
     const uint16_t *x = value_row(t, 0);
     int k = 0;
@@ -395,7 +415,7 @@ static void put_back(struct tile *t)
 {
     for (int k = 0; k < t->keys; k++)
         for (int d = 0; d < t->c->plan->value_dim; d++) {
-            const uint16_t v = value_row(t, k)[d];
+            const uint16_t v = value_at(t, k, d);
             if (!infinite(v)) continue;
             for (int r = 0; r < QT; r++)
                 if (visible(t, k, r))

@@ -40,7 +40,8 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
 }
 
 /* One tile of keys of one key head.  It is rotated and faded into c->mem.rotated, once for all
- * query tiles and all heads that share it.  Its largest norm goes to c->mem.knorm. */
+ * query tiles and all heads that share it, and values that turn go to c->mem.turned.  The largest
+ * norm of its keys goes to c->mem.knorm. */
 static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
                       ptrdiff_t tile, int kh)
 {
@@ -61,6 +62,11 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
         if (rotation->fade)
             rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, rotated,
                            D);
+    }
+    if (c->mem.turned) {
+        real *values = turned_value(c, q->b, kvh, j);
+        load_keys(c, VALUES, q->b, kvh, j, n, values);
+        rotation_of(c)->turn(c, p->rotate, angles, q->b, kvh, false, 1, j, n, values, p->value_dim);
     }
     if (c->mem.knorm) {
         real buffer[MAX_DIM];

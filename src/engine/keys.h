@@ -18,6 +18,13 @@ INLINE const loci_view *side_view(const struct call *c, enum side side)
     return side == KEYS ? &c->k : &c->v;
 }
 
+/* Row j of the values of a kv head, where they are staged after they have turned. */
+INLINE real *turned_value(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    const struct loci_plan *p = c->plan;
+    return (real *)c->mem.turned + ((b * p->kv_heads + h) * c->Lk + j) * p->value_dim;
+}
+
 /* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
  * counted in the call's keys. */
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
@@ -73,11 +80,12 @@ INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int
 {
     return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
 }
-/* Rows j .. j + n - 1 of a tile as reals: in place, or in `buffer`. */
+/* Rows j .. j + n - 1 of a tile as reals: in place, or in `buffer`.  Values have turned. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
                              int n, real *buffer, ptrdiff_t *stride)
 {
     *stride = side_width(c, side);
+    if (side == VALUES && c->mem.turned) return turned_value(c, b, h, j);
     if (rows_in_place(c, side, j, n)) {
         if (!c->cache) *stride = side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
@@ -134,6 +142,11 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     if (side == KEYS && c->mem.rotated) {
         const real *first =
             (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
+        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
+                              sizeof(real) };
+    }
+    if (side == VALUES && c->mem.turned) {
+        const real *first = turned_value(c, b, t->kvh, j);
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
                               sizeof(real) };
     }

@@ -9,12 +9,18 @@ struct rotated_rows {
     /* forward: x to y; back: y is the gradient that becomes dx */
     const loci_view *x, *y, *dx;
     bool query, back;
+    bool values;                        /* they turn with the keys, and have another width */
     bool fades;                         /* a cache stores keys that are rotated but not faded */
     ptrdiff_t items, tiles, len, first; /* first: of the items of a wave */
     int heads;
     atomic_llong next;
     atomic_bool stop; /* the host cancelled */
 };
+
+static int width(const struct rotated_rows *a)
+{
+    return a->values ? a->c->plan->value_dim : a->c->plan->dim;
+}
 
 /* An item is a few heads of a tile of rows, or all heads with one thread.  They follow each
  * other, so that they share cos and sin. */
@@ -53,6 +59,10 @@ static void rotate_rows(const struct rotated_rows *a, const struct row_block at,
     struct call *c = a->c;
     const int x = c->plan->rotate;
     const struct rotation *rotation = rotation_of(c);
+    if (a->values) {
+        rotation->turn(c, x, angles, at.b, h, false, a->back ? -1 : 1, at.i, at.n, rows, stride);
+        return;
+    }
     if (!a->back) rotation->rotate(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
     if (a->fades) rotation->fade(c, x, at.b, a->query, false, 0, at.i, at.n, rows, stride);
     if (a->back)
@@ -65,18 +75,21 @@ static void rotate_block(const struct rotated_rows *a, const struct row_block at
 {
     struct call *c = a->c;
     const struct rotation *rotation = rotation_of(c);
-    const int D = c->plan->dim, Dp = padded(D);
+    const int D = width(a), Dp = padded(D);
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
     if (!to->data) return;
     for (int h = at.h; h < at.h + at.heads; h++) {
         if (!in_place(c)) {
-            load_rows(c, from, at.b, h, at.i, at.n, D, t->q.rows);
-            rotate_rows(a, at, h, angles, t->q.rows, Dp);
-            store_rows(c, t->q.rows, Dp, to, at.b, h, at.i, at.n, D);
+            real *staged = a->values ? t->v.buffer : t->q.rows;
+            const ptrdiff_t stride = a->values ? D : Dp;
+            for (int r = 0; r < at.n; r++)
+                to_reals(c, stored_row(c, from, at.b, h, at.i + r), D, staged + r * stride);
+            rotate_rows(a, at, h, angles, staged, stride);
+            store_rows(c, staged, stride, to, at.b, h, at.i, at.n, D);
             continue;
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
-        if (rotation->move) {
+        if (rotation->move && !a->values) {
             const struct rows_at here = { source, from->row, from->head },
                                  there = { rows, to->row, to->head };
             /* all heads at once, so the loop ends here */
@@ -96,14 +109,19 @@ static void unrotate_block(const struct rotated_rows *a, const struct row_block 
                            struct angles *angles, struct tile *t, real *part)
 {
     struct call *c = a->c;
-    const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
+    const int D = width(a), Dp = padded(D), u = c->plan->rotate;
     const struct rotation *rotation = rotation_of(c);
-    real *x = t->q.rows, *g = t->scratch;
+    real *x = a->values ? t->dout.rows : t->q.rows, *g = t->scratch;
     load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
     load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
-    if (!rotation->of_input)
-        rotation->rotate(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
-    rotation->rotate_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+    if (a->values) {
+        rotation->turn(c, u, angles, at.b, at.h, false, -1, at.i, at.n, g, Dp);
+        rotation->turn_bwd(c, u, at.b, at.h, false, at.i, at.n, x, g, Dp, part);
+    } else {
+        if (!rotation->of_input)
+            rotation->rotate(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
+        rotation->rotate_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+    }
     if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
 /* Threads fetch items one after the other.  No item writes what another reads or writes. */
@@ -149,6 +167,7 @@ static struct rotated_rows all_rows(struct call *c, loci_which which, const loci
         .dx = dx,
         .query = which == LOCI_QUERY,
         .back = dx != NULL,
+        .values = which == LOCI_VALUE,
         .fades = which != LOCI_CACHE && fading(c),
     };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;

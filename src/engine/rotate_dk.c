@@ -1,10 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate_dk.c -- the last steps of a backward pass.  dK, summed by keys as scores read them, is
- * rotated back.  Sums in a separate buffer are then stored at their destination. */
+ * rotated back, and dV of values that have turned.  Sums in a separate buffer are then stored at
+ * their destination. */
 #include "engine/backward.h"
 
 #if QT > 1
 
+/* Turns dV of n values back, and adds the gradients of their angles. */
+static void unturn_values(const struct call *c, const struct workspace *d, ptrdiff_t b, int kvh,
+                          ptrdiff_t j, int n, real *part)
+{
+    const struct loci_plan *p = c->plan;
+    const struct rotation *rotation = rotation_of(c);
+    const int Dv = p->value_dim, Dvp = padded(Dv);
+    real *dv = (real *)c->g.dv.data + b * c->g.dv.batch + kvh * c->g.dv.head + j * c->g.dv.row;
+    rotation->turn(c, p->rotate, d->tile->angles, b, kvh, false, -1, j, n, dv, c->g.dv.row);
+    if (!rotation_learns(c)) return;
+    real *g = d->tile->scratch, *x = d->tile->dout.rows;
+    for (int k = 0; k < n; k++) {
+        memcpy(g + (ptrdiff_t)k * Dvp, dv + k * c->g.dv.row, sizeof(real) * (size_t)Dv);
+        to_reals(c, stored_row(c, &c->v, b, kvh, j + k), Dv, x + (ptrdiff_t)k * Dvp);
+    }
+    rotation->turn_bwd(c, p->rotate, b, kvh, false, j, n, x, g, Dvp, part);
+}
 void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
                       ptrdiff_t tile, int kh, real *part)
 {
@@ -13,6 +31,8 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     if (part) memset(part, 0, sizeof(real) * (size_t)rotation_part(c));
+    if (c->mem.turned && c->g.dv.data) unturn_values(c, d, q->b, kv_head_of(p, kh), j, n, part);
+    if (!c->g.dk.data) return;
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
@@ -67,7 +87,7 @@ static void unrotate_job(void *arg, int index)
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    if (!c->mem.rotated || !c->g.dk.data) return;
+    if (!unrotates(c)) return;
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
@@ -79,6 +99,12 @@ void N(unrotate_keys)(struct call *c)
             N(add_tile_part)(c, q->b, (int)((first + i) % p->key_heads), sums.part[p->rotate]);
         }
     }
+}
+
+/* For an encoding whose end_keys() adds to dv of turned values. */
+void N(turn_output)(const struct call *c, ptrdiff_t b, int h, ptrdiff_t i, void *row)
+{
+    turn_outputs(c, N(angles_of)(c, 0), b, h, 1, i, 1, row, c->plan->value_dim);
 }
 
 /* ---- Destinations ---------------------------------------------------------------------------- */

@@ -10,7 +10,8 @@
 /* Cos and sin of the rows that a thread rotated last, so that heads with
  * the same angles share them. */
 struct angles {
-    bool set, query;
+    /* plain: without the factor of the rotation, if it has one */
+    bool set, query, plain;
     int group, rows;
     ptrdiff_t b, i0;
     real *buffer; /* scratch of the size that the rotation asked for */
@@ -41,6 +42,14 @@ struct rotation {
     void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                        ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                        real *part);
+    /* If values turn: rotates rows of values, or of outputs with `query`, in place by the angles
+     * of rotate() without its factor; sign -1: back.  h is a kv head for values.
+     * turn_bwd() adds the gradients of the angles, x[a] d[b] - x[b] d[a] of each pair, from rows x
+     * and their gradients d; they are the same after both have turned. */
+    void (*turn)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
+                 real sign, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    void (*turn_bwd)(const struct call *, int x, ptrdiff_t b, int h, bool query, ptrdiff_t i0,
+                     int n, const real *rows, const real *d, ptrdiff_t stride, real *part);
     /* A rotation may also fade: queries are multiplied by z^(pos - ref), keys by z^(ref - pos),
      * and so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.
      * run: the keys of these tiles have consecutive positions from ref on, so a power may become

@@ -177,15 +177,16 @@ INLINE void close_rows(struct tile *t)
                     t->total.l[r] == 0 ? -INFINITY
                                        : (real)(t->total.m[r] + log_((double)t->total.l[r]));
     }
-    if (in_place(c)) {
-        transpose(t->total.o, QT, p->value_dim, t->rows,
-                  stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
-    } else {
-        /* the chunk's sums have joined, so their memory is free */
-        transpose(t->total.o, QT, p->value_dim, t->rows, t->chunk.o, p->value_dim);
+    /* the chunk's sums have joined, so their memory is free */
+    const bool here = in_place(c);
+    real *rows = here ? stored_row(c, &c->o, t->seq->b, t->h, t->i0) : t->chunk.o;
+    const ptrdiff_t stride = here ? c->o.row : p->value_dim;
+    transpose(t->total.o, QT, p->value_dim, t->rows, rows, stride);
+    if (p->turns_values)
+        turn_outputs(c, t->angles, t->seq->b, t->h, -1, t->i0, t->rows, rows, stride);
+    if (!here)
         store_rows(c, t->chunk.o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows,
                    p->value_dim);
-    }
 }
 
 #endif

@@ -127,6 +127,12 @@ INLINE const struct rotation *rotation_of(const struct call *c)
 {
     return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
 }
+/* Turns n rows of outputs or of their gradients of a head in place; sign -1: back. */
+INLINE void turn_outputs(const struct call *c, struct angles *angles, ptrdiff_t b, int h, real sign,
+                         ptrdiff_t i, int n, real *rows, ptrdiff_t stride)
+{
+    rotation_of(c)->turn(c, c->plan->rotate, angles, b, h, true, sign, i, n, rows, stride);
+}
 /* Reals of the rotation's part of the gradient of tables, per head. */
 INLINE ptrdiff_t rotation_part(const struct call *c)
 {

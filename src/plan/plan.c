@@ -307,6 +307,17 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
           "%s does not support stage linear_attention: a sum over keys cannot fade relative to "
           "each row",
           p->enc[0].pe->name);
+    const struct config *rotation = p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
+    p->turns_values = rotation && p->stage != LOCI_ROTATE && rotation->pe->turns_values
+                   && rotation->pe->turns_values(rotation);
+    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || !p->turns_values, LOCI_BAD_ARG,
+          "%s with values=1 does not support stage linear_attention", p->enc[0].pe->name);
+    for (int i = 0; i < p->encs && p->turns_values; i++)
+        CHECK(e, !p->enc[i].pe->adds_vectors || !p->enc[i].pe->adds_vectors(&p->enc[i]),
+              LOCI_BAD_ARG,
+              "%s adds vectors to the outputs, and %s with values=1 would turn them back; leave "
+              "one out",
+              p->enc[i].pe->name, rotation->pe->name);
     /* If each query head rotates keys in its own way, a group no longer shares keys. */
     p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads;

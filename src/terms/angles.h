@@ -23,6 +23,7 @@ enum { SLICE = 64 };
 struct slice {
     const struct pairs *p;
     int group, t0, n;
+    double undo;             /* of the factor that steps contain: 1, or without the factor 1 / m */
     double anchor[MAX_AXES]; /* coordinates of anchor_cos and anchor_sin; NaN: none */
     _Alignas(64) double anchor_cos[MAX_AXES][SLICE];
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
@@ -106,8 +107,8 @@ static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos
         }
     }
     for (int t = 0; t < k->n; t++) {
-        to_cos[t] = (real)cos[t];
-        to_sin[t] = (real)sin[t];
+        to_cos[t] = (real)(cos[t] * k->undo);
+        to_sin[t] = (real)(sin[t] * k->undo);
     }
 }
 
@@ -116,7 +117,7 @@ static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos
 static inline void angles_in_float(const struct slice *k, const double *x, real *restrict to_cos,
                                    real *restrict to_sin)
 {
-    const real m = (real)k->p->factor;
+    const real m = k->undo == 1 ? (real)k->p->factor : 1;
     float phi[SLICE] = { 0 };
     for (int axis = 0; axis < k->p->axes; axis++) {
         const double *w = pairs_rows(k->p, k->group, axis) + k->t0;
@@ -152,9 +153,13 @@ INLINE void join(const struct slice *k, int rows, const struct split *split, rea
         const double *restrict ac = k->anchor_cos[0], *restrict as = k->anchor_sin[0];
         const double *restrict sc = step_of(k, 0, split[r].step), *restrict ss = sc + W;
         real *restrict cos = to, *restrict sin = to + W;
-        for (int t = 0; t < k->n; t++) {
+        for (int t = 0; t < k->n && k->undo == 1; t++) {
             cos[t] = (real)(ac[t] * sc[t] - as[t] * ss[t]);
             sin[t] = (real)(as[t] * sc[t] + ac[t] * ss[t]);
+        }
+        for (int t = 0; t < k->n && k->undo != 1; t++) {
+            cos[t] = (real)((ac[t] * sc[t] - as[t] * ss[t]) * k->undo);
+            sin[t] = (real)((as[t] * sc[t] + ac[t] * ss[t]) * k->undo);
         }
     }
 }
@@ -180,16 +185,18 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
 }
 
 /* Computes the angles of n rows, unless they are there already: heads with the same angles ask
- * one after the other, and only the first computes them. */
-static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at,
-                               ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
+ * one after the other, and only the first computes them.  plain: without the factor. */
+static inline void make_angles_of(const struct call *c, const struct pairs *p, struct angles *at,
+                                  ptrdiff_t b, int h, bool query, bool plain, ptrdiff_t i0, int n)
 {
     const int group = p->groups > 1 ? kv_head(c, h, query) : 0;
-    if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0
-        && at->rows >= n)
+    plain &= p->factor != 1;
+    if (at->set && at->b == b && at->group == group && at->query == query && at->plain == plain
+        && at->i0 == i0 && at->rows >= n)
         return;
     *at = (struct angles){ .set = true,
                            .query = query,
+                           .plain = plain,
                            .group = group,
                            .rows = n,
                            .b = b,
@@ -200,6 +207,7 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
         k.p = p;
         k.group = group;
         k.t0 = t0;
+        k.undo = plain ? 1 / p->factor : 1;
         k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
         for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
         if (p->axes == 1 && !p->angles_f32) {
@@ -216,6 +224,12 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
             else angles_on_axes(&k, x, cos, sin);
         }
     }
+}
+
+static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at,
+                               ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
+{
+    make_angles_of(c, p, at, b, h, query, false, i0, n);
 }
 
 /* One rounding of a product and one of the sum, in this order.  Every way to rotate a pair must

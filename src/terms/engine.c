@@ -24,6 +24,8 @@ size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, stru
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
     N(weights)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
+void N(unrotate_keys)(struct call *);
+void N(turn_output)(const struct call *, ptrdiff_t b, int h, ptrdiff_t i, void *row);
 extern const struct chained N(chained);
 size_t N(cache_workspace)(const struct call *);
 loci_status N(update_cache)(struct call *, const struct cache_update *);
@@ -84,6 +86,8 @@ const struct engine ENGINE(LOCI_ISA) = {
     .fast = N(fast),
 #endif
     .store_gradients = N(store_gradients),
+    .unrotate = N(unrotate_keys),
+    .turn_output = N(turn_output),
     .chained = &N(chained),
     .cache_workspace = N(cache_workspace),
     .update_cache = N(update_cache),

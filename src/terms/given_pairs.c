@@ -62,8 +62,8 @@ static void make(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
     }
 }
 
-static void turn(const struct call *c, int x, const struct angles *at, int r, const real sign,
-                 real *row)
+static void turn_row(const struct call *c, int x, const struct angles *at, int r, const real sign,
+                     real *row)
 {
     const struct given_pairs *p = form_of(c, x);
     const real *cos = cos_at(at, p->count, r), *sin = cos + pairs_width(p->count);
@@ -75,7 +75,13 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
                    ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     make(c, x, at, b, h, query, i0, n);
-    for (int r = 0; r < n; r++) turn(c, x, at, r, 1, rows + r * stride);
+    for (int r = 0; r < n; r++) turn_row(c, x, at, r, 1, rows + r * stride);
+}
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+                 real sign, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+{
+    make(c, x, at, b, h, query, i0, n);
+    for (int r = 0; r < n; r++) turn_row(c, x, at, r, sign, rows + r * stride);
 }
 
 /* Adds dphi of a row.  Pairs without a gradient add nothing, whatever they contain. */
@@ -90,21 +96,23 @@ static void gather(const struct given_pairs *p, const real *x, const real *d, do
 }
 /* Each row of each head is rotated back once, by one thread, so the gradients of its angles go
  * straight to the tensor and need no part. */
-static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
-                       real *part)
+static void gather_rows(const struct call *c, int x, ptrdiff_t b, int h, bool query, ptrdiff_t i0,
+                        int n, const real *rows, const real *d, ptrdiff_t stride, real *part)
 {
     const int tensor = c->plan->first_tensor[c->plan->use[x].enc] + tensor_of(query);
     double *dphi = c->g.dtensor[tensor];
     (void)part;
+    for (int r = 0; r < n && dphi; r++)
+        gather(form_of(c, x), rows + r * stride, d + r * stride,
+               dphi + place_of(c, x, query, b, h, i0 + r));
+}
+static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+                       bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                       real *part)
+{
     make(c, x, at, b, h, query, i0, n);
-    for (int r = 0; r < n; r++) {
-        real *row = d + r * stride;
-        turn(c, x, at, r, -1, row);
-        if (dphi)
-            gather(form_of(c, x), rows + r * stride, row,
-                   dphi + place_of(c, x, query, b, h, i0 + r));
-    }
+    for (int r = 0; r < n; r++) turn_row(c, x, at, r, -1, d + r * stride);
+    gather_rows(c, x, b, h, query, i0, n, rows, d, stride, part);
 }
 
 static ptrdiff_t buffer(const struct call *c, int x)
@@ -118,6 +126,8 @@ static const struct rotation rotation = {
     .rotate = rotate,
     .rotate_bwd = rotate_bwd,
     .of_input = true,
+    .turn = turn,
+    .turn_bwd = gather_rows,
 };
 const struct term N(term_given_pairs) = {
     .name = "given pairs",

@@ -26,6 +26,15 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
+/* Values and outputs turn by the same angles without the factor. */
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
+                 real sign, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+{
+    const struct pairs *p = table_of(c, x);
+    make_angles_of(c, p, at, b, h, query, true, i0, n);
+    for (int r = 0; r < n; r++) turn_row(at, p, r, sign, rows + r * stride);
+}
+
 /* ---- From one place to another, or in place -------------------------------------------------- */
 
 /* ABREAST heads rotate together, unless rows are few: each vector of cos and sin is loaded
@@ -281,23 +290,28 @@ static void gather(const struct pairs *p, const double *x, const real *row, cons
     }
 }
 
+/* In double over the rows of a tile, then into the part, if there is one. */
+static void gather_rows(const struct call *c, int x, ptrdiff_t b, int h, bool query, ptrdiff_t i0,
+                        int n, const real *rows, const real *d, ptrdiff_t stride, real *part)
+{
+    const struct pairs *p = table_of(c, x);
+    double dw[MAX_AXES][MAX_PAIRS] = { { 0 } };
+    (void)h;
+    if (!part) return;
+    for (int r = 0; r < n; r++) {
+        double from[MAX_AXES];
+        coordinates(c, p, b, query, i0 + r, from);
+        gather(p, from, rows + r * stride, d + r * stride, dw);
+    }
+    for (int axis = 0; axis < p->axes; axis++)
+        for (int t = 0; t < p->count; t++) part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
+}
 static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                        bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                        real *part)
 {
     const struct pairs *p = table_of(c, x);
-    /* in double over the rows of a tile, then into the part */
-    if (part) {
-        double dw[MAX_AXES][MAX_PAIRS] = { { 0 } };
-        for (int r = 0; r < n; r++) {
-            double from[MAX_AXES];
-            coordinates(c, p, b, query, i0 + r, from);
-            gather(p, from, rows + r * stride, d + r * stride, dw);
-        }
-        for (int axis = 0; axis < p->axes; axis++)
-            for (int t = 0; t < p->count; t++)
-                part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
-    }
+    gather_rows(c, x, b, h, query, i0, n, rows, d, stride, part);
     make_angles(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
 }
@@ -333,6 +347,8 @@ static const struct rotation rotation = {
     .rotate = rotate,
     .move = move,
     .rotate_bwd = rotate_bwd,
+    .turn = turn,
+    .turn_bwd = gather_rows,
 };
 const struct term N(term_pairs) = {
     .name = "pairs",
@@ -362,15 +378,21 @@ static const real *positions(const struct call *c, int x, bool query, ptrdiff_t 
 }
 /* Each head has positions of its own, and so angles of its own. */
 static void make_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
-                              bool query, ptrdiff_t i0, int n)
+                              bool query, bool plain, ptrdiff_t i0, int n)
 {
     const struct pairs *p = table_of(c, x);
-    if (at->set && at->b == b && at->group == h && at->query == query && at->i0 == i0
-        && at->rows >= n)
+    plain &= p->factor != 1;
+    if (at->set && at->b == b && at->group == h && at->query == query && at->plain == plain
+        && at->i0 == i0 && at->rows >= n)
         return;
-    *at = (struct angles){
-        .set = true, .query = query, .group = h, .rows = n, .b = b, .i0 = i0, .buffer = at->buffer
-    };
+    *at = (struct angles){ .set = true,
+                           .query = query,
+                           .plain = plain,
+                           .group = h,
+                           .rows = n,
+                           .b = b,
+                           .i0 = i0,
+                           .buffer = at->buffer };
     double z[KT];
     const real *from = positions(c, x, query, b, h, i0);
     for (int r = 0; r < n; r++) z[r] = (double)from[r];
@@ -379,6 +401,7 @@ static void make_at_positions(const struct call *c, int x, struct angles *at, pt
         k.p = p;
         k.group = p->groups > 1 ? kv_head(c, h, query) : 0;
         k.t0 = t0;
+        k.undo = plain ? 1 / p->factor : 1;
         k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
         k.anchor[0] = NAN;
         angles_on_line(&k, n, z, at->buffer + t0);
@@ -387,25 +410,29 @@ static void make_at_positions(const struct call *c, int x, struct angles *at, pt
 static void rotate_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                                 bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
-    make_at_positions(c, x, at, b, h, query, i0, n);
+    make_at_positions(c, x, at, b, h, query, false, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, 1, rows + r * stride);
+}
+static void turn_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
+                              bool query, real sign, ptrdiff_t i0, int n, real *rows,
+                              ptrdiff_t stride)
+{
+    make_at_positions(c, x, at, b, h, query, true, i0, n);
+    for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, sign, rows + r * stride);
 }
 /* dz = sum of w dphi, dw = sum of z dphi.  From rows before rotation and their gradient dphi is the
  * same as from the rows after it. */
-static void rotate_back_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b,
-                                     int h, bool query, ptrdiff_t i0, int n, const real *rows,
-                                     real *d, ptrdiff_t stride, real *part)
+static void gather_at_positions(const struct call *c, int x, ptrdiff_t b, int h, bool query,
+                                ptrdiff_t i0, int n, const real *rows, const real *d,
+                                ptrdiff_t stride, real *part)
 {
     const struct pairs *p = table_of(c, x);
     double *dz = c->g.dtensor[position_tensor(c, x, query)];
     const real *z = positions(c, x, query, b, h, i0);
     double dw[1][MAX_PAIRS] = { { 0 } };
-    make_at_positions(c, x, at, b, h, query, i0, n);
-    for (int r = 0; r < n; r++) {
+    for (int r = 0; r < n && (dz || part); r++) {
         double dphi[1][MAX_PAIRS] = { { 0 } };
         const double one = 1, *w = pairs_rows(p, p->groups > 1 ? kv_head(c, h, query) : 0, 0);
-        turn_row(at, p, r, -1, d + r * stride);
-        if (!dz && !part) continue;
         gather(p, &one, rows + r * stride, d + r * stride, dphi);
         double sum = 0;
         for (int t = 0; t < p->count; t++) {
@@ -416,12 +443,22 @@ static void rotate_back_at_positions(const struct call *c, int x, struct angles 
     }
     for (int t = 0; part && t < p->count; t++) part[t] += (real)dw[0][t];
 }
+static void rotate_back_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b,
+                                     int h, bool query, ptrdiff_t i0, int n, const real *rows,
+                                     real *d, ptrdiff_t stride, real *part)
+{
+    make_at_positions(c, x, at, b, h, query, false, i0, n);
+    for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, -1, d + r * stride);
+    gather_at_positions(c, x, b, h, query, i0, n, rows, d, stride, part);
+}
 
 static const struct rotation rotation_at_positions = {
     .buffer = buffer,
     .rotate = rotate_at_positions,
     .of_input = true,
     .rotate_bwd = rotate_back_at_positions,
+    .turn = turn_at_positions,
+    .turn_bwd = gather_at_positions,
 };
 const struct term N(term_positioned_pairs) = {
     .name = "positioned pairs",

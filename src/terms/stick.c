@@ -206,7 +206,7 @@ static bool padding(const struct tile *t, int row)
     return seg_q(t->c, t->seq->b, t->i0 + row) < 0;
 }
 
-/* The factor of a row's remainder: the value of its own key, the head's vector, or, in padding
+/* The factor of a row's remainder: the value of its own key as it is summed, the head's vector, or, in padding
  * too, NULL.  buffer: memory for a value. */
 static const real *heir(const struct tile *t, int x, int row, real *buffer)
 {
@@ -219,6 +219,10 @@ static const real *heir(const struct tile *t, int x, int row, real *buffer)
     if (row_values(c)) {
         to_reals(c, stored_row(c, row_values(c), t->seq->b, t->kvh, t->i0 + row),
                  c->plan->value_dim, buffer);
+        /* the own key has the position of the row, and so its angles */
+        if (c->mem.turned)
+            turn_outputs(c, t->angles, t->seq->b, t->h, 1, t->i0 + row, 1, buffer,
+                         c->plan->value_dim);
         return buffer;
     }
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];

@@ -21,8 +21,8 @@ struct problem {
     loci_plan *plan;
     ptrdiff_t B, H, G, D, Dv, L;
     size_t size; /* of a stored number */
-    /* keys: as stored in a cache */
-    char *q, *k, *v, *keys, *o;
+    /* keys, values: as stored in a cache */
+    char *q, *k, *v, *keys, *values, *o;
     float *rows, *ae;
     double *coord;
     int tensors;
@@ -102,6 +102,13 @@ static bool forward(struct problem *p, loci_call *c)
     return !loci_forward(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, c, 0)), c);
 }
 
+/* The values of a call as a cache stores them. */
+static loci_status rotate_values(struct problem *p, const loci_call *c, loci_view to)
+{
+    return loci_rotate(p->plan, p->tables, mem_alloc(&p->mem, loci_workspace(p->plan, c, 0)), c,
+                       LOCI_VALUE, c->v, to);
+}
+
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window,
                  ptrdiff_t length, int D, int Dv, int heads)
 {
@@ -128,7 +135,7 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     const size_t q_rows = (size_t)(p->B * p->H * p->L), k_rows = (size_t)(p->B * p->G * p->L);
     p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5);
     p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
-    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1);
+    p->v = p->values = numbers(p, dtype, k_rows * (size_t)Dv, 1);
     p->o = mem_alloc(&p->mem, q_rows * (size_t)Dv * p->size);
     p->coord = mem_alloc(&p->mem, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
     for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
@@ -158,7 +165,14 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
                         LOCI_CACHE, rows_at(p, p->k, p->G, D, 0), rows_at(p, p->keys, p->G, D, 0)))
             return broken(p, "rotation");
     }
+    if (p->plan->turns_values) {
+        p->values = mem_alloc(&p->mem, k_rows * (size_t)Dv * p->size);
+        c.v = rows_at(p, p->v, p->G, Dv, 0);
+        if (rotate_values(p, &c, rows_at(p, p->values, p->G, Dv, 0)))
+            return broken(p, "rotation of values");
+    }
     c.k = rows_at(p, p->keys, p->G, D, 0);
+    c.v = rows_at(p, p->values, p->G, Dv, 0);
     more_outputs(p, &c, length);
     p->rows = c.lse ? c.lse : c.rem;
     p->ae = c.ae;
@@ -352,6 +366,10 @@ static void removal(struct problem *p)
         broken(p, "rotation");
         return;
     }
+    if (p->plan->turns_values && rotate_values(p, &alone, alone.v)) {
+        broken(p, "rotation");
+        return;
+    }
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].role != LOCI_INPUT) data[i] = p->data[i];
     if (!forward(p, &c) || !forward(p, &alone)) {
@@ -439,7 +457,7 @@ static void lengths(struct problem *p, ptrdiff_t n)
     const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size,
                  v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
-         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
+         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->values, v_bytes);
     poison(p, k, p->D, lens);
     poison(p, v, p->Dv, lens);
     loci_call c = rows_call(p, from, n);
@@ -473,7 +491,7 @@ static void lengths_back(struct problem *p)
                  k_bytes = (size_t)(p->B * k_entry) * size,
                  v_bytes = (size_t)(p->B * v_entry) * size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
-         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->v, v_bytes);
+         *v = memcpy(mem_alloc(&p->mem, v_bytes), p->values, v_bytes);
     poison(p, k, p->D, lens);
     poison(p, v, p->Dv, lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
@@ -575,7 +593,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
                 memcpy(k + now * p->D * (ptrdiff_t)p->size,
                        p->keys + old * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
                 memcpy(v + now * p->Dv * (ptrdiff_t)p->size,
-                       p->v + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+                       p->values + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
             }
     const loci_pages list = { table, length, each };
     loci_call c = rows_call(p, from, n);
@@ -743,6 +761,12 @@ static void placed(const char *text)
                        &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
         broken(&p, "rotation");
     else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
+    char *v = mem_alloc(&p.mem, (size_t)(p.B * p.G * 150 * p.Dv) * p.size);
+    if (p.plan->turns_values) {
+        if (rotate_values(&p, &whole, rows_at(&p, v, p.G, p.Dv, 0)))
+            broken(&p, "rotation of values");
+        whole.v = rows_at(&p, v, p.G, p.Dv, 0);
+    }
     if (loci_cache_append(p.plan, p.tables, mem_alloc(&p.mem, loci_workspace(p.plan, &c, 0)), cache,
                           &c)
         || !forward(&p, &whole) || !forward(&p, &one)) {

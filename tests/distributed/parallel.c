@@ -115,11 +115,11 @@ static void shares(void)
 
 /* An encoding that gives a row's remainder to its own value needs that value on the row's rank
  * while keys are streamed.  So rows and keys must have the same shares there, and default
- * positions. */
+ * positions.  If values turn, their angles must follow from positions. */
 static bool refused(const struct whole_call *w, const struct split *s, enum form_of_keys form)
 {
     return form == STREAMED && strstr(w->form.text, "remainder=value")
-        && (s->key_count || w->form.places != COUNTED);
+        && (s->key_count || w->form.places != COUNTED || strstr(w->form.text, "angles:"));
 }
 static void together(const struct whole_call *w, const struct split *s, enum form_of_keys form,
                      int turn)

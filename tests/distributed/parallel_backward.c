@@ -17,15 +17,18 @@
 
 enum form_of_keys { STREAMED, GATHERED, FORMS };
 
-/* A gradient of a row's own key requires that one rank owns both the row and the key. */
-static bool refused(const struct whole_call *w, const struct split *s)
+/* A gradient of a row's own key requires that one rank owns both the row and the key.  While keys
+ * are streamed, angles of values that turn must follow from positions. */
+static bool refused(const struct whole_call *w, const struct split *s, enum form_of_keys form)
 {
-    return strstr(w->form.text, "remainder=value") && (s->key_count || w->form.places != COUNTED);
+    return strstr(w->form.text, "remainder=value")
+        && (s->key_count || w->form.places != COUNTED
+            || (form == STREAMED && strstr(w->form.text, "angles:")));
 }
 static void together(const struct whole_call *w, const struct split *s, enum form_of_keys form,
                      int turn)
 {
-    parts_together(w, s, form == GATHERED, refused(w, s), turn);
+    parts_together(w, s, form == GATHERED, refused(w, s, form), turn);
 }
 
 static const int rank_counts[] = { 1, 2, 3, 4, 7 };

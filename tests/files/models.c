@@ -610,14 +610,27 @@ static const struct said {
     ",\"layer_types\":[\"sliding_attention\"," \
     "\"compressed_sparse_attention\",\"heavily_compressed_attention\",\"sliding_attention\"," \
     "\"sliding_attention\",\"sliding_attention\"]"
+/* One dictionary, which is about the layers that compress, and ratios in place of kinds. */
+#define V4_FLAT \
+    FILE("deepseek_v4") \
+    ",\"compress_ratios\":[0,4,128,0,0,0,0]," \
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16," \
+    "\"original_max_position_embeddings\":65536}"
     { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", 0, "nope", 0, 0, 0 },
-    { V4 "}", 0, "rope:pairing=interleaved,base=10000,dim=64,offset=448+sink", 0.044194173824159216,
-      128, 0 },
-    { V4 "}", 1, "rope:pairing=interleaved,base=160000,dim=64,offset=448+sink",
+    { V4 "}", 0, "rope:pairing=interleaved,base=10000,dim=64,offset=448,values=1+sink",
+      0.044194173824159216, 128, 0 },
+    { V4_FLAT "}", 0, "rope:pairing=interleaved,base=10000,dim=64,offset=448,values=1+sink",
+      0.044194173824159216, 128, 0 },
+    { V4_FLAT "}", 1,
+      "rope:pairing=interleaved,base=160000,dim=64,offset=448,scaling=yarn,factor=16,"
+      "original_length=65536,attention_factor=1,values=1+sink",
+      0.044194173824159216, 0, 0 },
+    { V4 "}", 1, "rope:pairing=interleaved,base=160000,dim=64,offset=448,values=1+sink",
       0.044194173824159216, 0, 0 },
     { V4 ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_theta\":7,"
          "\"compress_rope_theta\":9}",
-      1, "rope:pairing=interleaved,base=9,dim=64,offset=448+sink", 0.044194173824159216, 0, 0 },
+      1, "rope:pairing=interleaved,base=9,dim=64,offset=448,values=1+sink", 0.044194173824159216, 0,
+      0 },
 #define COHERE \
     FILE("cohere2_moe") \
     ",\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"," \
