@@ -115,9 +115,9 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             learns |= rotates_by(p, i);
         }
         /* Gradients of 16 bits are summed as reals and rounded once.  A rotation that learns needs
-         * dK even if the caller does not want it. */
+         * dK even if the caller does not want it.  Key heads of their own are added up later. */
         const bool apart = p->stored != p->real || chained(c);
-        if ((learns || apart) && !linear)
+        if ((learns || apart || p->key_heads != p->kv_heads) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
             c->g.dv_sum =

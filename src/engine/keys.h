@@ -93,6 +93,15 @@ INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, i
     return find_rows(c, side, b, h, j, 1, buffer, &stride);
 }
 
+/* Are the keys that a tile reads staged?  Those of a form that is not rotated are not. */
+INLINE bool staged(const struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct rotation *rotation = c->mem.rotated ? rotation_of(c) : NULL;
+    return rotation
+        && !(rotation->still
+             && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form)));
+}
 /* The keys and the values of the tile: in place, or rotated and staged,
  * or in the tile's buffers. */
 INLINE void find_keys(struct tile *t)
@@ -101,7 +110,7 @@ INLINE void find_keys(struct tile *t)
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
     t->k.step = 1;
-    if (c->mem.rotated) {
+    if (staged(t)) {
         t->k.at =
             (const real *)c->mem.rotated + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->k.row = p->dim;
@@ -131,7 +140,7 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
-    if (side == KEYS && c->mem.rotated) {
+    if (side == KEYS && staged(t)) {
         const real *first =
             (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
