@@ -254,7 +254,7 @@ static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
 /* How many forms rows and keys have, and those that row i and key j read: where they begin. */
 static inline int forms_of(const struct problem *p, bool query)
 {
-    const int e = loci_reference_rotation(p), n = e < 0  ? 0
+    const int e = loci_reference_rotation(p), n = e < 0 ? 0
                                                 : query ? p->def[e]->row_forms
                                                         : p->def[e]->key_forms;
     return n ? n : 1;

@@ -49,8 +49,7 @@ static precise place(const struct problem *p, int e, const struct pairs *r, loci
                      int head, int axis, ptrdiff_t row)
 {
     const bool query = which == LOCI_QUERY;
-    if (r->stands)
-        return r->stands(p, e, query, query ? q_position(p, row) : k_position(p, row));
+    if (r->stands) return r->stands(p, e, query, query ? q_position(p, row) : k_position(p, row));
     const double *z = tensor(p, e, positions_of(which));
     return z ? z[position_row(p, which, head, row)] : coordinate(p, which, axis, row);
 }
@@ -105,8 +104,7 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
         for (int axis = 0; axis < r->axes; axis++) {
             int n = r->number(p, e, kv_of(p, which, head), axis, t);
             if (n < 0) continue;
-            if (dlearned)
-                dlearned[n] += (double)place(p, e, r, which, head, axis, row) * dphi;
+            if (dlearned) dlearned[n] += (double)place(p, e, r, which, head, axis, row) * dphi;
             if (dz)
                 dz[position_row(p, which, head, row)] +=
                     (learned ? learned[n] : (double)r->formula(p, e, n)) * dphi;

@@ -45,11 +45,10 @@ static void open_gradient(struct tile *t)
     }
     /* outer() sums over all rows of the tile.  A row that is not finite must not reach
      * keys that it does not see. */
-    t->finite =
-        finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+    t->finite = finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
     for (int form = 0; form < p->row_forms; form++)
-        t->finite &= finite_rows(t->q.rows + form * QT * padded(p->dim), padded(p->dim), t->rows,
-                                 p->dim);
+        t->finite &=
+            finite_rows(t->q.rows + form * QT * padded(p->dim), padded(p->dim), t->rows, p->dim);
 
     zero(t->dqs, (ptrdiff_t)p->row_forms * p->dim * QT);
     EACH_USE(c, x, term) {
@@ -299,7 +298,7 @@ static void add_classes(struct tile *t)
     const struct call *c = t->c;
     const struct classes a = classes_of(t);
     const ptrdiff_t form = part_keys(c) * padded(c->plan->dim);
-    for (int class = a.least; class <= a.most; class++) {
+    for (int class = a.least; class <= a.most; class ++) {
         uint64_t rows[KT], later[KT];
         const real *ds = t->ds;
         if (a.least != a.most) {

@@ -123,7 +123,7 @@ static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
-    for (int class = 0; class < c->plan->row_forms; class++) {
+    for (int class = 0; class < c->plan->row_forms; class ++) {
         struct dot list[MOST];
         struct source keys = { 0 };
         const struct tile *before = NULL;

@@ -62,11 +62,9 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const struct rotation *rotation = rotation_of(c);
     const int form = kh % p->key_forms;
     if (n <= 0 || !is_present(c, j) || !is_read(c, q, j, n, form)) return;
-    const bool stages =
-        c->mem.rotated && !(rotation->still && rotation->still(c, p->rotate, form));
-    real *rotated = stages
-                      ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
-                      : NULL;
+    const bool stages = c->mem.rotated && !(rotation->still && rotation->still(c, p->rotate, form));
+    real *rotated =
+        stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated);

@@ -99,8 +99,7 @@ INLINE bool staged(const struct tile *t)
     const struct call *c = t->c;
     const struct rotation *rotation = c->mem.rotated ? rotation_of(c) : NULL;
     return rotation
-        && !(rotation->still
-             && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form)));
+        && !(rotation->still && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form)));
 }
 /* The keys and the values of the tile: in place, or rotated and staged,
  * or in the tile's buffers. */

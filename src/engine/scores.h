@@ -64,7 +64,8 @@ INLINE void later_rows(const struct tile *t, int class, uint64_t *rows)
         const int64_t at = pos_k(c, b, t->j0 + k);
         rows[k] = 0;
         if (t->run) {
-            while (first < t->rows && pair_class(c, pos_q(c, b, t->i0 + first), at) < class) first++;
+            while (first < t->rows && pair_class(c, pos_q(c, b, t->i0 + first), at) < class)
+                first++;
             rows[k] = rows_bits(first, t->rows);
         }
         for (int r = 0; !t->run && r < t->rows; r++)
@@ -217,7 +218,7 @@ INLINE void product_tile(const struct tile *t, real *s)
 INLINE void product_classes(struct tile *t)
 {
     const struct classes a = classes_of(t);
-    for (int class = a.least; class <= a.most; class++) {
+    for (int class = a.least; class <= a.most; class ++) {
         use_form(t, class);
         find_keys(t);
         t->next = to_next(t, KEYS, t->next.first && class == a.least);

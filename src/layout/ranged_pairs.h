@@ -64,16 +64,16 @@ static inline struct range_place range_place(const struct ranged_pairs *p, bool 
     struct range_place r = { .x = (double)pos };
     if (p->rule == RANGE_DCA) {
         const int64_t c = p->group, in = floor_mod(pos, c);
-        r.x = (double)(form == 0                               ? in
-                       : form == 1 && in + c < p->window       ? in + c
+        r.x = (double)(form == 0                            ? in
+                       : form == 1 && in + c < p->window    ? in + c
                        : form == 2 && 2 * c - 1 < p->window ? 2 * c - 1
-                                                               : p->window);
+                                                            : p->window);
     } else if (form && p->rule == RANGE_SELFEXTEND) {
         r.x = (double)(floor_div(pos, p->group) + (query ? p->window - p->window / p->group : 0));
     } else if (form && range_leaks(p)) {
         r.leaks = true;
-        r.at = query ? (double)p->window + p->leak * (double)(pos - p->window)
-                     : p->leak * (double)pos;
+        r.at =
+            query ? (double)p->window + p->leak * (double)(pos - p->window) : p->leak * (double)pos;
         return r;
     } else if (form && p->leak == 0) {
         r.still = !query;

@@ -87,7 +87,8 @@ static const real *make_form(const struct call *c, int x, struct angles *at, ptr
         if (!twice && !(first.leaks && query)) angles_on_line(&k, n, places, to + t0);
         else
             for (int r = 0; r < n; r++)
-                join_twice(&k, first.leaks, twice, places[r], to + (ptrdiff_t)2 * r * p->width + t0);
+                join_twice(&k, first.leaks, twice, places[r],
+                           to + (ptrdiff_t)2 * r * p->width + t0);
     }
     return to;
 }

@@ -793,8 +793,8 @@ int main(int argc, char **argv)
             ragged_cache(&p);
             forget(&p);
             /* their rotated keys cannot be rotated to other positions */
-            const bool stay =
-                strstr(text, "fope") || strstr(text, "positions=given") || strstr(text, "angles:");
+            const bool stay = strstr(text, "fope") || strstr(text, "positions=given")
+                           || strstr(text, "angles:") || strstr(text, "dca:");
             if (loci_axes(p.plan) == 1 && !stay) removal(&p);
             lengths(&p, 1);
             lengths(&p, 9);

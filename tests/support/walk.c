@@ -95,7 +95,7 @@ static const struct {
     { "rerope:pairing=half,window=4,leak=0.3+ssmax:bias=1+alibi", false },
     { "rerope:pairing=half,window=6+sba", false },
     { "selfextend:pairing=half,group=2,window=4", false },
-    { "selfextend:pairing=interleaved,group=7,window=42,base=500,freq=given", false },
+    { "selfextend:pairing=interleaved,group=7,window=42,freq=given", false },
     { "selfextend:pairing=half,group=3,window=6,scaling=linear,factor=2+alibi+logn:length=9",
       false },
     { "selfextend:pairing=half,group=4,window=4+t5:buckets=6,max_distance=10+cape:hidden=4",
