@@ -36,6 +36,7 @@ struct settings {
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
     double scale, cap; /* of q.k without softmax_factor; 0: unknown, none */
     int window, chunk;
+    int dual_chunk, dual_local; /* dca: its options; 0: none */
     bool sink, values;
     const char *note;
 };

@@ -62,7 +62,8 @@ static int64_t below(int64_t x, int64_t by) /* floor(x / by) */
 static double effective(const struct rule *r, int64_t i, int64_t j)
 {
     const int64_t d = i - j;
-    if (r->kind == REROPE) return d < r->a ? (double)d : (double)r->a + r->leak * (double)(d - r->a);
+    if (r->kind == REROPE)
+        return d < r->a ? (double)d : (double)r->a + r->leak * (double)(d - r->a);
     if (r->kind == SELFEXTEND)
         return (double)(d < r->b ? d : below(i, r->a) - below(j, r->a) + r->b - r->b / r->a);
     const int64_t c = r->a - r->b, apart = below(i, c) - below(j, c), qi = i - c * below(i, c),
@@ -226,8 +227,7 @@ static void alone(void)
         struct mem mem = { 0 };
         double *y = mem_alloc(&mem, sizeof k);
         memset(y, 0, sizeof k);
-        const loci_call c =
-            LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .error = &e);
+        const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .error = &e);
         void *tables = mem_alloc(&mem, loci_tables_size(plan, L)),
              *work = mem_alloc(&mem, loci_workspace(plan, &c, 1));
         CHECK_THAT(!loci_prepare(plan, L, NULL, tables), "%s: tables", list[n].text);
@@ -237,8 +237,7 @@ static void alone(void)
                    list[n].text, (int)status, e.text);
         /* the place of a key: its position in the chunk */
         for (int j = 0; j < L && !list[n].status; j++)
-            CHECK_CLOSE(y[j * D],
-                        k[j * D] * cos(j % 15) - k[j * D + D / 2] * sin(j % 15), 1e-14,
+            CHECK_CLOSE(y[j * D], k[j * D] * cos(j % 15) - k[j * D + D / 2] * sin(j % 15), 1e-14,
                         "%s: key %d", list[n].text, j);
         mem_release(&mem, 0);
         loci_plan_destroy(plan);
