@@ -239,8 +239,9 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     return LOCI_OK;
 }
 
-/* Qwen's models for a million tokens and their Dual Chunk Attention, with the defaults of vLLM, which
- * runs them.  It multiplies keys and scores by a factor that grows with the length of the prompt. */
+/* Qwen's models for a million tokens and their Dual Chunk Attention, with the defaults of vLLM,
+ * which runs them.  It multiplies keys and scores by a factor that grows with the length of the
+ * prompt. */
 static loci_status find_dual_chunks(const struct config *c, double length, struct settings *t,
                                     loci_error *e)
 {

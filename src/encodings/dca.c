@@ -54,7 +54,7 @@ const struct loci_pe loci_pe_dca = {
     .cite = "An et al., ICML 2024",
     .family = FAMILY_ROTATION,
     .brief = "rope in chunks: no distance exceeds the trained one",
-    .example = "dca:pairing=half,chunk=1024,local=128",
+    .example = "dca:pairing=half,chunk=48,local=16",
     .places = LOCI_PLACE_ROTATE,
     .causal_only = true,
     .row_forms = 3,

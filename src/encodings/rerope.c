@@ -45,7 +45,7 @@ const struct loci_pe loci_pe_rerope = {
     .cite = "Su, ReRoPE, 2023",
     .family = FAMILY_ROTATION,
     .brief = "rope whose distance stops, or slows down, at a window",
-    .example = "rerope:pairing=half,window=512",
+    .example = "rerope:pairing=half,window=32",
     .places = LOCI_PLACE_ROTATE,
     .causal_only = true,
     .row_forms = 2,

@@ -5,8 +5,8 @@
  *     r = d                                                               d < window
  *     r = floor(pos_i / group) - floor(pos_j / group) + window - window / group   else
  *
- * A model that was trained with n keys then reads about (n - window) group + window of them, without
- * training.  window is a multiple of group, so that r is `window` at d = window. */
+ * A model that was trained with n keys then reads about (n - window) group + window of them,
+ * without training.  window is a multiple of group, so that r is `window` at d = window. */
 #include "encodings/ranged.h"
 
 enum { GROUP = ROPE_OPTIONS, WINDOW, OPTIONS };
@@ -51,7 +51,7 @@ const struct loci_pe loci_pe_selfextend = {
     .cite = "Jin et al., ICML 2024",
     .family = FAMILY_ROTATION,
     .brief = "rope whose positions are counted in groups from a window on",
-    .example = "selfextend:pairing=half,group=8,window=512",
+    .example = "selfextend:pairing=half,group=4,window=32",
     .places = LOCI_PLACE_ROTATE,
     .causal_only = true,
     .row_forms = 2,
