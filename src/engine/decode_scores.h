@@ -40,7 +40,7 @@ static bool shares(const struct row_set *w, int i)
 
 /* Keys or values of a tile as they are stored, or rows of reals where they
  * lie in several pieces. */
-static struct source source_of(const struct tile *t, enum side side)
+static struct source source_of(struct tile *t, enum side side)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
@@ -51,6 +51,8 @@ static struct source source_of(const struct tile *t, enum side side)
         return (struct source){ .at = (const real *)c->mem.rotated
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
                                 .stride = width };
+    if (side == KEYS && rotate_late(t))
+        return (struct source){ .at = t->k.buffer, .stride = width };
     if (side == KEYS && c->cache)
         return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
                                                  t->j0 + cache_list(c->cache, c->cache->base)[b]),
@@ -116,6 +118,7 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t l
  * else those of the tile. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
+    if (rotates_late(t->c) && !reads_still(t)) return t->keys;
     return staged(t) || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
 /* The scores of rows and keys with several forms, class by class; then every pair of a tile with

@@ -39,17 +39,6 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     return most;
 }
 
-/* Does some row of the call read this form of the tile?  Only decode asks, whose rows are few. */
-static bool is_read(const struct call *c, const struct sequence *q, ptrdiff_t j, int n, int form)
-{
-    if (!c->decode || c->plan->key_forms == 1) return true;
-    for (int x = 0; x < c->plan->uses; x++)
-        if (term_is(c->plan->use[x].term, READS_STAGED)) return true;
-    for (ptrdiff_t i = 0; i < c->Lq; i++)
-        for (int k = 0; k < n; k++)
-            if (pair_class(c, pos_q(c, q->b, i), pos_k(c, q->b, j + k)) == form) return true;
-    return false;
-}
 /* One tile of keys of one key head.  It is rotated and faded into c->mem.rotated, once for all
  * query tiles and all heads that share it.  Its largest norm goes to c->mem.knorm. */
 static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
@@ -61,7 +50,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const struct rotation *rotation = rotation_of(c);
     const int form = kh % p->key_forms;
-    if (n <= 0 || !is_present(c, j) || !is_read(c, q, j, n, form)) return;
+    if (n <= 0 || !is_present(c, j)) return;
     const bool stages = c->mem.rotated && !(rotation->still && rotation->still(c, p->rotate, form));
     real *rotated =
         stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;

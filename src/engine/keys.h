@@ -93,13 +93,25 @@ INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, i
     return find_rows(c, side, b, h, j, 1, buffer, &stride);
 }
 
-/* Are the keys that a tile reads staged?  Those of a form that is not rotated are not. */
-INLINE bool staged(const struct tile *t)
+/* Does the tile read keys in a form that is not rotated? */
+INLINE bool reads_still(const struct tile *t)
 {
     const struct call *c = t->c;
-    const struct rotation *rotation = c->mem.rotated ? rotation_of(c) : NULL;
-    return rotation
-        && !(rotation->still && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form)));
+    const struct rotation *rotation = rotation_of(c);
+    return rotation && rotation->still
+        && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form));
+}
+INLINE bool staged(const struct tile *t) { return t->c->mem.rotated && !reads_still(t); }
+/* Rotates the keys of the tile in its buffer, unless they are read as they are. */
+INLINE bool rotate_late(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct sequence *q = t->seq;
+    if (!rotates_late(c) || reads_still(t)) return false;
+    load_keys(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer);
+    rotation_of(c)->rotate(c, c->plan->rotate, t->angles, q->b, t->kh, false, t->j0, t->keys,
+                           t->k.buffer, c->plan->dim);
+    return true;
 }
 /* The keys and the values of the tile: in place, or rotated and staged,
  * or in the tile's buffers. */
@@ -112,6 +124,9 @@ INLINE void find_keys(struct tile *t)
     if (staged(t)) {
         t->k.at =
             (const real *)c->mem.rotated + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
+        t->k.row = p->dim;
+    } else if (rotate_late(t)) {
+        t->k.at = t->k.buffer;
         t->k.row = p->dim;
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);

@@ -24,10 +24,9 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->q.rows = carve_reals(a, (ptrdiff_t)p->row_forms * QT * Dp);
     t->q.across = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
     t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
-    if (!in_place(c) || c->in->pages || c->cache) {
-        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
-        t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
-    }
+    const bool copies = !in_place(c) || c->in->pages || c->cache;
+    if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
+    if (copies) { t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv); }
     if (c->fast) {
         t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q);
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
