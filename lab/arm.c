@@ -229,9 +229,22 @@ void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])
 /* ---- Variants -------------------------------------------------------------------------------- */
 
 static const char *const change_names[LAB_CHANGES] = { "",        "pi",          "ntk",    "yarn",
-                                                       "dynamic", "interpolate", "window", "logn" };
+                                                       "dynamic", "interpolate", "window", "logn",
+                                                       "rerope",  "selfextend",  "dca" };
 const char *lab_change_name(enum lab_change c) { return change_names[c]; }
 
+/* Is the changed text valid?  Some options of rope have no meaning in the other rotations, and some
+ * encodings do not go with them. */
+static bool creates_plan(enum lab_change c, const struct lab_arm *a)
+{
+    char text[LAB_TEXT];
+    loci_plan *plan = NULL;
+    const loci_desc d = LOCI_DESC(.encoding = text, .heads = 1, .dim = 64);
+    const bool valid =
+        !lab_change_text(c, a, 64, 4, text, NULL) && !loci_plan_create(&plan, &d, NULL);
+    loci_plan_destroy(plan);
+    return valid;
+}
 bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
 {
     size_t n = 0;
@@ -243,6 +256,11 @@ bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
     case LAB_DYNAMIC:
         part = lab_arm_with(a->attention, "scaling", &n);
         return part && !find_option(part, n, "scaling") && !find_option(part, n, "freq");
+    case LAB_REROPE:
+    case LAB_SELFEXTEND:
+    case LAB_DCA:
+        part = lab_arm_part(a->attention, "rope", &n);
+        return part && !find_option(part, n, "freq") && creates_plan(c, a);
     case LAB_INTERPOLATE:
         part = lab_arm_with(a->attention, "slopes", &n);
         return part && !memchr(part, ':', n);
@@ -261,7 +279,12 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
                             char text[LAB_TEXT], loci_error *e)
 {
     const double turns = length / 6.283185307179586;
+    /* Self-Extend: groups so large that the far keys stand within the trained length too. */
+    const int half = length / 2 > 1 ? length / 2 : 1, least = (int)ceil(2 * times);
+    int group = 2;
+    while (group < least) group *= 2;
     char more[LAB_TEXT / 2] = "";
+    const char *name = NULL; /* of the encoding that takes rope's place */
     const char *part = NULL;
     size_t n = 0;
     switch (c) {
@@ -284,16 +307,31 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
     case LAB_INTERPOLATE:
         strcpy(more, "slopes=given");
         break;
+    case LAB_REROPE:
+        snprintf(more, sizeof more, "window=%d", half);
+        break;
+    case LAB_SELFEXTEND:
+        snprintf(more, sizeof more, "group=%d,window=%d", group,
+                 half < group ? group : half / group * group);
+        break;
+    case LAB_DCA: /* as ChunkLlama has it */
+        snprintf(more, sizeof more, "chunk=%d,local=%d", length < 4 ? 3 : length * 3 / 4,
+                 length < 8 ? 1 : length / 8);
+        break;
     default:
         break;
     }
     snprintf(text, LAB_TEXT, "%s", a->attention);
     if (!more[0]) return LOCI_OK;
-    part = lab_arm_with(a->attention, c == LAB_INTERPOLATE ? "slopes" : "scaling", &n);
+    if (c == LAB_REROPE || c == LAB_SELFEXTEND || c == LAB_DCA) name = change_names[c];
+    part = name ? lab_arm_part(a->attention, "rope", &n)
+                : lab_arm_with(a->attention, c == LAB_INTERPOLATE ? "slopes" : "scaling", &n);
     CHECK(e, part, LOCI_BAD_ARG, "arm '%s' has nothing that '%s' could change", a->text,
           change_names[c]);
-    const int wanted = snprintf(text, LAB_TEXT, "%.*s%s%s%s", (int)(part + n - a->attention),
-                                a->attention, memchr(part, ':', n) ? "," : ":", more, part + n);
+    const size_t old = name ? strlen("rope") : 0; /* of the part, which is replaced */
+    const int wanted = snprintf(text, LAB_TEXT, "%.*s%s%.*s%s%s%s", (int)(part - a->attention),
+                                a->attention, name ? name : "", (int)(n - old), part + old,
+                                memchr(part, ':', n) ? "," : ":", more, part + n);
     CHECK(e, wanted < LAB_TEXT, LOCI_BAD_ARG, "arm '%s' is too long for '%s'", a->text,
           change_names[c]);
     return LOCI_OK;

@@ -80,6 +80,9 @@ enum lab_change {
     LAB_INTERPOLATE,
     LAB_WINDOW,
     LAB_LOGN,
+    LAB_REROPE,
+    LAB_SELFEXTEND,
+    LAB_DCA,
     LAB_CHANGES
 };
 const char *lab_change_name(enum lab_change);

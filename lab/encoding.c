@@ -14,7 +14,7 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
     char text[LAB_TEXT];
     TRY(lab_change_text(as.change, &m->arm, m->shape.length, as.times, text, error));
     /* The scale overrides an encoding's own rule. */
-    const loci_desc d =
+    loci_desc d =
         LOCI_DESC(.encoding = text, .heads = m->shape.heads, .kv_heads = m->shape.kv_heads,
                   .dim = m->head, .model_dim = m->shape.dim, .dtype = m->dtype,
                   .scale = 1 / sqrt((double)m->head), .max_len = m->shape.longest,
@@ -22,7 +22,9 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
                   .keys_rotated =
                       as.cached && (strstr(family, "rotate") || strstr(family, "state")),
                   .window_left = as.change == LAB_WINDOW ? loci_window(m->shape.length) : 0);
-    return loci_plan_create(&e->attention, &d, error);
+    /* A cache stores keys as given if they rotate differently for near and far rows. */
+    if (d.keys_rotated && loci_plan_create(&e->attention, &d, NULL)) d.keys_rotated = 0;
+    return e->attention ? LOCI_OK : loci_plan_create(&e->attention, &d, error);
 }
 
 /* The slopes of alibi's own rule, divided by the length ratio. */

@@ -240,6 +240,32 @@ static loci_status find_scaling(const struct config *c, const struct dict *d, do
     return LOCI_OK;
 }
 
+/* Qwen's models for a million tokens and their Dual Chunk Attention, with the defaults of vLLM,
+ * which runs them.  It multiplies keys and scores by a factor that grows with the length of the
+ * prompt. */
+static loci_status find_dual_chunks(const struct config *c, double length, struct settings *t,
+                                    loci_error *e)
+{
+    const json_t *v = json_object_get(c->text, "dual_chunk_attention_config");
+    double original = 0;
+    loci_status s;
+    if (!is_a(v, JSON_OBJECT)) return LOCI_OK;
+    t->dual_chunk = 8192;
+    t->dual_local = 1024;
+    if ((s = loci_json_whole(v, "chunk_size", 2, 1 << 30, &t->dual_chunk, e))
+        || (s = loci_json_whole(v, "local_size", 1, 1 << 30, &t->dual_local, e))
+        || (s = loci_json_number(v, "original_max_position_embeddings", true, &original, e)))
+        return s;
+    IO_CHECK(e, t->dual_local < t->dual_chunk,
+             "dual_chunk_attention_config: local_size %d must be less than chunk_size %d",
+             t->dual_local, t->dual_chunk);
+    IO_CHECK(e, t->sections[0] + t->sections[1] + t->sections[2] == 0,
+             "dual_chunk_attention_config next to mrope_section is not supported");
+    if (original > 0) t->trained_length = original; /* not the file's, which it reaches */
+    if (original > 0 && length > original) t->times = 1 + 0.1 * log(length / original);
+    return LOCI_OK;
+}
+
 loci_status loci_config_rotation(const struct config *c, const struct layer *l,
                                  const struct dict *d, double own_base, int rope, double length,
                                  struct settings *t, loci_error *e)
@@ -247,7 +273,8 @@ loci_status loci_config_rotation(const struct config *c, const struct layer *l,
     loci_status s;
     t->base = own_base;
     if ((s = find_base(c, l, d, &t->base, e)) || (s = find_channels(c, d, rope, t, e))
-        || (s = find_sections(c, d, t, e))) /* they count the pairs of the channels */
+        || (s = find_sections(c, d, t, e)) /* they count the pairs of the channels */
+        || (s = find_scaling(c, d, length, t, e)))
         return s;
-    return find_scaling(c, d, length, t, e);
+    return find_dual_chunks(c, length, t, e);
 }

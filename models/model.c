@@ -120,7 +120,10 @@ static void add_list(char **at, const char *name, const double *x, int n)
 static void write_text(const struct settings *s, double length, double attention_factor, char *at)
 {
     const bool sections = s->sections[0] + s->sections[1] + s->sections[2] > 0;
-    at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope",
+    at += sprintf(at, "%s:pairing=%s",
+                  sections        ? "mrope"
+                  : s->dual_chunk ? "dca"
+                                  : "rope",
                   s->interleaved ? "interleaved" : "half");
     /* exponents that divide by fewer channels than rotate: base^(dim/fewer) over dim is the same */
     add_option(&at, "base", s->stretch > 1 ? pow(s->base, s->stretch) : s->base);
@@ -134,6 +137,7 @@ static void write_text(const struct settings *s, double length, double attention
         && (!strcmp(s->scaling, "dynamic") || !strcmp(s->scaling, "longrope")))
         add_option(&at, "length", length);
     if (attention_factor > 0) add_option(&at, "attention_factor", attention_factor);
+    if (s->dual_chunk) at += sprintf(at, ",chunk=%d,local=%d", s->dual_chunk, s->dual_local);
     if (sections)
         at += sprintf(at, ",sections=%d/%d/%d", s->sections[0], s->sections[1], s->sections[2]);
     if (sections && s->spread) at += sprintf(at, ",order=interleaved");
@@ -157,7 +161,8 @@ static void write_attention(const struct settings *s, const char *encoding, char
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
     const loci_desc d =
-        LOCI_DESC(.encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = s->head_dim);
+        LOCI_DESC(.encoding = r->encoding, .stage = s->dual_chunk ? LOCI_ATTENTION : LOCI_ROTATE,
+                  .heads = 1, .dim = s->head_dim);
     loci_plan *plan;
     loci_status status = loci_plan_create(&plan, &d, e);
     if (status) return status;

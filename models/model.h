@@ -36,6 +36,7 @@ struct settings {
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
     double scale, cap; /* of q.k without softmax_factor; 0: unknown, none */
     int window, chunk;
+    int dual_chunk, dual_local; /* dca: its options; 0: none */
     /* values: they rotate; turns_back: and outputs rotate back */
     bool sink, values, turns_back;
     const char *note;

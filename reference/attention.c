@@ -31,7 +31,8 @@ static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 static ptrdiff_t lay_out(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
-    ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->D,
+              k = forms_of(p, false) * p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
     /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
@@ -239,7 +240,7 @@ static void score(struct problem *p)
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
-            double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
+            double qk = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
             p->a[hj] = loci_reference_bend(p, h, j, &bends);
             p->s[hj] = p->a[hj] + p->add[hj];
@@ -273,7 +274,7 @@ static void score_backward(struct problem *p)
         look(p, h);
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
-            ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
+            ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
             double slope = 1;
             loci_reference_bend(p, h, j, &bends);
             for (int n = 0; n < bends.n; n++) slope *= bends.slope[n];
@@ -322,7 +323,7 @@ static void softmax(struct problem *p, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
     for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
-        if (p->seen[j] && !isfinite(dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D)))
+        if (p->seen[j] && !isfinite(dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D)))
             top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
@@ -475,12 +476,15 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const int copies = p->Hk / p->Hkv;
-    read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q);
-    read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->k);
+    for (p->form = 0; p->form < forms_of(p, true); p->form++)
+        read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q + p->form * p->H * p->Lq * p->D);
+    for (p->form = 0; p->form < forms_of(p, false); p->form++)
+        read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk,
+                     p->k + p->form * p->Hk * p->Lk * p->D);
     read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
     turn_values(p, 1, p->v);
-    zero(p->dq, p->H * p->Lq * p->D);
-    zero(p->dk, p->Hk * p->Lk * p->D);
+    zero(p->dq, forms_of(p, true) * p->H * p->Lq * p->D);
+    zero(p->dk, forms_of(p, false) * p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
     if (p->budget) loci_budget_begin(p);
     /* Backward goes row by row as well, right after the row's forward
@@ -498,8 +502,15 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     if (!grad) return;
     give_value_angles(p);
     turn_values(p, -1, p->dv);
-    rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
-    rotate_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
+    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D;
+    for (p->form = 0; p->form < forms_of(p, true); p->form++) {
+        rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq + p->form * q);
+        if (p->form) add_scaled(p->dq, 1, p->dq + p->form * q, q);
+    }
+    for (p->form = 0; p->form < forms_of(p, false); p->form++) {
+        rotate_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk + p->form * k);
+        if (p->form) add_scaled(p->dk, 1, p->dk + p->form * k, k);
+    }
     write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);
     write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->D, p->dk);
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);

@@ -24,7 +24,8 @@ static ptrdiff_t count_of(const struct problem *p, const loci_tensor *t)
 static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
 {
     ptrdiff_t used = 0;
-    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv,
+    const ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->D,
+                    k = forms_of(p, false) * p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv,
                     row = p->H * p->Lk;
     for (int t = 0; t < p->plan->tensors.n; t++) {
         z->elements[t] = count_of(p, &p->plan->tensors.list[t]);
@@ -195,10 +196,15 @@ void loci_budget_begin(struct problem *p)
         for (int c = 0; c < p->Dv; c++) z->v[n + c] = fabs(p->v[n + c]);
         if (values_turn(p)) loci_spread_pairs(p, p->v + n, z->v + n);
     }
-    sizes_of_rows(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, p->q, z->q, z->eq);
-    sizes_of_rows(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, p->k, z->k, z->ek);
-    zero(z->dq, p->H * p->Lq * p->D);
-    zero(z->dk, p->Hk * p->Lk * p->D);
+    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D;
+    for (p->form = 0; p->form < forms_of(p, true); p->form++)
+        sizes_of_rows(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, p->q + p->form * q,
+                      z->q + p->form * q, z->eq + p->form * q);
+    for (p->form = 0; p->form < forms_of(p, false); p->form++)
+        sizes_of_rows(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, p->k + p->form * k,
+                      z->k + p->form * k, z->ek + p->form * k);
+    zero(z->dq, forms_of(p, true) * q);
+    zero(z->dk, forms_of(p, false) * k);
     zero(z->dv, p->Hkv * p->Lk * p->Dv);
 }
 
@@ -387,7 +393,7 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
                 zero(sum, p->D);
             }
             double *const out = to + ((p->b * heads + h / copies) * rows + i) * p->D;
-            for (int c = 0; c < p->D; c++) out[c] = (h % copies ? out[c] : 0) + row[c];
+            for (int c = 0; c < p->D; c++) out[c] = (h % copies || p->form ? out[c] : 0) + row[c];
         }
 }
 
@@ -397,8 +403,12 @@ void loci_budget_entry(struct problem *p)
     if (!z->to->dq) return;
     const struct places real = save_places(p);
     divert(p);
-    rotate_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, z->dq, z->to->dq);
-    rotate_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk, z->dk, z->to->dk);
+    for (p->form = 0; p->form < forms_of(p, true); p->form++)
+        rotate_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq,
+                    z->dq + p->form * p->H * p->Lq * p->D, z->to->dq);
+    for (p->form = 0; p->form < forms_of(p, false); p->form++)
+        rotate_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk,
+                    z->dk + p->form * p->Hk * p->Lk * p->D, z->to->dk);
     for (ptrdiff_t n = 0; n < p->Hkv * p->Lk; n++) {
         double *to = z->to->dv + (p->b * p->Hkv * p->Lk + n) * p->Dv, *from = z->dv + n * p->Dv;
         memcpy(to, from, (size_t)p->Dv * sizeof *to);

@@ -168,7 +168,7 @@ void loci_score_sizes(struct problem *p, int h)
     }
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
-        const ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
+        const ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
         double products = 0;
         for (int c = 0; c < p->D; c++)
             products += fabs(p->q[q + c] * p->k[k + c]) + z->eq[q + c] * fabs(p->k[k + c])
@@ -265,7 +265,7 @@ void loci_score_back_sizes(struct problem *p, int h)
     p->seen = p->sees + h * p->Lk;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
-        const ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
+        const ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
         const double by = exp(p->log_mul[hj]) * p->plan->scale,
                      d = before_bends(p, h, j, 0, of_head(p, z->da, h)[j], true);
         raw[j] = (by + (p->log_mul[hj] != 0 ? p->plan->scale * 0x1p-40 / z->to->unit : 0)) * d;

@@ -54,7 +54,7 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
         .Lk = call->k_len,
         .H = plan->heads,
         .Hkv = plan->kv_heads,
-        .Hk = plan->key_heads,
+        .Hk = plan->key_heads / plan->key_forms,
         .D = plan->dim,
         .Dv = plan->value_dim,
     };

@@ -19,12 +19,14 @@ struct problem {
     const void *const *tensors;
     const struct definition *def[MAX_ENCODINGS];
     ptrdiff_t B, Lq, Lk;
-    int H, Hkv, Hk, D, Dv; /* Hk: heads of the rotated keys */
+    int H, Hkv, Hk, D, Dv; /* Hk: heads of the rotated keys, of one form */
+    int form;              /* the form that a rotation by distance makes */
     bool backward;
     double *dtensor[MAX_TENSORS]; /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
-    /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv], turned if values turn */
+    /* [forms][H][Lq][D] and [forms][Hk][Lk][D] after rotation, [Hkv][Lk][Dv], turned if values
+     * turn */
     double *q, *k, *v;
     double *dq, *dk, *dv;
 
@@ -58,6 +60,10 @@ struct definition {
                    const double *x, double *y);
     void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                             const double *x, const double *dy, double *dx);
+    /* A rotation by distance makes several forms of rows and keys.  The class of a pair selects
+     * the form of the row, and if keys have several, that of the key.  0: one. */
+    int row_forms, key_forms;
+    int (*class_of)(const struct problem *, int e, int64_t q, int64_t k);
     ptrdiff_t (*scratch_size)(const struct problem *, int e); /* doubles to rotate a row */
     /* Turns a row of values, or with sign -1 back, by the angles of rotate() and without a factor;
      * of outputs, if it is a row of queries.  turn_gradient() adds that of the angles to
@@ -254,6 +260,31 @@ static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j)
 static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
 {
     return (kv_head(p, h) * p->Lk + j) * p->Dv;
+}
+
+/* How many forms rows and keys have, and those that row i and key j read: where they begin. */
+static inline int forms_of(const struct problem *p, bool query)
+{
+    const int e = loci_reference_rotation(p), n = e < 0 ? 0
+                                                : query ? p->def[e]->row_forms
+                                                        : p->def[e]->key_forms;
+    return n ? n : 1;
+}
+static inline int class_of(const struct problem *p, ptrdiff_t j)
+{
+    const int e = loci_reference_rotation(p);
+    return forms_of(p, true) == 1
+             ? 0
+             : p->def[e]->class_of(p, e, q_position(p, p->i), k_position(p, j));
+}
+static inline ptrdiff_t q_of(const struct problem *p, int h, ptrdiff_t j)
+{
+    return class_of(p, j) * p->H * p->Lq * p->D + q_row(p, h);
+}
+static inline ptrdiff_t k_of(const struct problem *p, int h, ptrdiff_t j)
+{
+    const int form = forms_of(p, false) > 1 ? class_of(p, j) : 0;
+    return form * p->Hk * p->Lk * p->D + k_row(p, h, j);
 }
 
 /* Sums have more digits than their numbers where that is cheap: F64 plans are measured too. */

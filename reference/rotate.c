@@ -17,6 +17,8 @@ struct pairs {
     /* The number of the frequency of pair t of a kv head on an axis, and its formula. -1: the
      * axis does not rotate the pair. */
     int (*number)(const struct problem *, int e, int kv, int axis, int t);
+    /* Where a row at a position stands in the current form.  NULL: at its coordinates. */
+    precise (*stands)(const struct problem *, int e, bool query, int64_t pos);
     precise (*formula)(const struct problem *, int e, int number);
 };
 
@@ -43,9 +45,11 @@ static ptrdiff_t position_row(const struct problem *p, loci_which which, int hea
     return (p->b * (query ? p->H : p->Hkv) + head) * (query ? p->Lq : p->Lk) + row;
 }
 /* The coordinate of a row; with positions=given it is an input of the head. */
-static double place(const struct problem *p, int e, loci_which which, int head, int axis,
-                    ptrdiff_t row)
+static precise place(const struct problem *p, int e, const struct pairs *r, loci_which which,
+                     int head, int axis, ptrdiff_t row)
 {
+    const bool query = which == LOCI_QUERY;
+    if (r->stands) return r->stands(p, e, query, query ? q_position(p, row) : k_position(p, row));
     const double *z = tensor(p, e, positions_of(which));
     return z ? z[position_row(p, which, head, row)] : coordinate(p, which, axis, row);
 }
@@ -60,9 +64,9 @@ static precise angle(const struct problem *p, int e, const struct pairs *r, loci
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
         if (n < 0) continue;
-        const double x = place(p, e, which, head, axis, row);
+        const precise x = place(p, e, r, which, head, axis, row);
         const precise w = learned ? (precise)learned[n] : r->formula(p, e, n);
-        phi += r->single ? (precise)((float)x * (float)(double)w) : x * w;
+        phi += r->single ? (precise)((float)(double)x * (float)(double)w) : x * w;
     }
     return phi;
 }
@@ -89,7 +93,7 @@ static void give_angle(const struct problem *p, int e, const struct pairs *r, lo
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
         if (n < 0) continue;
-        if (dlearned) dlearned[n] += place(p, e, which, head, axis, row) * dphi;
+        if (dlearned) dlearned[n] += (double)place(p, e, r, which, head, axis, row) * dphi;
         if (dz)
             dz[position_row(p, which, head, row)] +=
                 (learned ? learned[n] : (double)r->formula(p, e, n)) * dphi;
@@ -302,6 +306,87 @@ static struct pairs pairs_of_rope(const struct problem *p, int e)
     };
 }
 DEFINE_PAIRS(rope)
+
+/* ---- rerope, selfextend, dca: rope at places that depend on the range of the distance -------- */
+
+#define DEFINE_RANGED(name_, rows_, keys_) \
+    static struct pairs pairs_of_##name_(const struct problem *p, int e) \
+    { \
+        struct pairs r = pairs_of_rope(p, e); \
+        r.stands = name_##_place; \
+        return r; \
+    } \
+    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, \
+                      const double *x, double *y) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        rotate_pairs(p, e, &r, which, head, row, x, y); \
+    } \
+    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, \
+                                 ptrdiff_t row, const double *x, const double *dy, double *dx) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        rotate_pairs_backward(p, e, &r, which, head, row, x, dy, dx); \
+    } \
+    const struct definition loci_define_##name_ = { .name = #name_, \
+                                                    .rotate = name_, \
+                                                    .rotate_backward = name_##_backward, \
+                                                    .row_forms = rows_, \
+                                                    .key_forms = keys_, \
+                                                    .class_of = name_##_class };
+
+/* floor(x / by), also of negative positions. */
+static int64_t quotient(int64_t x, int64_t by)
+{
+    int64_t n = x / by;
+    while (n * by > x) n--;
+    return n;
+}
+static int64_t whole_option(const struct problem *p, int e, const char *name)
+{
+    return (int64_t)option(p, e, name, 1);
+}
+
+static int rerope_class(const struct problem *p, int e, int64_t q, int64_t k)
+{
+    return q - k >= whole_option(p, e, "window") ? 1 : 0;
+}
+static precise rerope_place(const struct problem *p, int e, bool query, int64_t pos)
+{
+    const precise window = option(p, e, "window", 1), leak = option(p, e, "leak", 0);
+    if (p->form == 0) return pos;
+    return query ? window + leak * (pos - window) : leak * pos;
+}
+DEFINE_RANGED(rerope, 2, 2)
+
+static precise selfextend_place(const struct problem *p, int e, bool query, int64_t pos)
+{
+    const int64_t group = whole_option(p, e, "group"), window = whole_option(p, e, "window");
+    if (p->form == 0) return pos;
+    return quotient(pos, group) + (query ? window - window / group : 0);
+}
+#define selfextend_class rerope_class
+DEFINE_RANGED(selfextend, 2, 2)
+
+static int64_t dca_chunk(const struct problem *p, int e)
+{
+    return whole_option(p, e, "chunk") - whole_option(p, e, "local");
+}
+static int dca_class(const struct problem *p, int e, int64_t q, int64_t k)
+{
+    const int64_t apart = quotient(q, dca_chunk(p, e)) - quotient(k, dca_chunk(p, e));
+    return apart < 0 ? 0 : apart > 2 ? 2 : (int)apart;
+}
+static precise dca_place(const struct problem *p, int e, bool query, int64_t pos)
+{
+    const int64_t c = dca_chunk(p, e), most = whole_option(p, e, "chunk");
+    const int64_t in = pos - c * quotient(pos, c);
+    int64_t at = in;
+    if (query && p->form == 1) at = in + c;
+    if (query && p->form == 2) at = 2 * c - 1;
+    return at < most ? at : most;
+}
+DEFINE_RANGED(dca, 3, 1)
 
 /* ---- mrope: rope, but each pair rotates by one of three axes --------------------------------- */
 

@@ -730,12 +730,18 @@ def _copied(x: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def _rotated_plan(options: dict[str, Any], copies: Mapping[str, Any]) -> Plan:
-    """Keys are kept turned; where nothing turns that says nothing."""
+    """Keys are kept turned; where nothing turns that says nothing. Keys that turn differently for near and far rows are
+    kept as they are."""
     from ._attend import other_forms
 
-    plan = Plan(**options, keys_rotated=True)
+    turned = True
+    try:
+        plan = Plan(**options, keys_rotated=True)
+    except Error:
+        turned = False
+        plan = Plan(**options)
     forms = other_forms(plan, copies)
-    return plan if forms is None else Plan(**options, keys_rotated=True, shapes=forms)
+    return plan if forms is None else Plan(**options, keys_rotated=turned, shapes=forms)
 
 
 def _again(state: dict[str, Any]) -> Cache:

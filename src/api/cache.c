@@ -105,8 +105,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 }
 
 /* Checks that this plan can have such a cache.  Keys are stored rotated, so that decode need not
- * rotate them for each token.  That is impossible if each query head rotates keys in its own way.
- * Then they are stored as given. */
+ * rotate them for each token.  That is impossible if each query head rotates keys in its own way,
+ * or if keys rotate differently for near and far rows.  Then they are stored as given. */
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
                               loci_error *e)
 {
@@ -571,7 +571,8 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     CHECK(e, !c->form.ring, LOCI_BAD_ARG, "loci_cache_remove() does not support rings");
     CHECK(e, p->axes == 1, LOCI_BAD_ARG,
           "loci_cache_remove() does not support keys with %d coordinates", p->axes);
-    CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
+    CHECK(e, p->rotate < 0 || !p->keys_rotated || !term_is(p->use[p->rotate].term, NOT_AGAIN),
+          LOCI_BAD_ARG,
           "rotated keys of %s cannot be rotated to other positions: truncate the cache and append "
           "them again",
           p->enc[p->use[p->rotate].enc].pe->name);

@@ -20,6 +20,10 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "the argument `which` must be LOCI_QUERY, LOCI_KEY, LOCI_CACHE or LOCI_VALUE");
     CHECK(in->error, which != LOCI_VALUE || p->turns_values, LOCI_BAD_ARG,
           "LOCI_VALUE needs a plan of stage ATTENTION whose values rotate: values=1");
+    CHECK(in->error, (which == LOCI_QUERY ? p->row_forms : p->key_forms) == 1, LOCI_BAD_ARG,
+          "%s rotates %s differently for near and far %s, so they cannot be rotated alone",
+          p->enc[p->use[p->rotate].enc].pe->name, which == LOCI_QUERY ? "queries" : "keys",
+          which == LOCI_QUERY ? "keys" : "rows");
     /* Where each query head turns the keys of its group its own way,
      * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,

@@ -96,7 +96,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
     /* Keys that fade must be staged even if a cache has them rotated. */
-    if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
+    if (p->rotate >= 0 && !linear && !rotates_late(c)
+        && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     const bool turns = p->turns_values && !p->keys_rotated;
     if (turns)
@@ -119,9 +120,10 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             learns |= rotates_by(p, i);
         }
         /* Gradients of 16 bits are summed as reals and rounded once.  A rotation that learns needs
-         * dK, and dV if values turn, even if the caller does not want them. */
+         * dK, and dV if values turn, even if the caller does not want them.  Key heads of their own
+         * are added up later. */
         const bool apart = p->stored != p->real || chained(c);
-        if ((learns || apart) && !linear)
+        if ((learns || apart || p->key_heads != p->kv_heads) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (((learns && turns) || apart) && !linear)
             c->g.dv_sum =
@@ -355,7 +357,8 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
     } passes[] = {
         { in.q_len, true, false, false },
         { few, few < in.q_len, false, false },
-        { in.q_len, p->rotate >= 0, false, true },
+        /* a rotation alone */
+        { in.q_len, p->rotate >= 0 && p->key_forms == 1, false, true },
         { in.q_len, backward, true, true },
     };
     for (int i = 0; i < COUNT(passes); i++) {

@@ -262,6 +262,16 @@ static inline const void *input(const struct call *c, int enc, int which)
 {
     return c->input[c->plan->first_tensor[enc] + which];
 }
+/* Are keys rotated tile by tile as rows read them?  So they are in decode where a cache stores them as
+ * given, because they have several forms: staging all of them would read and write them once more.
+ * Terms that read staged keys need them all. */
+static inline bool rotates_late(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    bool late = c->decode && p->key_forms > 1;
+    for (int x = 0; x < p->uses; x++) late &= !term_is(p->use[x].term, READS_STAGED);
+    return late;
+}
 /* Does a gradient of the rotation's tensors need those of rotated keys? */
 static inline bool rotation_learns(const struct call *c)
 {

@@ -18,8 +18,10 @@ struct loci_plan {
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
     /* Heads of the keys that scores read: heads if each query head rotates keys in its own way,
-     * else kv_heads. */
+     * else kv_heads times key_forms. */
     int key_heads;
+    /* Forms of a row and of a key that a rotation by distance makes (engine/rotation.h), else 1. */
+    int row_forms, key_forms;
     loci_dtype dtype;
     size_t real;                          /* sizeof of a number in the engine: 4 or 8 */
     size_t stored;                        /* of q, k, v, o and their gradients: the same, or 2 */
@@ -45,14 +47,24 @@ struct loci_plan {
     char *text;
 };
 
-/* The number of the key head that query head h reads, and the kv head of key head kh. */
+/* The number of the key head that query head h reads, the first of its forms; the kv head of key
+ * head kh, and the first query head that reads it. */
 static inline int key_head(const struct loci_plan *p, int h)
 {
-    return h / (p->heads / p->key_heads);
+    return p->key_forms > 1 ? h / p->group * p->key_forms : h / (p->heads / p->key_heads);
 }
 static inline int kv_head_of(const struct loci_plan *p, int kh)
 {
     return kh / (p->key_heads / p->kv_heads);
+}
+static inline int reader_of(const struct loci_plan *p, int kh)
+{
+    return p->key_forms > 1 ? kh / p->key_forms * p->group : kh * (p->heads / p->key_heads);
+}
+/* The form that a class of pairs reads of a key. */
+static inline int key_form(const struct loci_plan *p, int class)
+{
+    return p->key_forms > 1 ? class : 0;
 }
 
 static inline const void *layout_of(const struct loci_plan *p, int x) { return p->use[x].layout; }

@@ -76,7 +76,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)group;
     if (axis == axis_of(p->cfg, t)) loci_rope_frequency(p, t, hi, lo);
 }
-static void prepare(const struct prep *p) { loci_rope_prepare(p, AXES, frequency); }
+static void prepare(const struct prep *p) { loci_rope_prepare(p, AXES, 1, frequency); }
 /* All heads share the frequencies; a pair has a gradient on its own axis only. */
 static void fold(const struct prep *p)
 {

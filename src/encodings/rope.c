@@ -71,17 +71,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     loci_rope_frequency(p, t, hi, lo);
 }
 /* One axis and one group: all heads rotate alike. */
-static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, frequency); }
-/* All heads share the frequencies, so gradients are added; only given ones have any. */
-static void fold(const struct prep *p)
-{
-    const struct config *c = p->cfg;
-    if (c->opt[ROPE_FREQ] != ROPE_GIVEN || !p->dtensor[0]) return;
-    const ptrdiff_t part = pairs_part(c->dim, 1);
-    for (int h = 0; h < c->kv_heads; h++)
-        for (int t = 0; t < (int)c->opt[ROPE_DIM] / 2; t++)
-            p->dtensor[0][t] += p->dtable[0][h * part + t];
-}
+static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, 1, frequency); }
 
 const struct loci_pe loci_pe_rope = {
     .name = "rope",
@@ -99,7 +89,7 @@ const struct loci_pe loci_pe_rope = {
     .terms = terms,
     .size = size,
     .prepare = prepare,
-    .fold = fold,
+    .fold = loci_rope_fold,
     .multiplies = loci_pairs_factor,
     .frequencies = loci_rope_frequencies,
 };

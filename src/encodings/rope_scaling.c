@@ -278,14 +278,25 @@ void loci_rope_tensors(const struct config *c, struct tensors *t)
     t->fill[t->n - 1] = usual_frequency;
 }
 
-void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequency)
+/* All heads share the frequencies, so gradients are added; only given ones have any. */
+void loci_rope_fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    if (c->opt[ROPE_FREQ] != ROPE_GIVEN || !p->dtensor[0]) return;
+    const ptrdiff_t part = pairs_part(c->dim, 1);
+    for (int h = 0; h < c->kv_heads; h++)
+        for (int t = 0; t < (int)c->opt[ROPE_DIM] / 2; t++)
+            p->dtensor[0][t] += p->dtable[0][h * part + t];
+}
+
+void loci_rope_prepare(const struct prep *p, int axes, int groups, pairs_frequency *frequency)
 {
     const double *o = p->cfg->opt;
     const struct pairs form = {
         .count = (int)o[ROPE_DIM] / 2,
         .offset = (int)o[ROPE_OFFSET],
         .axes = axes,
-        .groups = 1,
+        .groups = groups,
         .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
         .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
         .factor = o[ROPE_ATTENTION_FACTOR],

@@ -64,6 +64,10 @@ enum { ROPE_EXACT, ROPE_F32 }; /* of angles */
  * texts without it stay short. */
 /* clang-format off */
 #define ROPE_ROWS                                                                                  \
+    ROPE_ROWS_WITH("exact|f32",                                                                    \
+                   "f32: frequency, position and product are rounded, as in float32 code")
+/* The same with other words for `angles`. */
+#define ROPE_ROWS_WITH(words, help)                                                                \
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
     [ROPE_DIM]              = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,                      \
@@ -74,9 +78,7 @@ enum { ROPE_EXACT, ROPE_F32 }; /* of angles */
                                 "given: the frequencies are a learned tensor" },                   \
     [ROPE_ATTENTION_FACTOR] = { "attention_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,      \
                                 "factor of rotated q and k; default by scaling" },                 \
-    [ROPE_ANGLES]           = { "angles", LOCI_WORD, 0, ROPE_EXACT, 0, 0, "exact|f32",             \
-                                "f32: frequency, position and product are rounded, as in float32 " \
-                                "code" },                                                          \
+    [ROPE_ANGLES]           = { "angles", LOCI_WORD, 0, ROPE_EXACT, 0, 0, words, help },           \
     [ROPE_SCALING]          = { "scaling", LOCI_WORD, 0, 0, 0, 0,                                  \
                                 "none|linear|ntk|ntk_fixed|dynamic|yarn|longrope|llama3|"          \
                                 "proportional",                                                    \
@@ -134,7 +136,10 @@ void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
 extern const struct loci_pe loci_pe_rope;
 /* The hook `frequencies`. */
 int loci_rope_frequencies(const struct config *, double *list, int room, double *factor);
-/* Writes the table of the term `pairs`, the same for all heads. */
-void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);
+/* The hook `fold`, for one axis. */
+void loci_rope_fold(const struct prep *);
+/* Writes the table of the term `pairs`, the same for all heads; groups: 1, or what the term makes
+ * of them. */
+void loci_rope_prepare(const struct prep *, int axes, int groups, pairs_frequency *);
 
 #endif

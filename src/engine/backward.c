@@ -50,10 +50,12 @@ static void open_gradient(struct tile *t)
     }
     /* outer() sums over all rows of the tile.  A row that is not finite must not reach
      * keys that it does not see. */
-    t->finite = finite_rows(t->q.rows, padded(p->dim), t->rows, p->dim)
-             && finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+    t->finite = finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+    for (int form = 0; form < p->row_forms; form++)
+        t->finite &=
+            finite_rows(t->q.rows + form * QT * padded(p->dim), padded(p->dim), t->rows, p->dim);
 
-    zero(t->dqs, (ptrdiff_t)p->dim * QT);
+    zero(t->dqs, (ptrdiff_t)p->row_forms * p->dim * QT);
     EACH_USE(c, x, term) {
         zero(t->own[x].grads, (ptrdiff_t)t->own[x].gradn * QT);
         if (term->open) term->open(t, x);
@@ -222,9 +224,10 @@ static real *copy_rows(real *rows, ptrdiff_t n, real *chunk_state, bool back)
 static void save_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
 {
     const struct call *c = t->c;
-    ptrdiff_t n = c->plan->dim;
+    const ptrdiff_t dqs = (ptrdiff_t)c->plan->row_forms * c->plan->dim;
+    ptrdiff_t n = dqs;
     EACH_USE(c, x, term) n += t->own[x].gradn + (term->chunk_state ? term->chunk_state(c, x) : 0);
-    real *at = copy_rows(t->dqs, c->plan->dim, w->chunk_state + slot * n * QT, back);
+    real *at = copy_rows(t->dqs, dqs, w->chunk_state + slot * n * QT, back);
     EACH_USE(c, x, term) {
         at = copy_rows(t->own[x].grads, t->own[x].gradn, at, back);
         if (term->chunk_state) at = copy_rows(t->own[x].mem, term->chunk_state(c, x), at, back);
@@ -286,6 +289,38 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
 
 /* ---- One query tile -------------------------------------------------------------------------- */
 
+/* Adds the tile's gradient of the keys in this form to dk_part, and that of the rows to dq. */
+static void add_products(struct tile *t, const real *ds, real *dk_part)
+{
+    const struct loci_plan *p = t->c->plan;
+    if (t->c->g.dk.data) outer_safe(t, ds, t->q.faded, padded(p->dim), dk_part);
+    mix_safe(t, t->k.at, t->k.row, p->dim, ds, t->dq, t->alpha, t->next);
+}
+/* The same class by class: each gets the gradients of its own pairs.  The key forms of a head
+ * follow each other in dk_part. */
+static void add_classes(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct classes a = classes_of(t);
+    const ptrdiff_t form = part_keys(c) * padded(c->plan->dim);
+    for (int class = a.least; class <= a.most; class ++) {
+        uint64_t rows[KT], later[KT];
+        const real *ds = t->ds;
+        if (a.least != a.most) {
+            later_rows(t, class, rows);
+            later_rows(t, class + 1, later);
+            for (int k = 0; k < t->keys; k++) rows[k] &= ~later[k];
+            zero(t->of_class, (ptrdiff_t)t->keys * QT);
+            take_rows(t, rows, t->ds, t->of_class);
+            ds = t->of_class;
+        }
+        use_form(t, class);
+        find_keys(t);
+        add_products(t, ds, t->dk_part ? t->dk_part + key_form(c->plan, class) * form : NULL);
+    }
+    use_form(t, 0);
+}
+
 /* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
  * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
@@ -334,8 +369,8 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (c->g.dk.data) outer_safe(&t[i], t[i].ds, t[i].q.faded, Dp, t[i].dk_part);
-        mix_safe(&t[i], t[i].k.at, t[i].k.row, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
+        if (p->row_forms > 1) add_classes(&t[i]);
+        else add_products(&t[i], t[i].ds, t[i].dk_part);
     }
 }
 
@@ -377,21 +412,29 @@ static void close_gradient(struct tile *t)
     const int D = p->dim, Dp = padded(D);
     EACH_USE(c, x, term)
         if (term->close_bwd) term->close_bwd(t, x);
-    EACH_USE(c, x, term)
-        if (term->load_bwd) term->load_bwd(t, x);
     output_angles(t);
-    transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     const real scale = (real)p->scale;
-    if (p->rotate >= 0) {
+    /* The sum of several forms: the rows of the first are read only by its own rotate_bwd(). */
+    real *const all = t->q.rows;
+    for (int form = 0; form < p->row_forms; form++) {
+        use_form(t, form);
+        EACH_USE(c, x, term)
+            if (term->load_bwd) term->load_bwd(t, x);
+        transpose(t->dqs, QT, D, QT, t->scratch, Dp);
+        if (p->rotate < 0) continue;
         real *part = t->own[p->rotate].part;
         /* q.rows are rotated; the original rows are in the caller's view only. */
         if (wants_input(c, part)) {
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
             for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
         }
-        rotation_of(c)->rotate_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
-                                   t->q.rows, t->scratch, Dp, part);
+        rotation_of(c)->rotate_bwd(c, p->rotate, t->angles, t->seq->b, t->h * p->row_forms + form,
+                                   true, t->i0, t->rows, t->q.rows, t->scratch, Dp, part);
+        if (p->row_forms == 1) continue;
+        for (int n = 0; n < QT * Dp; n++) all[n] = form ? all[n] + t->scratch[n] : t->scratch[n];
     }
+    use_form(t, 0);
+    if (p->row_forms > 1) memcpy(t->scratch, all, sizeof(real) * (size_t)(QT * Dp));
     if (!c->g.dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
     store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
@@ -470,7 +513,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         if (chunk > r->chunks.first) save_rows(&t[i], w, slot_of(c, r, i), true);
         if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
         /* sums of a chunk start at 0 */
-        zero(t[i].dq, (ptrdiff_t)p->dim * QT);
+        zero(t[i].dq, (ptrdiff_t)p->row_forms * p->dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
@@ -481,7 +524,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
             for (int i = 0; i < n; i++) unfade(&t[i], j);
     }
     for (int i = 0; i < n; i++) {
-        for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
+        for (int k = 0; k < p->row_forms * p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];

@@ -40,19 +40,21 @@ static bool shares(const struct row_set *w, int i)
 
 /* Keys or values of a tile as they are stored, or rows of reals where they
  * lie in several pieces. */
-static struct source source_of(const struct tile *t, enum side side)
+static struct source source_of(struct tile *t, enum side side)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
     const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
     /* staged keys are reals, whatever the caller's are */
-    if (side == KEYS && c->mem.rotated)
+    if (side == KEYS && staged(t))
         return (struct source){ .at = (const real *)c->mem.rotated
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
                                 .stride = width };
     if (side == VALUES && c->mem.turned)
         return (struct source){ .at = turned_value(c, b, t->kvh, t->j0), .stride = width };
+    if (side == KEYS && rotate_late(t))
+        return (struct source){ .at = t->k.buffer, .stride = width };
     if (side == KEYS && c->cache)
         return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
                                                  t->j0 + cache_list(c->cache, c->cache->base)[b]),
@@ -118,7 +120,50 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t l
  * else those of the tile. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
-    return t->c->mem.rotated || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+    if (rotates_late(t->c) && !reads_still(t)) return t->keys;
+    return staged(t) || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+}
+/* The scores of rows and keys with several forms, class by class; then every pair of a tile with
+ * several classes gets its own. */
+static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const struct call *c = w->t->c;
+    for (int class = 0; class < c->plan->row_forms; class ++) {
+        struct dot list[MOST];
+        struct source keys = { 0 };
+        const struct tile *before = NULL;
+        bool first = true;
+        int n = 0;
+        for (int i = 0; i < w->n; i++) {
+            struct tile *t = &w->t[i];
+            const struct classes a = classes_of(t);
+            if (class < a.least || class > a.most) continue;
+            use_form(t, class);
+            const bool shared = before && before->kvh == t->kvh && before->kh == t->kh;
+            if (n && (n == MOST || !shared)) {
+                N(dots)(list, n, &keys, c->plan->dim, t->keys, first);
+                n = 0;
+                first = false;
+            }
+            if (!shared) {
+                keys = source_of(t, KEYS);
+                keys.rest = rows_from(t, j, last);
+                first = true;
+            }
+            list[n++] = (struct dot){ t->q.across, class == a.least ? t->s : t->of_class };
+            before = t;
+        }
+        if (n) N(dots)(list, n, &keys, c->plan->dim, before->keys, first);
+        for (int i = 0; i < w->n; i++) {
+            struct tile *t = &w->t[i];
+            const struct classes a = classes_of(t);
+            uint64_t later[KT];
+            use_form(t, 0);
+            if (class <= a.least || class > a.most) continue;
+            later_rows(t, class, later);
+            take_rows(t, later, t->of_class, t->s);
+        }
+    }
 }
 /* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
  * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
@@ -126,6 +171,10 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
     const int D = c->plan->dim;
+    if (c->plan->row_forms > 1) {
+        score_classes(w, j, last);
+        return;
+    }
     struct dot list[MOST];
     struct source keys = { 0 };
     int n = 0;

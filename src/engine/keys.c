@@ -49,14 +49,15 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    const struct rotation *rotation = rotation_of(c);
+    const int form = kh % p->key_forms;
     if (n <= 0 || !is_present(c, j)) return;
-    real *rotated = c->mem.rotated
-                      ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D
-                      : NULL;
+    const bool stages = c->mem.rotated && !(rotation->still && rotation->still(c, p->rotate, form));
+    real *rotated =
+        stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated);
-        const struct rotation *rotation = rotation_of(c);
         if (!p->keys_rotated)
             rotation->rotate(c, p->rotate, angles, q->b, kh, false, j, n, rotated, D);
         if (rotation->fade)

@@ -101,6 +101,26 @@ INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, i
     return find_rows(c, side, b, h, j, 1, buffer, &stride);
 }
 
+/* Does the tile read keys in a form that is not rotated? */
+INLINE bool reads_still(const struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct rotation *rotation = rotation_of(c);
+    return rotation && rotation->still
+        && rotation->still(c, c->plan->rotate, key_form(c->plan, t->q.form));
+}
+INLINE bool staged(const struct tile *t) { return t->c->mem.rotated && !reads_still(t); }
+/* Rotates the keys of the tile in its buffer, unless they are read as they are. */
+INLINE bool rotate_late(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct sequence *q = t->seq;
+    if (!rotates_late(c) || reads_still(t)) return false;
+    load_keys(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer);
+    rotation_of(c)->rotate(c, c->plan->rotate, t->angles, q->b, t->kh, false, t->j0, t->keys,
+                           t->k.buffer, c->plan->dim);
+    return true;
+}
 /* The keys and the values of the tile: in place, or rotated and staged,
  * or in the tile's buffers. */
 INLINE void find_keys(struct tile *t)
@@ -109,9 +129,12 @@ INLINE void find_keys(struct tile *t)
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
     t->k.step = 1;
-    if (c->mem.rotated) {
+    if (staged(t)) {
         t->k.at =
             (const real *)c->mem.rotated + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
+        t->k.row = p->dim;
+    } else if (rotate_late(t)) {
+        t->k.at = t->k.buffer;
         t->k.row = p->dim;
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
@@ -139,7 +162,7 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
-    if (side == KEYS && c->mem.rotated) {
+    if (side == KEYS && staged(t)) {
         const real *first =
             (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),

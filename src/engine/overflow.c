@@ -32,6 +32,11 @@ bool N(overflows)(struct tile *t, int r)
         for (int k = 0; k < t->keys; k++) {
             double sum = 0;
             if (!visible(t, k, r)) continue;
+            if (c->plan->row_forms > 1) {
+                use_form(t, pair_class(c, pos_q(c, t->seq->b, t->i0 + r),
+                                       pos_k(c, t->seq->b, t->j0 + k)));
+                found = false;
+            }
             if (!found) {
                 find_keys(t);
                 fade_queries(t);
@@ -39,6 +44,7 @@ bool N(overflows)(struct tile *t, int r)
             }
             for (int d = 0; d < c->plan->dim; d++)
                 sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
+            use_form(t, 0);
             if (!(sum <= most)) return true;
         }
     }

@@ -59,9 +59,8 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
 {
     const struct loci_plan *p = c->plan;
     const struct term *term = term_of(c, p->rotate);
-    /* part_at() counts query heads: a key head has the place of its first one */
-    double *to =
-        c->g.total[p->rotate] + term->part_at(c, p->rotate, b, kh * (p->heads / p->key_heads));
+    /* part_at() counts query heads */
+    double *to = c->g.total[p->rotate] + term->part_at(c, p->rotate, b, reader_of(p, kh));
     for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
 }
 

@@ -50,6 +50,13 @@ struct rotation {
                  real sign, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
     void (*turn_bwd)(const struct call *, int x, ptrdiff_t b, int h, bool query, ptrdiff_t i0,
                      int n, const real *rows, const real *d, ptrdiff_t stride, real *part);
+    /* A rotation by distance has several forms of each row, and one or several of each key
+     * (row_forms and key_forms of the plan).  Every pair of a row and a key has a class, from the
+     * positions of both: its score is the product of the row's form of that number with the key's,
+     * or with the only one.  The class never falls as q rises or k falls, for k <= q.  The hooks
+     * above then get h = head * forms + form.  still(): keys of that form are not rotated. */
+    int (*class_of)(const struct call *, int x, int64_t q, int64_t k);
+    bool (*still)(const struct call *, int x, int form);
     /* A rotation may also fade: queries are multiplied by z^(pos - ref), keys by z^(ref - pos),
      * and so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.
      * run: the keys of these tiles have consecutive positions from ref on, so a power may become

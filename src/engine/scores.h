@@ -7,6 +7,81 @@
 #include "engine/tile_gemm.h"
 #include "engine/keys.h"
 
+/* ---- Forms of rows and keys ------------------------------------------------------------------ */
+
+/* Selects the forms of rows and keys that pairs of this class read, and their dq. */
+INLINE void use_form(struct tile *t, int class)
+{
+    const struct loci_plan *p = t->c->plan;
+    const ptrdiff_t by = class - t->q.form;
+    if (!by) return;
+    t->q.rows += by * QT * padded(p->dim);
+    t->q.faded = t->q.rows;
+    t->q.across += by * p->dim * QT;
+    if (t->dq) {
+        t->dq += by * p->dim * QT;
+        t->dqs += by * p->dim * QT;
+    }
+    t->q.form = class;
+    t->kh = key_head(p, t->h) + key_form(p, class);
+}
+
+/* The classes of the tile's pairs: least .. most.  Pairs that are not visible count too. */
+struct classes {
+    int least, most;
+};
+INLINE int pair_class(const struct call *c, int64_t q, int64_t k)
+{
+    return rotation_of(c)->class_of(c, c->plan->rotate, q, k);
+}
+INLINE struct classes classes_of(const struct tile *t)
+{
+    const struct call *c = t->c;
+    const ptrdiff_t b = t->seq->b;
+    int64_t q[2] = { pos_q(c, b, t->i0), pos_q(c, b, t->i0 + t->rows - 1) },
+            k[2] = { pos_k(c, b, t->j0), pos_k(c, b, t->j0 + t->keys - 1) };
+    for (int r = 1; !t->run && r < t->rows; r++) {
+        const int64_t at = pos_q(c, b, t->i0 + r);
+        if (at < q[0]) q[0] = at;
+        if (at > q[1]) q[1] = at;
+    }
+    for (int i = 1; !t->run && i < t->keys; i++) {
+        const int64_t at = pos_k(c, b, t->j0 + i);
+        if (at < k[0]) k[0] = at;
+        if (at > k[1]) k[1] = at;
+    }
+    return (struct classes){ pair_class(c, q[0], k[1]), pair_class(c, q[1], k[0]) };
+}
+/* Bit r of rows[k] is set if the pair of key k and row r is of this class or a later one.  On a run
+ * these are the rows from one on, which is later for the next key. */
+INLINE void later_rows(const struct tile *t, int class, uint64_t *rows)
+{
+    const struct call *c = t->c;
+    const ptrdiff_t b = t->seq->b;
+    const uint64_t one = 1;
+    int first = 0;
+    for (int k = 0; k < t->keys; k++) {
+        const int64_t at = pos_k(c, b, t->j0 + k);
+        rows[k] = 0;
+        if (t->run) {
+            while (first < t->rows && pair_class(c, pos_q(c, b, t->i0 + first), at) < class)
+                first++;
+            rows[k] = rows_bits(first, t->rows);
+        }
+        for (int r = 0; !t->run && r < t->rows; r++)
+            rows[k] |= pair_class(c, pos_q(c, b, t->i0 + r), at) >= class ? one << r : 0;
+    }
+}
+/* to[k][r] = from[k][r] for the pairs of these rows. */
+INLINE void take_rows(const struct tile *t, const uint64_t *rows, const real *from, real *to)
+{
+    for (int k = 0; k < t->keys; k++)
+        for (uint64_t bits = rows[k]; bits; bits &= bits - 1) {
+            const int at = k * QT + __builtin_ctzll(bits);
+            to[at] = from[at];
+        }
+}
+
 /* ---- Queries --------------------------------------------------------------------------------- */
 
 /* Begins a query tile: positions, and Q rotated, scaled and transposed.  Dead rows are 0.  All
@@ -46,15 +121,19 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         last[r] = last_key(c, q, row + r);
     }
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
-    load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
-    if (p->rotate >= 0)
-        rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows,
-                               Dp);
-    const real scale = (real)p->scale;
-    for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
-    EACH_USE(c, x, term)
-        if (term->load) term->load(t, x);
-    transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
+    for (int form = 0; form < p->row_forms; form++) {
+        use_form(t, form);
+        load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
+        if (p->rotate >= 0)
+            rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, h * p->row_forms + form, true,
+                                   t->i0, rows, t->q.rows, Dp);
+        const real scale = (real)p->scale;
+        for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+        EACH_USE(c, x, term)
+            if (term->load) term->load(t, x);
+        transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
+    }
+    use_form(t, 0);
 }
 
 /* Fades the queries from the reference of the tile's keys.  Tiles share references in blocks, so
@@ -129,13 +208,34 @@ INLINE void finish_scores(struct tile *t, int n)
     for (int i = 0; i < n; i++) add_mask(&t[i]);
 }
 #if QT > 1
+INLINE void product_tile(const struct tile *t, real *s)
+{
+    const int D = t->c->plan->dim;
+    if (t->k.step == 1) dot_as(SET, t, t->k.at, t->k.row, 1, t->next, D, t->q.across, s);
+    else dot_as(SET, t, t->k.at, 1, KT, t->next, D, t->q.across, s);
+}
+/* Products of each class that the tile has, of which every pair gets its own. */
+INLINE void product_classes(struct tile *t)
+{
+    const struct classes a = classes_of(t);
+    for (int class = a.least; class <= a.most; class ++) {
+        use_form(t, class);
+        find_keys(t);
+        t->next = to_next(t, KEYS, t->next.first && class == a.least);
+        product_tile(t, class == a.least ? t->s : t->of_class);
+        if (class == a.least) continue;
+        uint64_t later[KT];
+        later_rows(t, class, later);
+        take_rows(t, later, t->of_class, t->s);
+    }
+    use_form(t, 0);
+}
 /* All scores of a tile whose keys have been found, all but mix. */
 INLINE void score_tile(struct tile *t)
 {
-    const int D = t->c->plan->dim;
     fade_queries(t);
-    if (t->k.step == 1) dot_as(SET, t, t->k.at, t->k.row, 1, t->next, D, t->q.across, t->s);
-    else dot_as(SET, t, t->k.at, 1, KT, t->next, D, t->q.across, t->s);
+    if (t->c->plan->row_forms > 1) product_classes(t);
+    else product_tile(t, t->s);
     add_terms(t);
 }
 #endif

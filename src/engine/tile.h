@@ -60,6 +60,9 @@ struct queries {
     real *across, *rows; /* [D][QT], as products read them; and in rows [QT][Dp] */
     /* the rows that `across` contains; equal to `rows` if none fade */
     real *faded;
+    /* Which of the forms of the rows these are: the arrays have one behind the other.  It is 0
+     * except while products of a class are computed (scores.h). */
+    int form;
     ptrdiff_t block; /* the number of that reference; -1: none yet */
     real *norm;      /* [QT]: |q|, rounded up; bounds scores */
 };
@@ -126,6 +129,7 @@ struct tile {
     /* numbers of a mask, which are added last; NULL: no mask */
     real *added;
     real *a;                   /* with a mix: the scores without that sum */
+    real *of_class;            /* with several forms: numbers of one class */
     real *p;                   /* weights */
     struct state chunk, total; /* of this chunk, and of all chunks so far */
     /* [QT]: not 0 where scores are -inf because products overflowed the reals */
@@ -141,7 +145,7 @@ struct tile {
     /* with a mix: mix_bwd turns ds into da (scores) and ds (sum of the ADD terms) */
     real *da;
     real *lse, *delta; /* [QT] */
-    real *dq, *dqs;    /* [D][QT]: of the chunk, in all */
+    real *dq, *dqs;    /* [forms][D][QT]: of the chunk, in all */
     /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not wanted */
     real *dk_part, *dv_part;
     real *scratch; /* [QT][widest padded]: rows during load and store */

@@ -21,13 +21,12 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     /* The terms' own memory comes last, and only that of terms in use is set. */
     memset(t, 0, offsetof(struct tile, own));
     t->c = c;
-    t->q.rows = carve_reals(a, (ptrdiff_t)QT * Dp);
-    t->q.across = carve_reals(a, (ptrdiff_t)D * QT);
+    t->q.rows = carve_reals(a, (ptrdiff_t)p->row_forms * QT * Dp);
+    t->q.across = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
     t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
-    if (!in_place(c) || c->in->pages || c->cache) {
-        t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
-        t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
-    }
+    const bool copies = !in_place(c) || c->in->pages || c->cache;
+    if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
+    if (copies) { t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv); }
     if (c->fast) {
         t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q);
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
@@ -38,6 +37,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->s = carve_reals(a, KT * QT);
     t->p = carve_reals(a, KT * QT);
     if (p->mix >= 0) t->a = carve_reals(a, KT * QT);
+    if (p->row_forms > 1) t->of_class = carve_reals(a, KT * QT);
     t->chunk.m = carve_reals(a, QT);
     t->chunk.l = carve_reals(a, QT);
     t->total.m = carve_reals(a, QT);
@@ -65,8 +65,8 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         if (mul) t->pre = carve_reals(a, KT * QT);
         t->lse = carve_reals(a, QT);
         t->delta = carve_reals(a, QT);
-        t->dq = carve_reals(a, (ptrdiff_t)D * QT);
-        t->dqs = carve_reals(a, (ptrdiff_t)D * QT);
+        t->dq = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
+        t->dqs = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
         t->scratch = carve_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {
@@ -134,7 +134,7 @@ static void lay_out_saved(const struct call *c, struct arena *a, struct sums *w)
 {
     const size_t chunks = (size_t)most_chunks(c),
                  slots = chunks > 1 ? (size_t)(item_heads(c->plan) * item_tiles(c)) : 0;
-    size_t chunk_state = (size_t)c->plan->dim;
+    size_t chunk_state = (size_t)(c->plan->row_forms * c->plan->dim);
     if (!slots) return;
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;

@@ -168,8 +168,8 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast =
-        d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast && loci_dots_bf16();
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->row_forms == 1 && p->engine
+           && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
@@ -263,6 +263,39 @@ static loci_status set_single(loci_plan *p, int *at, enum group group, const cha
     return LOCI_OK;
 }
 
+/* Do values turn with the keys? */
+static loci_status set_values(loci_plan *p, const struct config *rotation, loci_error *e)
+{
+    p->turns_values = rotation && p->stage != LOCI_ROTATE && rotation->pe->turns_values
+                   && rotation->pe->turns_values(rotation);
+    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || !p->turns_values, LOCI_BAD_ARG,
+          "%s with values=1 does not support stage linear_attention", rotation->pe->name);
+    for (int i = 0; i < p->encs && p->turns_values; i++)
+        CHECK(e, !p->enc[i].pe->adds_vectors || !p->enc[i].pe->adds_vectors(&p->enc[i]),
+              LOCI_BAD_ARG,
+              "%s adds vectors to the outputs, and %s with values=1 would turn them back; leave "
+              "one out",
+              p->enc[i].pe->name, rotation->pe->name);
+    return LOCI_OK;
+}
+
+/* Forms of rows and keys.  Several forms leave no q and k to read beside their product, and none of
+ * them is the one that a cache could store for all rows. */
+static loci_status set_forms(loci_plan *p, const struct loci_pe *rotation, loci_error *e)
+{
+    p->row_forms = rotation && rotation->row_forms ? rotation->row_forms : 1;
+    p->key_forms = rotation && rotation->key_forms ? rotation->key_forms : 1;
+    for (int i = 0; i < p->uses && p->row_forms > 1; i++)
+        CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
+              "%s reads queries or keys alone, but %s rotates them differently for near and far "
+              "keys; leave one out",
+              p->enc[p->use[i].enc].pe->name, rotation->name);
+    CHECK(e, p->key_forms == 1 || !p->keys_rotated, LOCI_BAD_ARG,
+          "%s: keys_rotated must be 0: a key is rotated differently for near and far rows",
+          rotation->name);
+    return LOCI_OK;
+}
+
 /* The terms of all encodings in order, and what depends on all of them: the terms that rotate, mix
  * and weight, whether they can be combined, the number of axes, and the scale. */
 static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
@@ -308,19 +341,11 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
           "each row",
           p->enc[0].pe->name);
     const struct config *rotation = p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
-    p->turns_values = rotation && p->stage != LOCI_ROTATE && rotation->pe->turns_values
-                   && rotation->pe->turns_values(rotation);
-    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || !p->turns_values, LOCI_BAD_ARG,
-          "%s with values=1 does not support stage linear_attention", p->enc[0].pe->name);
-    for (int i = 0; i < p->encs && p->turns_values; i++)
-        CHECK(e, !p->enc[i].pe->adds_vectors || !p->enc[i].pe->adds_vectors(&p->enc[i]),
-              LOCI_BAD_ARG,
-              "%s adds vectors to the outputs, and %s with values=1 would turn them back; leave "
-              "one out",
-              p->enc[i].pe->name, rotation->pe->name);
+    TRY(set_values(p, rotation, e));
+    TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
     /* If each query head rotates keys in its own way, a group no longer shares keys. */
-    p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
-    p->key_heads = p->states ? p->heads : p->kv_heads;
+    p->states = rotation && rotation->pe->states;
+    p->key_heads = p->states ? p->heads : p->kv_heads * p->key_forms;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "%s: keys_rotated requires kv_heads equal to heads %d, not %d: each head rotates its "
           "keys differently",

@@ -21,7 +21,7 @@ static bool learned(const struct call *c, int x)
 static ptrdiff_t mem(const struct call *c, int x)
 {
     if (!c->backward) return 1;
-    return 1 + (folds(c, x) ? padded(c->plan->dim) : learned(c, x) ? KT : 0);
+    return 1 + (folds(c, x) ? c->plan->row_forms * padded(c->plan->dim) : learned(c, x) ? KT : 0);
 }
 
 /* c_i of a row, see layout/factor.h. */
@@ -29,6 +29,11 @@ static double row_number(const struct tile *t, int x, int r)
 {
     const double *rows = t->own[x].scratch;
     return rows[factor_row(t->c, t->seq->b, t->h, t->i0 + r)];
+}
+/* The rows of q before, in their form. */
+static real *rows_before(const struct tile *t, int x)
+{
+    return t->own[x].mem + QT + (ptrdiff_t)t->q.form * QT * padded(t->c->plan->dim);
 }
 /* Dead rows have factor 1. */
 static void find_factors(struct tile *t, int x)
@@ -50,7 +55,7 @@ static void load(struct tile *t, int x)
     if (!folds(t->c, x)) return;
     const int D = t->c->plan->dim, Dp = padded(D);
     const real *f = t->own[x].mem;
-    if (t->c->backward) memcpy(t->own[x].mem + QT, t->q.rows, sizeof(real) * (size_t)(QT * Dp));
+    if (t->c->backward) memcpy(rows_before(t, x), t->q.rows, sizeof(real) * (size_t)(QT * Dp));
     for (int r = 0; r < t->rows; r++)
         for (int d = 0; d < D; d++) t->q.rows[r * Dp + d] *= f[r];
 }
@@ -117,7 +122,7 @@ static void load_bwd(struct tile *t, int x)
 {
     if (!folds(t->c, x)) return;
     const int D = t->c->plan->dim, Dp = padded(D);
-    const real *f = t->own[x].mem, *before = t->own[x].mem + QT;
+    const real *f = t->own[x].mem, *before = rows_before(t, x);
     if (t->own[x].part) {
         real df[QT] = { 0 };
         for (int r = 0; r < t->rows; r++)

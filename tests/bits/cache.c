@@ -822,7 +822,9 @@ int main(int argc, char **argv)
             steps(&p, "cache", 150, 0, 150, 0);
             ragged_cache(&p);
             forget(&p);
-            if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
+            /* their rotated keys cannot be rotated to other positions */
+            const bool stay = strstr(text, "fope") || strstr(text, "dca:");
+            if (loci_axes(p.plan) == 1 && !stay) removal(&p);
             lengths(&p, 1);
             lengths(&p, 9);
             if (loci_axes(p.plan) == 1 && !p.plan->states) lengths_back(&p);

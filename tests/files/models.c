@@ -65,7 +65,7 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
         loci_plan *plan;
         loci_error e;
         const loci_desc d =
-            LOCI_DESC(.encoding = text[i], .stage = LOCI_ROTATE, .heads = 1, .dim = dim);
+            LOCI_DESC(.encoding = text[i], .heads = 1, .dim = dim); /* dca is no stage ROTATE */
         if (loci_plan_create(&plan, &d, &e)) {
             printf("models: %s\n", e.text);
             return false;
@@ -764,6 +764,44 @@ static void check_kinds(void)
     }
 }
 
+/* Dual Chunk Attention of Qwen's models for a million tokens. */
+static void check_dual_chunks(void)
+{
+    static const struct {
+        const char *chunks; /* dual_chunk_attention_config */
+        double length;
+        const char *says; /* the encoding, or part of the sentence */
+    } list[] = {
+        { "{\"chunk_size\":262144,\"local_size\":8192,\"original_max_position_embeddings\":262144}",
+          0, "dca:pairing=half,base=10000,dim=64,chunk=262144,local=8192" },
+        { "{\"chunk_size\":262144,\"local_size\":8192,\"original_max_position_embeddings\":1000}",
+          1000, "dca:pairing=half,base=10000,dim=64,chunk=262144,local=8192" },
+        /* 1 + ln(e) / 10 */
+        { "{\"chunk_size\":30,\"local_size\":8,\"original_max_position_embeddings\":1}",
+          2.718281828459045,
+          "dca:pairing=half,base=10000,dim=64,attention_factor=1.1,chunk=30,local=8" },
+        { "{}", 1e6, "dca:pairing=half,base=10000,dim=64,chunk=8192,local=1024" },
+        { "null", 0, "rope:pairing=half,base=10000,dim=64" },
+        { "{\"chunk_size\":100}", 0, "local_size 1024 must be less than chunk_size 100" },
+        { "{\"chunk_size\":1.5}", 0, "chunk_size" },
+    };
+    for (int i = 0; i < COUNT(list); i++) {
+        char json[512];
+        loci_model *m = NULL;
+        loci_rope r = { 0 };
+        loci_error e = { 0 };
+        snprintf(json, sizeof json, FILE("qwen2") ",\"dual_chunk_attention_config\":%s}",
+                 list[i].chunks);
+        const bool read = !loci_model_parse(&m, json, strlen(json), &e)
+                       && !loci_model_rope(m, 0, list[i].length, &r, &e);
+        CHECK_THAT(read ? !strcmp(r.encoding, list[i].says)
+                        : strchr(list[i].says, ':') == NULL && strstr(e.text, list[i].says),
+                   "%s: %s%s", list[i].chunks, read ? r.encoding : "", e.text);
+        loci_rope_free(&r);
+        loci_model_close(m);
+    }
+}
+
 /* Falcon's slopes: those of ALiBi in bfloat16, divided by the root of the head's width. */
 static void check_slopes(void)
 {
@@ -882,6 +920,7 @@ int main(void)
     check_families("tests/cases/families.jsonl");
     for (int i = 0; i < COUNT(saids); i++) check_said(&saids[i]);
     check_slopes();
+    check_dual_chunks();
     check_kinds();
     check_callers();
     check_wide_head();

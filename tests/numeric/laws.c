@@ -114,7 +114,8 @@ int main(void)
                         || strstr(text, "deberta");
         /* Generators that do not commute, sums of waves, and counts of positions are absolute. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere")
-                           || strstr(text, "count=position");
+                           || strstr(text, "count=position") || strstr(text, "selfextend")
+                           || strstr(text, "dca:");
         /* these depend on absolute positions by rounding */
         const bool rounded = strstr(text, "angles=f32");
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);

@@ -100,6 +100,21 @@ static const struct {
     { "rope:pairing=half,positions=given", false },
     { "rope:pairing=interleaved,positions=given,freq=given,dim=4,offset=2+alibi", false },
     { "angles:pairing=half,dim=4,offset=2+alibi", false },
+    { "rerope:pairing=half,window=5", false },
+    { "rerope:pairing=interleaved,window=70,leak=0.25,freq=given,attention_factor=1.2", false },
+    { "rerope:pairing=half,window=3,dim=4,offset=2,attention_factor=1.3+fox+sink", false },
+    { "rerope:pairing=half,window=4,leak=0.3+ssmax:bias=1+alibi", false },
+    { "rerope:pairing=half,window=6+sba", false },
+    { "selfextend:pairing=half,group=2,window=4", false },
+    { "selfextend:pairing=interleaved,group=7,window=42,freq=given", false },
+    { "selfextend:pairing=half,group=3,window=6,scaling=linear,factor=2+alibi+logn:length=9",
+      false },
+    { "selfextend:pairing=half,group=4,window=4+t5:buckets=6,max_distance=10+cape:hidden=4",
+      false },
+    { "dca:pairing=half,chunk=6,local=2", false },
+    { "dca:pairing=interleaved,chunk=60,local=25,freq=given,attention_factor=1.1", false },
+    { "dca:pairing=half,chunk=5,local=4,dim=4+alibi+ssmax", false },
+    { "dca:pairing=half,chunk=40,local=9+fox+sba:remainder=value", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
     { "alibi:slopes=queries+rope:pairing=half", false },
@@ -454,6 +469,10 @@ static bool some(const char *text, bool causal_only, int places)
     return false;
 }
 bool walk_causal_only(const char *text) { return some(text, true, 0); }
+bool walk_key_forms(const char *text)
+{
+    return strstr(text, "rerope") || strstr(text, "selfextend");
+}
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 
 size_t walk_count(const loci_tensor *t, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
@@ -588,6 +607,8 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
         /* each encoding gets some of the shapes there, the next one others */
         if ((i + (size_t)seed_of(encoding, "")) % (LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1)) continue;
         if (s->full && walk_causal_only(encoding)) continue;
+        /* a cache stores one form of a key */
+        if (s->keys_rotated && walk_key_forms(encoding)) continue;
         /* these stages have no masks */
         if ((s->full || s->places == STARTS) && !attends(stage)) continue;
         if (stage == LOCI_LINEAR_ATTENTION
@@ -614,7 +635,9 @@ void walk_all(enum walk_size size, void (*check)(struct walk *))
     }
     for (int i = 0; i < count; i++) {
         if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
-        if (list[i].places & LOCI_PLACE_ROTATE) walk_shapes(w, list[i].example, LOCI_ROTATE, false);
+        /* a rotation by distance, which is causal, has no rotated rows by themselves */
+        if (list[i].places & LOCI_PLACE_ROTATE && !list[i].causal_only)
+            walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)
         walk_shapes(w, t.text, LOCI_ATTENTION, t.square);

@@ -398,7 +398,8 @@ static int parse_lens(const char *text, ptrdiff_t *len)
 /* The default selection: encodings that suit this pass and mask. */
 static bool fits(const struct problem *p, const loci_encoding_info *e)
 {
-    return (p->pass != ROTATE || e->places & LOCI_PLACE_ROTATE) && !(p->full && e->causal_only);
+    const bool rotates = loci_pe_find(e->name, strlen(e->name))->rotates;
+    return (p->pass != ROTATE || rotates) && !(p->full && e->causal_only);
 }
 
 /* Reads all numbers of the command line before anything is allocated from them. */

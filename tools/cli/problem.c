@@ -155,10 +155,14 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
                   .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
                   .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa);
     /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
-     * not share keys. */
+     * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
+     * rows. */
     int turned = LOCI_PLACE_ROTATE;
     if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
     d.keys_rotated = inference(p) && text_places(encoding) & turned;
+    loci_plan *plan = NULL;
+    if (d.keys_rotated && loci_plan_create(&plan, &d, NULL)) d.keys_rotated = 0;
+    loci_plan_destroy(plan);
     if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
         return false;
     if (p->cached && !open_caches(p, c)) return false;

@@ -177,6 +177,9 @@ static void print_differences(const loci_rope *r)
           "(truncate=0)" },
         { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; "
                                   "the paper's text is linear in turns" },
+        { has(r, "dca:"),
+          "vLLM's keys and scale follow the growing context, so cached keys have other factors; "
+          "loci uses --length" },
         { r->interleaved && r->offset == 0,
           "files for engines with the other pairing have the channels of q and k permuted" },
         { has(r, "scaling=proportional"),

@@ -157,7 +157,8 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
         if (isinf(drop[i])) snprintf(words[i], sizeof words[i], "more than 60");
         else snprintf(words[i], sizeof words[i], "%.3g", drop[i]);
     const double length = only_rotates(s) ? s->trained : (double)s->len;
-    if (only_rotates(s) && s->axes == 1 && loci_frequencies(s->all.plan, NULL, 0, NULL)) {
+    if (only_rotates(s) && show_turns(s) && s->axes == 1
+        && loci_frequencies(s->all.plan, NULL, 0, NULL)) {
         for (int i = 0; i <= COUNT(times); i++)
             TRY(bound_at(s, i ? times[i - 1] * length : 0, &b[i], e));
         snprintf(bounds, sizeof bounds,
@@ -177,8 +178,7 @@ loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
  * scores of the same few queries and keys by distance. */
 static ptrdiff_t code_width(const struct show *s)
 {
-    return s->embeds || (show_rotates(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim
-                                                           : s->heads;
+    return s->embeds || (show_turns(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
 }
 static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out, loci_error *e)
 {

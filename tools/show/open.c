@@ -362,7 +362,7 @@ unsigned show_has(const struct show *s)
     unsigned has = 1u << SHOW_ATTENTION | 1u << SHOW_PROPERTIES;
     if (show_adds(s) && s->axes == 1 && !show_bends(s)) has |= 1u << SHOW_MAP;
     if (show_adds(s) || show_rotates(s)) has |= 1u << SHOW_CURVE;
-    if (show_rotates(s)) has |= 1u << SHOW_SPECTRUM | 1u << SHOW_ANGLES;
+    if (show_turns(s)) has |= 1u << SHOW_SPECTRUM | 1u << SHOW_ANGLES;
     if (s->embeds) has |= 1u << SHOW_EMBEDDING | 1u << SHOW_SIMILARITY;
     return has;
 }

@@ -166,8 +166,8 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
 
 loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
 {
-    if (!show_rotates(s)) {
-        say(f, NAN, 0, "-", "nothing is turned");
+    if (!show_turns(s)) {
+        say(f, NAN, 0, "-", show_rotates(s) ? "rows have several forms" : "nothing is turned");
         return LOCI_OK;
     }
     struct cases c = make_cases(s);
