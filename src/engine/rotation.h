@@ -35,8 +35,9 @@ struct rotation {
     void (*move)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, int heads,
                  bool query, bool back, ptrdiff_t i0, int n, struct rows_at from,
                  struct rows_at to);
-    /* rows: the output of rotate(), or with of_input its input (read only for a part or
-     * for gradients of inputs, if the term has parts).  d: the gradient by the output, which becomes the gradient by the input. */
+    /* rows: the output of rotate(), or with of_input its input (read only for a part or for
+     * gradients of inputs, if the term has parts).  d: the gradient by the output, which becomes
+     * that by the input. */
     bool of_input;
     void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                        ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
