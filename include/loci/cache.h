@@ -15,7 +15,8 @@
  *     loci_forward(plan, tables, work, &call);              // the new q, against all keys
  *
  * One loci_call serves both functions.  Append reads k, v, k_len, k_lens, k_pos, k_coord and the
- * INPUT tensors by key, for the new tokens only.  It rotates the keys, so pass them unrotated.
+ * INPUT tensors by key, for the new tokens only.  It rotates the keys, and the values if the
+ * encoding rotates them, so pass both unrotated.
  * Forward reads the other fields.
  *
  * A cache is optional: loci_forward() also reads keys of any layout in place, and in pages.  The

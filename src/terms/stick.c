@@ -206,8 +206,8 @@ static bool padding(const struct tile *t, int row)
     return seg_q(t->c, t->seq->b, t->i0 + row) < 0;
 }
 
-/* The factor of a row's remainder: the value of its own key as it is summed, the head's vector, or, in padding
- * too, NULL.  buffer: memory for a value. */
+/* The factor of a row's remainder: the value of its own key as it is summed, the head's vector, or,
+ * in padding too, NULL.  buffer: memory for a value. */
 static const real *heir(const struct tile *t, int x, int row, real *buffer)
 {
     const struct call *c = t->c;
