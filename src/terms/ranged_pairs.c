@@ -75,8 +75,14 @@ static const real *make_form(const struct call *c, int x, struct angles *at, ptr
     at->group |= 1 << form;
     const struct range_place first = place_of(c, x, b, query, form, i0);
     const bool twice = query && form && still(c, x, form);
+    /* Neighbours often share a place: those of a group, and rows far from a window or chunk. */
     double places[KT];
-    for (int r = 0; r < n; r++) places[r] = place_of(c, x, b, query, form, i0 + r).x;
+    int of[KT], distinct = 0;
+    for (int r = 0; r < n; r++) {
+        const double place = place_of(c, x, b, query, form, i0 + r).x;
+        if (!distinct || places[distinct - 1] != place) places[distinct++] = place;
+        of[r] = distinct - 1;
+    }
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
         struct slice k; /* no braces: they would clear the anchors too */
         k.p = p;
@@ -84,12 +90,16 @@ static const real *make_form(const struct call *c, int x, struct angles *at, ptr
         k.t0 = t0;
         k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
         k.anchor[0] = NAN;
-        if (!twice && !(first.leaks && query)) angles_on_line(&k, n, places, to + t0);
+        if (!twice && !(first.leaks && query)) angles_on_line(&k, distinct, places, to + t0);
         else
-            for (int r = 0; r < n; r++)
+            for (int r = 0; r < distinct; r++)
                 join_twice(&k, first.leaks, twice, places[r],
                            to + (ptrdiff_t)2 * r * p->width + t0);
     }
+    /* from the last row on, so that no source is overwritten */
+    const ptrdiff_t row = (ptrdiff_t)2 * p->width;
+    for (int r = n - 1; r >= 0; r--)
+        if (of[r] != r) memcpy(to + r * row, to + of[r] * row, sizeof(real) * (size_t)row);
     return to;
 }
 
