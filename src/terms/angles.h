@@ -29,6 +29,18 @@ struct slice {
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
 
+/* Begins with pair t0 of a group.  Values of anchors are not cleared.  plain: without
+ * the factor of the rotation. */
+INLINE void open_slice(struct slice *k, const struct pairs *p, int group, int t0, bool plain)
+{
+    k->p = p;
+    k->group = group;
+    k->t0 = t0;
+    k->undo = plain ? 1 / p->factor : 1;
+    k->n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
+    for (int axis = 0; axis < p->axes; axis++) k->anchor[axis] = NAN;
+}
+
 /* cos and sin of x w from the frequency in two parts: exact reduction, then a polynomial. */
 static inline void direct(const struct slice *k, int axis, double x, double *restrict cos,
                           double *restrict sin)
@@ -203,13 +215,8 @@ static inline void make_angles_of(const struct call *c, const struct pairs *p, s
                            .i0 = i0,
                            .buffer = at->buffer };
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
-        struct slice k; /* no braces: they would clear the anchors too */
-        k.p = p;
-        k.group = group;
-        k.t0 = t0;
-        k.undo = plain ? 1 / p->factor : 1;
-        k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
-        for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
+        struct slice k;
+        open_slice(&k, p, group, t0, plain);
         if (p->axes == 1 && !p->angles_f32) {
             double x[KT];
             for (int r = 0; r < n; r++) coordinates(c, p, b, query, i0 + r, &x[r]);

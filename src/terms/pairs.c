@@ -397,13 +397,8 @@ static void make_at_positions(const struct call *c, int x, struct angles *at, pt
     const real *from = positions(c, x, query, b, h, i0);
     for (int r = 0; r < n; r++) z[r] = (double)from[r];
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
-        struct slice k; /* no braces: they would clear the anchors too */
-        k.p = p;
-        k.group = p->groups > 1 ? kv_head(c, h, query) : 0;
-        k.t0 = t0;
-        k.undo = plain ? 1 / p->factor : 1;
-        k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
-        k.anchor[0] = NAN;
+        struct slice k;
+        open_slice(&k, p, p->groups > 1 ? kv_head(c, h, query) : 0, t0, plain);
         angles_on_line(&k, n, z, at->buffer + t0);
     }
 }

@@ -84,12 +84,8 @@ static const real *make_form(const struct call *c, int x, struct angles *at, ptr
         of[r] = distinct - 1;
     }
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
-        struct slice k; /* no braces: they would clear the anchors too */
-        k.p = p;
-        k.group = first.leaks;
-        k.t0 = t0;
-        k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
-        k.anchor[0] = NAN;
+        struct slice k;
+        open_slice(&k, p, first.leaks, t0, false);
         if (!twice && !(first.leaks && query)) angles_on_line(&k, distinct, places, to + t0);
         else
             for (int r = 0; r < distinct; r++)
