@@ -29,6 +29,15 @@ struct slice {
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
 
+/* A row of zeros stays zero whatever its angles.  Those of padding need not be numbers, and 0 times
+ * NaN is NaN. */
+INLINE bool all_zero(const real *row, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (row[i] != 0) return false;
+    return true;
+}
+
 /* Begins with pair t0 of a group.  Values of anchors are not cleared.  plain: without
  * the factor of the rotation. */
 INLINE void open_slice(struct slice *k, const struct pairs *p, int group, int t0, bool plain)

@@ -80,8 +80,11 @@ static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, 
 static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  real sign, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
+    const struct given_pairs *p = form_of(c, x);
     make(c, x, at, b, h, query, i0, n);
-    for (int r = 0; r < n; r++) turn_row(c, x, at, r, sign, rows + r * stride);
+    for (int r = 0; r < n; r++)
+        if (!all_zero(rows + r * stride + p->offset, 2 * p->count))
+            turn_row(c, x, at, r, sign, rows + r * stride);
 }
 
 /* Adds dphi of a row.  Pairs without a gradient add nothing, whatever they contain. */
@@ -110,8 +113,7 @@ static void rotate_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t
                        bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                        real *part)
 {
-    make(c, x, at, b, h, query, i0, n);
-    for (int r = 0; r < n; r++) turn_row(c, x, at, r, -1, d + r * stride);
+    turn(c, x, at, b, h, query, -1, i0, n, d, stride);
     gather_rows(c, x, b, h, query, i0, n, rows, d, stride, part);
 }
 

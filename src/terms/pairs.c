@@ -408,12 +408,19 @@ static void rotate_at_positions(const struct call *c, int x, struct angles *at, 
     make_at_positions(c, x, at, b, h, query, false, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, 1, rows + r * stride);
 }
+static void turn_all(const struct angles *at, const struct pairs *p, int n, real sign, real *rows,
+                     ptrdiff_t stride)
+{
+    for (int r = 0; r < n; r++)
+        if (!all_zero(rows + r * stride + p->offset, 2 * p->count))
+            turn_row(at, p, r, sign, rows + r * stride);
+}
 static void turn_at_positions(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                               bool query, real sign, ptrdiff_t i0, int n, real *rows,
                               ptrdiff_t stride)
 {
     make_at_positions(c, x, at, b, h, query, true, i0, n);
-    for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, sign, rows + r * stride);
+    turn_all(at, table_of(c, x), n, sign, rows, stride);
 }
 /* dz = sum of w dphi, dw = sum of z dphi.  From rows before rotation and their gradient dphi is the
  * same as from the rows after it. */
@@ -432,7 +439,7 @@ static void gather_at_positions(const struct call *c, int x, ptrdiff_t b, int h,
         double sum = 0;
         for (int t = 0; t < p->count; t++) {
             sum += w[t] * dphi[0][t];
-            dw[0][t] += (double)z[r] * dphi[0][t];
+            if (dphi[0][t] != 0) dw[0][t] += (double)z[r] * dphi[0][t];
         }
         if (dz) dz[position_at(c, query, b, h, i0 + r)] += sum;
     }
@@ -443,7 +450,7 @@ static void rotate_back_at_positions(const struct call *c, int x, struct angles 
                                      real *d, ptrdiff_t stride, real *part)
 {
     make_at_positions(c, x, at, b, h, query, false, i0, n);
-    for (int r = 0; r < n; r++) turn_row(at, table_of(c, x), r, -1, d + r * stride);
+    turn_all(at, table_of(c, x), n, -1, d, stride);
     gather_at_positions(c, x, b, h, query, i0, n, rows, d, stride, part);
 }
 
