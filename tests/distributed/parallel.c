@@ -154,7 +154,7 @@ static struct form variant(const struct walk_text *t, int which)
         f.left = 70;
         f.kv_heads = 1;
         f.places = SPREAD;
-        f.keys_rotated = true;
+        f.keys_rotated = !walk_key_forms(t->text);
         if (walk_states(t->text)) f.kv_heads = 4; /* a group needs one rotation per key */
         break;
     case 2:

@@ -63,7 +63,7 @@ static struct form variant(const struct walk_text *t, int which)
         f.name = "window, gaps, turned keys";
         f.left = 170;
         f.places = SPREAD;
-        f.keys_rotated = true;
+        f.keys_rotated = !walk_key_forms(t->text);
         if (walk_states(t->text)) f.kv_heads = 2; /* a group needs one rotation per key */
         break;
     case 2:

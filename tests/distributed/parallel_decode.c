@@ -396,12 +396,13 @@ int main(int argc, char **argv)
         }
     if (!walk_limited()) {
         static const char *const texts[] = {
-            "alibi", "rope:pairing=half", "shaw", "cope", "sba", "xl", "t5:bidirectional=0+sink"
+            "alibi", "rope:pairing=half", "shaw", "cope", "sba", "xl", "t5:bidirectional=0+sink",
+            "selfextend:pairing=half,group=8,window=4160", "dca:pairing=half,chunk=5000,local=900"
         };
         for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
             positions(texts[i]);
             /* a cache stores rotated keys */
-            const int rotated = !strncmp(texts[i], "rope", 4);
+            const int rotated = !strncmp(texts[i], "rope", 4) || !strncmp(texts[i], "dca", 3);
             for (int gap = 0; gap <= PIECE; gap += PIECE) caches(texts[i], rotated, gap);
         }
         caches("rope:pairing=half+alibi", 1, 70);
