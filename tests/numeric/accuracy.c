@@ -159,7 +159,8 @@ static void draw_shape(struct problem *p)
         p->H = p->Hkv = 1;
         p->B = 1;
     }
-    if (strstr(p->text, "gates=v")) p->Dv = p->D;
+    const bool turned = strstr(p->text, "values=1") && !strstr(p->text, "shaw");
+    if (turned || strstr(p->text, "gates=v")) p->Dv = p->D;
     d->heads = p->H;
     d->kv_heads = p->Hkv;
     d->dim = p->D;
