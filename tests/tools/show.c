@@ -276,7 +276,7 @@ static void check_encoding(const char *text)
     const bool told = !(s->places & LOCI_PLACE_VALUE);
     if (told && show_has(s) & 1u << SHOW_MAP) check_map(s, s->head);
     check_attention(s, s->head);
-    if (show_rotates(s)) check_angles(s, s->head);
+    if (show_turns(s)) check_angles(s, s->head);
     if (s->embeds) check_embedding(s);
     check_drawings(s);
     show_close(s);
