@@ -263,8 +263,8 @@ static inline const void *input(const struct call *c, int enc, int which)
     return c->input[c->plan->first_tensor[enc] + which];
 }
 /* Are keys rotated tile by tile as rows read them?  So they are in decode where a cache stores them
- * as given, because they have several forms: staging all of them would read and write them again.
- * Terms that read staged keys need them all. */
+ * as given, because they have several forms: staging all of them would read and write them once
+ * more.  Terms that read staged keys need them all. */
 static inline bool rotates_late(const struct call *c)
 {
     const struct loci_plan *p = c->plan;

@@ -40,12 +40,12 @@ INLINE struct classes classes_of(const struct tile *t)
     const ptrdiff_t b = t->seq->b;
     int64_t q[2] = { pos_q(c, b, t->i0), pos_q(c, b, t->i0 + t->rows - 1) },
             k[2] = { pos_k(c, b, t->j0), pos_k(c, b, t->j0 + t->keys - 1) };
-    for (int r = 1; !t->run && r < t->rows; r++) {
+    for (int r = 0; !t->run && r < t->rows; r++) {
         const int64_t at = pos_q(c, b, t->i0 + r);
         if (at < q[0]) q[0] = at;
         if (at > q[1]) q[1] = at;
     }
-    for (int i = 1; !t->run && i < t->keys; i++) {
+    for (int i = 0; !t->run && i < t->keys; i++) {
         const int64_t at = pos_k(c, b, t->j0 + i);
         if (at < k[0]) k[0] = at;
         if (at > k[1]) k[1] = at;

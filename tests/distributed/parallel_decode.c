@@ -395,10 +395,15 @@ int main(int argc, char **argv)
             arrays(t.text);
         }
     if (!walk_limited()) {
-        static const char *const texts[] = {
-            "alibi", "rope:pairing=half", "shaw", "cope", "sba", "xl", "t5:bidirectional=0+sink",
-            "selfextend:pairing=half,group=8,window=4160", "dca:pairing=half,chunk=5000,local=900"
-        };
+        static const char *const texts[] = { "alibi",
+                                             "rope:pairing=half",
+                                             "shaw",
+                                             "cope",
+                                             "sba",
+                                             "xl",
+                                             "t5:bidirectional=0+sink",
+                                             "selfextend:pairing=half,group=8,window=4160",
+                                             "dca:pairing=half,chunk=5000,local=900" };
         for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
             positions(texts[i]);
             /* a cache stores rotated keys */

@@ -114,7 +114,7 @@ static const struct {
     { "dca:pairing=half,chunk=6,local=2", false },
     { "dca:pairing=interleaved,chunk=60,local=25,freq=given,attention_factor=1.1", false },
     { "dca:pairing=half,chunk=5,local=4,dim=4+alibi+ssmax", false },
-    { "dca:pairing=half,chunk=40,local=9+fox+sba:remainder=value", false },
+    { "dca:pairing=half,chunk=40,local=9+fox+sba", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
     { "alibi:slopes=queries+rope:pairing=half", false },

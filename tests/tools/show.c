@@ -285,7 +285,7 @@ static void check_encoding(const char *text)
     const bool told = !(s->places & LOCI_PLACE_VALUE);
     if (told && show_has(s) & 1u << SHOW_MAP) check_map(s, s->head);
     check_attention(s, s->head);
-    if (show_has(s) & 1u << SHOW_ANGLES) check_angles(s, s->head);
+    if (show_turns(s)) check_angles(s, s->head);
     if (s->embeds) check_embedding(s);
     check_drawings(s);
     show_close(s);
