@@ -316,6 +316,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
         }
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
+        /* Larger ones times a distance are scores of hundreds, whose last place exceeds bounds. */
+        if (!strncmp(f->name, "slope_", 6)) scale(x, count, 0.05, 0.04);
         w->data[t] = x;
         w->ddata[t] = w->input[w->inputs - 1].dx;
     }
