@@ -19,7 +19,8 @@
 #include "walk.h"
 
 static struct mem mem;
-static const double TURN = 0x1.921fb54442d18p2;
+/* 2 pi is their sum, to 106 bits. */
+static const double TURN = 0x1.921fb54442d18p2, TURN_REST = 2.4492935982947064e-16;
 
 static loci_view at(const void *x) { return (loci_view){ (void *)x, 0, 0, 0 }; }
 static void *numbers(size_t n, size_t each) { return mem_alloc(&mem, (n + 1) * each); }
@@ -45,7 +46,8 @@ static void far(void)
         precise sum = 0;
         for (int t = 0; t < L; t++) {
             sum += x[t * W + c];
-            const double want = (double)(sum - 4 * angle_right() * rint((double)sum / TURN));
+            const precise turns = rint((double)sum / TURN);
+            const double want = (double)(sum - turns * TURN - turns * TURN_REST);
             off = fmax(off, fabs(remainder((double)y[t * W + c] - want, TURN)));
             off_wide = fmax(off_wide, fabs(remainder(exact[t * W + c] - want, TURN)));
             most = fmax(most, fabs(exact[t * W + c]));
