@@ -65,7 +65,7 @@ def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape, role
     The rotation of one role does not read the inputs of the other, which may be missing.
     """
     unread = {"query": "keys", "key": "queries", "cache": "queries"}.get(role)
-    taken = []
+    taken: list[Any] = []
     names = [t.name for t in plan.tensors]
     for name in given:
         if name not in names:
