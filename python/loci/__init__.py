@@ -621,7 +621,7 @@ def rotate(
     Parameters
     ----------
     x : array [batch, heads, rows, dim]
-        Queries or keys, in the order of axes that `layout` says.
+        Queries, keys or values, in the order of axes that `layout` says.
     encoding : str or Plan
         Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
         encoding.
@@ -629,8 +629,9 @@ def rotate(
         Positions of rows. By default 0, 1, 2, ...
     coords : array [axes, rows] or [batch, axes, rows], optional
         Coordinates of rows, for encodings of several axes.
-    role : {"query", "key", "cache"}
-        Rotate as queries, as keys, or as a cache stores keys (for `keys_rotated=True`).
+    role : {"query", "key", "cache", "value"}
+        Rotate as queries, as keys, as a cache stores keys (for `keys_rotated=True`), or as values of an encoding
+        with `values=1`. A plan for values is one for attention.
     tensors : mapping of str to array, optional
         Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
     layout : {"bhld", "blhd", "thd"}

@@ -64,7 +64,7 @@ def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape, role
 
     The rotation of one role does not read the inputs of the other, which may be missing.
     """
-    unread = {"query": "keys", "key": "queries", "cache": "queries"}.get(role)
+    unread = {"query": "keys", "key": "queries", "cache": "queries", "value": "queries"}.get(role)
     taken: list[Any] = []
     names = [t.name for t in plan.tensors]
     for name in given:

@@ -26,7 +26,7 @@ STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled", "transport")
 PLACES = ("embed", "rotate", "score", "mix", "weight", "value", "state", "sum")
 KINDS = ("number", "whole", "word", "list")
 SEEN, ADDED = 1, 2  # kinds of masks
-WHICH = {"query": 0, "key": 1, "cache": 2}
+WHICH = {"query": 0, "key": 1, "cache": 2, "value": 3}
 UNKNOWN = {-1: "batch", -2: "queries", -3: "keys"}  # in a tensor's shape
 
 # What C calls something else.

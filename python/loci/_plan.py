@@ -563,7 +563,7 @@ class Plan:
         Parameters
         ----------
         x : array [batch, heads, rows, dim]
-            Queries or keys.
+            Queries, keys or values.
         tensors : mapping of str to array, optional
             Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
             shapes.

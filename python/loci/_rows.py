@@ -157,12 +157,15 @@ def open_rotation(
         raise Error("x is 0 wide; rows need at least one number")
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
+    # Values rotate in plans of attention only, which know that they do.
+    stage = "attention" if role == "value" else "rotate"
     if isinstance(encoding, Plan):
         plan = encoding
-        plan.fits("rotate", dtype, "x", heads=max(heads, 1), dim=max(dim, 1))
+        sizes = {"kv_heads": heads, "value_dim": dim} if role == "value" else {"heads": heads, "dim": dim}
+        plan.fits(stage, dtype, "x", **{name: max(size, 1) for name, size in sizes.items()})
     else:
-        key = ("rotate", encoding, heads, dim, dtype, max_len)
-        options = {"heads": max(heads, 1), "dim": max(dim, 1), "dtype": dtype, "stage": "rotate", "max_len": max_len}
+        key = (stage, encoding, heads, dim, dtype, max_len)
+        options = {"heads": max(heads, 1), "dim": max(dim, 1), "dtype": dtype, "stage": stage, "max_len": max_len}
         plan = _plan(key, checked, encoding=encoding, **options)
     m = masking({"pos": pos, "coords": coords}, s, plan.axes)
     distance = m.distance

@@ -30,7 +30,8 @@ def _folded(opened: Any, times: int, dims: Any, arrays: Any) -> list[Any]:
     for t, x, dim in zip(opened.plan.tensors, arrays[count:], dims[count:], strict=True):
         if dim is not None and t.role != "input":
             raise Error(f"{t.name} is mapped by torch.func.vmap; loci maps rows and inputs", "unsupported")
-        folded.append(_fold(x, dim, times) if t.role == "input" else x)
+        read = x is not None and t.role == "input"
+        folded.append(_fold(x, dim, times) if read else x)
     return folded
 
 

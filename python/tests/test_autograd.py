@@ -38,6 +38,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "ae": lambda x: loci.attention(x, x, x, "tape", tensors=dict.fromkeys(("tape.eq", "tape.ek"), states(x)))[1],
     "linear_attention": lambda x: loci.linear_attention(x, x, x),
     "rotate": lambda x: loci.rotate(x, ROPE),
+    "rotate values": lambda x: loci.rotate(
+        x, "angles:pairing=half,values=1", role="value", tensors={"angles.phi_k": x.flip(2)[..., ::2]}
+    ),
     "embed": lambda x: loci.embed(x[0], "sinusoidal"),
     "embed learned": lambda x: loci.embed(x[0].detach(), "learned", tensors={"learned.table": x[1, 0]}, max_len=6),
     "rmsnorm": layers.rmsnorm,

@@ -213,7 +213,8 @@ class Errors(unittest.TestCase):
     def test_other_functions(self) -> None:
         x = shaped(2, 4, 5, 16)
         for call, sentence in (
-            (lambda: loci.rotate(x, "rope:pairing=half", role="value"), "role must be one of"),
+            (lambda: loci.rotate(x, "rope:pairing=half", role="output"), "role must be one of"),
+            (lambda: loci.rotate(x, "rope:pairing=half", role="value"), "values do not rotate here"),
             (lambda: loci.rotate(x, "alibi"), "alibi"),
             (lambda: loci.rotate(x, "rope:pairing=half", layout="thd"), "layout must be bhld or blhd"),
             (lambda: loci.embed(x, "sinusoidal"), "x has 4 dimensions"),

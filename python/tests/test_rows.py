@@ -61,6 +61,21 @@ class Rows(unittest.TestCase):
         turned = loci.rotate(q, text), loci.rotate(k, text, role="key"), v
         self.assertTrue(np.array_equal(loci.attention(*turned), loci.attention(q, k, v, text)))
 
+    def test_values(self) -> None:
+        """Values rotate as keys do, without the factor; outputs rotate back."""
+        q, k, v = self.x, self.x[:, :, ::-1].copy(), self.x + 1
+        text = "rope:pairing=half,attention_factor=1.5"
+        turned, plain = loci.rotate(v, text + ",values=1", role="value"), loci.rotate(v, "rope:pairing=half")
+        self.assertTrue(np.array_equal(turned, plain))
+        plan = loci.Plan(text + ",values=1", 4, 16)
+        self.assertTrue(np.array_equal(plan.rotate(v, role="value"), turned))
+        o = loci.rotate(loci.attention(q, k, turned, text), "rope:pairing=half", pos=-np.arange(7))
+        self.assertLess(np.abs(o - loci.attention(q, k, v, text + ",values=1")).max(), 1e-5)
+        with self.assertRaisesRegex(loci.Error, "the plan is one for stage attention, and this is rotate"):
+            plan.rotate(k, role="key")
+        with self.assertRaisesRegex(loci.Error, "the arrays have value_dim 8 and the plan 16"):
+            plan.rotate(v[..., :8], role="value")
+
     def test_layouts(self) -> None:
         y = loci.rotate(self.x.swapaxes(1, 2), "rope:pairing=half", layout="blhd")
         self.assertTrue(np.array_equal(y.swapaxes(1, 2), loci.rotate(self.x, "rope:pairing=half")))

@@ -19,7 +19,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_VALUE, LOCI_BAD_ARG,
           "the argument `which` must be LOCI_QUERY, LOCI_KEY, LOCI_CACHE or LOCI_VALUE");
     CHECK(in->error, which != LOCI_VALUE || p->turns_values, LOCI_BAD_ARG,
-          "LOCI_VALUE needs a plan of stage ATTENTION whose values rotate: values=1");
+          "values do not rotate here; they do with values=1, in a plan of stage ATTENTION");
     CHECK(in->error, (which == LOCI_QUERY ? p->row_forms : p->key_forms) == 1, LOCI_BAD_ARG,
           "%s rotates %s differently for near and far %s, so they cannot be rotated alone",
           p->enc[p->use[p->rotate].enc].pe->name, which == LOCI_QUERY ? "queries" : "keys",
