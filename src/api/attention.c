@@ -166,6 +166,7 @@ static void place(struct call *c, const struct opening *o)
     c->stream.run_count = o->run_count;
     c->stream.apart = o->apart;
     c->stream.chain = o->chain;
+    c->stream.part.values = o->part.values;
     if (o->tiles) {
         c->decode = false;
         c->fast = c->plan->fast && !o->grad;

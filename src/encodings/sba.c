@@ -127,7 +127,7 @@ static size_t scratch(const struct call *c, int enc)
     return to_value(c, enc) ? (size_t)(c->B * c->Lq) * sizeof(ptrdiff_t) : 0;
 }
 /* The own key of each row, [B][Lq], to whose value the term gives the remainder. */
-static void begin(struct call *c, int enc)
+void loci_sba_begin(struct call *c, int enc)
 {
     if (!to_value(c, enc)) return;
     ptrdiff_t *own = c->mem.scratch[enc];
@@ -194,7 +194,7 @@ const struct loci_pe loci_pe_sba = {
     .fold = fold,
     .accept = accept,
     .scratch = scratch,
-    .begin = begin,
+    .begin = loci_sba_begin,
     .end_keys = end_keys,
     .stream = &loci_sba_stream,
 };

@@ -23,14 +23,13 @@ static loci_status accept(const struct call *c, int enc)
     return LOCI_OK;
 }
 
-/* end_keys() finds own keys by their positions. */
+/* While keys are streamed, the term reads the values of own keys from the rank's own. */
 static void begin(struct call *c, int enc)
 {
-    (void)c;
-    (void)enc;
+    if (!streamed(c)) loci_sba_begin(c, enc);
 }
 
-/* -1: the key is not among the present ones that the rank owns. */
+/* The key at the row's position.  -1: it is not among the present ones that the rank owns. */
 static ptrdiff_t own_key(const struct call *c, int enc, ptrdiff_t b, ptrdiff_t row)
 {
     (void)enc;

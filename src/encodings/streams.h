@@ -11,8 +11,9 @@ extern const struct encoding_stream loci_fox_stream, loci_liere_stream, loci_sba
 /* liere: begin(); keep_rows: gradients of earlier rows stay. */
 void loci_liere_begin(struct call *, int enc, bool keep_rows);
 
-/* sba: the number of a row's own key, or -1; and end_keys() with it. */
+/* sba: the number of a row's own key, or -1; end_keys() with it; and begin(). */
 typedef ptrdiff_t sba_own_key(const struct call *, int enc, ptrdiff_t b, ptrdiff_t row);
+void loci_sba_begin(struct call *, int enc);
 void loci_sba_end_keys(struct call *, int enc, sba_own_key *);
 
 #endif

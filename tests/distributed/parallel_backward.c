@@ -117,8 +117,8 @@ static void every_text(void)
                 const int ranks = rank_counts[(t.next / 2 + v + n) % COUNTS];
                 const bool apart = f.q_len != f.k_len || v == 2;
                 turn++;
-                split_make(&s, (enum layout)((turn + n) % LAYOUTS), ranks, f.q_len, f.k_len, apart,
-                           true, (uint64_t)turn);
+                split_make(&s, (enum layout)((turn + 2 * n) % LAYOUTS), ranks, f.q_len, f.k_len,
+                           apart, true, (uint64_t)turn);
                 together(&w, &s, (turn + n / 2) % 3 == 0 ? GATHERED : STREAMED, turn);
             }
             whole_drop(&w);
@@ -174,10 +174,28 @@ static void examples(void)
         }
 }
 
+/* Own keys of rows, whose values get remainders, among gathered keys. */
+static void own_keys(void)
+{
+    static const char *const texts[] = { "sba:remainder=value",
+                                         "angles:pairing=half,values=1+sba:remainder=value" };
+    for (int i = 0; i < 4; i++) {
+        const struct walk_text t = { .text = texts[i / 2], .square = true };
+        const struct form f = variant(&t, 0);
+        struct whole_call w;
+        struct split s;
+        if (!whole_make(&w, &f, i)) continue;
+        split_make(&s, i % 2 ? ZIGZAG : CONTIGUOUS, 2 + i % 2, f.q_len, f.k_len, false, true, 1);
+        together(&w, &s, GATHERED, i);
+        whole_drop(&w);
+    }
+}
+
 int main(int argc, char **argv)
 {
     walk_only(argc, argv);
     every_text();
+    if (!walk_limited()) own_keys();
     if (!LOCI_SLOW) examples();
     return harness_end();
 }
