@@ -6,6 +6,7 @@
  *     test_accuracy N [NAME...]         N problems for each encoding, or for the named ones, and
  *                                       the worst errors; `compositions` are the texts of several
  *     test_accuracy --table N           also the table of docs/accuracy.md, with new promises
+ *     test_accuracy --keys K N [NAME...]  problems of one or two rows and K keys
  *     test_accuracy --seed S TEXT       one problem, and its worst number
  *
  * A problem is drawn from its text and a seed: shape, mask, numbers of one regime, positions,
@@ -135,6 +136,8 @@ static loci_dtype real(const struct problem *p)
     return p->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32;
 }
 
+static ptrdiff_t many_keys; /* of every problem, if not 0 */
+
 static void draw_shape(struct problem *p)
 {
     static const int dims[] = { 6, 8, 10, 12, 16, 24, 32, 64 };
@@ -152,7 +155,8 @@ static void draw_shape(struct problem *p)
     if (!p->decode && (strstr(p->text, "fope") || strstr(p->text, "xl")) && p->Lk > 24)
         p->Lk = 24; /* their budgets are slow */
     if (LOCI_SLOW && p->Lk > 40) p->Lk = 40;
-    p->Lq = p->decode ? 1 + roll(2) : roll(3) ? p->Lk : 1 + roll((int)p->Lk);
+    p->Lq = p->decode || many_keys ? 1 + roll(2) : roll(3) ? p->Lk : 1 + roll((int)p->Lk);
+    if (many_keys) p->Lk = many_keys;
     if (p->Lq > p->Lk) p->Lq = p->Lk;
     if (p->Lk > 300) {
         p->D = walk_dim(p->text, 6);
@@ -790,6 +794,11 @@ int main(int argc, char **argv)
         solve(record_of(argv[3]), argv[3], strtoull(argv[2], NULL, 10));
         harness_pass();
         return harness_end();
+    }
+    if (argc > 2 && !strcmp(argv[1], "--keys")) {
+        many_keys = atol(argv[2]);
+        argc -= 2;
+        argv += 2;
     }
     const bool table = argc > 1 && !strcmp(argv[1], "--table"), longer = argc > 1;
     const int named = table ? 3 : 2;
