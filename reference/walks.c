@@ -89,8 +89,8 @@ static void wall_sizes(struct problem *p, int e, int h, double *size, const doub
             if (!p->seen[j]) continue;
             const double a = fabs(p->q[q + n]), b = fabs(p->k[k + n]), ea = z->eq[q + n],
                          eb = z->ek[k + n];
-            /* a factor below 2^-86 may be 0 */
-            const double gone = 0x1p-86 / z->to->unit;
+            /* a factor below 2^-40 may be 0 (of doubles, 2^-500) */
+            const double gone = (z->to->unit > 1e-10 ? 0x1p-40 : 0x1p-500) / z->to->unit;
             const double f = decay * rounding + gone;
             if (size) size[j] += a * b * f + (ea * b + a * eb) * decay;
             if (!by) continue;
@@ -101,9 +101,16 @@ static void wall_sizes(struct problem *p, int e, int h, double *size, const doub
         for (ptrdiff_t j = last; j >= 0 && by; j--) to[j * p->D + n] += 2 * row;
     }
 }
+static bool wall_factors(const struct problem *p, int e)
+{
+    (void)p;
+    (void)e;
+    return true;
+}
 const struct definition loci_define_wall = {
     .name = "wall",
     .products = wall,
     .products_backward = wall_backward,
     .product_sizes = wall_sizes,
+    .factors = wall_factors,
 };

@@ -4,7 +4,7 @@
  *
  *     staged key     k~_j = k_j E_j,  E_j = exp(sum of the gates after j in its tile)
  *     row            u_i = q_i e_i,   e_i = exp(sum of the gates between the tile and the row)
- *     step           e_i <- e_i F,    F = exp(sum of the gates of the tile); below 2^-86 it is 0
+ *     step           e_i <- e_i F,    F = exp(sum of the gates of the tile)
  *
  * No exponent is above 0 if no gate is.  A row owns the tile of its newest key, number p of it, and
  * starts with e = exp(sum of the gates 0 .. p of that tile).  There it meets key j at the largest
@@ -24,7 +24,18 @@
 #include "layout/channel_gates.h"
 
 enum { LEVELS = 6 }; /* of a tile of KT keys */
-#define LOW_FACTOR ((real)0x1p-86)
+/* Factors end at 2^-40 (in double 2^-500): a smaller share of |q| |k| changes no score of floats, and
+ * the product of two such factors leaves room for what it is multiplied by.  So do gradients by
+ * scores at 2^-60 and 2^-500. */
+#if LOCI_DOUBLE
+#define LOW_FACTOR 0x1p-500
+#define LOW_GRADIENT 0x1p-500
+#define LOW_GATES (-346.6)
+#else
+#define LOW_FACTOR 0x1p-40f
+#define LOW_GRADIENT 0x1p-60f
+#define LOW_GATES (-27.7f)
+#endif
 
 /* What a query tile remembers, followed by arrays of reals. */
 struct row_state {
@@ -99,17 +110,17 @@ INLINE void add_gates(const real *restrict f, int D, double *restrict sum)
         sum[n] += (double)(low < most ? low : NAN);
     }
 }
-/* to = e^sum, in whole vectors.  It is 0 below EXP_LOW, and infinite where reals end. */
+/* to = e^sum, in whole vectors.  It is 0 below LOW_GATES, and infinite where reals end. */
 INLINE void exponentials(const double *sum, int D, real *restrict to)
 {
     for (int n = 0; n < D; n++) to[n] = (real)sum[n];
     for (int n = D; n < padded(D); n++) to[n] = 0;
 #if LOCI_DOUBLE
-    for (int n = 0; n < D; n++) to[n] = exp_(to[n]);
+    for (int n = 0; n < D; n++) to[n] = to[n] < LOW_GATES ? 0 : exp(to[n]);
 #else
     for (int n = 0; n < D; n += VL) {
         const vf x = vf_load(to + n);
-        vf_store(to + n, vf_from(x, 88.7228f, vf_set1(INFINITY), vf_exp(x)));
+        vf_store(to + n, vf_from(x, 88.7228f, vf_set1(INFINITY), vf_exp_from(LOW_GATES, x)));
     }
 #endif
 }
@@ -569,6 +580,15 @@ static void own_bwd(struct tile *t, int x, const struct gated *g, const real *k,
             to[number[r] * row + d] = fma_(s, q[d], to[number[r] * row + d]);
     }
 }
+/* Products of small gradients by faded rows would be subnormal. */
+static void end_low(struct tile *t, int x)
+{
+    (void)x;
+    for (int i = 0; i < t->keys * QT; i += VL) {
+        const vf ds = vf_load(t->ds + i);
+        vf_store(t->ds + i, vf_from(vf_minus_abs(ds), -LOW_GRADIENT, vf_set1(0), ds));
+    }
+}
 /* No row has a gradient by keys that are newer than its newest one, so dq of the rows that own the
  * tile is complete after it. */
 static void scores_bwd(struct tile *t, int x)
@@ -639,5 +659,8 @@ const struct term N(term_channel_gates) = {
     .keyed = keyed,
     .keys_at = keys_at,
     .total = total,
+#if QT > 1
+    .read_bwd = end_low,
+#endif
     .moves = &moves,
 };
