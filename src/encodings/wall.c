@@ -95,12 +95,18 @@ static void end_keys(struct call *c, int enc)
         const struct sequence *q = &c->seqs.list[s];
         for (int h = 0; h < p->heads && q->nq && q->nk; h++) {
             const ptrdiff_t at = channel_gates_at(c, q->b, h) + q->k0 * D;
-            const struct gradient g = {
-                c, q, c->input[tensor], total + 2 * at, c->g.dtensor[tensor] + at, at
-            };
-            if (!q->segments) sum_gates(&g, false, 0);
-            for (ptrdiff_t l = 0; l < q->nk && q->segments; l++)
-                if (begins(c, q, l)) sum_gates(&g, true, seg_k(c, q->b, q->k0 + l));
+            struct gradient g = { .c = c,
+                                  .q = q,
+                                  .log_f = c->input[tensor],
+                                  .total = total + 2 * at,
+                                  .dlog_f = c->g.dtensor[tensor] + at,
+                                  .at = at,
+                                  .segments = q->segments };
+            if (!q->segments) sum_gates(&g);
+            for (ptrdiff_t l = 0; l < q->nk && q->segments; l++) {
+                g.segment = seg_k(c, q->b, q->k0 + l);
+                if (begins(c, q, l)) sum_gates(&g);
+            }
         }
     }
 }
