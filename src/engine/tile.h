@@ -58,7 +58,7 @@ INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
  * queries that are faded from the reference of the tile's keys. */
 struct queries {
     real *across, *rows; /* [D][QT], as products read them; and in rows [QT][Dp] */
-    /* the rows that `across` contains; equal to `rows` if none fade */
+    /* the rows that `across` contains; equal to `rows` if none fade or move */
     real *faded;
     /* Which of the forms of the rows these are: the arrays have one behind the other.  It is 0
      * except while products of a class are computed (scores.h). */
@@ -128,8 +128,9 @@ struct tile {
     real *s;
     /* numbers of a mask, which are added last; NULL: no mask */
     real *added;
-    real *a;                   /* with a mix: the scores without that sum */
-    real *of_class;            /* with several forms: numbers of one class */
+    real *a; /* with a mix: the scores without that sum */
+    /* with several forms: numbers of one class; if rows move: [D][QT], dq of this tile alone */
+    real *of_class;
     real *p;                   /* weights */
     struct state chunk, total; /* of this chunk, and of all chunks so far */
     /* [QT]: not 0 where scores are -inf because products overflowed the reals */
