@@ -31,8 +31,8 @@ static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 static ptrdiff_t lay_out(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
-    ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->D,
-              k = forms_of(p, false) * p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->Dr,
+              k = forms_of(p, false) * p->Hk * p->Lk * p->Dr, v = p->Hkv * p->Lk * p->Dv;
     /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
@@ -53,7 +53,7 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     p->dae = carve(base, &used, p->H * p->D);
 
     /* Encodings use scratch for a row of keys, of channels, or of a tensor. */
-    ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
+    ptrdiff_t longest = p->Lk > p->Dr ? p->Lk : p->Dr;
     if (p->Dv > longest) longest = p->Dv;
     for (int t = 0; t < p->plan->tensors.n; t++)
         for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
@@ -144,21 +144,19 @@ static void read_rotated(const struct problem *p, loci_which which, loci_view x,
 {
     int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
-    read_rows(p, x, heads, copies, rows, p->D, y);
+    if (e < 0 || cached) read_rows(p, x, heads, copies, rows, p->Dr, y);
+    x = dense(x, heads, rows, cached ? p->Dr : p->D);
     for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
-            double *row = y + (h * rows + i) * p->D;
-            if (cached) {
-                if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
-                continue;
-            }
-            /* rotate() needs x and y to be distinct */
-            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->rotate(p, e, which, h, i, p->scratch[0], row);
+            double *row = y + (h * rows + i) * p->Dr;
+            if (!cached)
+                p->def[e]->rotate(p, e, which, h, i, view_row(x, p->b, h / copies, i), row);
+            else if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
         }
 }
 
-/* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x. */
+/* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x, whose
+ * rows may be shorter. */
 static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads,
                         int copies, ptrdiff_t rows, double *dy)
 {
@@ -167,14 +165,14 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
-            double *row = dy + (h * rows + i) * p->D;
+            double *row = dy + (h * rows + i) * p->Dr;
             if (cached) {
                 if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
                 continue;
             }
-            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
+            memcpy(p->scratch[0], row, (size_t)p->Dr * sizeof *row);
             p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
-                                       p->scratch[0], row);
+                                       p->scratch[0], dy + (h * rows + i) * p->D);
         }
 }
 
@@ -240,7 +238,7 @@ static void score(struct problem *p)
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
-            double qk = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D);
+            double qk = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->Dr);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
             p->a[hj] = loci_reference_bend(p, h, j, &bends);
             p->s[hj] = p->a[hj] + p->add[hj];
@@ -281,8 +279,8 @@ static void score_backward(struct problem *p)
             /* raw and q.k enter flat in the same way, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
-            add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
-            add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
+            add_scaled(p->dq + q, p->draw[hj], p->k + k, p->Dr);
+            add_scaled(p->dk + k, p->draw[hj], p->q + q, p->Dr);
         }
         for (int e = p->plan->encs - 1, left = bend_count(p); e >= 0; e--) {
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
@@ -323,7 +321,7 @@ static void softmax(struct problem *p, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
     for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
-        if (p->seen[j] && !isfinite(dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D)))
+        if (p->seen[j] && !isfinite(dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->Dr)))
             top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
@@ -470,21 +468,20 @@ static void write_outputs(const struct problem *p)
     }
 }
 
-/* Gradients are summed over the rows in double and rotated back at the end,
- * since rotation is linear. */
+/* Gradients are summed over the rows in double and rotated back at the end. */
 static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const int copies = p->Hk / p->Hkv;
     for (p->form = 0; p->form < forms_of(p, true); p->form++)
-        read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q + p->form * p->H * p->Lq * p->D);
+        read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q + p->form * p->H * p->Lq * p->Dr);
     for (p->form = 0; p->form < forms_of(p, false); p->form++)
         read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk,
-                     p->k + p->form * p->Hk * p->Lk * p->D);
+                     p->k + p->form * p->Hk * p->Lk * p->Dr);
     read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
     turn_values(p, 1, p->v);
-    zero(p->dq, forms_of(p, true) * p->H * p->Lq * p->D);
-    zero(p->dk, forms_of(p, false) * p->Hk * p->Lk * p->D);
+    zero(p->dq, forms_of(p, true) * p->H * p->Lq * p->Dr);
+    zero(p->dk, forms_of(p, false) * p->Hk * p->Lk * p->Dr);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
     if (p->budget) loci_budget_begin(p);
     /* Backward goes row by row as well, right after the row's forward
@@ -502,7 +499,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     if (!grad) return;
     give_value_angles(p);
     turn_values(p, -1, p->dv);
-    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D;
+    const ptrdiff_t q = p->H * p->Lq * p->Dr, k = p->Hk * p->Lk * p->Dr;
     for (p->form = 0; p->form < forms_of(p, true); p->form++) {
         rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq + p->form * q);
         if (p->form) add_scaled(p->dq, 1, p->dq + p->form * q, q);

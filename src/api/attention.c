@@ -217,6 +217,11 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
           "gradients read k and v directly: pages and cache must be NULL");
     if (in->pages) TRY(check_pages(c, &entries, &length));
+    /* A caller's own cache would need rows that loci_rotate() does not make. */
+    CHECK(in->error, c->cache || key_dim(p) == p->dim, LOCI_BAD_ARG,
+          "keys_rotated requires a cache of loci_cache_create() here: rotated keys of %s have %d "
+          "channels, not %d",
+          p->enc[p->use[p->rotate].enc].pe->name, p->score_dim, p->dim);
     if (!c->cache) {
         TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
         TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
@@ -295,7 +300,7 @@ loci_status loci_check_results(const struct call *c, const loci_grad *grad)
 void loci_sum_apart(struct call *c, bool dk, bool dv)
 {
     const struct loci_plan *p = c->plan;
-    if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
+    if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->score_dim);
     if (dv || (c->mem.turned && rotation_learns(c)))
         c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
@@ -325,16 +330,16 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
     /* Two kinds of gradients are summed as reals in the workspace and stored at the end: those
-     * stored in 16 bits, and dk if query heads rotate a shared key in their own way.  Rounding
+     * stored in 16 bits, and dk if query heads rotate a shared key in their own way, or rows widen.  Rounding
      * after each addition would lose small ones.  dk is also summed if only the rotation learns
      * from it. */
     const bool apart = p->stored != p->real;
-    if (apart || p->key_heads != p->kv_heads) {
+    if (apart || sums_apart(p)) {
         c.g.dk_out = c.g.dk;
         c.g.dk.data = NULL;
     }
     if (!c.g.dk.data && (c.g.dk_out.data || rotation_learns(&c)))
-        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
+        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->score_dim);
     if (apart && c.g.dv.data) {
         c.g.dv_out = c.g.dv;
         c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);

@@ -24,6 +24,9 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "%s rotates %s differently for near and far %s, so they cannot be rotated alone",
           p->enc[p->use[p->rotate].enc].pe->name, which == LOCI_QUERY ? "queries" : "keys",
           which == LOCI_QUERY ? "keys" : "rows");
+    CHECK(in->error, p->score_dim == p->dim, LOCI_BAD_ARG,
+          "%s makes rows of %d channels from %d, so they cannot be rotated alone",
+          p->enc[p->use[p->rotate].enc].pe->name, p->score_dim, p->dim);
     /* Where each query head turns the keys of its group its own way,
      * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,

@@ -98,7 +98,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     /* Keys that fade must be staged even if a cache has them rotated. */
     if (p->rotate >= 0 && !linear && !rotates_late(c)
         && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
-        c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        c->mem.rotated =
+            carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->score_dim) * p->real);
     const bool turns = p->turns_values && !p->keys_rotated;
     if (turns)
         c->mem.turned =
@@ -123,8 +124,9 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
          * dK, and dV if values turn, even if the caller does not want them.  Key heads of their own
          * are added up later. */
         const bool apart = p->stored != p->real || chained(c);
-        if ((learns || apart || p->key_heads != p->kv_heads) && !linear)
-            c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        if ((learns || apart || sums_apart(p)) && !linear)
+            c->g.dk_sum =
+                carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->score_dim) * p->real);
         if (((learns && turns) || apart) && !linear)
             c->g.dv_sum =
                 carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
@@ -254,7 +256,8 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e,
           !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
               && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
-              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < MOST_NUMBERS,
+              && !__builtin_mul_overflow(n, p->score_dim + p->value_dim + 1, &n)
+              && n < MOST_NUMBERS,
           LOCI_BAD_ARG, "batch %td, %d heads and length %td are too large together", in->batch,
           p->heads, longer);
     /* A cache has the positions of its keys. */

@@ -42,7 +42,7 @@ bool N(overflows)(struct tile *t, int r)
                 fade_queries(t);
                 found = true;
             }
-            for (int d = 0; d < c->plan->dim; d++)
+            for (int d = 0; d < c->plan->score_dim; d++)
                 sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
             use_form(t, 0);
             if (!(sum <= most)) return true;

@@ -35,18 +35,19 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     if (!c->g.dk.data) return;
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
-    const int Dp = padded(p->dim);
+    const int Dp = padded(p->score_dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
     /* x: the keys as rotate_bwd() reads them, original or rotated */
     for (int k = 0; k < n; k++) {
-        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
+        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->score_dim);
         if (wants_input(c, part))
             to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                      x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp,
-                   (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
-                   sizeof(real) * (size_t)p->dim);
+                   (real *)c->mem.rotated
+                       + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->score_dim,
+                   sizeof(real) * (size_t)p->score_dim);
     }
     if (rotation->fade)
         rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);

@@ -103,6 +103,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     p->heads = embed && d->heads == 0 ? 1 : d->heads;
     p->kv_heads = d->kv_heads == 0 ? p->heads : d->kv_heads;
     p->dim = d->dim;
+    p->score_dim = p->dim;
     p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
     p->model_dim = d->model_dim;
     /* Heads times a width is an int in many places, and this keeps it in range. */
@@ -296,6 +297,18 @@ static loci_status set_forms(loci_plan *p, const struct loci_pe *rotation, loci_
     return LOCI_OK;
 }
 
+/* Rows of scores, wider than those of the caller if the rotation widens them. */
+static loci_status set_width(loci_plan *p, const struct loci_pe *rotation, loci_error *e)
+{
+    if (!rotation || !rotation->widens) return LOCI_OK;
+    p->score_dim = rotation->widens * p->dim;
+    for (int i = 0; i < p->uses; i++)
+        CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
+              "%s reads queries or keys alone, but %s makes wider rows of them; leave one out",
+              p->enc[p->use[i].enc].pe->name, rotation->name);
+    return LOCI_OK;
+}
+
 /* The terms of all encodings in order, and what depends on all of them: the terms that rotate, mix
  * and weight, whether they can be combined, the number of axes, and the scale. */
 static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
@@ -343,6 +356,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     const struct config *rotation = p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
     TRY(set_values(p, rotation, e));
     TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
+    TRY(set_width(p, rotation ? rotation->pe : NULL, e));
     /* If each query head rotates keys in its own way, a group no longer shares keys. */
     p->states = rotation && rotation->pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads * p->key_forms;
