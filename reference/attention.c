@@ -509,7 +509,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
         if (p->form) add_scaled(p->dk, 1, p->dk + p->form * k, k);
     }
     write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);
-    write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->D, p->dk);
+    write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->plan->keys_rotated ? p->Dr : p->D, p->dk);
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
 }
 

@@ -401,8 +401,9 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
                 for (int c = 0; c < p->D; c++) row[c] = z->column[z->group[c]] * sum[z->group[c]];
                 zero(sum, p->D);
             }
-            double *const out = to + ((p->b * heads + h / copies) * rows + i) * p->D;
-            for (int c = 0; c < p->D; c++) out[c] = (h % copies || p->form ? out[c] : 0) + row[c];
+            const int width = cached ? p->Dr : p->D;
+            double *const out = to + ((p->b * heads + h / copies) * rows + i) * width;
+            for (int c = 0; c < width; c++) out[c] = (h % copies || p->form ? out[c] : 0) + row[c];
         }
 }
 

@@ -118,7 +118,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_list(&r, "rem", in->rem, n, real, rows);
     loci_add_list(&r, "ae", in->ae, n * (size_t)p->dim, real, rows);
     loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
-    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, p->dim, stored, READ);
+    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, key_dim(p), stored, READ);
     loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
     loci_add_view(&r, "mask", &c->mask, c->B, p->heads, c->Lq, c->mask_keys,
                   in->mask_kind == LOCI_MASK_SEEN ? 1 : real, READ);
@@ -128,7 +128,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
         loci_add_list(&r, "drem", grad->drem, n, real, READ);
         loci_add_list(&r, "dae", grad->dae, n * (size_t)p->dim, real, READ);
         loci_add_view(&r, "dq", &c->g.dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
-        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, key_dim(p), stored, WRITTEN);
         loci_add_view(&r, "dv", &c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
         loci_add_view(&r, "dmask", &c->g.dmask, c->B, p->heads, c->Lq, c->Lk, real, WRITTEN);
     }
@@ -217,13 +217,8 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
           "gradients read k and v directly: pages and cache must be NULL");
     if (in->pages) TRY(check_pages(c, &entries, &length));
-    /* A caller's own cache would need rows that loci_rotate() does not make. */
-    CHECK(in->error, c->cache || key_dim(p) == p->dim, LOCI_BAD_ARG,
-          "keys_rotated requires a cache of loci_cache_create() here: rotated keys of %s have %d "
-          "channels, not %d",
-          p->enc[p->use[p->rotate].enc].pe->name, p->score_dim, p->dim);
     if (!c->cache) {
-        TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
+        TRY(open_keys(c, &c->k, &in->k, "k", key_dim(p), entries, length));
         TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
     }
     TRY(check_ring(c));

@@ -78,7 +78,7 @@ static inline int key_dim(const struct loci_plan *p)
 /* Is dk summed in rows that are not the caller's: of other heads, or of another width? */
 static inline bool sums_apart(const struct loci_plan *p)
 {
-    return p->key_heads != p->kv_heads || p->score_dim != p->dim;
+    return p->key_heads != p->kv_heads || p->score_dim != key_dim(p);
 }
 
 static inline const void *layout_of(const struct loci_plan *p, int x) { return p->use[x].layout; }

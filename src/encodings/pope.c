@@ -57,23 +57,25 @@ static void prepare(const struct prep *p)
                        frequency);
     const int W = pairs_width(D);
     for (int h = 0; h < p->cfg->kv_heads; h++) {
-        double *cos = (double *)polar_phase(p->table, h), *sin = cos + W;
+        double *cos = (double *)polar_phase(p->table, h), *sin = cos + W, *slope = sin + W;
         for (int t = 0; t < W; t++) {
             const double delta = t < D ? param(p, 0, (ptrdiff_t)h * D + t) : 0;
             const double phase = delta < -full_circle ? -full_circle : delta > 0 ? 0 : delta;
             loci_sincos(phase, 1, 0, &cos[t], &sin[t]);
+            /* 0 where delta is cut.  The ends are not: also -2 pi as a float, which is a little
+             * less. */
+            slope[t] = delta <= 0 && (float)delta >= (float)-full_circle;
         }
     }
 }
-/* Where delta is cut it has no gradient.  The ends are not: also -2 pi as a float, which is a
- * little less. */
 static void fold(const struct prep *p)
 {
-    const ptrdiff_t n = (ptrdiff_t)p->cfg->kv_heads * p->cfg->dim;
+    const int D = p->cfg->dim, W = pairs_width(D);
     if (!p->dtensor[0]) return;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const double delta = param(p, 0, i);
-        if (delta <= 0 && (float)delta >= (float)-full_circle) p->dtensor[0][i] += p->dtable[0][i];
+    for (int h = 0; h < p->cfg->kv_heads; h++) {
+        const double *slope = polar_phase(p->table, h) + (ptrdiff_t)2 * W;
+        for (int t = 0; t < D; t++)
+            p->dtensor[0][(ptrdiff_t)h * D + t] += slope[t] * p->dtable[0][(ptrdiff_t)h * D + t];
     }
 }
 

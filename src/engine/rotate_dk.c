@@ -139,8 +139,8 @@ static void store_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t first = a->first + a->count * index / c->threads,
                     end = a->first + a->count * (index + 1) / c->threads;
-    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
-               end, a->shift);
+    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, key_dim(p),
+               first, end, a->shift);
     store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end, a->shift);
 }
 void N(store_gradients)(struct call *c, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to)

@@ -4,8 +4,9 @@
  *     row of D channels x -> row of 2D: softplus(x[t]) cos phi[t], then softplus(x[t]) sin phi[t]
  *     phi = pos w[t] for a query, pos w[t] + phase[kv head][t] for a key
  *
- * The table is that of layout/pairs.h for D frequencies.  After it come cos and sin of the phases
- * of each kv head, [kv heads][2][width] doubles. */
+ * The table is that of layout/pairs.h for D frequencies.  After it comes what belongs to the phases
+ * of each kv head, [kv heads][3][width] doubles: cos, sin, and the slope of the phase by what is
+ * learned. */
 #ifndef LOCI_LAYOUT_POLAR_H
 #define LOCI_LAYOUT_POLAR_H
 
@@ -14,12 +15,12 @@
 static inline size_t polar_size(int dim, int kv_heads)
 {
     return loci_pairs_size(dim, 1, 1)
-         + (size_t)kv_heads * 2 * (size_t)pairs_width(dim) * sizeof(double);
+         + (size_t)kv_heads * 3 * (size_t)pairs_width(dim) * sizeof(double);
 }
-/* cos of the phases of a kv head; sin is `width` doubles behind. */
+/* cos of the phases of a kv head; sin and slopes follow, each `width` doubles behind. */
 static inline const double *polar_phase(const struct pairs *p, int kv_head)
 {
-    return pairs_rows(p, 1, 0) + (ptrdiff_t)2 * kv_head * p->width;
+    return pairs_rows(p, 1, 0) + (ptrdiff_t)3 * kv_head * p->width;
 }
 
 #endif

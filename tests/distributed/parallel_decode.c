@@ -128,8 +128,9 @@ static bool compute(struct all *a)
     loci_plan *plan = a->plan[a->isas - 1];
     void *work = blocks_lines(&a->blocks, loci_workspace(plan, &c, 0));
     if (a->rotated) {
-        float *turned =
-            blocks_alloc(&a->blocks, BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
+        const loci_desc wide = { .encoding = a->text, .dim = a->dim, .keys_rotated = 1 };
+        float *turned = blocks_alloc(&a->blocks, BATCH * KV_HEADS * (size_t)a->keys
+                                                     * (size_t)walk_key_dim(&wide) * sizeof(float));
         const loci_view to = { .data = turned };
         loci_call keys = c;
         keys.q_len = 0;

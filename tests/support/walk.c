@@ -115,6 +115,10 @@ static const struct {
     { "dca:pairing=interleaved,chunk=60,local=25,freq=given,attention_factor=1.1", false },
     { "dca:pairing=half,chunk=5,local=4,dim=4+alibi+ssmax", false },
     { "dca:pairing=half,chunk=40,local=9+fox+sba", false },
+    { "pope:base=20+alibi", false },
+    { "pope:base=300+fox+sink", false },
+    { "pope+ssmax:bias=1+kerple+cape:hidden=4", false },
+    { "pope:base=2+sba:remainder=value", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
     { "alibi:slopes=queries+rope:pairing=half", false },
@@ -312,7 +316,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
         if (f->role != LOCI_INPUT) {
             double *start = numbers(w, count, 0);
             loci_tensor_init(w->plan, t, 1, start);
-            for (size_t i = 0; i < count; i++) x[i] = (float)(start[i] + 0.1 + 0.2 * (1 + x[i]));
+            for (size_t i = 0; i < count; i++)
+                x[i] = (float)(start[i] + walk_learned(f, 0.1 + 0.2 * (1 + x[i])));
         }
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
@@ -393,7 +398,7 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     size_t q_rows = (size_t)(s->batch * s->heads * s->q_len),
            k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
-    w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
+    w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)walk_key_dim(&w->desc));
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
     if (lasting(s)) {
         scale(w->input[0].x, w->input[0].count, 0.3, 1);
@@ -474,6 +479,14 @@ bool walk_causal_only(const char *text) { return some(text, true, 0); }
 bool walk_key_forms(const char *text)
 {
     return strstr(text, "rerope") || strstr(text, "selfextend");
+}
+double walk_learned(const loci_tensor *t, double x)
+{
+    return strcmp(t->encoding, "pope") ? x : 2.2 - 18 * x;
+}
+int walk_key_dim(const loci_desc *d)
+{
+    return d->keys_rotated && strstr(d->encoding, "pope") ? 2 * d->dim : d->dim;
 }
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 
@@ -637,8 +650,10 @@ void walk_all(enum walk_size size, void (*check)(struct walk *))
     }
     for (int i = 0; i < count; i++) {
         if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
-        /* a rotation by distance, which is causal, has no rotated rows by themselves */
-        if (list[i].places & LOCI_PLACE_ROTATE && !list[i].causal_only)
+        /* a rotation by distance, which is causal, has no rotated rows by themselves, and wider
+         * rows have no stage */
+        if (list[i].places & LOCI_PLACE_ROTATE && !list[i].causal_only
+            && strcmp(list[i].name, "pope"))
             walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)

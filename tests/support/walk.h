@@ -74,6 +74,11 @@ bool walk_causal_only(const char *text);
 bool walk_states(const char *text); /* does it fill ae? */
 /* Do keys have several forms, of which a cache can store none? */
 bool walk_key_forms(const char *text);
+/* x, what tests add to the initial value of a learned number, or where pope's phases are instead:
+ * a few of them beyond the ends of their range. */
+double walk_learned(const loci_tensor *, double x);
+/* The width of the keys of a call: rotated keys may be wider. */
+int walk_key_dim(const loci_desc *);
 /* the least valid head width for the text, from `dim` on */
 int walk_dim(const char *text, int dim);
 
