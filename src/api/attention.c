@@ -218,6 +218,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "gradients read k and v directly: pages and cache must be NULL");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
+        TRY(loci_check_wide(p, &in->k, "k", length ? entries : 0, key_dim(p), in->error));
         TRY(open_keys(c, &c->k, &in->k, "k", key_dim(p), entries, length));
         TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
     }

@@ -57,7 +57,9 @@ static loci_status rotation_view(struct call *c, loci_view *v, const char *name,
     const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
-    TRY(loci_open_view(c, v, &from, name, H, L, width_of(p, which, rotated)));
+    const int width = width_of(p, which, rotated);
+    if (which == LOCI_CACHE) TRY(loci_check_wide(p, v, name, c->B * L, width, c->in->error));
+    TRY(loci_open_view(c, v, &from, name, H, L, width));
     return optional || !c->B || !L ? LOCI_OK : loci_require(c, v->data, name);
 }
 

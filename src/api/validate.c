@@ -19,6 +19,17 @@ loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view 
     *to = *from;
     return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
 }
+/* A caller who does not know of them has less memory for them, with strides to match. */
+loci_status loci_check_wide(const loci_plan *p, const loci_view *v, const char *name,
+                            ptrdiff_t numbers, ptrdiff_t width, loci_error *e)
+{
+    CHECK(e, width <= p->dim || !v->data || !numbers || (v->row >= width && v->head >= width),
+          LOCI_BAD_ARG,
+          "%s: rotated keys of %s have %td channels, not %d; give strides of rows and heads that "
+          "leave room, or use a cache of loci_cache_create()",
+          name, p->enc[p->use[p->rotate].enc].pe->name, width, p->dim);
+    return LOCI_OK;
+}
 loci_status loci_require(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
@@ -481,6 +492,7 @@ loci_status loci_open_grad(struct call *c)
     const loci_grad *grad = c->grad;
     TRY(loci_open_view(c, &c->g.dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
     TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
+    TRY(loci_check_wide(p, &grad->dk, "dk", c->B * c->Lk, key_dim(p), c->in->error));
     TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, key_dim(p)));
     TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
     TRY(loci_open_view(c, &c->g.dmask, &grad->dmask, "dmask", p->heads, c->Lq, c->Lk));

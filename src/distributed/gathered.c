@@ -59,6 +59,7 @@ static loci_status open_cargo(struct rank_ctx *a, struct rank_pass *w)
     a->transfer.tag = TAG_TRANSFER;
     *k = in->k;
     *v = in->v;
+    TRY(loci_check_wide(p, k, "k", B * in->k_len, key_dim(p), e));
     TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, key_dim(p), e));
     TRY(loci_spell_out(v, "v", B, p->kv_heads, in->k_len, p->value_dim, e));
     const bool keys = B && in->k_len;

@@ -673,7 +673,8 @@ static bool decode_some(struct caches *c, const struct sequences *m)
         loci_status plain = LOCI_OK;
         if (ordered_sum(c)) {
             const size_t wide = (size_t)(s->G * m->len[b] * walk_key_dim(&c->desc));
-            const loci_view to = { mem_alloc(&mem, wide * size), 0, 0, 0 };
+            const loci_view to =
+                walk_wide_keys(&c->desc, (ptrdiff_t)m->len[b], mem_alloc(&mem, wide * size));
             plain = loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k, to);
             one.k = to;
         }

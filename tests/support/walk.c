@@ -399,6 +399,9 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
            k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
     w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)walk_key_dim(&w->desc));
+    if (walk_key_dim(&w->desc) > s->dim) {
+        w->call.k = w->grad.dk = walk_wide_keys(&w->desc, s->k_len, w->call.k.data);
+    }
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
     if (lasting(s)) {
         scale(w->input[0].x, w->input[0].count, 0.3, 1);
@@ -487,6 +490,11 @@ double walk_learned(const loci_tensor *t, double x)
 int walk_key_dim(const loci_desc *d)
 {
     return d->keys_rotated && strstr(d->encoding, "pope") ? 2 * d->dim : d->dim;
+}
+loci_view walk_wide_keys(const loci_desc *d, ptrdiff_t k_len, void *data)
+{
+    const ptrdiff_t width = walk_key_dim(d), heads = d->kv_heads ? d->kv_heads : d->heads;
+    return (loci_view){ data, heads * k_len * width, k_len * width, width };
 }
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 

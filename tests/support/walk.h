@@ -79,6 +79,8 @@ bool walk_key_forms(const char *text);
 double walk_learned(const loci_tensor *, double x);
 /* The width of the keys of a call: rotated keys may be wider. */
 int walk_key_dim(const loci_desc *);
+/* A dense view of them. */
+loci_view walk_wide_keys(const loci_desc *, ptrdiff_t k_len, void *data);
 /* the least valid head width for the text, from `dim` on */
 int walk_dim(const char *text, int dim);
 
