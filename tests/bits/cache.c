@@ -507,9 +507,9 @@ static void lengths_back(struct problem *p)
     c.k = rows_at(p, k, p->G, p->Dk, 0);
     c.v = rows_at(p, v, p->G, p->Dv, 0);
     c.tensors = (const void *const *)p->data;
-    loci_grad g =
-        LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
-                  .dk.data = mem_alloc(&p->mem, k_bytes), .dv.data = mem_alloc(&p->mem, v_bytes));
+    loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = mem_alloc(&p->mem, q_bytes),
+                            .dk = rows_at(p, mem_alloc(&p->mem, k_bytes), p->G, p->Dk, 0),
+                            .dv.data = mem_alloc(&p->mem, v_bytes));
     void *work = mem_alloc(&p->mem, loci_workspace(p->plan, &c, 1));
     bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
@@ -605,7 +605,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L;
     c.pages = &list;
-    c.k.data = k;
+    c.k = (loci_view){ k, p->G * length * p->Dk, length * p->Dk, p->Dk };
     c.v.data = v;
     void *data[WALK_TENSORS];
     for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - n, n, 0, p->L);

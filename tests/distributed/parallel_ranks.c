@@ -142,10 +142,22 @@ static void give_tensors(struct whole_call *w)
     w->call.tensors = w->data;
 }
 
+static loci_desc desc_of(const struct form *f)
+{
+    return (loci_desc){
+        .encoding = f->text, .kv_heads = f->kv_heads, .dim = f->dim, .keys_rotated = f->keys_rotated
+    };
+}
 static size_t key_width(const struct form *f)
 {
-    return (size_t)walk_key_dim(
-        &(loci_desc){ .encoding = f->text, .dim = f->dim, .keys_rotated = f->keys_rotated });
+    const loci_desc d = desc_of(f);
+    return (size_t)walk_key_dim(&d);
+}
+/* Wide keys must have strides. */
+static void spell_out(const struct form *f, loci_view *v)
+{
+    const loci_desc d = desc_of(f);
+    if (walk_key_dim(&d) > f->dim) *v = walk_wide_keys(&d, f->k_len, v->data);
 }
 static bool plans(struct whole_call *w)
 {
@@ -214,6 +226,7 @@ static void alloc_grads(struct whole_call *w, int seed)
                                    .dlse = w->dlse.data, .drem = w->drem.data, .dae = w->dae.data,
                                    .dq.data = w->dq.data, .dk.data = seed % 5 ? w->dk.data : NULL,
                                    .dv.data = w->dv.data, .dtensors = w->dtensor);
+    spell_out(f, &w->grad.dk);
     const size_t bytes = loci_workspace(best, &w->call, 1);
     void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
     w->grad_status = loci_backward(best, tables, work, &w->call, &w->grad);
@@ -243,6 +256,7 @@ bool whole_make(struct whole_call *w, const struct form *f, int seed)
     w->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = f->q_len, .k_len = f->k_len,
                                    .q.data = w->q.data, .k.data = w->k.data, .v.data = w->v.data,
                                    .o.data = w->o.data);
+    spell_out(f, &w->call.k);
     if (!f->no_rows) {
         w->lse = lines(&w->blocks, "lse", false, heads, f->q_len, w->real);
         w->rem = lines(&w->blocks, "rem", false, heads, f->q_len, w->real);
@@ -387,6 +401,11 @@ static loci_view view(const struct part *p, const struct lines *l, int heads, in
     /* an empty array sometimes has no address */
     const bool none = !len && p->rank % 2;
     loci_view v = { .data = none ? NULL : l->data };
+    if (width > p->whole->form.dim) {
+        v.batch = len * row;
+        v.head = len * width;
+        v.row = width;
+    }
     if (p->token_major) {
         v.batch = len * row;
         v.row = row;
