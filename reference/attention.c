@@ -32,8 +32,8 @@ static double *carve(double *base, ptrdiff_t *used, ptrdiff_t n)
 static ptrdiff_t lay_out(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
-    ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->D,
-              k = forms_of(p, false) * p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->Dr,
+              k = forms_of(p, false) * p->Hk * p->Lk * p->Dr, v = p->Hkv * p->Lk * p->Dv;
     /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
@@ -54,7 +54,7 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     p->dae = carve(base, &used, p->H * p->D);
 
     /* Encodings use scratch for a row of keys, of channels, or of a tensor. */
-    ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
+    ptrdiff_t longest = p->Lk > p->Dr ? p->Lk : p->Dr;
     if (p->Dv > longest) longest = p->Dv;
     for (int t = 0; t < p->plan->tensors.n; t++)
         for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
@@ -145,21 +145,19 @@ static void read_rotated(const struct problem *p, loci_which which, loci_view x,
 {
     int e = loci_reference_rotation(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
-    read_rows(p, x, heads, copies, rows, p->D, y);
+    if (e < 0 || cached) read_rows(p, x, heads, copies, rows, p->Dr, y);
+    x = dense(x, heads, rows, cached ? p->Dr : p->D);
     for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
-            double *row = y + (h * rows + i) * p->D;
-            if (cached) {
-                if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
-                continue;
-            }
-            /* rotate() needs x and y to be distinct */
-            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->rotate(p, e, which, h, i, p->scratch[0], row);
+            double *row = y + (h * rows + i) * p->Dr;
+            if (!cached)
+                p->def[e]->rotate(p, e, which, h, i, view_row(x, p->b, h / copies, i), row);
+            else if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
         }
 }
 
-/* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x. */
+/* The adjoint, in place: dy is the gradient by the rotated rows, and on return that by x, whose
+ * rows may be shorter. */
 static void rotate_back(const struct problem *p, loci_which which, loci_view x, int heads,
                         int copies, ptrdiff_t rows, double *dy)
 {
@@ -168,14 +166,14 @@ static void rotate_back(const struct problem *p, loci_which which, loci_view x, 
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
-            double *row = dy + (h * rows + i) * p->D;
+            double *row = dy + (h * rows + i) * p->Dr;
             if (cached) {
                 if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
                 continue;
             }
-            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
+            memcpy(p->scratch[0], row, (size_t)p->Dr * sizeof *row);
             p->def[e]->rotate_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
-                                       p->scratch[0], row);
+                                       p->scratch[0], dy + (h * rows + i) * p->D);
         }
 }
 
@@ -286,8 +284,8 @@ static void score_backward(struct problem *p)
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             if (walking >= 0) continue;
-            add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
-            add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
+            add_scaled(p->dq + q, p->draw[hj], p->k + k, p->Dr);
+            add_scaled(p->dk + k, p->draw[hj], p->q + q, p->Dr);
         }
         if (walking >= 0) p->def[walking]->products_backward(p, walking, h, of_head(p, p->draw, h));
         for (int e = p->plan->encs - 1, left = bend_count(p); e >= 0; e--) {
@@ -475,21 +473,20 @@ static void write_outputs(const struct problem *p)
     }
 }
 
-/* Gradients are summed over the rows in double and rotated back at the end,
- * since rotation is linear. */
+/* Gradients are summed over the rows in double and rotated back at the end. */
 static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const int copies = p->Hk / p->Hkv;
     for (p->form = 0; p->form < forms_of(p, true); p->form++)
-        read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q + p->form * p->H * p->Lq * p->D);
+        read_rotated(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q + p->form * p->H * p->Lq * p->Dr);
     for (p->form = 0; p->form < forms_of(p, false); p->form++)
         read_rotated(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk,
-                     p->k + p->form * p->Hk * p->Lk * p->D);
+                     p->k + p->form * p->Hk * p->Lk * p->Dr);
     read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
     turn_values(p, 1, p->v);
-    zero(p->dq, forms_of(p, true) * p->H * p->Lq * p->D);
-    zero(p->dk, forms_of(p, false) * p->Hk * p->Lk * p->D);
+    zero(p->dq, forms_of(p, true) * p->H * p->Lq * p->Dr);
+    zero(p->dk, forms_of(p, false) * p->Hk * p->Lk * p->Dr);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
     if (p->budget) loci_budget_begin(p);
     /* Backward goes row by row as well, right after the row's forward
@@ -507,7 +504,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     if (!grad) return;
     give_value_angles(p);
     turn_values(p, -1, p->dv);
-    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D;
+    const ptrdiff_t q = p->H * p->Lq * p->Dr, k = p->Hk * p->Lk * p->Dr;
     for (p->form = 0; p->form < forms_of(p, true); p->form++) {
         rotate_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq + p->form * q);
         if (p->form) add_scaled(p->dq, 1, p->dq + p->form * q, q);
@@ -517,7 +514,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
         if (p->form) add_scaled(p->dk, 1, p->dk + p->form * k, k);
     }
     write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);
-    write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->D, p->dk);
+    write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->plan->keys_rotated ? p->Dr : p->D, p->dk);
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
 }
 

@@ -24,8 +24,8 @@ static ptrdiff_t count_of(const struct problem *p, const loci_tensor *t)
 static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
 {
     ptrdiff_t used = 0;
-    const ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->D,
-                    k = forms_of(p, false) * p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv,
+    const ptrdiff_t q = forms_of(p, true) * p->H * p->Lq * p->Dr,
+                    k = forms_of(p, false) * p->Hk * p->Lk * p->Dr, v = p->Hkv * p->Lk * p->Dv,
                     row = p->H * p->Lk;
     for (int t = 0; t < p->plan->tensors.n; t++) {
         z->elements[t] = count_of(p, &p->plan->tensors.list[t]);
@@ -56,7 +56,7 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
     z->cotae = carve(base, &used, p->H * p->D);
     z->ones = carve(base, &used, p->D);
     z->column = carve(base, &used, p->D);
-    z->sum = carve(base, &used, p->D);
+    z->sum = carve(base, &used, p->Dr);
     z->widest = carve(base, &used, 2 * p->H);
     z->group = (int *)carve(base, &used, p->D);
     z->alone = (bool *)carve(base, &used, p->Lk);
@@ -154,23 +154,28 @@ static void sizes_of_rows(struct problem *p, loci_which which, loci_view x, int 
 {
     const int e = loci_reference_rotation(p);
     const bool cached = which == LOCI_KEY && p->plan->keys_rotated;
+    const bool own = e >= 0 && p->def[e]->row_sizes;
     x = dense(x, heads, rows, p->D);
-    for (int h = 0; h < heads * copies && e >= 0 && !cached; h++)
+    for (int h = 0; h < heads * copies && e >= 0 && !cached && !own; h++)
         for (ptrdiff_t i = 0; i < rows; i++) stretch(p, e, which, h, i); /* fope's widest */
     for (int h = 0; h < heads * copies; h++)
-        for (ptrdiff_t i = 0; i < rows; i++, rotated += p->D, size += p->D, off += p->D) {
-            for (int c = 0; c < p->D; c++) {
+        for (ptrdiff_t i = 0; i < rows; i++, rotated += p->Dr, size += p->Dr, off += p->Dr) {
+            for (int c = 0; c < p->Dr; c++) {
                 size[c] = fabs(rotated[c]);
                 off[c] = 0;
             }
             if (e < 0) continue;
             if (cached) {
-                if (p->def[e]->cached) memcpy(off, size, (size_t)p->D * sizeof *off);
+                if (p->def[e]->cached) memcpy(off, size, (size_t)p->Dr * sizeof *off);
                 continue;
             }
-            stretch(p, e, which, h, i);
-            spread(p, view_row(x, p->b, h / copies, i), size);
-            memcpy(off, size, (size_t)p->D * sizeof *off);
+            if (own)
+                p->def[e]->row_sizes(p, e, which, h, i, view_row(x, p->b, h / copies, i), size);
+            else {
+                stretch(p, e, which, h, i);
+                spread(p, view_row(x, p->b, h / copies, i), size);
+            }
+            memcpy(off, size, (size_t)p->Dr * sizeof *off);
         }
 }
 
@@ -192,12 +197,12 @@ void loci_budget_begin(struct problem *p)
 {
     struct sizes *z = p->budget;
     const int e = loci_reference_rotation(p);
-    if (e >= 0) find_groups(p, e);
+    if (e >= 0 && !p->def[e]->row_sizes) find_groups(p, e);
     for (ptrdiff_t n = 0; n < p->Hkv * p->Lk * p->Dv; n += p->Dv) {
         for (int c = 0; c < p->Dv; c++) z->v[n + c] = fabs(p->v[n + c]);
         if (values_turn(p)) loci_spread_pairs(p, p->v + n, z->v + n);
     }
-    const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D;
+    const ptrdiff_t q = p->H * p->Lq * p->Dr, k = p->Hk * p->Lk * p->Dr;
     for (p->form = 0; p->form < forms_of(p, true); p->form++)
         sizes_of_rows(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq, p->q + p->form * q,
                       z->q + p->form * q, z->eq + p->form * q);
@@ -369,12 +374,16 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
     const int e = loci_reference_rotation(p);
     const bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     double *const sum = z->cotae;
+    const bool own = e >= 0 && !cached && p->def[e]->row_back_sizes;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads * copies; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
-            double *const row = d + (h * rows + i) * p->D;
+            double *const row = d + (h * rows + i) * p->Dr;
             if (e >= 0 && cached && p->def[e]->cached) p->def[e]->cached(p, e, i, row);
-            if (e >= 0 && !cached) {
+            if (own)
+                p->def[e]->row_back_sizes(p, e, which, h, i, view_row(x, p->b, h / copies, i), row,
+                                          row);
+            else if (e >= 0 && !cached) {
                 stretch(p, e, which, h, i);
                 /* all of a group have the same sum, over its scale */
                 zero(sum, p->D);
@@ -393,8 +402,9 @@ static void rotate_back(struct problem *p, loci_which which, loci_view x, int he
                 for (int c = 0; c < p->D; c++) row[c] = z->column[z->group[c]] * sum[z->group[c]];
                 zero(sum, p->D);
             }
-            double *const out = to + ((p->b * heads + h / copies) * rows + i) * p->D;
-            for (int c = 0; c < p->D; c++) out[c] = (h % copies || p->form ? out[c] : 0) + row[c];
+            const int width = cached ? p->Dr : p->D;
+            double *const out = to + ((p->b * heads + h / copies) * rows + i) * width;
+            for (int c = 0; c < width; c++) out[c] = (h % copies || p->form ? out[c] : 0) + row[c];
         }
 }
 
@@ -406,10 +416,10 @@ void loci_budget_entry(struct problem *p)
     divert(p);
     for (p->form = 0; p->form < forms_of(p, true); p->form++)
         rotate_back(p, LOCI_QUERY, p->call->q, p->H, 1, p->Lq,
-                    z->dq + p->form * p->H * p->Lq * p->D, z->to->dq);
+                    z->dq + p->form * p->H * p->Lq * p->Dr, z->to->dq);
     for (p->form = 0; p->form < forms_of(p, false); p->form++)
         rotate_back(p, LOCI_KEY, p->call->k, p->Hkv, p->Hk / p->Hkv, p->Lk,
-                    z->dk + p->form * p->Hk * p->Lk * p->D, z->to->dk);
+                    z->dk + p->form * p->Hk * p->Lk * p->Dr, z->to->dk);
     for (ptrdiff_t n = 0; n < p->Hkv * p->Lk; n++) {
         double *to = z->to->dv + (p->b * p->Hkv * p->Lk + n) * p->Dv, *from = z->dv + n * p->Dv;
         memcpy(to, from, (size_t)p->Dv * sizeof *to);

@@ -55,11 +55,11 @@ static double derive(struct problem *p, int e, int h, ptrdiff_t j, enum kind kin
     if (by > 0 && !alone)
         for (ptrdiff_t l = 0; l < p->Lk; l++)
             if (p->seen[l]) z->jt[p->plan->first_tensor[e]][(p->b * p->H + h) * p->Lk + l] = 1;
-    const ptrdiff_t first = alone ? j : 0, n = alone ? 1 : p->Lk, kd = k + first * p->D,
+    const ptrdiff_t first = alone ? j : 0, n = alone ? 1 : p->Lk, kd = k + first * p->Dr,
                     vd = v + first * p->Dv;
     const double least = z->to->least;
-    return (on & ON_Q ? loci_harvest(z->jq + q, p->D, z->q + q, by, least, z->dq + q) : 0)
-         + (on & ON_K ? loci_harvest(z->jk + kd, n * p->D, z->k + kd, by, least, z->dk + kd) : 0)
+    return (on & ON_Q ? loci_harvest(z->jq + q, p->Dr, z->q + q, by, least, z->dq + q) : 0)
+         + (on & ON_K ? loci_harvest(z->jk + kd, n * p->Dr, z->k + kd, by, least, z->dk + kd) : 0)
          + (on & ON_V ? loci_harvest(z->jv + vd, n * p->Dv, p->v + vd, by, least, z->dv + vd) : 0)
          + (on & ON_TENSORS ? loci_harvest_tensors(p, e, by) : 0);
 }
@@ -82,7 +82,7 @@ static int depends(struct problem *p, int e, int h, enum kind kind)
     p->def[e]->score_backward(p, e, h);
     zero(of_head(p, z->hot, h), p->Lk);
     const ptrdiff_t q = q_row(p, h), k = k_row(p, h, 0), v = v_row(p, h, 0);
-    int on = (touched(z->jq + q, p->D) ? ON_Q : 0) | (touched(z->jk + k, p->Lk * p->D) ? ON_K : 0)
+    int on = (touched(z->jq + q, p->Dr) ? ON_Q : 0) | (touched(z->jk + k, p->Lk * p->Dr) ? ON_K : 0)
            | (touched(z->jv + v, p->Lk * p->Dv) ? ON_V : 0);
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
         if (touched(z->jt[t], z->elements[t])) on |= ON_TENSORS;
@@ -173,7 +173,7 @@ void loci_score_sizes(struct problem *p, int h)
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
         double products = walking < 0 ? 0 : size[j];
-        for (int c = 0; c < p->D && walking < 0; c++)
+        for (int c = 0; c < p->Dr && walking < 0; c++)
             products += fabs(p->q[q + c] * p->k[k + c]) + z->eq[q + c] * fabs(p->k[k + c])
                       + fabs(p->q[q + c]) * z->ek[k + c] + z->to->least;
         const double by = exp(p->log_mul[hj]) * p->plan->scale;
@@ -275,7 +275,7 @@ void loci_score_back_sizes(struct problem *p, int h)
                      d = before_bends(p, h, j, 0, of_head(p, z->da, h)[j], true);
         raw[j] = (by + (p->log_mul[hj] != 0 ? p->plan->scale * 0x1p-40 / z->to->unit : 0)) * d;
         logs[j] = (fabs(p->flat[hj]) + z->flat[hj]) * d;
-        for (int c = 0; c < p->D && walking < 0; c++) {
+        for (int c = 0; c < p->Dr && walking < 0; c++) {
             z->dq[q + c] += raw[j] * (fabs(p->k[k + c]) + z->ek[k + c]) + z->to->least;
             z->dk[k + c] += raw[j] * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
         }

@@ -56,6 +56,7 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
         .Hkv = plan->kv_heads,
         .Hk = plan->states ? plan->heads : plan->kv_heads,
         .D = plan->dim,
+        .Dr = plan->score_dim,
         .Dv = plan->value_dim,
     };
     CHECK(call->error, plan->f64, LOCI_BAD_ARG,

@@ -20,12 +20,13 @@ struct problem {
     const struct definition *def[MAX_ENCODINGS];
     ptrdiff_t B, Lq, Lk;
     int H, Hkv, Hk, D, Dv; /* Hk: heads of the rotated keys, of one form */
+    int Dr;                /* channels of q and k after rotation */
     int form;              /* the form that a rotation by distance makes */
     bool backward;
     double *dtensor[MAX_TENSORS]; /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
-    /* [forms][H][Lq][D] and [forms][Hk][Lk][D] after rotation, [Hkv][Lk][Dv], turned if values
+    /* [forms][H][Lq][Dr] and [forms][Hk][Lk][Dr] after rotation, [Hkv][Lk][Dv], turned if values
      * turn */
     double *q, *k, *v;
     double *dq, *dk, *dv;
@@ -44,7 +45,7 @@ struct problem {
     double *lse, *rem, *dlse, *drem; /* [H] */
     double *o, *dout;                /* [H][Dv]; of turned values, if values turn */
     double *ae, *dae;                /* [H][D] */
-    /* as long as the largest of Lk, D, Dv and every extent of a tensor */
+    /* as long as the largest of Lk, Dr, Dv and every extent of a tensor */
     double *scratch[3];
     double *scratch_size; /* memory that the rotation asked for */
     struct sizes *budget; /* NULL: not wanted */
@@ -56,7 +57,7 @@ struct definition {
     const char *name;
     /* Errors that only a call can have; tested before any output is written. */
     loci_status (*check)(const struct problem *, int e, loci_error *);
-    /* One row of q or k: y from x; dx from dy. */
+    /* One row of q or k: y from x; dx from dy.  y and dy have Dr numbers, x and dx have D. */
     void (*rotate)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                    const double *x, double *y);
     void (*rotate_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
@@ -116,6 +117,13 @@ struct definition {
     /* Sizes of a learned number of rotate() besides its derivatives, of a row and
      * the sizes of its gradients. */
     void (*turn_sizes)(struct problem *, int e, int kv, const double *x, const double *by);
+    /* If rows widen, all that derivatives of a linear rotation would say: the sizes of the numbers
+     * of a row, [Dr]; and from those of their gradients the sizes of dx, [D], and of learned
+     * numbers. */
+    void (*row_sizes)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                      const double *x, double *size);
+    void (*row_back_sizes)(struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                           const double *x, const double *by, double *to);
 };
 
 #define DEFINITION(name) extern const struct definition loci_define_##name;
@@ -261,10 +269,10 @@ static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p
 /* The numbers of a head in an array [H][Lk]. */
 static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
 /* Where the rows of q, k and v for head h begin. */
-static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
+static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->Dr; }
 static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j)
 {
-    return (h / (p->H / p->Hk) * p->Lk + j) * p->D;
+    return (h / (p->H / p->Hk) * p->Lk + j) * p->Dr;
 }
 static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
 {
@@ -288,12 +296,12 @@ static inline int class_of(const struct problem *p, ptrdiff_t j)
 }
 static inline ptrdiff_t q_of(const struct problem *p, int h, ptrdiff_t j)
 {
-    return class_of(p, j) * p->H * p->Lq * p->D + q_row(p, h);
+    return class_of(p, j) * p->H * p->Lq * p->Dr + q_row(p, h);
 }
 static inline ptrdiff_t k_of(const struct problem *p, int h, ptrdiff_t j)
 {
     const int form = forms_of(p, false) > 1 ? class_of(p, j) : 0;
-    return form * p->Hk * p->Lk * p->D + k_row(p, h, j);
+    return form * p->Hk * p->Lk * p->Dr + k_row(p, h, j);
 }
 
 /* Sums have more digits than their numbers where that is cheap: F64 plans are measured too. */

@@ -388,6 +388,83 @@ static precise dca_place(const struct problem *p, int e, bool query, int64_t pos
 }
 DEFINE_RANGED(dca, 3, 1)
 
+/* ---- pope: magnitudes softplus(x) at angles pos w + delta ------------------------------------- */
+
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+/* The phase of a channel of a key; queries have none.  The ends of the range are open to
+ * gradients, also -2 pi as a float, which is a little less. */
+static double pope_delta(const struct problem *p, int e, int head, int t)
+{
+    return tensor(p, e, "delta")[head * p->D + t];
+}
+static bool pope_inside(double delta) { return delta <= 0 && (float)delta >= (float)-full_circle; }
+static precise pope_angle(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                          int t)
+{
+    const precise w = power_of(option(p, e, "base", 10000), -(precise)t / p->D);
+    const precise turn = coordinate(p, which, 0, row) * w;
+    return which == LOCI_QUERY ? turn : turn + clip(pope_delta(p, e, head, t), -full_circle, 0);
+}
+static void pope(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                 const double *x, double *y)
+{
+    for (int t = 0; t < p->D; t++) {
+        const precise phi = pope_angle(p, e, which, head, row, t);
+        y[t] = softplus(x[t]) * angle_cos(phi);
+        y[p->D + t] = softplus(x[t]) * angle_sin(phi);
+    }
+}
+static void pope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx)
+{
+    double *ddelta = dtensor(p, e, "delta");
+    for (int t = 0; t < p->D; t++) {
+        const precise phi = pope_angle(p, e, which, head, row, t);
+        const double cosine = angle_cos(phi), sine = angle_sin(phi), a = dy[t], b = dy[p->D + t];
+        dx[t] = 0;
+        /* Padding, which may contain NaN, has no gradient. */
+        if (a == 0 && b == 0) continue;
+        dx[t] = sigmoid(x[t]) * (a * cosine + b * sine);
+        if (which == LOCI_QUERY || !pope_inside(pope_delta(p, e, head, t))) continue;
+        ddelta[head * p->D + t] += softplus(x[t]) * (b * cosine - a * sine);
+    }
+}
+/* Softplus and its slope may be 0 below e^-60. */
+static double may_be_lost(const struct problem *p, double x)
+{
+    return x < -60 ? 1 / p->budget->to->unit : 1;
+}
+static void pope_sizes(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                       const double *x, double *size)
+{
+    (void)e;
+    (void)which;
+    (void)head;
+    (void)row;
+    for (int t = 0; t < p->D; t++)
+        size[t] = size[p->D + t] =
+            (softplus(x[t]) + sigmoid(x[t]) * fabs(x[t])) * may_be_lost(p, x[t]);
+}
+static void pope_back_sizes(struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                            const double *x, const double *by, double *to)
+{
+    double *const ddelta = p->budget->dtensor[tensor_number(p, e, "delta")];
+    (void)row;
+    for (int t = 0; t < p->D; t++) {
+        const double both = (by[t] + by[p->D + t]) * may_be_lost(p, x[t]), slope = sigmoid(x[t]);
+        to[t] = slope * (1 + (1 - slope) * fabs(x[t])) * both;
+        if (which == LOCI_QUERY || !pope_inside(pope_delta(p, e, head, t))) continue;
+        ddelta[head * p->D + t] += (softplus(x[t]) + slope * fabs(x[t])) * both;
+    }
+}
+const struct definition loci_define_pope = {
+    .name = "pope",
+    .rotate = pope,
+    .rotate_backward = pope_backward,
+    .row_sizes = pope_sizes,
+    .row_back_sizes = pope_back_sizes,
+};
+
 /* ---- mrope: rope, but each pair rotates by one of three axes --------------------------------- */
 
 /* -1 on the two axes that do not rotate pair t. */

@@ -118,7 +118,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_list(&r, "rem", in->rem, n, real, rows);
     loci_add_list(&r, "ae", in->ae, n * (size_t)p->dim, real, rows);
     loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
-    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, p->dim, stored, READ);
+    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, key_dim(p), stored, READ);
     loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
     loci_add_view(&r, "mask", &c->mask, c->B, p->heads, c->Lq, c->mask_keys,
                   in->mask_kind == LOCI_MASK_SEEN ? 1 : real, READ);
@@ -128,7 +128,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
         loci_add_list(&r, "drem", grad->drem, n, real, READ);
         loci_add_list(&r, "dae", grad->dae, n * (size_t)p->dim, real, READ);
         loci_add_view(&r, "dq", &c->g.dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
-        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, key_dim(p), stored, WRITTEN);
         loci_add_view(&r, "dv", &c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
         loci_add_view(&r, "dmask", &c->g.dmask, c->B, p->heads, c->Lq, c->Lk, real, WRITTEN);
     }
@@ -219,7 +219,8 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "gradients read k and v directly: pages and cache must be NULL");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
-        TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
+        TRY(loci_check_wide(p, &in->k, "k", length ? entries : 0, key_dim(p), in->error));
+        TRY(open_keys(c, &c->k, &in->k, "k", key_dim(p), entries, length));
         TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
     }
     TRY(check_ring(c));
@@ -296,7 +297,7 @@ loci_status loci_check_results(const struct call *c, const loci_grad *grad)
 void loci_sum_apart(struct call *c, bool dk, bool dv)
 {
     const struct loci_plan *p = c->plan;
-    if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
+    if (dk || rotation_learns(c)) c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->score_dim);
     if (dv || (c->mem.turned && rotation_learns(c)))
         c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
@@ -326,16 +327,16 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
     /* Two kinds of gradients are summed as reals in the workspace and stored at the end: those
-     * stored in 16 bits, and dk if query heads rotate a shared key in their own way.  Rounding
+     * stored in 16 bits, and dk if query heads rotate a shared key in their own way, or rows widen.  Rounding
      * after each addition would lose small ones.  dk is also summed if only the rotation learns
      * from it. */
     const bool apart = p->stored != p->real;
-    if (apart || p->key_heads != p->kv_heads) {
+    if (apart || sums_apart(p)) {
         c.g.dk_out = c.g.dk;
         c.g.dk.data = NULL;
     }
     if (!c.g.dk.data && (c.g.dk_out.data || rotation_learns(&c) || moves_learn(&c)))
-        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
+        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->score_dim);
     if (apart && c.g.dv.data) {
         c.g.dv_out = c.g.dv;
         c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);

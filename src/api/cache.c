@@ -31,7 +31,7 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
         .tiles = capacity / KT + (capacity % KT > 0),
         .ring = ring != 0,
         .kv_heads = p->kv_heads,
-        .dim = p->dim,
+        .dim = key_dim(p),
         .value_dim = p->value_dim,
         .dtype = p->dtype,
         .rotated = p->keys_rotated ? 1 + p->turns_values : 0,
@@ -71,7 +71,7 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
         return SIZE_MAX;
     c->pos = reserve(&a, keys, sizeof(int64_t));
-    c->keys = reserve(&a, rows, (size_t)p->dim * p->stored);
+    c->keys = reserve(&a, rows, (size_t)key_dim(p) * p->stored);
     c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];

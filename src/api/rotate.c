@@ -24,6 +24,12 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "%s rotates %s differently for near and far %s, so they cannot be rotated alone",
           p->enc[p->use[p->rotate].enc].pe->name, which == LOCI_QUERY ? "queries" : "keys",
           which == LOCI_QUERY ? "keys" : "rows");
+    /* Wider rows are what a cache stores; nothing else reads them. */
+    CHECK(
+        in->error, p->score_dim == p->dim || (which == LOCI_CACHE && !backward), LOCI_BAD_ARG,
+        "%s makes rows of %d channels from rows of %d: only keys for a cache can be rotated alone, "
+        "without gradients",
+        p->enc[p->use[p->rotate].enc].pe->name, p->score_dim, p->dim);
     /* Where each query head turns the keys of its group its own way,
      * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads || p->moves >= 0,
@@ -40,19 +46,21 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(loci_lay_out_workspace(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
-static int width_of(const loci_plan *p, loci_which which)
+static int width_of(const loci_plan *p, loci_which which, bool rotated)
 {
-    return which == LOCI_VALUE ? p->value_dim : p->dim;
+    return which == LOCI_VALUE ? p->value_dim : rotated ? p->score_dim : p->dim;
 }
-/* Opens x, y, dy or dx: rows of queries, keys or values. */
+/* Opens x, y, dy or dx: rows of queries, keys or values, of which y and dy are rotated. */
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
-                                 bool optional)
+                                 bool rotated, bool optional)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
-    TRY(loci_open_view(c, v, &from, name, H, L, width_of(p, which)));
+    const int width = width_of(p, which, rotated);
+    if (which == LOCI_CACHE) TRY(loci_check_wide(p, v, name, c->B * L, width, c->in->error));
+    TRY(loci_open_view(c, v, &from, name, H, L, width));
     return optional || !c->B || !L ? LOCI_OK : loci_require(c, v->data, name);
 }
 
@@ -67,9 +75,9 @@ static loci_status check_memory(const struct call *c, loci_which which, const vo
                     L = which == LOCI_QUERY ? c->Lq : c->Lk;
     struct regions r;
     r.n = 0;
-    const int width = width_of(p, which);
-    loci_add_view(&r, "x", x, c->B, H, L, width, p->stored, REPLACED);
-    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, width, p->stored, dx ? REPLACED : WRITTEN);
+    const int width = width_of(p, which, false), after = width_of(p, which, true);
+    loci_add_view(&r, "x", x, c->B, H, L, width, p->stored, after == width ? REPLACED : READ);
+    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, after, p->stored, dx ? REPLACED : WRITTEN);
     if (dx) loci_add_view(&r, "dx", dx, c->B, H, L, width, p->stored, WRITTEN);
     loci_add_call(c, &r, tables, work);
     loci_add_tensors(c, &r, dtensors);
@@ -83,8 +91,8 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     loci_call in;
     TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, false));
-    TRY(rotation_view(&c, &x, "x", which, false));
-    TRY(rotation_view(&c, &y, "y", which, false));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &y, "y", which, true, false));
     TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
     loci_fill_workspace(&c);
     loci_begin(&c, false);
@@ -101,9 +109,9 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
     loci_call in;
     TRY(loci_copy_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, true));
-    TRY(rotation_view(&c, &x, "x", which, false));
-    TRY(rotation_view(&c, &dy, "dy", which, false));
-    TRY(rotation_view(&c, &dx, "dx", which, true));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &dy, "dy", which, true, false));
+    TRY(rotation_view(&c, &dx, "dx", which, false, true));
     TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
     loci_fill_workspace(&c);
     loci_want(&c, dtensors);

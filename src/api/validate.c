@@ -19,6 +19,17 @@ loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view 
     *to = *from;
     return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
 }
+/* A caller who does not know of them has less memory for them, with strides to match. */
+loci_status loci_check_wide(const loci_plan *p, const loci_view *v, const char *name,
+                            ptrdiff_t numbers, ptrdiff_t width, loci_error *e)
+{
+    CHECK(e, width <= p->dim || !v->data || !numbers || (v->row >= width && v->head >= width),
+          LOCI_BAD_ARG,
+          "%s: rotated keys of %s have %td channels, not %d; give strides of rows and heads that "
+          "leave room, or use a cache of loci_cache_create()",
+          name, p->enc[p->use[p->rotate].enc].pe->name, width, p->dim);
+    return LOCI_OK;
+}
 loci_status loci_require(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
@@ -99,7 +110,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     if (p->moves >= 0
         || (p->rotate >= 0 && !linear && !rotates_late(c)
             && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES))))
-        c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        c->mem.rotated =
+            carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->score_dim) * p->real);
     if (p->moves >= 0) {
         if (p->rotate >= 0 && !p->keys_rotated)
             c->mem.unmoved =
@@ -130,8 +142,9 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
          * dK, and dV if values turn, even if the caller does not want them.  Key heads of their own
          * are added up later. */
         const bool apart = p->stored != p->real || chained(c);
-        if ((learns || apart || p->key_heads != p->kv_heads) && !linear)
-            c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        if ((learns || apart || sums_apart(p)) && !linear)
+            c->g.dk_sum =
+                carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->score_dim) * p->real);
         if (((learns && turns) || apart) && !linear)
             c->g.dv_sum =
                 carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
@@ -261,7 +274,8 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e,
           !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
               && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
-              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < MOST_NUMBERS,
+              && !__builtin_mul_overflow(n, p->score_dim + p->value_dim + 1, &n)
+              && n < MOST_NUMBERS,
           LOCI_BAD_ARG, "batch %td, %d heads and length %td are too large together", in->batch,
           p->heads, longer);
     /* A cache has the positions of its keys. */
@@ -485,7 +499,8 @@ loci_status loci_open_grad(struct call *c)
     const loci_grad *grad = c->grad;
     TRY(loci_open_view(c, &c->g.dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
     TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
-    TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
+    TRY(loci_check_wide(p, &grad->dk, "dk", c->B * c->Lk, key_dim(p), c->in->error));
+    TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, key_dim(p)));
     TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
     TRY(loci_open_view(c, &c->g.dmask, &grad->dmask, "dmask", p->heads, c->Lq, c->Lk));
     return LOCI_OK;

@@ -50,9 +50,9 @@ struct gradients {
     /* dk and dv are those of turned keys and values, which turn back after end_keys(). */
     bool turned;
     /* The caller's dk and dv if they are summed elsewhere.  This is so if they are stored in 16
-     * bits, or for dk if kv_heads is less than key_heads. */
+     * bits, or for dk if sums_apart(). */
     loci_view dk_out, dv_out;
-    /* Dense reals [B][key_heads][Lk][D] and [B][kv_heads][Lk][Dv]: the sums in that case.  dk is
+    /* Dense reals [B][key_heads][Lk][score_dim] and [B][kv_heads][Lk][Dv]: the sums then.  dk is
      * also summed here if a rotation learns and the caller does not want dk. */
     void *dk_sum, *dv_sum;
     /* sums of a term's parts over all work items, in item order */
@@ -66,7 +66,7 @@ struct call_memory {
     size_t work_bytes;            /* workspace that this call needs */
     int64_t *counted;             /* positions that are counted from starts */
     void *scratch[MAX_ENCODINGS]; /* filled by begin() */
-    /* Keys after rotation, reals [B][key_heads][Lk][D].  NULL: k is read in place. */
+    /* Keys after rotation, reals [B][key_heads][Lk][score_dim].  NULL: k is read in place. */
     void *rotated;
     /* If rows change on their walk: keys after rotation alone, reals [B][kv_heads][Lk][D] (NULL: k
      * is read in place), and what the term stages. */

@@ -244,6 +244,7 @@ struct loci_pe {
     int places;                /* LOCI_PLACE_... */
     bool causal_only, rotates; /* rotates: also works in stage ROTATE */
     int row_forms, key_forms;  /* of a rotation by distance (engine/rotation.h); 0: one */
+    int widens;                /* rotations: rows become so many times as wide; 0: once */
     bool states;               /* rotates by states of each query head, and fills ae */
     /* Has no effect on positions: an encoding next to it still counts as alone. */
     bool neutral;

@@ -17,6 +17,8 @@ struct loci_plan {
     bool sized; /* structs of its calls must have their size set */
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
+    /* Channels of q and k in their products: dim, or more if the rotation widens rows. */
+    int score_dim;
     /* Heads of the keys that scores read: heads if each query head rotates keys in its own way,
      * else kv_heads times key_forms. */
     int key_heads;
@@ -66,6 +68,18 @@ static inline int reader_of(const struct loci_plan *p, int kh)
 static inline int key_form(const struct loci_plan *p, int class)
 {
     return p->key_forms > 1 ? class : 0;
+}
+
+/* Channels of a key as it is stored: widened if it comes rotated. */
+static inline int key_dim(const struct loci_plan *p)
+{
+    return p->keys_rotated ? p->score_dim : p->dim;
+}
+
+/* Is dk summed in rows that are not the caller's: of other heads, or of another width? */
+static inline bool sums_apart(const struct loci_plan *p)
+{
+    return p->key_heads != p->kv_heads || p->score_dim != key_dim(p);
 }
 
 static inline const void *layout_of(const struct loci_plan *p, int x) { return p->use[x].layout; }

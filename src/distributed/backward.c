@@ -450,7 +450,8 @@ static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loc
           "dmask must be NULL: calls over several processes support no mask");
     w->dk = w->grad.dk;
     w->dv = w->grad.dv;
-    TRY(loci_spell_out(&w->dk, "dk", in->batch, p->kv_heads, in->k_len, p->dim, e));
+    TRY(loci_check_wide(p, &w->dk, "dk", in->batch * in->k_len, key_dim(p), e));
+    TRY(loci_spell_out(&w->dk, "dk", in->batch, p->kv_heads, in->k_len, key_dim(p), e));
     TRY(loci_spell_out(&w->dv, "dv", in->batch, p->kv_heads, in->k_len, p->value_dim, e));
     w->inner = w->grad;
     w->inner.dk = w->inner.dv = (loci_view){ .data = NULL };

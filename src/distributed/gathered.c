@@ -59,12 +59,13 @@ static loci_status open_cargo(struct rank_ctx *a, struct rank_pass *w)
     a->transfer.tag = TAG_TRANSFER;
     *k = in->k;
     *v = in->v;
-    TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, p->dim, e));
+    TRY(loci_check_wide(p, k, "k", B * in->k_len, key_dim(p), e));
+    TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, key_dim(p), e));
     TRY(loci_spell_out(v, "v", B, p->kv_heads, in->k_len, p->value_dim, e));
     const bool keys = B && in->k_len;
     CHECK(e, k->data || !keys, LOCI_BAD_ARG, "k must not be NULL");
     CHECK(e, v->data || !keys, LOCI_BAD_ARG, "v must not be NULL");
-    w->k = add_view(a, k, p->dim);
+    w->k = add_view(a, k, key_dim(p));
     w->v = add_view(a, v, p->value_dim);
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     TRY(loci_check_near_axes(in->k_coord, each * p->axes * in->k_len, "k_coord", e));
@@ -117,11 +118,11 @@ static void make_pass(struct rank_ctx *a, struct rank_pass *w)
 {
     const struct loci_plan *p = a->plan;
     const bool gather = a->all.gather;
-    const ptrdiff_t keys = (ptrdiff_t)a->transfer.measured, Hkv = p->kv_heads;
+    const ptrdiff_t keys = (ptrdiff_t)a->transfer.measured, Hkv = p->kv_heads, D = key_dim(p);
     w->call = a->call;
     w->call.k_len = keys;
     w->call.work_bytes = 0;
-    w->call.k = (loci_view){ w->k->gathered, Hkv * keys * p->dim, keys * p->dim, p->dim };
+    w->call.k = (loci_view){ w->k->gathered, Hkv * keys * D, keys * D, D };
     w->call.v =
         (loci_view){ w->v->gathered, Hkv * keys * p->value_dim, keys * p->value_dim, p->value_dim };
     if (w->k_pos) w->call.k_pos = (const int64_t *)w->k_pos->gathered;

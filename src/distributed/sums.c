@@ -70,7 +70,7 @@ void loci_find_sums(struct backward *w, const struct call *c, bool all)
     const struct loci_plan *p = c->plan;
     w->n = 0;
     w->bytes = w->total_bytes = 0;
-    add_list(w, all ? &some : c->g.dk.data, c->B * p->key_heads, (size_t)p->dim * p->real);
+    add_list(w, all ? &some : c->g.dk.data, c->B * p->key_heads, (size_t)p->score_dim * p->real);
     add_list(w, all ? &some : c->g.dv.data, c->B * p->kv_heads, (size_t)p->value_dim * p->real);
     for (int x = 0; x < p->uses; x++) {
         ptrdiff_t first, count;

@@ -178,9 +178,9 @@ static void measure_keys(const struct call *c, const struct gate_sums *g, const 
         ptrdiff_t step = 1;
         const void *k = c->mem.rotated ? (const char *)c->mem.rotated
                                              + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j)
-                                                   * p->dim * (ptrdiff_t)p->real
+                                                   * p->score_dim * (ptrdiff_t)p->real
                                        : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
-        most = higher(norm_squared(k, dtype, step, p->dim), most);
+        most = higher(norm_squared(k, dtype, step, p->score_dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
             g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }

@@ -52,10 +52,10 @@ static void open_gradient(struct tile *t)
      * keys that it does not see. */
     t->finite = finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
     for (int form = 0; form < p->row_forms; form++)
-        t->finite &=
-            finite_rows(t->q.rows + form * QT * padded(p->dim), padded(p->dim), t->rows, p->dim);
+        t->finite &= finite_rows(t->q.rows + form * QT * padded(p->score_dim), padded(p->score_dim),
+                                 t->rows, p->score_dim);
 
-    zero(t->dqs, (ptrdiff_t)p->row_forms * p->dim * QT);
+    zero(t->dqs, (ptrdiff_t)p->row_forms * p->score_dim * QT);
     EACH_USE(c, x, term) {
         zero(t->own[x].grads, (ptrdiff_t)t->own[x].gradn * QT);
         if (term->open) term->open(t, x);
@@ -224,7 +224,7 @@ static real *copy_rows(real *rows, ptrdiff_t n, real *chunk_state, bool back)
 static void save_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
 {
     const struct call *c = t->c;
-    const ptrdiff_t dqs = (ptrdiff_t)c->plan->row_forms * c->plan->dim;
+    const ptrdiff_t dqs = (ptrdiff_t)c->plan->row_forms * c->plan->score_dim;
     ptrdiff_t n = dqs;
     EACH_USE(c, x, term) n += t->own[x].gradn + (term->chunk_state ? term->chunk_state(c, x) : 0);
     real *at = copy_rows(t->dqs, dqs, w->chunk_state + slot * n * QT, back);
@@ -299,8 +299,8 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
 static void add_products(struct tile *t, const real *ds, real *dk_part)
 {
     const struct loci_plan *p = t->c->plan;
-    if (t->c->g.dk.data) outer_safe(t, ds, t->q.faded, padded(p->dim), dk_part);
-    mix_safe(t, t->k.at, t->k.row, p->dim, ds, t->dq, t->alpha, t->next);
+    if (t->c->g.dk.data) outer_safe(t, ds, t->q.faded, padded(p->score_dim), dk_part);
+    mix_safe(t, t->k.at, t->k.row, p->score_dim, ds, t->dq, t->alpha, t->next);
 }
 /* The same class by class: each gets the gradients of its own pairs.  The key forms of a head
  * follow each other in dk_part. */
@@ -308,7 +308,7 @@ static void add_classes(struct tile *t)
 {
     const struct call *c = t->c;
     const struct classes a = classes_of(t);
-    const ptrdiff_t form = part_keys(c) * padded(c->plan->dim);
+    const ptrdiff_t form = part_keys(c) * padded(c->plan->score_dim);
     for (int class = a.least; class <= a.most; class ++) {
         uint64_t rows[KT], later[KT];
         const real *ds = t->ds;
@@ -361,7 +361,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                           ptrdiff_t last, ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
-    const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    const int n = locked(p), Dp = padded(p->score_dim), Dvp = padded(p->value_dim);
     const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
     for (int i = 0; i < n; i++) {
         if (!set_keys(&t[i], j * KT, last)) return;
@@ -415,7 +415,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
 static void unfade(struct tile *t, ptrdiff_t j)
 {
     const struct call *c = t->c;
-    const int D = c->plan->dim, Dp = padded(D);
+    const int D = c->plan->score_dim, Dp = padded(D);
     transpose(t->dq, QT, D, QT, t->scratch, Dp);
     fading(c)->fade(c, c->plan->rotate, t->seq->b, true, t->seq->run, fade_from(c, t->seq, j),
                     t->i0, t->rows, t->scratch, Dp);
@@ -445,7 +445,7 @@ static void close_gradient(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const int D = p->dim, Dp = padded(D);
+    const int D = p->score_dim, Dp = padded(D);
     EACH_USE(c, x, term)
         if (term->close_bwd) term->close_bwd(t, x);
     output_angles(t);
@@ -461,8 +461,8 @@ static void close_gradient(struct tile *t)
         real *part = t->own[p->rotate].part;
         /* q.rows are rotated; the original rows are in the caller's view only. */
         if (wants_input(c, part)) {
-            load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
-            for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+            load_queries(c, t->seq->b, t->h, t->i0, t->rows, t->q.rows);
+            for (int n = 0; n < QT * Dp && !rotation_of(c)->bends; n++) t->q.rows[n] *= scale;
         }
         rotation_of(c)->rotate_bwd(c, p->rotate, t->angles, t->seq->b, t->h * p->row_forms + form,
                                    true, t->i0, t->rows, t->q.rows, t->scratch, Dp, part);
@@ -473,7 +473,7 @@ static void close_gradient(struct tile *t)
     if (p->row_forms > 1) memcpy(t->scratch, all, sizeof(real) * (size_t)(QT * Dp));
     if (!c->g.dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
-    store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
+    store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, p->dim);
 }
 
 bool N(scans)(const struct call *c)
@@ -551,7 +551,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
         /* sums of a chunk start at 0, but a dq that moves with the rows goes on */
         if (passes) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
-        else zero(t[i].dq, (ptrdiff_t)p->row_forms * p->dim * QT);
+        else zero(t[i].dq, (ptrdiff_t)p->row_forms * p->score_dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
@@ -563,7 +563,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
     for (int i = 0; i < n; i++) {
         if (passes) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
-        for (int k = 0; k < p->row_forms * p->dim * QT && !passes; k++) t[i].dqs[k] += t[i].dq[k];
+        for (int k = 0; k < p->row_forms * p->score_dim * QT && !passes; k++)
+            t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];
@@ -593,7 +594,7 @@ static void zero_keys(const struct call *c, real *x, int heads, struct keyrange 
 static void zero_sums(const struct call *c, const struct sums *w, struct keyrange keys)
 {
     const struct loci_plan *p = c->plan;
-    zero_keys(c, w->dk, item_key_heads(p), keys, padded(p->dim));
+    zero_keys(c, w->dk, item_key_heads(p), keys, padded(p->score_dim));
     zero_keys(c, w->dv, item_kv_heads(p), keys, padded(p->value_dim));
     EACH_USE(c, x, term) {
         if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
@@ -701,7 +702,7 @@ void N(add_item_keys)(const struct call *c, const struct sums *sums, const struc
     const struct keyrange keys = keys_in_chunk(item, chunk);
     const struct share s = { .c = c, .q = item->q, .first = keys.first, .end = keys.last + 1 };
     add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads), item_key_heads(p),
-                p->dim);
+                p->score_dim);
     add_to_view(&s, sums->dv, &c->g.dv, item->kvh, item_kv_heads(p), p->value_dim);
     EACH_USE(c, x, term)
         if (sums->keys[x] && c->g.total[x])
@@ -799,7 +800,7 @@ loci_status N(backward)(struct call *c)
     const struct loci_plan *p = c->plan;
     /* Rows without keys, and keys without rows, are in no item: their gradient is 0. */
     clear(&c->g.dq, c->B, p->heads, c->Lq, p->dim, p->stored);
-    clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
+    clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->score_dim, sizeof(real));
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;

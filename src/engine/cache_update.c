@@ -23,8 +23,8 @@ struct staging {
 static size_t lay_out(const struct call *c, char *base, struct staging *s)
 {
     struct arena a = { .base = base, .used = N(angles_bytes)(c) };
-    s->rows = carve_reals(&a, (ptrdiff_t)KT * padded(c->plan->dim));
-    s->across = carve_reals(&a, (ptrdiff_t)KT * c->plan->dim);
+    s->rows = carve_reals(&a, (ptrdiff_t)KT * padded(c->plan->score_dim));
+    s->across = carve_reals(&a, (ptrdiff_t)KT * c->plan->score_dim);
     s->values = carve_reals(&a, c->plan->turns_values ? (ptrdiff_t)KT * c->plan->value_dim : 0);
     return a.full ? SIZE_MAX : a.used;
 }
@@ -40,7 +40,7 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
                      ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
-    const int D = p->dim, Dp = padded(D);
+    const int D = p->score_dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
     if (a->rotate) rotation_of(c)->rotate(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
     /* The channels that rotate() has stretched a second time (engine.h). */
@@ -88,7 +88,7 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
     for (int i = 0; i < n; i++)
-        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->rows + i * padded(p->dim));
+        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->rows + i * padded(p->score_dim));
     put_keys(c, a, t, b, h, from, j, n);
     for (int i = 0; i < n; i++)
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
@@ -101,17 +101,13 @@ static void remove_item(struct call *c, const struct cache_update *a, struct sta
                         ptrdiff_t b, int h)
 {
     const struct loci_plan *p = c->plan;
-    const int D = p->dim, Dp = padded(D);
     const ptrdiff_t end = (ptrdiff_t)cache_list(a->to, a->to->len)[b] - a->count;
     for (ptrdiff_t at = a->first; at < end;) {
         const ptrdiff_t from = at + a->count;
         ptrdiff_t n = KT - at % KT;
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
-        /* Dense rows become padded rows, the last one first, so that none is overwritten. */
-        load_keys(c, KEYS, b, h, from, (int)n, t->rows);
-        for (ptrdiff_t i = n - 1; i > 0; i--)
-            memmove(t->rows + i * Dp, t->rows + i * D, sizeof(real) * (size_t)D);
+        load_keys(c, KEYS, b, h, from, (int)n, t->rows, padded(p->score_dim));
         put_keys(c, a, t, b, h, at, 0, (int)n);
         for (ptrdiff_t i = 0; i < n; i++)
             memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),

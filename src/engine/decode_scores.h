@@ -49,12 +49,12 @@ static struct source source_of(struct tile *t, enum side side)
     /* staged keys are reals, whatever the caller's are */
     if (side == KEYS && staged(t))
         return (struct source){ .at = (const real *)c->mem.rotated
-                                    + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
-                                .stride = width };
+                                    + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * p->score_dim,
+                                .stride = p->score_dim };
     if (side == VALUES && c->mem.turned)
         return (struct source){ .at = turned_value(c, b, t->kvh, t->j0), .stride = width };
     if (side == KEYS && rotate_late(t))
-        return (struct source){ .at = t->k.buffer, .stride = width };
+        return (struct source){ .at = t->k.buffer, .stride = p->score_dim };
     if (side == KEYS && c->cache)
         return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
                                                  t->j0 + cache_list(c->cache, c->cache->base)[b]),
@@ -65,7 +65,7 @@ static struct source source_of(struct tile *t, enum side side)
                                 .stride = c->cache ? width : side_view(c, side)->row,
                                 .form = form };
     real *buffer = side == KEYS ? t->k.buffer : t->v.buffer;
-    load_keys(c, side, b, t->kvh, t->j0, t->keys, buffer);
+    load_keys(c, side, b, t->kvh, t->j0, t->keys, buffer, width);
     return (struct source){ .at = buffer, .stride = width };
 }
 /* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
@@ -141,7 +141,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
             use_form(t, class);
             const bool shared = before && before->kvh == t->kvh && before->kh == t->kh;
             if (n && (n == MOST || !shared)) {
-                N(dots)(list, n, &keys, c->plan->dim, t->keys, first);
+                N(dots)(list, n, &keys, c->plan->score_dim, t->keys, first);
                 n = 0;
                 first = false;
             }
@@ -153,7 +153,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
             list[n++] = (struct dot){ t->q.across, class == a.least ? t->s : t->of_class };
             before = t;
         }
-        if (n) N(dots)(list, n, &keys, c->plan->dim, before->keys, first);
+        if (n) N(dots)(list, n, &keys, c->plan->score_dim, before->keys, first);
         for (int i = 0; i < w->n; i++) {
             struct tile *t = &w->t[i];
             const struct classes a = classes_of(t);
@@ -170,7 +170,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
-    const int D = c->plan->dim;
+    const int D = c->plan->score_dim;
     if (c->plan->row_forms > 1) {
         score_classes(w, j, last);
         return;

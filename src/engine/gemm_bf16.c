@@ -117,7 +117,7 @@ static real factor_of(const struct loci_plan *p)
 /* Packs the queries, scaled and faded as they are in q.across. */
 static void pack_queries(struct tile *t)
 {
-    const int D = t->c->plan->dim;
+    const int D = t->c->plan->score_dim;
     const vf inverse = vf_set1(1 / factor_of(t->c->plan));
     for (int d = 0; d < D; d += 2)
         for (int r = 0; r < QT; r += VL) {
@@ -146,7 +146,7 @@ static bool reads_weights(const struct call *c)
  * its row.  That is done once per call, and not once per query tile. */
 static bool packs_keys(const struct call *c)
 {
-    bool others = reads_rows(c) || c->plan->dim % 2;
+    bool others = reads_rows(c) || c->plan->score_dim % 2;
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->mem.rotated && !others;
 }
@@ -168,8 +168,8 @@ static void pack_job(void *arg, int index)
     const struct call *c = arg;
     const ptrdiff_t rows = c->B * c->plan->key_heads * c->Lk, end = rows * (index + 1) / c->threads;
     for (ptrdiff_t i = rows * index / c->threads; i < end; i++) {
-        real *row = (real *)c->mem.rotated + i * c->plan->dim;
-        pairs_to_bf16(row, c->plan->dim, (uint16_t *)row);
+        real *row = (real *)c->mem.rotated + i * c->plan->score_dim;
+        pairs_to_bf16(row, c->plan->score_dim, (uint16_t *)row);
     }
 }
 
@@ -204,7 +204,7 @@ struct key_words {
 static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
-    const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t),
+    const ptrdiff_t D = c->plan->score_dim, b = t->seq->b, size = sizeof(uint16_t),
                     word = sizeof(uint32_t), width = D + D % 2;
     /* two bf16 to a word, so a rotated key fills the first half of its row */
     if (c->packed) {
@@ -235,7 +235,7 @@ static void dot_pairs(struct tile *t, struct key_words k)
 {
     const struct loci_plan *p = t->c->plan;
     const real factor = factor_of(p);
-    const int K = (p->dim + 1) / 2;
+    const int K = (p->score_dim + 1) / 2;
     if (!t->partial || t->listed) {
         pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->fast.q, t->s, factor, NULL);
         return;

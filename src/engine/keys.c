@@ -30,7 +30,7 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     const char *tile = key_at(c, b, h, j, &step);
     real line[KT], sum[KT] = { 0 };
     double most = 0;
-    for (int d = 0; d < c->plan->dim; d++) {
+    for (int d = 0; d < key_dim(c->plan); d++) {
         to_reals(c, tile + d * step * (ptrdiff_t)c->plan->stored, KT, line);
         for (int k = 0; k < KT; k++) sum[k] = fma_(line[k], line[k], sum[k]);
     }
@@ -46,7 +46,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
                       ptrdiff_t tile, int kh)
 {
     const struct loci_plan *p = c->plan;
-    const int D = p->dim, kvh = kv_head_of(p, kh);
+    const int D = p->score_dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const struct rotation *rotation = rotation_of(c);
@@ -58,7 +58,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
         stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
-        load_keys(c, KEYS, q->b, kvh, j, n, rotated);
+        load_keys(c, KEYS, q->b, kvh, j, n, rotated, D);
         if (rotation && !p->keys_rotated)
             rotation->rotate(c, p->rotate, angles, q->b, p->moves >= 0 ? kvh : kh, false, j, n,
                              rotated, D);
@@ -72,7 +72,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     }
     if (c->mem.turned) {
         real *values = turned_value(c, q->b, kvh, j);
-        load_keys(c, VALUES, q->b, kvh, j, n, values);
+        load_keys(c, VALUES, q->b, kvh, j, n, values, p->value_dim);
         rotation_of(c)->turn(c, p->rotate, angles, q->b, kvh, false, 1, j, n, values, p->value_dim);
     }
     if (c->mem.knorm) {

@@ -7,11 +7,11 @@
 #include "engine/stored.h"
 #include "contract/cache.h"
 
-/* Which of the two a function reads. */
+/* Which of the two a function reads, and the width of its rows as they are stored. */
 enum side { KEYS, VALUES };
 INLINE int side_width(const struct call *c, enum side side)
 {
-    return side == KEYS ? c->plan->dim : c->plan->value_dim;
+    return side == KEYS ? key_dim(c->plan) : c->plan->value_dim;
 }
 INLINE const loci_view *side_view(const struct call *c, enum side side)
 {
@@ -46,11 +46,12 @@ INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b,
                           j % p->length)
              : stored_row(c, side_view(c, side), b, h, j);
 }
-/* Keys j .. j + n - 1 of a cache, all of one tile, as dense rows of reals. */
-INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to)
+/* Keys j .. j + n - 1 of a cache, all of one tile, as rows of reals. */
+INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to,
+                        ptrdiff_t stride)
 {
     const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
-    const int D = c->plan->dim;
+    const int D = key_dim(c->plan);
     const char *tile = cache_keys(c->cache, b, h, at);
     /* Channels are stored in lines there: VL of them are transposed at once. */
     real lines[VL * KT];
@@ -59,20 +60,20 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
         for (int i = 0; i < m; i++)
             to_reals(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n,
                      lines + i * KT);
-        transpose(lines, KT, m, n, to + d, D);
+        transpose(lines, KT, m, n, to + d, stride);
     }
 }
-/* Rows j .. j + n - 1, all of one tile, as dense rows of reals. */
+/* Rows j .. j + n - 1, all of one tile, as reals. */
 INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n,
-                      real *to)
+                      real *to, ptrdiff_t stride)
 {
     const int width = side_width(c, side);
     if (c->cache && side == KEYS) {
-        load_cached(c, b, h, j, n, to);
+        load_cached(c, b, h, j, n, to, stride);
         return;
     }
     for (int k = 0; k < n; k++)
-        to_reals(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
+        to_reals(c, stored_key(c, side, b, h, j + k), width, to + k * stride);
 }
 /* True if rows j .. j + n - 1 of a tile have a constant stride.  Without pages they always have;
  * with pages, if one page contains them all. */
@@ -97,7 +98,7 @@ INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, 
         if (!c->cache) *stride = side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
     }
-    load_keys(c, side, b, h, j, n, buffer);
+    load_keys(c, side, b, h, j, n, buffer, *stride);
     return buffer;
 }
 /* The same for one row. */
@@ -123,9 +124,9 @@ INLINE bool rotate_late(struct tile *t)
     const struct call *c = t->c;
     const struct sequence *q = t->seq;
     if (!rotates_late(c) || reads_still(t)) return false;
-    load_keys(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer);
+    load_keys(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer, c->plan->score_dim);
     rotation_of(c)->rotate(c, c->plan->rotate, t->angles, q->b, t->kh, false, t->j0, t->keys,
-                           t->k.buffer, c->plan->dim);
+                           t->k.buffer, c->plan->score_dim);
     return true;
 }
 /* The keys and the values of the tile: in place, or rotated and staged,
@@ -137,19 +138,19 @@ INLINE void find_keys(struct tile *t)
     const struct sequence *q = t->seq;
     t->k.step = 1;
     if (staged(t)) {
-        t->k.at =
-            (const real *)c->mem.rotated + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
-        t->k.row = p->dim;
+        t->k.at = (const real *)c->mem.rotated
+                + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->score_dim;
+        t->k.row = p->score_dim;
     } else if (rotate_late(t)) {
         t->k.at = t->k.buffer;
-        t->k.row = p->dim;
+        t->k.row = p->score_dim;
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
         t->k.row = 1;
         /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the
          * cache, and whole.  Numbers past the last key may be converted; they are never read. */
         if (in_place(c)) return;
-        to_reals(c, t->k.at, p->dim * KT, t->k.buffer);
+        to_reals(c, t->k.at, key_dim(p) * KT, t->k.buffer);
         t->k.at = t->k.buffer;
     } else {
         t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer, &t->k.row);
@@ -180,9 +181,9 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
                     stored = (ptrdiff_t)p->stored;
     if (side == KEYS && staged(t)) {
         const real *first =
-            (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
-        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
-                              sizeof(real) };
+            (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * p->score_dim;
+        return (struct next){ (const char *)first, p->score_dim * (ptrdiff_t)sizeof(real),
+                              sizeof(real), sizeof(real) };
     }
     if (side == VALUES && c->mem.turned) {
         const real *first = turned_value(c, b, t->kvh, j);

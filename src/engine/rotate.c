@@ -21,6 +21,11 @@ static int width(const struct rotated_rows *a)
 {
     return a->values ? a->c->plan->value_dim : a->c->plan->dim;
 }
+/* The width of a rotated row. */
+static int width_after(const struct rotated_rows *a)
+{
+    return a->values ? a->c->plan->value_dim : a->c->plan->score_dim;
+}
 
 /* An item is a few heads of a tile of rows, or all heads with one thread.  They follow each
  * other, so that they share cos and sin. */
@@ -75,17 +80,17 @@ static void rotate_block(const struct rotated_rows *a, const struct row_block at
 {
     struct call *c = a->c;
     const struct rotation *rotation = rotation_of(c);
-    const int D = width(a), Dp = padded(D);
+    const int D = width(a), after = width_after(a), Dp = padded(after);
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
     if (!to->data) return;
     for (int h = at.h; h < at.h + at.heads; h++) {
         if (!in_place(c)) {
             real *staged = a->values ? t->v.buffer : t->q.rows;
-            const ptrdiff_t stride = a->values ? D : Dp;
+            const ptrdiff_t stride = a->values ? after : Dp;
             for (int r = 0; r < at.n; r++)
                 to_reals(c, stored_row(c, from, at.b, h, at.i + r), D, staged + r * stride);
             rotate_rows(a, at, h, angles, staged, stride);
-            store_rows(c, staged, stride, to, at.b, h, at.i, at.n, D);
+            store_rows(c, staged, stride, to, at.b, h, at.i, at.n, after);
             continue;
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);

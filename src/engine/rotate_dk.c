@@ -38,20 +38,21 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     /* Rows that move: the keys of a group are those of its first head by now. */
     const int head = p->moves >= 0 ? kv_head_of(p, kh) : kh;
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
-    const int Dp = padded(p->dim);
+    const int Dp = padded(p->score_dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
     const real *rotated =
-        c->mem.unmoved ? unmoved_key(c, q->b, head, j)
-                       : (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * p->dim;
+        c->mem.unmoved
+            ? unmoved_key(c, q->b, head, j)
+            : (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * p->score_dim;
     /* x: the keys as rotate_bwd() reads them, original or rotated */
     for (int k = 0; k < n; k++) {
-        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
+        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->score_dim);
         if (wants_input(c, part))
             to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                      x + (ptrdiff_t)k * Dp);
         else
-            memcpy(x + (ptrdiff_t)k * Dp, rotated + (ptrdiff_t)k * p->dim,
-                   sizeof(real) * (size_t)p->dim);
+            memcpy(x + (ptrdiff_t)k * Dp, rotated + (ptrdiff_t)k * p->score_dim,
+                   sizeof(real) * (size_t)p->score_dim);
     }
     if (rotation->fade)
         rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);
@@ -209,8 +210,8 @@ static void store_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t first = a->first + a->count * index / c->threads,
                     end = a->first + a->count * (index + 1) / c->threads;
-    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
-               end, a->shift);
+    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, key_dim(p),
+               first, end, a->shift);
     store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end, a->shift);
 }
 void N(store_gradients)(struct call *c, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to)

@@ -24,7 +24,8 @@ struct rows_at {
 };
 
 /* The hooks get rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head
- * for keys, and work in place. */
+ * for keys, and work in place.  If rows widen, from dim to score_dim of the plan, the stride leaves
+ * room: rotate() reads the first dim numbers, and rotate_bwd() returns as many. */
 struct rotation {
     ptrdiff_t (*buffer)(const struct call *, int x); /* reals of its angles; NULL: none */
     void (*rotate)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
@@ -39,6 +40,8 @@ struct rotation {
      * for gradients of inputs, if the term has parts).  d: the gradient by the output, which
      * becomes the gradient by the input. */
     bool of_input;
+    /* It is not linear: the rows of queries that rotate_bwd() reads are not times scale. */
+    bool bends;
     void (*rotate_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                        ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                        real *part);

@@ -15,12 +15,12 @@ INLINE void use_form(struct tile *t, int class)
     const struct loci_plan *p = t->c->plan;
     const ptrdiff_t by = class - t->q.form;
     if (!by) return;
-    t->q.rows += by * QT * padded(p->dim);
+    t->q.rows += by * QT * padded(p->score_dim);
     t->q.faded = t->q.rows;
-    t->q.across += by * p->dim * QT;
+    t->q.across += by * p->score_dim * QT;
     if (t->dq) {
-        t->dq += by * p->dim * QT;
-        t->dqs += by * p->dim * QT;
+        t->dq += by * p->score_dim * QT;
+        t->dqs += by * p->score_dim * QT;
     }
     t->q.form = class;
     t->kh = key_head(p, t->h) + key_form(p, class);
@@ -90,7 +90,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const int Dp = padded(p->dim);
+    const int Dp = padded(p->score_dim);
     t->seq = q;
     t->h = h;
     t->kvh = h / p->group;
@@ -123,7 +123,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     for (int form = 0; form < p->row_forms; form++) {
         use_form(t, form);
-        load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
+        load_queries(c, q->b, h, t->i0, rows, t->q.rows);
         if (p->rotate >= 0)
             rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, h * p->row_forms + form, true,
                                    t->i0, rows, t->q.rows, Dp);
@@ -131,7 +131,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
         EACH_USE(c, x, term)
             if (term->load) term->load(t, x);
-        transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
+        transpose(t->q.rows, Dp, QT, p->score_dim, t->q.across, QT);
     }
     use_form(t, 0);
 }
@@ -145,7 +145,7 @@ INLINE void fade_queries(struct tile *t)
     const struct rotation *rotation = fading(c);
     if (!rotation) return;
     const struct sequence *q = t->seq;
-    const int x = c->plan->rotate, D = c->plan->dim, Dp = padded(D);
+    const int x = c->plan->rotate, D = c->plan->score_dim, Dp = padded(D);
     const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / rotation->span(c, x);
     if (t->q.block == block) return;
     t->q.block = block;
@@ -210,7 +210,7 @@ INLINE void finish_scores(struct tile *t, int n)
 #if QT > 1
 INLINE void product_tile(const struct tile *t, real *s)
 {
-    const int D = t->c->plan->dim;
+    const int D = t->c->plan->score_dim;
     if (t->k.step == 1) dot_as(SET, t, t->k.at, t->k.row, 1, t->next, D, t->q.across, s);
     else dot_as(SET, t, t->k.at, 1, KT, t->next, D, t->q.across, s);
 }
@@ -310,7 +310,7 @@ INLINE bool all_exhausted(const struct tile *t, int n)
 /* |q| of every row (already scaled), rounded up a little. */
 INLINE void measure_rows(struct tile *t)
 {
-    const int D = t->c->plan->dim;
+    const int D = t->c->plan->score_dim;
     for (int r = 0; r < QT; r++) t->q.norm[r] = 0;
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++)

@@ -45,10 +45,9 @@ INLINE void from_reals(const struct call *c, const real *from, int n, void *to)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* n rows of reals, padded; rows past n up to QT, and the padding, are 0. */
-INLINE void pad_rows(int n, int width, real *rows)
+/* n rows of reals; rows past n up to QT, and the padding, are 0. */
+INLINE void pad_rows(int n, int width, real *rows, int stride)
 {
-    const int stride = padded(width);
     for (int r = 0; r < QT; r++)
         for (int d = r < n ? width : 0; d < stride; d++) rows[(ptrdiff_t)r * stride + d] = 0;
 }
@@ -58,7 +57,15 @@ INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int
 {
     for (int r = 0; r < n; r++)
         to_reals(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
-    pad_rows(n, width, rows);
+    pad_rows(n, width, rows, padded(width));
+}
+/* n rows of queries, not yet rotated, with the stride of rotated ones. */
+INLINE void load_queries(const struct call *c, ptrdiff_t b, int h, ptrdiff_t i, int n, real *rows)
+{
+    const int D = c->plan->dim, stride = padded(c->plan->score_dim);
+    for (int r = 0; r < n; r++)
+        to_reals(c, stored_row(c, &c->q, b, h, i + r), D, rows + (ptrdiff_t)r * stride);
+    pad_rows(n, D, rows, stride);
 }
 /* The reverse: n rows of reals, each number rounded once. */
 INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v,

@@ -156,8 +156,9 @@ INLINE ptrdiff_t rotation_part(const struct call *c)
  * or for gradients of the rotation's inputs. */
 INLINE bool wants_input(const struct call *c, const real *part)
 {
-    return rotation_of(c)->of_input
-        && (part || !term_of(c, c->plan->rotate)->part || rotation_learns(c));
+    const struct rotation *r = rotation_of(c);
+    return r->bends
+        || (r->of_input && (part || !term_of(c, c->plan->rotate)->part || rotation_learns(c)));
 }
 /* The rotation, if it fades. */
 INLINE const struct rotation *fading(const struct call *c)

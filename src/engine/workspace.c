@@ -14,7 +14,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
                          struct tile *t)
 {
     const struct loci_plan *p = c->plan;
-    const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
+    const int D = p->score_dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
     bool mul = false;
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
@@ -112,8 +112,8 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
-    w->dk =
-        carve_bytes(a, (size_t)(item_key_heads(p) * keys), (size_t)padded(p->dim) * sizeof(real));
+    w->dk = carve_bytes(a, (size_t)(item_key_heads(p) * keys),
+                        (size_t)padded(p->score_dim) * sizeof(real));
     w->dv = carve_bytes(a, (size_t)(item_kv_heads(p) * keys),
                         (size_t)padded(p->value_dim) * sizeof(real));
     EACH_USE(c, x, term) {
@@ -135,7 +135,7 @@ static void lay_out_saved(const struct call *c, struct arena *a, struct sums *w)
 {
     const size_t chunks = (size_t)most_chunks(c),
                  slots = chunks > 1 ? (size_t)(item_heads(c->plan) * item_tiles(c)) : 0;
-    size_t chunk_state = (size_t)(c->plan->row_forms * c->plan->dim);
+    size_t chunk_state = (size_t)(c->plan->row_forms * c->plan->score_dim);
     if (!slots) return;
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;

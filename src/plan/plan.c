@@ -103,6 +103,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     p->heads = embed && d->heads == 0 ? 1 : d->heads;
     p->kv_heads = d->kv_heads == 0 ? p->heads : d->kv_heads;
     p->dim = d->dim;
+    p->score_dim = p->dim;
     p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
     p->model_dim = d->model_dim;
     /* Heads times a width is an int in many places, and this keeps it in range. */
@@ -311,12 +312,24 @@ static loci_status set_moves(loci_plan *p, loci_error *e)
     const struct loci_pe *rotation = p->enc[p->use[p->rotate].enc].pe;
     CHECK(
         e,
-        !term_is(p->use[p->rotate].term, FADES) && !rotation->states && p->row_forms == 1
-            && p->key_forms == 1,
+        !term_is(p->use[p->rotate].term, FADES) && !rotation->states && !rotation->widens
+            && p->row_forms == 1 && p->key_forms == 1,
         LOCI_BAD_ARG,
         "%s does not go with %s: rows that %s changes from key to key must be rotated in one way, "
         "by their position alone",
         name, rotation->name, name);
+    return LOCI_OK;
+}
+
+/* Rows of scores, wider than those of the caller if the rotation widens them. */
+static loci_status set_width(loci_plan *p, const struct loci_pe *rotation, loci_error *e)
+{
+    if (!rotation || !rotation->widens) return LOCI_OK;
+    p->score_dim = rotation->widens * p->dim;
+    for (int i = 0; i < p->uses; i++)
+        CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
+              "%s reads queries or keys alone, but %s makes wider rows of them; leave one out",
+              p->enc[p->use[i].enc].pe->name, rotation->name);
     return LOCI_OK;
 }
 
@@ -369,6 +382,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     TRY(set_values(p, rotation, e));
     TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
     TRY(set_moves(p, e));
+    TRY(set_width(p, rotation ? rotation->pe : NULL, e));
     /* If each query head rotates or gates keys in its own way, a group no longer shares keys. */
     p->states = rotation && rotation->pe->states;
     const bool by_head = p->moves >= 0 && term_is(p->use[p->moves].term, BY_HEAD);

@@ -163,6 +163,35 @@ INLINE vf vf_tanh(vf x)
 }
 #endif
 
+/* softplus x = log(1 + e^x) = max(x, 0) + log(1 + e), e = e^-|x|, and its slope 1 / (1 + e^-x).
+ * log(1 + e) = 2 atanh s, s = e / (e + 2), by a polynomial in s^2 <= 1/9.  Worst error 3 ulp plus
+ * |x| 2^-28 relative, as in exp_(), whose end they share: below EXP_LOW both are 0.  NaN stays
+ * NaN.  The doubles go on. */
+#if LOCI_DOUBLE
+INLINE vf vf_softplus(vf x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+INLINE vf vf_sigmoid(vf x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+#else
+#define ATANH_C1 0x1.5555p-2f
+#define ATANH_C2 0x1.99d27cp-3f
+#define ATANH_C3 0x1.1eb610p-3f
+#define ATANH_C4 0x1.1ef878p-3f
+INLINE vf vf_softplus(vf x)
+{
+    const vf e = vf_exp(vf_minus_abs(x)), s = vf_div(e, vf_add(e, vf_set1(2))), z = vf_mul(s, s),
+             twice = vf_add(s, s);
+    vf y = vf_fma(z, vf_set1(ATANH_C4), vf_set1(ATANH_C3));
+    y = vf_fma(z, y, vf_set1(ATANH_C2));
+    y = vf_fma(z, y, vf_set1(ATANH_C1));
+    /* The order of the arguments lets NaN through. */
+    return vf_add(vf_max(vf_set1(0), x), vf_fma(vf_mul(twice, z), y, twice));
+}
+INLINE vf vf_sigmoid(vf x)
+{
+    const vf e = vf_exp(vf_minus_abs(x)), y = vf_div(vf_set1(1), vf_add(e, vf_set1(1)));
+    return vf_negative(x, vf_mul(e, y), y);
+}
+#endif
+
 /* Natural logarithm of a positive finite x, in double and plain operations only, so that
  * its bits do not depend on libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1)
  * / (m + 1)).  Within 2 ulp. */

@@ -21,7 +21,10 @@ static bool learned(const struct call *c, int x)
 static ptrdiff_t mem(const struct call *c, int x)
 {
     if (!c->backward) return 1;
-    return 1 + (folds(c, x) ? c->plan->row_forms * padded(c->plan->dim) : learned(c, x) ? KT : 0);
+    return 1
+         + (folds(c, x)     ? c->plan->row_forms * padded(c->plan->score_dim)
+            : learned(c, x) ? KT
+                            : 0);
 }
 
 /* c_i of a row, see layout/factor.h. */
@@ -33,7 +36,7 @@ static double row_number(const struct tile *t, int x, int r)
 /* The rows of q before, in their form. */
 static real *rows_before(const struct tile *t, int x)
 {
-    return t->own[x].mem + QT + (ptrdiff_t)t->q.form * QT * padded(t->c->plan->dim);
+    return t->own[x].mem + QT + (ptrdiff_t)t->q.form * QT * padded(t->c->plan->score_dim);
 }
 /* Dead rows have factor 1. */
 static void find_factors(struct tile *t, int x)
@@ -53,7 +56,7 @@ static void load(struct tile *t, int x)
 {
     find_factors(t, x);
     if (!folds(t->c, x)) return;
-    const int D = t->c->plan->dim, Dp = padded(D);
+    const int D = t->c->plan->score_dim, Dp = padded(D);
     const real *f = t->own[x].mem;
     if (t->c->backward) memcpy(rows_before(t, x), t->q.rows, sizeof(real) * (size_t)(QT * Dp));
     for (int r = 0; r < t->rows; r++)
@@ -121,7 +124,7 @@ static void close_bwd(struct tile *t, int x)
 static void load_bwd(struct tile *t, int x)
 {
     if (!folds(t->c, x)) return;
-    const int D = t->c->plan->dim, Dp = padded(D);
+    const int D = t->c->plan->score_dim, Dp = padded(D);
     const real *f = t->own[x].mem, *before = rows_before(t, x);
     if (t->own[x].part) {
         real df[QT] = { 0 };

@@ -183,13 +183,14 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     if (g->newest[r] < KT) return 0;
     const ptrdiff_t j = q->k0 + g->newest[r];
     real buffer[MAX_DIM];
-    const real *key = c->mem.rotated
-                        ? (const real *)c->mem.rotated
-                              + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
-                        : find_row(c, KEYS, q->b, t->kvh, j, buffer);
+    const real *key = c->mem.rotated ? (const real *)c->mem.rotated
+                                           + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j)
+                                                 * c->plan->score_dim
+                                     : find_row(c, KEYS, q->b, t->kvh, j, buffer);
     /* s_in, as the products of the tile compute it */
     real newest = 0;
-    for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
+    for (int d = 0; d < c->plan->score_dim; d++)
+        newest = fma_(key[d], t->q.across[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->seqs.ktiles + q->first_ktile;
     /* tiles before low are forgotten, high is not */
     ptrdiff_t low = 0, high = g->newest[r] / KT;

@@ -177,7 +177,7 @@ static void open_bwd(struct tile *t, int x)
     for (int r = 0; r < t->rows; r++)
         memcpy(rows + (ptrdiff_t)r * Dp, (const real *)c->grad->dae + at + (ptrdiff_t)r * D,
                sizeof(real) * (size_t)D);
-    pad_rows(t->rows, D, rows);
+    pad_rows(t->rows, D, rows, padded(D));
     transpose(rows, Dp, QT, D, columns, QT);
     const real *ae = (const real *)c->in->ae + at;
     for (int n = 0; n < D; n++)

@@ -109,7 +109,8 @@ static bool make(struct task *t)
             float *start = mem_alloc(&t->mem, t->size[i] * sizeof *start);
             loci_tensor_init(t->plan, i, 1, start);
             for (size_t n = 0; n < t->size[i]; n++)
-                t->data[i][n] = 0.25f + t->data[i][n] + start[n];
+                t->data[i][n] =
+                    (float)walk_learned(&t->tensor[i], 0.25 + (double)t->data[i][n]) + start[n];
         }
     }
     const ptrdiff_t coordinates = loci_axes(t->plan) > 1 ? loci_axes(t->plan) * t->k_len : 0;

@@ -128,9 +128,12 @@ static bool compute(struct all *a)
     loci_plan *plan = a->plan[a->isas - 1];
     void *work = blocks_lines(&a->blocks, loci_workspace(plan, &c, 0));
     if (a->rotated) {
-        float *turned =
-            blocks_alloc(&a->blocks, BATCH * KV_HEADS * (size_t)(a->keys * a->dim) * sizeof(float));
-        const loci_view to = { .data = turned };
+        const loci_desc wide = {
+            .encoding = a->text, .kv_heads = KV_HEADS, .dim = a->dim, .keys_rotated = 1
+        };
+        float *turned = blocks_alloc(&a->blocks, BATCH * KV_HEADS * (size_t)a->keys
+                                                     * (size_t)walk_key_dim(&wide) * sizeof(float));
+        const loci_view to = walk_wide_keys(&wide, a->keys, turned);
         loci_call keys = c;
         keys.q_len = 0;
         keys.q_pos = keys.k_pos;
@@ -138,7 +141,7 @@ static bool compute(struct all *a)
                                      to),
                         "%s: %s", a->text, e.text))
             return false;
-        c.k.data = turned;
+        c.k = to;
     }
     return CHECK_THAT(!loci_forward(plan, a->tables[a->isas - 1], work, &c), "%s: %s", a->text,
                       e.text);

@@ -119,7 +119,7 @@ static void give_tensors(struct whole_call *w)
         memset(x, 0, n * w->real);
         if (t->role != LOCI_INPUT) loci_tensor_init(w->on[0].plan, i, 1, x);
         for (size_t m = 0; m < n; m++) {
-            double more = 0.25 + 0.2 * walk_uniform() + get(x, m, w->real);
+            double more = walk_learned(t, 0.25 + 0.2 * walk_uniform()) + get(x, m, w->real);
             if (t->role == LOCI_INPUT) {
                 const bool gate = f->lasting && !strcmp(t->name, "gate_k");
                 more = 0.2 * walk_uniform() - (gate ? 3 : 0.25);
@@ -142,6 +142,23 @@ static void give_tensors(struct whole_call *w)
     w->call.tensors = w->data;
 }
 
+static loci_desc desc_of(const struct form *f)
+{
+    return (loci_desc){
+        .encoding = f->text, .kv_heads = f->kv_heads, .dim = f->dim, .keys_rotated = f->keys_rotated
+    };
+}
+static size_t key_width(const struct form *f)
+{
+    const loci_desc d = desc_of(f);
+    return (size_t)walk_key_dim(&d);
+}
+/* Wide keys must have strides. */
+static void spell_out(const struct form *f, loci_view *v)
+{
+    const loci_desc d = desc_of(f);
+    if (walk_key_dim(&d) > f->dim) *v = walk_wide_keys(&d, f->k_len, v->data);
+}
 static bool plans(struct whole_call *w)
 {
     const struct form *f = &w->form;
@@ -196,7 +213,7 @@ static void alloc_grads(struct whole_call *w, int seed)
         fill(&w->dae, f->q_len, w->real, 0, 1);
     }
     w->dq = lines(&w->blocks, "dq", false, heads, f->q_len, dim * w->stored);
-    w->dk = lines(&w->blocks, "dk", true, kv_heads, f->k_len, dim * w->stored);
+    w->dk = lines(&w->blocks, "dk", true, kv_heads, f->k_len, key_width(f) * w->stored);
     w->dv = lines(&w->blocks, "dv", true, kv_heads, f->k_len, value_dim * w->stored);
     for (int i = 0; i < w->tensors; i++) {
         const size_t n = walk_count(&w->tensor[i], f->batch, f->q_len, f->k_len);
@@ -209,6 +226,7 @@ static void alloc_grads(struct whole_call *w, int seed)
                                    .dlse = w->dlse.data, .drem = w->drem.data, .dae = w->dae.data,
                                    .dq.data = w->dq.data, .dk.data = seed % 5 ? w->dk.data : NULL,
                                    .dv.data = w->dv.data, .dtensors = w->dtensor);
+    spell_out(f, &w->grad.dk);
     const size_t bytes = loci_workspace(best, &w->call, 1);
     void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
     w->grad_status = loci_backward(best, tables, work, &w->call, &w->grad);
@@ -229,7 +247,7 @@ bool whole_make(struct whole_call *w, const struct form *f, int seed)
     w->real = dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
     w->stored = dtype == LOCI_BF16 ? sizeof(uint16_t) : w->real;
     w->q = lines(&w->blocks, "q", false, heads, f->q_len, dim * w->stored);
-    w->k = lines(&w->blocks, "k", true, kv_heads, f->k_len, dim * w->stored);
+    w->k = lines(&w->blocks, "k", true, kv_heads, f->k_len, key_width(f) * w->stored);
     w->v = lines(&w->blocks, "v", true, kv_heads, f->k_len, value_dim * w->stored);
     w->o = lines(&w->blocks, "o", false, heads, f->q_len, value_dim * w->stored);
     fill(&w->q, f->q_len, w->stored, last ? 1 : 0, last ? 0.3 : 1.5);
@@ -238,6 +256,7 @@ bool whole_make(struct whole_call *w, const struct form *f, int seed)
     w->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = f->q_len, .k_len = f->k_len,
                                    .q.data = w->q.data, .k.data = w->k.data, .v.data = w->v.data,
                                    .o.data = w->o.data);
+    spell_out(f, &w->call.k);
     if (!f->no_rows) {
         w->lse = lines(&w->blocks, "lse", false, heads, f->q_len, w->real);
         w->rem = lines(&w->blocks, "rem", false, heads, f->q_len, w->real);
@@ -382,6 +401,11 @@ static loci_view view(const struct part *p, const struct lines *l, int heads, in
     /* an empty array sometimes has no address */
     const bool none = !len && p->rank % 2;
     loci_view v = { .data = none ? NULL : l->data };
+    if (width > p->whole->form.dim) {
+        v.batch = len * row;
+        v.head = len * width;
+        v.row = width;
+    }
     if (p->token_major) {
         v.batch = len * row;
         v.row = row;
@@ -435,7 +459,7 @@ static void part_take_grads(struct part *p)
                                    .dv = view(p, &p->dv, f->kv_heads, f->value_dim),
                                    .dtensors = p->dtensor);
     if (w->grad.dout.data) p->grad.dout = view(p, &p->dout, f->heads, f->value_dim);
-    if (w->grad.dk.data) p->grad.dk = view(p, &p->dk, f->kv_heads, f->dim);
+    if (w->grad.dk.data) p->grad.dk = view(p, &p->dk, f->kv_heads, (int)key_width(f));
     p->gradp = &p->grad;
 }
 
@@ -470,7 +494,7 @@ void part_make(struct part *p, const struct whole_call *w, const struct split *s
     p->call =
         (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
                              .q = view(p, &p->q, f->heads, f->dim),
-                             .k = view(p, &p->k, f->kv_heads, f->dim),
+                             .k = view(p, &p->k, f->kv_heads, (int)key_width(f)),
                              .v = view(p, &p->v, f->kv_heads, f->value_dim),
                              .o = view(p, &p->o, f->heads, f->value_dim), .lse = p->lse.data,
                              .rem = p->rem.data, .ae = p->ae.data, .per_batch = w->call.per_batch,

@@ -237,7 +237,7 @@ static void draw_tensors(struct problem *p)
             double *start = numbers(p, p->count[t], 0);
             loci_tensor_init(p->exact, t, 1 + (uint64_t)roll(1000), start);
             for (size_t i = 0; i < p->count[t]; i++)
-                x[i] = by * (start[i] + 0.1 + 0.2 * (1 + uniform()));
+                x[i] = by * (start[i] + walk_learned(f, 0.1 + 0.2 * (1 + uniform())));
         } else if (!strcmp(f->name, "log_f")) {
             const double size = p->regime == GATES ? power_of_ten(-7, 2.5) : power_of_ten(-3, 0);
             for (size_t i = 0; i < p->count[t]; i++)

@@ -671,9 +671,13 @@ static bool decode_some(struct caches *c, const struct sequences *m)
         if (m->placed) one.q_pos = pos + b * n;
         if (c->axes > 1) one.q_coord = coord + b * n * c->axes;
         loci_status plain = LOCI_OK;
-        if (ordered_sum(c))
-            plain =
-                loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k, one.k);
+        if (ordered_sum(c)) {
+            const size_t wide = (size_t)(s->G * m->len[b] * walk_key_dim(&c->desc));
+            const loci_view to =
+                walk_wide_keys(&c->desc, (ptrdiff_t)m->len[b], mem_alloc(&mem, wide * size));
+            plain = loci_rotate(c->plan, c->tables, work_for(c, &one), &one, LOCI_CACHE, one.k, to);
+            one.k = to;
+        }
         if (!plain) plain = loci_forward(c->plan, c->tables, work_for(c, &one), &one);
         /* An entry without keys has none for a row of its own.  Next to longer entries it needs
          * none. */

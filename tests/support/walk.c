@@ -124,6 +124,10 @@ static const struct {
     { "wall+softcap:cap=2+alibi", false },
     { "wall+ssmax:bias=1+sba", false },
     { "wall+sba:remainder=value", false },
+    { "pope:base=20+alibi", false },
+    { "pope:base=300+fox+sink", false },
+    { "pope+ssmax:bias=1+kerple+cape:hidden=4", false },
+    { "pope:base=2+sba:remainder=value", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
     { "alibi:slopes=queries+rope:pairing=half", false },
@@ -321,7 +325,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
         if (f->role != LOCI_INPUT) {
             double *start = numbers(w, count, 0);
             loci_tensor_init(w->plan, t, 1, start);
-            for (size_t i = 0; i < count; i++) x[i] = (float)(start[i] + 0.1 + 0.2 * (1 + x[i]));
+            for (size_t i = 0; i < count; i++)
+                x[i] = (float)(start[i] + walk_learned(f, 0.1 + 0.2 * (1 + x[i])));
         }
         /* gates that multiply scores: few of them above 0 */
         if (!strcmp(f->encoding, "wall")) scale(x, count, 0.5, -0.45);
@@ -404,7 +409,10 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     size_t q_rows = (size_t)(s->batch * s->heads * s->q_len),
            k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
-    w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
+    w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)walk_key_dim(&w->desc));
+    if (walk_key_dim(&w->desc) > s->dim) {
+        w->call.k = w->grad.dk = walk_wide_keys(&w->desc, s->k_len, w->call.k.data);
+    }
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
     if (lasting(s)) {
         scale(w->input[0].x, w->input[0].count, 0.3, 1);
@@ -487,6 +495,19 @@ bool walk_key_forms(const char *text)
     return strstr(text, "rerope") || strstr(text, "selfextend");
 }
 bool walk_moves(const char *text) { return strstr(text, "wall"); }
+double walk_learned(const loci_tensor *t, double x)
+{
+    return strcmp(t->encoding, "pope") ? x : 2.2 - 18 * x;
+}
+int walk_key_dim(const loci_desc *d)
+{
+    return d->keys_rotated && strstr(d->encoding, "pope") ? 2 * d->dim : d->dim;
+}
+loci_view walk_wide_keys(const loci_desc *d, ptrdiff_t k_len, void *data)
+{
+    const ptrdiff_t width = walk_key_dim(d), heads = d->kv_heads ? d->kv_heads : d->heads;
+    return (loci_view){ data, heads * k_len * width, k_len * width, width };
+}
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 
 size_t walk_count(const loci_tensor *t, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
@@ -649,8 +670,10 @@ void walk_all(enum walk_size size, void (*check)(struct walk *))
     }
     for (int i = 0; i < count; i++) {
         if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
-        /* a rotation by distance, which is causal, has no rotated rows by themselves */
-        if (list[i].places & LOCI_PLACE_ROTATE && !list[i].causal_only)
+        /* a rotation by distance, which is causal, has no rotated rows by themselves, and wider
+         * rows have no stage */
+        if (list[i].places & LOCI_PLACE_ROTATE && !list[i].causal_only
+            && strcmp(list[i].name, "pope"))
             walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)

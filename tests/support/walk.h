@@ -76,6 +76,13 @@ bool walk_states(const char *text); /* does it fill ae? */
 bool walk_moves(const char *text);
 /* Do keys have several forms, of which a cache can store none? */
 bool walk_key_forms(const char *text);
+/* x, what tests add to the initial value of a learned number, or where pope's phases are instead:
+ * a few of them beyond the ends of their range. */
+double walk_learned(const loci_tensor *, double x);
+/* The width of the keys of a call: rotated keys may be wider. */
+int walk_key_dim(const loci_desc *);
+/* A dense view of them. */
+loci_view walk_wide_keys(const loci_desc *, ptrdiff_t k_len, void *data);
 /* the least valid head width for the text, from `dim` on */
 int walk_dim(const char *text, int dim);
 

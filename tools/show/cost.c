@@ -13,7 +13,7 @@ static double pair_flops(const struct show *s)
         [TERM_affine] = { 2, 0 },   [TERM_distance] = { 1, 0 }, [TERM_pieces] = { 4, 0 },
         [TERM_gate] = { 2, 0 },     [TERM_band_q] = { 1, 0 },   [TERM_band_k] = { 1, 0 },
         [TERM_roll] = { 1, 2 },     [TERM_scan] = { 25, 0 },    [TERM_stick] = { 40, 0 },
-        [TERM_softcap] = { 20, 0 }, [TERM_states] = { 0, 2 }
+        [TERM_softcap] = { 20, 0 }, [TERM_states] = { 0, 2 },   [TERM_polar] = { 0, 2 }
     };
     const struct loci_plan *p = s->all.plan;
     double sum = 0;

@@ -103,10 +103,11 @@ static inline bool show_rotates(const struct show *s)
 {
     return s->places & (LOCI_PLACE_ROTATE | LOCI_PLACE_STATE);
 }
-/* Can rows be rotated alone?  Not if they have several forms. */
+/* Can rows be rotated alone?  Not if they have several forms, or become wider. */
 static inline bool show_turns(const struct show *s)
 {
-    return show_rotates(s) && s->all.plan->row_forms == 1;
+    return show_rotates(s) && s->all.plan->row_forms == 1
+        && s->all.plan->score_dim == s->all.plan->dim;
 }
 static inline bool show_adds(const struct show *s)
 {
