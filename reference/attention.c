@@ -240,7 +240,8 @@ static void score(struct problem *p)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
-            if (walking < 0) p->product[hj] = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D);
+            if (walking < 0)
+                p->product[hj] = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->Dr);
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (p->product[hj] + p->raw[hj]);
             p->a[hj] = loci_reference_bend(p, h, j, &bends);
