@@ -3,7 +3,7 @@
  * is the newest key that a row sees. */
 #include "reference/budget.h"
 
-/* ---- wall: q.k whose summands fade ----------------------------------------------------------------
+/* ---- wall: q.k whose summands fade --------------------------------------------------------------
  *
  *     product_ij = sum over n of q_i[n] k_j[n] exp(sum of log_f[n] over the keys after j up to the
  *                  last)
