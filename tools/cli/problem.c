@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "contract/plan.h"
+#include "contract/encoding.h"
 #include "cli/probe.h"
 #include "cli/problem.h"
 
@@ -162,7 +162,7 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     d.keys_rotated = inference(p) && text_places(encoding) & turned;
     loci_plan *plan = NULL;
     if (d.keys_rotated
-        && (loci_plan_create(&plan, &d, NULL) || (!p->cached && key_dim(plan) > plan->dim)))
+        && (loci_plan_create(&plan, &d, NULL) || (!p->cached && task_has_wide_keys(plan))))
         d.keys_rotated = 0;
     loci_plan_destroy(plan);
     if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
