@@ -388,7 +388,7 @@ static precise dca_place(const struct problem *p, int e, bool query, int64_t pos
 }
 DEFINE_RANGED(dca, 3, 1)
 
-/* ---- pope: magnitudes softplus(x) at angles pos w + delta ------------------------------------- */
+/* ---- pope: magnitudes softplus(x) at angles pos w + delta ------------------------------------ */
 
 static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 /* The phase of a channel of a key; queries have none.  The ends of the range are open to

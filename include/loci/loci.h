@@ -417,10 +417,10 @@ LOCI_API loci_status loci_weights(const loci_plan *, const void *tables, void *w
 
 /* Rotates vectors without attention, to inspect a rotation or to fill or shift a cache of your own
  * (stages ATTENTION and ROTATE).  QUERY reads q_len, q_pos and q_coord of the call; KEY and CACHE
- * read k_len, k_pos and k_coord.  CACHE is the key as a cache stores it (pope: y has 2 dim channels,
- * and must have its strides; it rotates nothing else).  VALUE is the value as a
- * cache stores it, of width value_dim, in a plan of stage ATTENTION whose values rotate (values=1);
- * it reads what KEY reads.  y may be x in place; dx may be x or dy. */
+ * read k_len, k_pos and k_coord.  CACHE is the key as a cache stores it (pope: y has 2 dim channels
+ * and must have its strides; it rotates nothing else).  VALUE is the value as a cache stores it, of
+ * width value_dim, in a plan of stage ATTENTION whose values rotate (values=1); it reads what KEY
+ * reads.  y may be x in place; dx may be x or dy. */
 typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE, LOCI_VALUE } loci_which;
 LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work,
                                  const loci_call *, loci_which, loci_view x, loci_view y);

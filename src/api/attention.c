@@ -327,9 +327,9 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
     /* Two kinds of gradients are summed as reals in the workspace and stored at the end: those
-     * stored in 16 bits, and dk if query heads rotate a shared key in their own way, or rows widen.  Rounding
-     * after each addition would lose small ones.  dk is also summed if only the rotation learns
-     * from it. */
+     * stored in 16 bits, and dk if query heads rotate a shared key in their own way or rows widen.
+     * Rounding after each addition would lose small ones.  dk is also summed if only the rotation
+     * learns from it. */
     const bool apart = p->stored != p->real;
     if (apart || sums_apart(p)) {
         c.g.dk_out = c.g.dk;

@@ -158,9 +158,9 @@ static loci_status solve(struct problem *p, struct sums *s)
     g.dout = view(p, w->grad.dout.data, heads, c.q_len, attends ? value : d.dim);
     g.dq = view(p, NULL, heads, c.q_len, d.dim);
     if (attends) {
-        c.k = view(p, w->input[1].x, kv, c.k_len, d.dim);
+        c.k = view(p, w->input[1].x, kv, c.k_len, walk_key_dim(&d));
         c.v = view(p, w->input[2].x, kv, c.k_len, value);
-        g.dk = view(p, NULL, kv, c.k_len, d.dim);
+        g.dk = view(p, NULL, kv, c.k_len, walk_key_dim(&d));
         g.dv = view(p, NULL, kv, c.k_len, value);
     }
     const bool stick = strstr(w->encoding, "sba") != NULL;

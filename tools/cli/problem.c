@@ -156,12 +156,14 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
                   .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa);
     /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
      * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
-     * rows. */
+     * rows.  Without a cache, keys that would be wider come as they are. */
     int turned = LOCI_PLACE_ROTATE;
     if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
     d.keys_rotated = inference(p) && text_places(encoding) & turned;
     loci_plan *plan = NULL;
-    if (d.keys_rotated && loci_plan_create(&plan, &d, NULL)) d.keys_rotated = 0;
+    if (d.keys_rotated
+        && (loci_plan_create(&plan, &d, NULL) || (!p->cached && task_has_wide_keys(plan))))
+        d.keys_rotated = 0;
     loci_plan_destroy(plan);
     if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
         return false;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "contract/plan.h"
 #include "reference/reference.h"
 #include "cli/task.h"
 
@@ -18,6 +19,8 @@ void *task_alloc(struct task *t, size_t count, size_t each)
     }
     return t->own[t->owned++] = alloc(count, each);
 }
+
+bool task_has_wide_keys(const loci_plan *p) { return key_dim(p) > p->dim; }
 
 void task_close(struct task *t)
 {

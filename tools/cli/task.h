@@ -37,6 +37,8 @@ struct task {
 bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
                const char *about);
 void task_close(struct task *);
+/* Are rotated keys of this plan wider than those of a call? */
+bool task_has_wide_keys(const loci_plan *);
 /* Describes the embedding of an encoding that works on embeddings, for an attention of this
  * form. */
 loci_desc task_embedding(const loci_desc *attention, const char *encoding);

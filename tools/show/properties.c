@@ -167,7 +167,10 @@ loci_status ask_symmetry(struct show *s, struct finding *f, loci_error *e)
 loci_status ask_norm(struct show *s, struct finding *f, loci_error *e)
 {
     if (!show_turns(s)) {
-        say(f, NAN, 0, "-", show_rotates(s) ? "rows have several forms" : "nothing is turned");
+        say(f, NAN, 0, "-",
+            !show_rotates(s)             ? "nothing is turned"
+            : s->all.plan->row_forms > 1 ? "rows have several forms"
+                                         : "rows become wider");
         return LOCI_OK;
     }
     struct cases c = make_cases(s);
