@@ -333,7 +333,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
         c.g.dk_out = c.g.dk;
         c.g.dk.data = NULL;
     }
-    if (!c.g.dk.data && (c.g.dk_out.data || rotation_learns(&c)))
+    if (!c.g.dk.data && (c.g.dk_out.data || rotation_learns(&c) || moves_learn(&c)))
         c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
     if (apart && c.g.dv.data) {
         c.g.dv_out = c.g.dv;

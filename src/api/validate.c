@@ -96,9 +96,16 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
     /* Keys that fade must be staged even if a cache has them rotated. */
-    if (p->rotate >= 0 && !linear && !rotates_late(c)
-        && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
+    if (p->moves >= 0
+        || (p->rotate >= 0 && !linear && !rotates_late(c)
+            && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES))))
         c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+    if (p->moves >= 0) {
+        if (p->rotate >= 0 && !p->keys_rotated)
+            c->mem.unmoved =
+                carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+        c->mem.moved = carve_bytes(&a, engine->moved(c), 1);
+    }
     const bool turns = p->turns_values && !p->keys_rotated;
     if (turns)
         c->mem.turned =
@@ -111,7 +118,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         for (int x = 0; x < p->uses; x++) {
             const ptrdiff_t total = engine->total(c, x);
             if (!total) continue;
-            if (x == p->rotate) learns = true;
+            if (x == p->rotate || x == p->moves) learns = true;
             c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
         }
         for (int i = 0; i < p->tensors.n; i++) {
@@ -446,7 +453,7 @@ void loci_fold(struct call *c, void *const *out)
 void loci_want(struct call *c, void *const *out)
 {
     /* The terms of an encoding sum parts if any of its tensors is wanted, because fold() computes
-     * all gradients. */
+     * all gradients.  Where rows move, dk needs the parts too. */
     const struct loci_plan *p = c->plan;
     for (int e = 0; e < p->encs; e++) {
         bool any = false;
@@ -459,7 +466,7 @@ void loci_want(struct call *c, void *const *out)
         }
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].enc != e || !c->g.total[x]) continue;
-            if (!any) c->g.total[x] = NULL;
+            if (!any && !(x == p->moves && c->g.dk.data)) c->g.total[x] = NULL;
             else memset(c->g.total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
         }
     }

@@ -68,6 +68,9 @@ struct call_memory {
     void *scratch[MAX_ENCODINGS]; /* filled by begin() */
     /* Keys after rotation, reals [B][key_heads][Lk][D].  NULL: k is read in place. */
     void *rotated;
+    /* If rows change on their walk: keys after rotation alone, reals [B][kv_heads][Lk][D] (NULL: k
+     * is read in place), and what the term stages. */
+    void *unmoved, *moved;
     /* Values after they have turned, reals [B][kv_heads][Lk][Dv].  NULL: v is read in place. */
     void *turned;
     /* [key_heads][ktiles]: the largest |k| of a tile, rounded up; NaN if a k or v is not finite.
@@ -271,6 +274,17 @@ static inline bool rotates_late(const struct call *c)
     bool late = c->decode && p->key_forms > 1;
     for (int x = 0; x < p->uses; x++) late &= !term_is(p->use[x].term, READS_STAGED);
     return late;
+}
+/* Does a gradient of the term whose rows move need that of its keys? */
+static inline bool moves_learn(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (p->moves < 0) return false;
+    const int e = p->use[p->moves].enc;
+    bool learns = false;
+    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++)
+        learns |= c->g.dtensor[i] != NULL;
+    return learns;
 }
 /* Does a gradient of the rotation's tensors need those of rotated keys? */
 static inline bool rotation_learns(const struct call *c)

@@ -112,10 +112,12 @@ enum trait {
     FROM_FIRST = 64,
     /* A rotation by inputs of the call.  Positions do not matter. */
     BY_INPUT = 128,
+    /* Every query head has keys of its own. */
+    BY_HEAD = 256,
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {
-    static const unsigned char traits[] = {
+    static const unsigned short traits[] = {
 #define TERM(name, traits) [TERM_##name] = traits,
 #include "terms/list.h"
 #undef TERM
@@ -124,7 +126,8 @@ static inline bool term_is(enum term_id term, enum trait trait)
 }
 /* When a term's score() runs.  RAW adds inside the scale.  MUL multiplies.  CAP transforms the
  * result so far.  ADD runs last: it adds, or transforms what earlier ADD terms in the text have
- * added.  A SINK does not change scores; it joins the sum of the softmax. */
+ * added.  A SINK does not change scores; it joins the sum of the softmax.  A MOVE changes rows on
+ * their walk over the keys (engine/moves.h). */
 enum group {
     GROUP_NONE,
     GROUP_RAW,
@@ -134,7 +137,8 @@ enum group {
     GROUP_MIX,
     GROUP_WEIGHT,
     GROUP_SINK,
-    GROUP_ROTATE
+    GROUP_ROTATE,
+    GROUP_MOVE
 };
 
 /* One term of a plan, its encoding, and the layout that the encoding gave it: a struct of layout/,

@@ -65,6 +65,7 @@ struct engine {
     size_t (*chunk_sums)(const struct call *);
     ptrdiff_t (*total)(const struct call *, int x);
     bool (*skips)(const struct call *);       /* needs the norms of the keys */
+    size_t (*moved)(const struct call *);     /* bytes of mem.moved */
     void (*keys)(struct call *);              /* rotates keys and computes norms */
     size_t (*part_slot)(const struct call *); /* bytes of a slot of struct part */
     loci_status (*forward)(struct call *), (*backward)(struct call *);

@@ -39,6 +39,7 @@ struct loci_plan {
     int uses;
     struct use use[MAX_USES];
     int rotate, mix, weight; /* index into use, or -1 (weight -1: softmax) */
+    int moves;               /* likewise: the term whose rows change on their walk */
     int axes;                /* of the encoding that has coordinates, else 1 */
     struct tensors tensors;
     /* Tensors of encoding e: first_tensor[e] .. first_tensor[e + 1] - 1. */

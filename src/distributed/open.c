@@ -32,6 +32,10 @@ loci_status loci_copy_own_call(struct rank_ctx *a, const loci_plan *p, const loc
     a->call.error = e;
     CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");
+    CHECK(
+        e, p->moves < 0, LOCI_UNSUPPORTED,
+        "%s does not support attention over several processes: it changes queries from key to key",
+        p->enc[p->use[p->moves].enc].pe->name);
     a->plan = p;
     return LOCI_OK;
 }

@@ -250,7 +250,8 @@ static bool all_fixed(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++)
         EACH_USE(t->c, x, term)
-            if (term->carry && !(term->fixed && term->fixed(&t[i], x))) return false;
+            if (term->carry && x != t->c->plan->moves && !(term->fixed && term->fixed(&t[i], x)))
+                return false;
     return true;
 }
 
@@ -260,6 +261,8 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
                           ptrdiff_t last, struct tiles tiles)
 {
     const struct loci_plan *p = c->plan;
+    bool scans = false; /* scores change a carry */
+    EACH_USE(c, x, term) scans |= term->carry && x != p->moves;
     for (ptrdiff_t j = tiles.last; j >= tiles.first; j--) {
         const ptrdiff_t at = j % (CHUNK / KT);
         bool seen = true;
@@ -276,14 +279,17 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             }
         }
         /* Tiles that change no carry need no scores, but their carries are stored too. */
-        if (!seen || all_exhausted(t, n) || all_fixed(t, n)) continue;
-        if (w && w->scores) t->s = w->scores + at * KT * QT;
-        for (int i = 0; i < n; i++) {
-            find_keys(&t[i]);
-            score_tile(&t[i]);
+        if (seen && scans && !all_exhausted(t, n) && !all_fixed(t, n)) {
+            if (w && w->scores) t->s = w->scores + at * KT * QT;
+            for (int i = 0; i < n; i++) {
+                find_keys(&t[i]);
+                score_tile(&t[i]);
+            }
+            finish_scores(t, n);
+            for (int i = 0; i < n && p->weight >= 0; i++)
+                weights_of(c)->tile_weights(&t[i], p->weight);
         }
-        finish_scores(t, n);
-        for (int i = 0; i < n && p->weight >= 0; i++) weights_of(c)->tile_weights(&t[i], p->weight);
+        step_rows(t, n);
     }
 }
 
@@ -321,6 +327,34 @@ static void add_classes(struct tile *t)
     use_form(t, 0);
 }
 
+/* The same for rows that change on their walk: the term takes the rows that own the tile, and
+ * products the others. */
+static void add_moved(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const struct moves *moves = moves_of(c);
+    const int x = p->moves, D = p->dim, Dp = padded(D);
+    const enum owners owners = moves->owners(t, x);
+    const bool finite = t->finite;
+    real *const dq = t->dq;
+    if (moves->step_bwd) moves->step_bwd(t, x);
+    transpose(t->q.across, QT, D, QT, t->q.faded, Dp);
+    if (owners != NO_ROWS) moves->scores_bwd(t, x);
+    if (owners != ALL_ROWS) {
+        if (moves->add_dq) {
+            t->dq = t->moved_dq;
+            zero(t->dq, (ptrdiff_t)D * QT);
+        }
+        /* rows may have become NaN on their walk */
+        t->finite &= !t->partial || finite_rows(t->q.faded, Dp, QT, D);
+        add_products(t, t->ds, t->dk_part);
+        t->finite = finite;
+        t->dq = dq;
+        if (moves->add_dq) moves->add_dq(t, x, t->moved_dq);
+    }
+}
+
 /* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
  * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
@@ -348,6 +382,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         find_keys(&t[i]);
         find_values(&t[i]);
         fade_queries(&t[i]);
+        if (p->moves >= 0) moves_of(c)->form(&t[i], p->moves);
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1); /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
@@ -369,7 +404,8 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (p->row_forms > 1) add_classes(&t[i]);
+        if (p->moves >= 0) add_moved(&t[i]);
+        else if (p->row_forms > 1) add_classes(&t[i]);
         else add_products(&t[i], t[i].ds, t[i].dk_part);
     }
 }
@@ -507,13 +543,15 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     const struct loci_plan *p = c->plan;
     const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
     const struct tiles tiles = tiles_of(r->keys, chunk);
+    const bool passes = p->moves >= 0 && moves_of(c)->step_bwd;
     open_parts(c, t, w, r);
     open_backward(c, t, r);
     for (int i = 0; i < n; i++) {
         if (chunk > r->chunks.first) save_rows(&t[i], w, slot_of(c, r, i), true);
         if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
-        /* sums of a chunk start at 0 */
-        zero(t[i].dq, (ptrdiff_t)p->row_forms * p->dim * QT);
+        /* sums of a chunk start at 0, but a dq that moves with the rows goes on */
+        if (passes) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
+        else zero(t[i].dq, (ptrdiff_t)p->row_forms * p->dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
@@ -524,7 +562,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
             for (int i = 0; i < n; i++) unfade(&t[i], j);
     }
     for (int i = 0; i < n; i++) {
-        for (int k = 0; k < p->row_forms * p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
+        if (passes) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
+        for (int k = 0; k < p->row_forms * p->dim * QT && !passes; k++) t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];

@@ -47,6 +47,7 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
 {
     const struct needs needs = needs_of(w->t->c);
     const int weight = w->t->c->plan->weight;
+    const bool moves = w->t->c->plan->moves >= 0;
     const int n = w->n;
     const ptrdiff_t last = range.last, base = chunk * TILES;
     const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
@@ -63,7 +64,7 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
             const struct sight a = place_rows(w, j, last);
             see[j - base] = a.some;
             partial[j - base] = a.partial;
-            if (!a.some) continue;
+            if (!a.some || moves) continue;
             score_tiles(w, j, last);
             if (!needs.order) add_to_tiles(w, j);
         }
@@ -74,12 +75,16 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
                 place_rows(w, j, last);
                 exhausted = needs.ends && all_exhausted(w->t, n);
                 if (exhausted) break;
+                if (moves) score_moved(w, j, last);
                 if (needs.order) add_to_tiles(w, j);
                 if (weight >= 0) tiles_weights(w, j, last);
             }
+            if (moves) step_all(w, j, last);
             oldest = j;
         }
     }
+    /* rows of an exhausted chunk go on through its keys */
+    for (ptrdiff_t j = oldest - 1; j >= start && moves; j--) step_all(w, j, last);
     if (weight < 0) {
         for (int i = 0; i < n; i++)
             softmax(w, i, (int)(oldest - base), (int)(end - base), last + 1 - base * KT, see);

@@ -204,6 +204,23 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
         }
     }
 }
+/* The scores of rows that change on their walk, and their step over a tile. */
+static void score_moved(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const struct call *c = w->t->c;
+    const struct moves *moves = moves_of(c);
+    const int x = c->plan->moves;
+    bool products = false;
+    for (int i = 0; i < w->n; i++) products |= moves->owners(&w->t[i], x) != ALL_ROWS;
+    if (products) score_tiles(w, j, last);
+    for (int i = 0; i < w->n; i++)
+        if (moves->owners(&w->t[i], x) != NO_ROWS) moves->scores(&w->t[i], x);
+}
+static void step_all(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+{
+    for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
+    step_rows(w->t, w->n);
+}
 /* Terms add to the scores.  Keys that a tile lacks get -inf, as the
  * softmax works on whole tiles. */
 static void add_to_tiles(const struct row_set *w, ptrdiff_t j)

@@ -56,19 +56,29 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         const ptrdiff_t end = range.last / KT < high ? range.last / KT : high;
         const ptrdiff_t start = range.first / KT > low ? range.first / KT : low;
         if (skip && negligible_chunk(t, start, end, range.last)) continue;
+        bool exhausted = false;
         for (int i = 0; i < n; i++) open_chunk(&t[i]);
         for (ptrdiff_t j = end; j >= start; j--) {
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
-            if (!seen) continue;
+            if (!seen || exhausted) {
+                step_rows(t, n);
+                continue;
+            }
             /* A tile older than a negligible one may count again, but an
              * exhausted row stays exhausted. */
             if (skip && negligible(t, t->chunk.m)) continue;
-            if (all_exhausted(t, n)) break;
+            exhausted = all_exhausted(t, n);
+            if (exhausted && p->moves < 0) break;
+            if (exhausted) {
+                step_rows(t, n);
+                continue;
+            }
             const bool more = j > range.first / KT;
             for (int i = 0; i < n; i++) by->scores(&t[i], more);
             finish_scores(t, n);
             for (int i = 0; i < n; i++) by->sums(&t[i], more);
+            step_rows(t, n);
         }
         for (int i = 0; i < n; i++) {
             if (weights) weights->join(&t[i], p->weight);

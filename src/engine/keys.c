@@ -52,15 +52,21 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const struct rotation *rotation = rotation_of(c);
     const int form = kh % p->key_forms;
     if (n <= 0 || !is_present(c, j)) return;
-    const bool stages = c->mem.rotated && !(rotation->still && rotation->still(c, p->rotate, form));
+    const bool stages =
+        c->mem.rotated && !(rotation && rotation->still && rotation->still(c, p->rotate, form));
     real *rotated =
         stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
     if (rotated) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated);
-        if (!p->keys_rotated)
-            rotation->rotate(c, p->rotate, angles, q->b, kh, false, j, n, rotated, D);
-        if (rotation->fade)
+        if (rotation && !p->keys_rotated)
+            rotation->rotate(c, p->rotate, angles, q->b, p->moves >= 0 ? kvh : kh, false, j, n,
+                             rotated, D);
+        if (p->moves >= 0) {
+            if (c->mem.unmoved && reader_of(p, kh) % p->group == 0)
+                memcpy(unmoved_key(c, q->b, kvh, j), rotated, sizeof(real) * (size_t)(n * D));
+            moves_of(c)->keys(c, p->moves, q, tile, kh, n, rotated);
+        } else if (rotation->fade)
             rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, rotated,
                            D);
     }
@@ -105,10 +111,23 @@ static void keys_job(void *arg, int index)
         keys_item(c, angles, q, tile - q->first_ktile, (int)(s % heads));
     }
 }
+/* What follows from the keys of all tiles, a sequence and key head at a time. */
+static void all_keys_job(void *arg, int index)
+{
+    struct keys *a = arg;
+    struct call *c = a->c;
+    const int heads = c->plan->key_heads;
+    (void)index;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.n * heads;)
+        moves_of(c)->all_keys(c, c->plan->moves, &c->seqs.list[s / heads], (int)(s % heads));
+}
 void N(prepare_keys)(struct call *c)
 {
     if (!c->mem.rotated && !c->mem.knorm) return;
     struct keys a = { .c = c };
     atomic_init(&a.next, 0);
     N(run)(c, c->threads, keys_job, &a);
+    if (!moves_of(c) || !moves_of(c)->all_keys) return;
+    atomic_store(&a.next, 0);
+    N(run)(c, c->threads, all_keys_job, &a);
 }

@@ -25,6 +25,13 @@ INLINE real *turned_value(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
     return (real *)c->mem.turned + ((b * p->kv_heads + h) * c->Lk + j) * p->value_dim;
 }
 
+/* Row j of the rotated keys of a kv head, where they are staged before rows move over them. */
+INLINE real *unmoved_key(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    const struct loci_plan *p = c->plan;
+    return (real *)c->mem.unmoved + ((b * p->kv_heads + h) * c->Lk + j) * p->dim;
+}
+
 /* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
  * counted in the call's keys. */
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
@@ -151,6 +158,15 @@ INLINE void find_keys(struct tile *t)
 INLINE void find_values(struct tile *t)
 {
     t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.buffer, &t->v.row);
+}
+
+/* n keys of a tile before rows move over them, rotated, as rows of reals. */
+INLINE const real *find_unmoved(const struct tile *t, int n, real *buffer, ptrdiff_t *stride)
+{
+    const struct call *c = t->c;
+    *stride = c->plan->dim;
+    return c->mem.unmoved ? unmoved_key(c, t->seq->b, t->kvh, t->j0)
+                          : find_rows(c, KEYS, t->seq->b, t->kvh, t->j0, n, buffer, stride);
 }
 
 /* What to prefetch for the next tile, if `more`.  Hardware prefetchers do not recognise a stream

@@ -42,8 +42,12 @@ bool N(overflows)(struct tile *t, int r)
                 fade_queries(t);
                 found = true;
             }
+            /* rows that have moved are bounded by what they were */
+            const bool moved = c->plan->moves >= 0;
             for (int d = 0; d < c->plan->dim; d++)
-                sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
+                sum += fabs((double)(moved ? t->q.rows[r * padded(c->plan->dim) + d]
+                                           : t->q.across[d * QT + r])
+                            * key_number(t, k, d));
             use_form(t, 0);
             if (!(sum <= most)) return true;
         }

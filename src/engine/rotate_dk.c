@@ -23,6 +23,24 @@ static void unturn_values(const struct call *c, const struct workspace *d, ptrdi
     }
     rotation->turn_bwd(c, p->rotate, b, kvh, false, j, n, x, g, Dvp, part);
 }
+/* Gradients of the keys that rows move over become those of the keys before, in all heads that read
+ * the same ones, and their sum is stored with the first of these, number kh. */
+static void sum_moved(const struct call *c, const struct sequence *q, ptrdiff_t tile, int kh, int n)
+{
+    const struct loci_plan *p = c->plan;
+    const int heads = p->key_heads / p->kv_heads;
+    const loci_view *v = &c->g.dk;
+    real *first = (real *)v->data + q->b * v->batch + kh * v->head + (q->k0 + tile * KT) * v->row;
+    for (int h = 0; h < heads; h++) {
+        real *d = first + h * v->head;
+        moves_of(c)->keys_bwd(c, p->moves, q, tile, kh + h, n, d, v->row);
+        for (int k = 0; k < n && h; k++)
+            for (int i = 0; i < p->dim; i++) {
+                first[k * v->row + i] += d[k * v->row + i];
+                d[k * v->row + i] = 0;
+            }
+    }
+}
 void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
                       ptrdiff_t tile, int kh, real *part)
 {
@@ -33,10 +51,19 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     if (part) memset(part, 0, sizeof(real) * (size_t)rotation_part(c));
     if (c->mem.turned && c->g.dv.data) unturn_values(c, d, q->b, kv_head_of(p, kh), j, n, part);
     if (!c->g.dk.data) return;
+    /* Rows that move: the keys of a group are those of its first head once they are summed. */
+    const int head = p->moves >= 0 ? kv_head_of(p, kh) : kh;
+    if (p->moves >= 0) {
+        sum_moved(c, q, tile, kh, n);
+        if (!rotation) return;
+    }
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
+    const real *rotated =
+        c->mem.unmoved ? unmoved_key(c, q->b, head, j)
+                       : (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * p->dim;
     /* x: the keys as rotate_bwd() reads them, original or rotated */
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
@@ -44,14 +71,14 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
             to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                      x + (ptrdiff_t)k * Dp);
         else
-            memcpy(x + (ptrdiff_t)k * Dp,
-                   (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+            memcpy(x + (ptrdiff_t)k * Dp, rotated + (ptrdiff_t)k * p->dim,
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
         rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);
     if (!p->keys_rotated)
-        rotation->rotate_bwd(c, p->rotate, d->tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
+        rotation->rotate_bwd(c, p->rotate, d->tile->angles, q->b, head, false, j, n, x, g, Dp,
+                             part);
     for (int k = 0; k < n; k++)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
@@ -62,6 +89,21 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
     /* part_at() counts query heads */
     double *to = c->g.total[p->rotate] + term->part_at(c, p->rotate, b, reader_of(p, kh));
     for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
+}
+
+/* Key heads that are rotated back by themselves: those of a group that rows move over are summed
+ * before.  first_apart(): the number of the one of an item. */
+static int heads_apart(const struct loci_plan *p)
+{
+    return p->moves >= 0 ? p->kv_heads : p->key_heads;
+}
+static int first_apart(const struct loci_plan *p, ptrdiff_t item)
+{
+    return (int)(item % heads_apart(p)) * (p->key_heads / heads_apart(p));
+}
+static bool learns_rotation(const struct call *c)
+{
+    return c->plan->rotate >= 0 && rotation_part(c) && c->g.total[c->plan->rotate];
 }
 
 /* Tiles of keys that are rotated back at the same time, one per thread. */
@@ -76,26 +118,29 @@ static void unrotate_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     struct sums sums;
     const struct workspace d = N(workspace_of)(c, index, &sums);
-    const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
+    const ptrdiff_t i = a->first + index, tile = i / heads_apart(p);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
-    const bool learns = rotation_part(c) && c->g.total[p->rotate];
-    real *part = learns ? sums.part[p->rotate] : NULL;
-    N(unrotate_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads), part);
+    real *part = learns_rotation(c) ? sums.part[p->rotate] : NULL;
+    N(unrotate_tile)(c, &d, q, tile - q->first_ktile, first_apart(p, i), part);
 }
 /* Runs in waves of one tile per thread. */
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (!unrotates(c)) return;
-    const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
+    const struct moves *moves = moves_of(c);
+    if (moves && moves->all_keys_bwd)
+        for (ptrdiff_t s = 0; s < c->seqs.n; s++)
+            for (int kh = 0; kh < p->key_heads; kh++)
+                moves->all_keys_bwd(c, p->moves, &c->seqs.list[s], kh);
+    const ptrdiff_t items = c->seqs.ktiles * heads_apart(p);
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
         N(run)(c, n, unrotate_job, &(struct dk_wave){ .c = c, .first = first });
-        if (!c->g.total[p->rotate] || !rotation_part(c)) continue;
-        for (int i = 0; i < n; i++) {
-            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
+        for (int i = 0; i < n && learns_rotation(c); i++) {
+            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / heads_apart(p));
             const struct sums sums = N(sums_of)(c, i);
-            N(add_tile_part)(c, q->b, (int)((first + i) % p->key_heads), sums.part[p->rotate]);
+            N(add_tile_part)(c, q->b, first_apart(p, first + i), sums.part[p->rotate]);
         }
     }
 }

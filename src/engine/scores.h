@@ -230,11 +230,21 @@ INLINE void product_classes(struct tile *t)
     }
     use_form(t, 0);
 }
+/* Scores of rows that change on their walk. */
+INLINE void product_moved(struct tile *t)
+{
+    const struct moves *moves = moves_of(t->c);
+    const int x = t->c->plan->moves;
+    const enum owners owners = moves->owners(t, x);
+    if (owners != ALL_ROWS) product_tile(t, t->s);
+    if (owners != NO_ROWS) moves->scores(t, x);
+}
 /* All scores of a tile whose keys have been found, all but mix. */
 INLINE void score_tile(struct tile *t)
 {
     fade_queries(t);
-    if (t->c->plan->row_forms > 1) product_classes(t);
+    if (t->c->plan->moves >= 0) product_moved(t);
+    else if (t->c->plan->row_forms > 1) product_classes(t);
     else product_tile(t, t->s);
     add_terms(t);
 }
@@ -254,11 +264,11 @@ INLINE real ceilings(const struct tile *t)
 }
 
 /* True if ceilings are worth computing.  Decode does not, as it scores whole chunks.  Ceilings
- * bound nothing for some plans: heads that mix, weights without a softmax, queries that fade,
- * factors, an additive mask. */
+ * bound nothing for some plans: heads that mix, weights without a softmax, queries that fade or
+ * move, factors, an additive mask. */
 INLINE bool skips(const struct call *c)
 {
-    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)
+    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || c->plan->moves >= 0 || fading(c)
         || c->in->mask_kind == LOCI_MASK_ADDED)
         return false;
     bool fades = false;

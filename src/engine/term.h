@@ -9,6 +9,7 @@
 #ifndef LOCI_ENGINE_TERM_H
 #define LOCI_ENGINE_TERM_H
 
+#include "engine/moves.h"
 #include "engine/tile.h"
 
 /* A weight term: hooks that the engine calls instead of its own softmax. */
@@ -98,6 +99,7 @@ struct term {
 
     const struct weights *weights;   /* of a weight term */
     const struct rotation *rotation; /* of a term that rotates rows */
+    const struct moves *moves;       /* of a term whose rows change on their walk */
 };
 
 #define TERM(name, traits) extern const struct term N(term_##name);
@@ -126,6 +128,17 @@ INLINE const struct weights *weights_of(const struct call *c)
 INLINE const struct rotation *rotation_of(const struct call *c)
 {
     return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
+}
+/* The hooks of a plan whose rows change on their walk, or NULL. */
+INLINE const struct moves *moves_of(const struct call *c)
+{
+    return c->plan->moves >= 0 ? term_of(c, c->plan->moves)->moves : NULL;
+}
+/* All n tiles step over the tile of keys that they are on. */
+INLINE void step_rows(struct tile *t, int n)
+{
+    const struct moves *moves = moves_of(t->c);
+    for (int i = 0; i < n && moves; i++) moves->step(&t[i], t->c->plan->moves);
 }
 /* Turns n rows of outputs or of their gradients of a head in place; sign -1: back. */
 INLINE void turn_outputs(const struct call *c, struct angles *angles, ptrdiff_t b, int h, real sign,

@@ -58,7 +58,7 @@ INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
  * queries that are faded from the reference of the tile's keys. */
 struct queries {
     real *across, *rows; /* [D][QT], as products read them; and in rows [QT][Dp] */
-    /* the rows that `across` contains; equal to `rows` if none fade */
+    /* the rows that `across` contains; equal to `rows` if none fade or move */
     real *faded;
     /* Which of the forms of the rows these are: the arrays have one behind the other.  It is 0
      * except while products of a class are computed (scores.h). */
@@ -146,6 +146,7 @@ struct tile {
     real *da;
     real *lse, *delta; /* [QT] */
     real *dq, *dqs;    /* [forms][D][QT]: of the chunk, in all */
+    real *moved_dq;    /* [D][QT], if rows move: of this tile alone */
     /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not wanted */
     real *dk_part, *dv_part;
     real *scratch; /* [QT][widest padded]: rows during load and store */

@@ -23,7 +23,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->c = c;
     t->q.rows = carve_reals(a, (ptrdiff_t)p->row_forms * QT * Dp);
     t->q.across = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
-    t->q.faded = fading(c) ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
+    t->q.faded = fading(c) || p->moves >= 0 ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     const bool copies = !in_place(c) || c->in->pages || c->cache;
     if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
     if (copies) { t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv); }
@@ -67,6 +67,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         t->delta = carve_reals(a, QT);
         t->dq = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
         t->dqs = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
+        if (p->moves >= 0) t->moved_dq = carve_reals(a, (ptrdiff_t)D * QT);
         t->scratch = carve_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {

@@ -168,8 +168,8 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->row_forms == 1 && p->engine
-           && p->engine->fast && loci_dots_bf16();
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->row_forms == 1 && p->moves < 0
+           && p->engine && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
@@ -296,6 +296,30 @@ static loci_status set_forms(loci_plan *p, const struct loci_pe *rotation, loci_
     return LOCI_OK;
 }
 
+/* Rows that change on their walk leave no q to read beside a product, and nothing that a score could
+ * be computed from otherwise. */
+static loci_status set_moves(loci_plan *p, loci_error *e)
+{
+    if (p->moves < 0) return LOCI_OK;
+    const char *name = p->enc[p->use[p->moves].enc].pe->name;
+    for (int i = 0; i < p->uses; i++)
+        CHECK(
+            e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
+            "%s reads queries or keys alone, but %s changes queries from key to key; leave one out",
+            p->enc[p->use[i].enc].pe->name, name);
+    if (p->rotate < 0) return LOCI_OK;
+    const struct loci_pe *rotation = p->enc[p->use[p->rotate].enc].pe;
+    CHECK(
+        e,
+        !term_is(p->use[p->rotate].term, FADES) && !rotation->states && p->row_forms == 1
+            && p->key_forms == 1,
+        LOCI_BAD_ARG,
+        "%s does not go with %s: rows that %s changes from key to key must be rotated in one way, "
+        "by their position alone",
+        name, rotation->name, name);
+    return LOCI_OK;
+}
+
 /* The terms of all encodings in order, and what depends on all of them: the terms that rotate, mix
  * and weight, whether they can be combined, the number of axes, and the scale. */
 static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
@@ -318,7 +342,8 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     loci_status status;
     if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "rotate q and k", e))
         || (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e))
-        || (status = set_single(p, &p->weight, GROUP_WEIGHT, "compute weights from scores", e)))
+        || (status = set_single(p, &p->weight, GROUP_WEIGHT, "compute weights from scores", e))
+        || (status = set_single(p, &p->moves, GROUP_MOVE, "change queries from key to key", e)))
         return status;
     /* Fading multiplies queries by what it divides keys by.  So q.k is right, but q and k alone are
      * not. */
@@ -343,9 +368,11 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     const struct config *rotation = p->rotate >= 0 ? &p->enc[p->use[p->rotate].enc] : NULL;
     TRY(set_values(p, rotation, e));
     TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
-    /* If each query head rotates keys in its own way, a group no longer shares keys. */
+    TRY(set_moves(p, e));
+    /* If each query head rotates or gates keys in its own way, a group no longer shares keys. */
     p->states = rotation && rotation->pe->states;
-    p->key_heads = p->states ? p->heads : p->kv_heads * p->key_forms;
+    const bool by_head = p->moves >= 0 && term_is(p->use[p->moves].term, BY_HEAD);
+    p->key_heads = p->states || by_head ? p->heads : p->kv_heads * p->key_forms;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "%s: keys_rotated requires kv_heads equal to heads %d, not %d: each head rotates its "
           "keys differently",

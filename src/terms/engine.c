@@ -67,6 +67,11 @@ static size_t part_slot(const struct call *c)
 {
     return c->decode ? NARROW(part_slot_bytes)(c) : N(part_slot_bytes)(c);
 }
+static size_t moved(const struct call *c)
+{
+    const struct moves *moves = moves_of(c);
+    return moves && moves->bytes ? moves->bytes(c, c->plan->moves) : 0;
+}
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
 /* The only symbol of this build that the rest of the library sees. */
@@ -77,6 +82,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .chunk_sums = chunk_sums,
     .total = total,
     .skips = asks,
+    .moved = moved,
     .keys = N(prepare_keys),
     .part_slot = part_slot,
     .forward = forward,
