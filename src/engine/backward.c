@@ -355,6 +355,24 @@ static void add_moved(struct tile *t)
     }
 }
 
+/* Does dq move with the rows? */
+static bool passes(const struct call *c) { return c->plan->moves >= 0 && moves_of(c)->step_bwd; }
+/* Takes dq over a tile whose scores have no gradient. */
+static void pass_over(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct moves *moves = moves_of(c);
+    const int x = c->plan->moves;
+    const enum owners owners = moves->owners(t, x);
+    find_keys(t);
+    moves->form(t, x);
+    moves->step_bwd(t, x);
+    if (owners == NO_ROWS) return;
+    zero(t->ds, (ptrdiff_t)KT * QT);
+    moves->scores(t, x);
+    moves->scores_bwd(t, x);
+}
+
 /* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
  * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
@@ -363,9 +381,17 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
     const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
+    bool seen = true;
     for (int i = 0; i < n; i++) {
-        if (!set_keys(&t[i], j * KT, last)) return;
+        seen &= set_keys(&t[i], j * KT, last);
+        if (!seen && !passes(c)) return;
         EACH_USE(c, x, term) {
+            const ptrdiff_t number = t[i].kvh % item_kv_heads(p) * part_tiles(c) + at;
+            if (w->tiled[x]) {
+                t[i].own[x].tiled =
+                    c->g.total[x] ? w->tiled[x] + number * term->tiled(c, x) : NULL;
+                t[i].own[x].begun = w->begun[x] + number;
+            }
             const ptrdiff_t rows = t[i].own[x].carryn;
             if (rows)
                 copy_rows(t[i].own[x].carry, rows,
@@ -374,7 +400,10 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     }
     /* e^(s - lse) is an exact 0 for all pairs, so the tile would add exact zeros. */
     if (skips(c) && negligible(t, t->lse)) return;
-    if (all_exhausted(t, n)) return;
+    if (!seen || all_exhausted(t, n)) {
+        for (int i = 0; i < n && passes(c); i++) pass_over(&t[i]);
+        return;
+    }
 
     /* The sweep has stored the scores, or they are recomputed. */
     if (w->scores) t->s = w->scores + at * KT * QT;
@@ -543,14 +572,13 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     const struct loci_plan *p = c->plan;
     const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
     const struct tiles tiles = tiles_of(r->keys, chunk);
-    const bool passes = p->moves >= 0 && moves_of(c)->step_bwd;
     open_parts(c, t, w, r);
     open_backward(c, t, r);
     for (int i = 0; i < n; i++) {
         if (chunk > r->chunks.first) save_rows(&t[i], w, slot_of(c, r, i), true);
         if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
         /* sums of a chunk start at 0, but a dq that moves with the rows goes on */
-        if (passes) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
+        if (passes(c)) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
         else zero(t[i].dq, (ptrdiff_t)p->row_forms * p->dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
@@ -562,8 +590,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
             for (int i = 0; i < n; i++) unfade(&t[i], j);
     }
     for (int i = 0; i < n; i++) {
-        if (passes) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
-        for (int k = 0; k < p->row_forms * p->dim * QT && !passes; k++) t[i].dqs[k] += t[i].dq[k];
+        if (passes(c)) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
+        for (int k = 0; k < p->row_forms * p->dim * QT && !passes(c); k++) t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];
@@ -598,6 +626,8 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
     EACH_USE(c, x, term) {
         if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
         if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term, c, x));
+        for (ptrdiff_t i = 0; w->begun[x] && i < item_kv_heads(p) * part_tiles(c); i++)
+            w->begun[x][i] = false;
     }
 }
 /* Adds the parts of a chunk to those of the item's earlier chunks.  After the last one they are
@@ -694,6 +724,21 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
     }
 }
 
+/* Sums by tile and kv head, those of the item's chunk that have begun. */
+static void add_tiled(const struct call *c, const struct sums *sums, const struct item *item,
+                      ptrdiff_t chunk, int x)
+{
+    const ptrdiff_t n = term_of(c, x)->tiled(c, x), tiles = part_tiles(c),
+                    first = item->q->first_ktile + chunk * (CHUNK / KT);
+    for (int h = 0; h < item_kv_heads(c->plan); h++)
+        for (ptrdiff_t i = 0; i < tiles; i++) {
+            if (!sums->begun[x][h * tiles + i]) continue;
+            const real *from = sums->tiled[x] + (h * tiles + i) * n;
+            double *to =
+                c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
+            for (ptrdiff_t k = 0; k < n; k++) to[k] += (double)from[k];
+        }
+}
 void N(add_item_keys)(const struct call *c, const struct sums *sums, const struct item *item,
                       ptrdiff_t chunk)
 {
@@ -706,6 +751,8 @@ void N(add_item_keys)(const struct call *c, const struct sums *sums, const struc
     EACH_USE(c, x, term)
         if (sums->keys[x] && c->g.total[x])
             add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
+    EACH_USE(c, x, term)
+        if (sums->tiled[x] && c->g.total[x]) add_tiled(c, sums, item, chunk, x);
 }
 
 void N(add_item_parts)(const struct call *c, const struct sums *sums, const struct item *item)

@@ -123,12 +123,36 @@ static void unrotate_job(void *arg, int index)
     real *part = learns_rotation(c) ? sums.part[p->rotate] : NULL;
     N(unrotate_tile)(c, &d, q, tile - q->first_ktile, first_apart(p, i), part);
 }
+/* Blocks of tiles, for rows that move over them. */
+struct blocks {
+    struct call *c;
+    atomic_llong next;
+};
+static void blocks_job(void *arg, int index)
+{
+    struct blocks *a = arg;
+    struct call *c = a->c;
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
+        const struct sequence *q = find_sequence(c, BY_KTILE, s / heads);
+        const ptrdiff_t tile = s / heads - q->first_ktile;
+        if (tile % moves_of(c)->span) continue;
+        moves_of(c)->blocks_bwd(c, c->plan->moves, q, tile, (int)(s % heads),
+                                block_memory(c, index));
+    }
+}
 /* Runs in waves of one tile per thread. */
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (!unrotates(c)) return;
     const struct moves *moves = moves_of(c);
+    if (moves && moves->blocks_bwd) {
+        struct blocks a = { .c = c };
+        atomic_init(&a.next, 0);
+        if (c->g.total[p->moves]) N(run)(c, c->threads, blocks_job, &a);
+        return;
+    }
     if (moves && moves->all_keys_bwd)
         for (ptrdiff_t s = 0; s < c->seqs.n; s++)
             for (int kh = 0; kh < p->key_heads; kh++)

@@ -62,6 +62,10 @@ struct term {
     bool keyed_alone;
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
+    /* Reals per tile of keys and kv head that are summed in own.tiled (tiled_sums()), and added to
+     * the total: [ktiles][kv heads][reals]. */
+    ptrdiff_t (*tiled)(const struct call *, int x);
+
     /* Changes the rows of Q, once per query tile, after they are loaded, rotated and scaled.  The
      * _bwd changes dqs, the gradient of the changed rows, after all other hooks. */
     void (*load)(struct tile *, int x), (*load_bwd)(struct tile *, int x);
@@ -133,6 +137,16 @@ INLINE const struct rotation *rotation_of(const struct call *c)
 INLINE const struct moves *moves_of(const struct call *c)
 {
     return c->plan->moves >= 0 ? term_of(c, c->plan->moves)->moves : NULL;
+}
+/* The sums of a term for the tile's keys and kv head, zeroed when they begin; NULL: not wanted. */
+INLINE real *tiled_sums(struct tile *t, int x)
+{
+    struct own *own = &t->own[x];
+    if (own->tiled && !*own->begun) {
+        memset(own->tiled, 0, sizeof(real) * (size_t)term_of(t->c, x)->tiled(t->c, x));
+        *own->begun = true;
+    }
+    return own->tiled;
 }
 /* All n tiles step over the tile of keys that they are on. */
 INLINE void step_rows(struct tile *t, int n)

@@ -35,6 +35,9 @@ struct own {
     real *fresh; /* its first numbers, of this query tile alone */
     /* gradient by key: likewise, from the tile's first key on, rows of key_row() */
     real *keys;
+    /* sums of this tile of keys and kv head, NULL: not wanted; and whether they have begun */
+    real *tiled;
+    bool *begun;
     int outn, gradn, carryn;
 };
 

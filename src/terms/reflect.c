@@ -145,7 +145,6 @@ static unsigned ways(const struct tile *t, int x, ptrdiff_t tile)
     return set;
 }
 static bool has(unsigned set, enum way way) { return set >> way & 1; }
-static bool only(unsigned set, enum way way) { return set == 1u << way; }
 
 /* to[n][r] = from[n][r] for the rows that go this way. */
 static void take(const struct tile *t, int x, enum way way, int n, const real *from, real *to)
@@ -205,9 +204,7 @@ static void meet_keys(struct tile *t, int x)
     const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
                *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
                *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
-    real buffer[KT * (QT > 1 ? 1 : 1)];
     ptrdiff_t stride;
-    (void)buffer;
     const real *k = own_keys(t, t->k.buffer, &stride);
     memcpy(a.after, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
     for (int first = (t->keys - 1) / FEW * FEW; first >= 0; first -= FEW) {
@@ -320,8 +317,9 @@ static void step_bwd(struct tile *t, int x)
     const int D = t->c->plan->dim;
     const ptrdiff_t tile = tile_of(t);
     if (!tile || tile % SPAN || !has(ways(t, x, tile), BLOCK)) return;
+    real *sums = tiled_sums(t, x);
     pass(t, x, BLOCK, forms_of(t->c, t->seq->b, t->kvh).blocks + block_number(t->seq, tile) * D * D,
-         t->own[x].tiled ? t->own[x].tiled + sums_in(D).block : NULL);
+         sums ? sums + sums_in(D).block : NULL);
 }
 
 static void tile_bwd(struct tile *t, int x)
@@ -331,7 +329,7 @@ static void tile_bwd(struct tile *t, int x)
     const struct arrays a = arrays_of(t, x);
     const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
     const struct sums_at at = sums_in(D);
-    real *sums = t->own[x].tiled;
+    real *sums = tiled_sums(t, x);
     if (tile)
         pass(t, x, TILE, f.tiles + (t->seq->first_ktile + tile) * D * D, sums ? sums + at.tile : NULL);
     memcpy(a.s, t->ds, sizeof(real) * (size_t)(t->keys * QT));
@@ -356,7 +354,7 @@ static void own_bwd(struct tile *t, int x)
     const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
                *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
                *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
-    real *sums = t->own[x].tiled;
+    real *sums = tiled_sums(t, x);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
     /* scores() has met the keys of this tile */
@@ -449,6 +447,11 @@ static void scores_bwd(struct tile *t, int x)
     }
 }
 
+static ptrdiff_t total(const struct call *c, int x)
+{
+    (void)x;
+    return c->seqs.ktiles * c->plan->kv_heads * sums_in(c->plan->dim).end;
+}
 static ptrdiff_t tiled(const struct call *c, int x)
 {
     (void)x;
@@ -456,8 +459,21 @@ static ptrdiff_t tiled(const struct call *c, int x)
 }
 #endif
 
+static size_t bytes(const struct call *c, int x)
+{
+    (void)x;
+    return sizeof(real) * (size_t)(c->plan->kv_heads * forms_reals(c));
+}
+static size_t memory(const struct call *c, int x)
+{
+    (void)x;
+    return WIDE(reflect_bytes)(c->plan->dim);
+}
+
 static const struct moves moves = {
+    .span = SPAN,
     .bytes = bytes,
+    .block_bytes = memory,
     .blocks = WIDE(reflect_block),
     .form = form,
     .owners = owners,

@@ -19,11 +19,11 @@ struct forms {
     real *tiles; /* [ktiles][D][D]: M */
     real *blocks; /* [..][D][D]: MB */
 };
-/* Numbers of blocks: those of a sequence follow each other, and no two sequences share one. */
-INLINE ptrdiff_t block_count(const struct call *c) { return c->seqs.ktiles / SPAN + c->seqs.n; }
+/* Numbers of blocks that rows step over, all but the newest of a sequence: no two share one. */
+INLINE ptrdiff_t block_count(const struct call *c) { return c->seqs.ktiles / SPAN; }
 INLINE ptrdiff_t block_number(const struct sequence *q, ptrdiff_t tile)
 {
-    return q->first_ktile / SPAN + q->keys + tile / SPAN;
+    return q->first_ktile / SPAN + tile / SPAN;
 }
 INLINE ptrdiff_t forms_reals(const struct call *c)
 {
