@@ -29,6 +29,7 @@ struct walk {
     ptrdiff_t last[QT]; /* newest key, counted in the sequence; -1: none */
     ptrdiff_t took;     /* the tile that `after` and `coef` belong to, or -1 */
     bool apart;         /* segments are not ranges of keys */
+    real floor[QT];     /* numbers of the row below this are 0 */
 };
 
 /* ---- Memory of a query tile ------------------------------------------------------------------ */
@@ -103,7 +104,20 @@ static void open(struct tile *t, int x)
     w->took = -1;
     w->apart = q->segments;
     for (int r = 0; r < QT; r++) w->last[r] = -1;
+    if (c->backward) { /* padding stays 0 */
+        const struct arrays a = arrays_of(t, x);
+        memset(a.urows, 0, sizeof(real) * (size_t)(2 * QT * padded(c->plan->dim)));
+    }
     memcpy(t->own[x].carry, t->q.across, sizeof(real) * (size_t)(c->plan->dim * QT));
+    /* A row that has faded to 2^-40 of what it was changes no score, and later products would be
+     * subnormal numbers. */
+    for (int r = 0; r < QT; r++) w->floor[r] = 0;
+    for (int d = 0; d < c->plan->dim; d++)
+        for (int r = 0; r < QT; r++) {
+            const real size = abs_(t->q.across[d * QT + r]);
+            w->floor[r] = size > w->floor[r] ? size : w->floor[r];
+        }
+    for (int r = 0; r < QT; r++) w->floor[r] *= (real)LEAST;
     if (!t->listed) {
         const int64_t low = band(c->plan).lo;
         for (int r = 0; r < t->rows; r++) {
@@ -125,6 +139,14 @@ static void open(struct tile *t, int x)
                 found |= (uint64_t)1 << r;
             }
     }
+}
+
+/* Numbers below the floor of their row become 0. */
+INLINE void flush(const struct walk *w, int n, real *x)
+{
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++)
+            x[i * QT + r] = abs_(x[i * QT + r]) < w->floor[r] ? 0 : x[i * QT + r];
 }
 
 static ptrdiff_t tile_of(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
@@ -167,18 +189,25 @@ INLINE void dot_rows(int n, const real *a, ptrdiff_t stride, int D, const real *
     dot_keys(n, a, stride, D, u, out);
 #endif
 }
-/* u += sum over n rows of f_i w_i. */
+/* u += sum over n rows of f_i w_i.  Factors of 0 are those of keys that must not reach the row: if
+ * w is not finite they are left out, with the same sums of the others. */
 INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *f, real *u)
 {
+    const bool fine = finite_rows(w, stride, n, D);
 #if QT > 1
-    product(ADD, D, QT, n, w, 1, stride, f, QT, u, QT, NULL);
-#else
-    for (int d = 0; d < D; d++) {
-        real sum = 0;
-        for (int i = 0; i < n; i++) sum = fma_(w[i * stride + d], f[i], sum);
-        u[d] += sum;
+    if (fine) {
+        product(ADD, D, QT, n, w, 1, stride, f, QT, u, QT, NULL);
+        return;
     }
 #endif
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) {
+            real sum = 0;
+            for (int i = 0; i < n; i++)
+                if (fine || f[i * QT + r] != 0)
+                    sum = fma_(w[i * stride + d], f[i * QT + r], sum);
+            u[d * QT + r] += sum;
+        }
 }
 
 /* ---- The row's own tile ---------------------------------------------------------------------- */
@@ -187,10 +216,26 @@ static const real *own_keys(struct tile *t, real *buffer, ptrdiff_t *stride)
 {
     return find_rows(t->c, KEYS, t->seq->b, t->kvh, t->j0, t->keys, buffer, stride);
 }
-/* Does the key act on the row? */
-INLINE bool acts(const struct tile *t, const struct walk *w, int k, int r)
+/* How many keys of the tile are not newer than the newest one of each row. */
+struct limits {
+    int keys[QT];
+};
+static struct limits limits_of(const struct tile *t, const struct walk *w)
 {
-    return t->j0 - t->seq->k0 + k <= w->last[r] && (!w->apart || t->kg[k] == t->qg[r]);
+    struct limits a;
+    const ptrdiff_t j = t->j0 - t->seq->k0;
+    for (int r = 0; r < QT; r++) {
+        const ptrdiff_t n = w->last[r] + 1 - j;
+        a.keys[r] = n < 0 ? 0 : n < KT ? (int)n : KT;
+    }
+    return a;
+}
+/* x[r] becomes 0 where the key does not act on the row. */
+INLINE void limit(const struct tile *t, const struct walk *w, const struct limits *a, int k, real *x)
+{
+    for (int r = 0; r < QT; r++) x[r] = k < a->keys[r] ? x[r] : 0;
+    for (int r = 0; r < t->rows && w->apart; r++)
+        if (t->kg[k] != t->qg[r]) x[r] = 0;
 }
 
 /* Scores of all rows, as if the tile were their own, and u behind it.  A FEW keys at a time: their
@@ -206,6 +251,7 @@ static void meet_keys(struct tile *t, int x)
                *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
+    const struct limits limits = limits_of(t, walk);
     memcpy(a.after, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
     for (int first = (t->keys - 1) / FEW * FEW; first >= 0; first -= FEW) {
         const int n = t->keys - first < FEW ? t->keys - first : FEW;
@@ -222,9 +268,12 @@ static void meet_keys(struct tile *t, int x)
                     dots[r] = fma_(ww, f[r], dots[r]);
                 }
             }
-            for (int r = 0; r < QT; r++) coef[r] = acts(t, walk, j, r) ? -beta[j] * dots[r] : 0;
+            for (int r = 0; r < QT; r++) coef[r] = -beta[j] * dots[r];
+            limit(t, walk, &limits, j, coef);
+            flush(walk, 1, coef);
         }
         add_rows(n, w + (ptrdiff_t)first * D, D, D, a.coef + first * QT, a.after);
+        if (first % 16 == 0) flush(walk, D, a.after);
     }
     walk->took = tile_of(t);
 }
@@ -279,6 +328,7 @@ static void step(struct tile *t, int x)
         take(t, x, BLOCK, D, a.one, a.two);
     }
     if (has(set, OWN)) take(t, x, OWN, D, a.after, a.two);
+    flush(walk, D, a.two);
     memcpy(u, a.two, sizeof(real) * (size_t)(D * QT));
     walk->took = -1;
     form(t, x);
@@ -295,21 +345,44 @@ static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
         if (r >= t->rows || way_of(w, r, tile_of(t)) != way)
             for (int i = 0; i < n; i++) rows[i * QT + r] = 0;
 }
+/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  Factors of 0 do not reach rows that are not
+ * finite. */
+static void add_outers(int n, const real *x, const real *rows, int width,
+                       real *c)
+{
+    if (finite_rows(rows, width, QT, width)) {
+        product(ADD, n, width, QT, x, QT, 1, rows, width, c, width, NULL);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < width; d++) {
+            real sum = 0;
+            for (int r = 0; r < QT; r++)
+                if (x[i * QT + r] != 0) sum = fma_(x[i * QT + r], rows[r * width + d], sum);
+            c[i * width + d] += sum;
+        }
+}
 /* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows that
- * go this way. */
+ * go this way.  Rows that have met no older key keep a = 0. */
 static void pass(struct tile *t, int x, enum way way, const real *m, real *dm)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const struct arrays a = arrays_of(t, x);
+    real some[QT] = { 0 }, any = 0;
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) some[r] = t->dq[d * QT + r] != 0 ? 1 : some[r];
+    for (int r = 0; r < QT; r++) any = some[r] != 0 ? 1 : any;
+    if (any == 0) return;
     if (dm) {
         memcpy(a.one, t->dq, sizeof(real) * (size_t)(D * QT));
         keep(t, x, way, D, a.one);
-        memcpy(a.two, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
-        keep(t, x, way, D, a.two);
-        transpose(a.two, QT, D, QT, a.urows, Dp);
-        product(ADD, D, Dp, QT, a.one, QT, 1, a.urows, Dp, dm, Dp, NULL);
+        transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
+        add_outers(D, a.one, a.urows, Dp, dm);
     }
     product(SET, D, QT, D, m, 1, D, t->dq, QT, a.two, QT, NULL);
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++)
+            a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
     take(t, x, way, D, a.two, t->dq);
 }
 static void step_bwd(struct tile *t, int x)
@@ -335,10 +408,8 @@ static void tile_bwd(struct tile *t, int x)
     memcpy(a.s, t->ds, sizeof(real) * (size_t)(t->keys * QT));
     keep(t, x, TILE, t->keys, a.s);
     if (sums) {
-        memcpy(a.two, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
-        keep(t, x, TILE, D, a.two);
-        transpose(a.two, QT, D, QT, a.urows, Dp);
-        product(ADD, t->keys, Dp, QT, a.s, QT, 1, a.urows, Dp, sums + at.keys, Dp, NULL);
+        transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
+        add_outers(t->keys, a.s, a.urows, Dp, sums + at.keys);
     }
     add_rows(t->keys, f.keys + t->j0 * D, D, D, a.s, t->dq);
 }
@@ -357,6 +428,7 @@ static void own_bwd(struct tile *t, int x)
     real *sums = tiled_sums(t, x);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
+    const struct limits limits = limits_of(t, walk);
     /* scores() has met the keys of this tile */
     memcpy(a.s, t->ds, sizeof(real) * (size_t)(keys * QT));
     keep(t, x, OWN, keys, a.s);
@@ -374,12 +446,16 @@ static void own_bwd(struct tile *t, int x)
                 const real kw = gram[m * 2 * FEW + j - first],
                            ww = gram[j * 2 * FEW + FEW + m - first];
                 const real *b = a.back + m * QT, *ds = a.s + m * QT;
-                for (int r = 0; r < QT; r++) turn[r] = fma_(ww, b[r], fma_(kw, ds[r], turn[r]));
+                if (kw * 0 == 0)
+                    for (int r = 0; r < QT; r++) turn[r] = fma_(kw, ds[r], turn[r]);
+                else
+                    for (int r = 0; r < QT; r++)
+                        turn[r] = ds[r] != 0 ? fma_(kw, ds[r], turn[r]) : turn[r];
+                for (int r = 0; r < QT; r++) turn[r] = fma_(ww, b[r], turn[r]);
             }
-            for (int r = 0; r < QT; r++) {
-                turn[r] = acts(t, walk, j, r) ? turn[r] : 0;
-                back[r] = -beta[j] * turn[r];
-            }
+            for (int r = 0; r < QT; r++) back[r] = -beta[j] * turn[r];
+            limit(t, walk, &limits, j, turn);
+            limit(t, walk, &limits, j, back);
         }
         add_rows(n, w + (ptrdiff_t)first * D, D, D, a.back + first * QT, a.a);
         add_rows(n, k + first * stride, stride, D, a.s + first * QT, a.a);
@@ -388,13 +464,11 @@ static void own_bwd(struct tile *t, int x)
     if (!sums) return;
     /* With u and a of the row at both ends of the tile, u_j = u + sum of coef_m w_m over m > j, and
      * a before key j is a + sum over m < j of back_m w_m + ds_m k_m. */
-    memcpy(a.two, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
-    keep(t, x, OWN, D, a.two);
-    transpose(a.two, QT, D, QT, a.urows, Dp);
+    transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
     real *dk = sums + at.own_k, *dw = sums + at.own_w, *db = sums + at.own_beta;
-    product(ADD, keys, Dp, QT, a.s, QT, 1, a.urows, Dp, dk, Dp, NULL);
-    product(ADD, keys, Dp, QT, a.back, QT, 1, a.urows, Dp, dw, Dp, NULL);
-    product(ADD, keys, Dp, QT, a.coef, QT, 1, a.arows, Dp, dw, Dp, NULL);
+    add_outers(keys, a.s, a.urows, Dp, dk);
+    add_outers(keys, a.back, a.urows, Dp, dw);
+    add_outers(keys, a.coef, a.arows, Dp, dw);
     const real *by_key[3] = { a.coef, a.back, a.s };
     for (int i = 0; i < 3; i++) {
         memset(a.by_row[i], 0, sizeof(real) * KT * QT);
@@ -415,10 +489,11 @@ static void own_bwd(struct tile *t, int x)
     };
     for (int i = 0; i < 4; i++) {
         real *g = a.gram[0];
-        product(SET, keys, KT, QT, more[i].of, QT, 1, more[i].by, KT, g, KT, NULL);
+        memset(g, 0, sizeof(real) * KT * KT);
+        add_outers(keys, more[i].of, more[i].by, KT, g);
         for (int j = 0; j < keys; j++)
             for (int m = 0; m < keys; m++) {
-                if (more[i].newer ? m <= j : m >= j) continue;
+                if ((more[i].newer ? m <= j : m >= j) || g[j * KT + m] == 0) continue;
                 const real *row = more[i].rows + m * more[i].stride;
                 real *to = more[i].to + j * Dp;
                 for (int d = 0; d < D; d++) to[d] = fma_(g[j * KT + m], row[d], to[d]);
@@ -427,7 +502,7 @@ static void own_bwd(struct tile *t, int x)
     for (int j = 0; j < keys; j++) {
         real sum = 0;
         for (int r = 0; r < QT; r++)
-            sum = fma_(acts(t, walk, j, r) ? a.dots[j * QT + r] : 0, a.turn[j * QT + r], sum);
+            if (a.turn[j * QT + r] != 0) sum = fma_(a.dots[j * QT + r], a.turn[j * QT + r], sum);
         db[j] -= sum;
     }
 }

@@ -11,6 +11,9 @@
  * then corrected by products among these few keys. */
 enum { FEW = 4 };
 
+/* Numbers of matrices below this are 0: see the floor of a row in reflect.c. */
+#define LEAST 0x1p-40
+
 /* All forms of a key head.  Keys are counted in the batch entry, tiles and blocks in all
  * sequences. */
 struct forms {

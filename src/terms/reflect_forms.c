@@ -108,7 +108,7 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
         }
     }
     for (int i = 0; i < KT * Dp; i++) {
-        t->rz[i] = (real)t->z[i];
+        t->rz[i] = fabs(t->z[i]) < LEAST ? 0 : (real)t->z[i];
         t->rwt[i] = (real)t->wt[i];
     }
     zero_reals(t->k, (ptrdiff_t)KT * Dp);
@@ -157,10 +157,11 @@ static void store_rows_of(const real *from, int n, int D, real *to)
     for (int j = 0; j < n; j++)
         memcpy(to + (ptrdiff_t)j * D, from + (ptrdiff_t)j * padded(D), sizeof(real) * (size_t)D);
 }
+INLINE real rounded(double x) { return fabs(x) < LEAST ? 0 : (real)x; }
 static void store_matrix(const double *m, int D, real *to)
 {
     for (int a = 0; a < D; a++)
-        for (int b = 0; b < D; b++) to[a * D + b] = (real)m[a * padded(D) + b];
+        for (int b = 0; b < D; b++) to[a * D + b] = rounded(m[a * padded(D) + b]);
 }
 
 /* ---- A block --------------------------------------------------------------------------------- */
@@ -174,7 +175,7 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
     struct memory m;
     lay_out(D, memory, &m);
     const ptrdiff_t all = tiles_in(q), end = tile + SPAN < all ? tile + SPAN : all;
-    const bool whole = end < all; /* rows step over the block */
+    const bool whole = end < all && !q->segments; /* rows step over the block */
     /* P u is the row at the end of a tile, for the row u at the end of the block. */
     zero(m.p, (ptrdiff_t)D * Dp);
     for (int d = 0; d < D; d++) m.p[d * Dp + d] = 1;
@@ -184,13 +185,17 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
         real *staged = (real *)c->mem.rotated + ((q->b * p->kv_heads + kvh) * c->Lk + j0) * D;
         make_tile(c, x, q, i, kvh, &m.tile);
         store_gram(&m.tile, n, f.gram + j0 * 2 * FEW);
+        if (q->segments) { /* rows meet keys one by one */
+            store_rows_of(m.tile.k, n, D, staged);
+            continue;
+        }
         carry_keys(&m.tile, D);
         store_rows_of(m.tile.kp, n, D, f.keys + j0 * D);
         const real *last = m.tile.kp;
         if (whole && i < end - 1) {
             real *by = m.square[0];
             for (int a = 0; a < D; a++)
-                for (int b = 0; b < Dp; b++) by[a * Dp + b] = (real)m.p[a * Dp + b];
+                for (int b = 0; b < Dp; b++) by[a * Dp + b] = rounded(m.p[a * Dp + b]);
             product(SET, KT, Dp, D, m.tile.kp, Dp, 1, by, Dp, m.rows, Dp, NULL);
             last = m.rows;
         }
@@ -245,7 +250,7 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     memcpy(m->dw, sums + at.own_w, sizeof(double) * (size_t)rows);
     double db[KT];
     memcpy(db, sums + at.own_beta, sizeof db);
-    if (tile < tiles_in(q) - 1) {
+    if (tile < tiles_in(q) - 1 && !q->segments) {
         make_tile(c, x, q, tile, kvh, t);
         /* e is -k_j.w_l of l > j, else 0 */
         for (int j = 0; j < KT; j++)
@@ -319,7 +324,7 @@ void WIDE(reflect_block_bwd)(const struct call *c, int x, const struct sequence 
     struct memory m;
     lay_out(D, memory, &m);
     const ptrdiff_t all = tiles_in(q), end = tile + SPAN < all ? tile + SPAN : all;
-    const bool whole = end < all;
+    const bool whole = end < all && !q->segments;
     /* P of every tile, and dP from the oldest on: P before a tile is M P. */
     real *const *p = m.square, *dp = m.square[SPAN], *next = m.square[SPAN + 1],
                 *flipped = m.square[SPAN + 2];

@@ -120,6 +120,10 @@ static const struct {
     { "alibi:slopes=queries+rope:pairing=half", false },
     { "alibi:slopes=both+ssmax", false },
     { "alibi:slopes=both+cape:hidden=4", false },
+    { "path+fox", false },
+    { "path+alibi+sink", false },
+    { "ssmax:bias=1+path+sba", false },
+    { "path+t5:buckets=6,max_distance=10+cape:hidden=4", false },
     { "ssmax:bias=1", false },
     { "ssmax:count=position+rope:pairing=half,freq=given", false },
     { "alibi+ssmax:bias=1", false },
@@ -300,6 +304,16 @@ static double *add_input(struct walk *w, const char *owner, const char *name, si
     return w->input[i].x;
 }
 
+/* Rows of length 1, as the layer of path makes them: products of reflections do not grow. */
+static void normalise(double *x, size_t count, int width)
+{
+    for (size_t i = 0; i < count; i += (size_t)width) {
+        double sum = 1e-30;
+        for (int d = 0; d < width; d++) sum += x[i + (size_t)d] * x[i + (size_t)d];
+        for (int d = 0; d < width; d++)
+            x[i + (size_t)d] = (float)(x[i + (size_t)d] / sqrt(sum));
+    }
+}
 static void add_tensors(struct walk *w, const struct shape *s)
 {
     w->tensors = loci_tensors(w->plan, w->tensor, WALK_TENSORS);
@@ -316,6 +330,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
         }
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
+        if (!strcmp(f->encoding, "path") && !strcmp(f->name, "w")) normalise(x, count, s->dim);
+        if (!strcmp(f->encoding, "path") && !strcmp(f->name, "beta")) scale(x, count, 1, 1);
         /* Larger ones times a distance are scores of hundreds, whose last place exceeds bounds. */
         if (!strncmp(f->name, "slope_", 6)) scale(x, count, 0.05, 0.04);
         w->data[t] = x;
