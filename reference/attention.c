@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- attention with any encoding, row by row, and its whole gradient.
  *
- *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; some encodings bend it
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; some encodings have other
+ *                                                 products of the two, some bend it
  *                                                 and the sums of those before them in the text
  *     s_ij = a_ij + add_ij, or the mix of the two; then plus the mask
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
@@ -40,8 +41,8 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
 
     p->sees = (bool *)carve(base, &used, p->H * p->Lk); /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
-    double **row[] = { &p->raw,  &p->log_mul, &p->add,      &p->flat, &p->a,  &p->s, &p->w,
-                       &p->dadd, &p->draw,    &p->dlog_mul, &p->da,   &p->ds, &p->dw };
+    double **row[] = { &p->product, &p->raw,  &p->log_mul, &p->add,      &p->flat, &p->a,  &p->s,
+                       &p->w,       &p->dadd, &p->draw,    &p->dlog_mul, &p->da,   &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->bend) p->before[e] = carve(base, &used, p->H * p->Lk);
@@ -236,12 +237,14 @@ static void score(struct problem *p)
                    (size_t)p->Lk * sizeof *p->add);
             zero(of_head(p, p->add, h), p->Lk);
         }
+        const int walking = loci_reference_walking(p);
+        if (walking >= 0) p->def[walking]->products(p, walking, h, of_head(p, p->product, h));
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
+            if (walking < 0) p->product[hj] = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D);
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
-            double qk = dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D);
-            p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
+            p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (p->product[hj] + p->raw[hj]);
             p->a[hj] = loci_reference_bend(p, h, j, &bends);
             p->s[hj] = p->a[hj] + p->add[hj];
         }
@@ -270,6 +273,7 @@ static void score_backward(struct problem *p)
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->mix) p->def[e]->mix_backward(p, e);
     struct bends bends;
+    const int walking = loci_reference_walking(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -281,9 +285,11 @@ static void score_backward(struct problem *p)
             /* raw and q.k enter flat in the same way, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
+            if (walking >= 0) continue;
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
             add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
         }
+        if (walking >= 0) p->def[walking]->products_backward(p, walking, h, of_head(p, p->draw, h));
         for (int e = p->plan->encs - 1, left = bend_count(p); e >= 0; e--) {
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
             if (!p->def[e]->bend) continue;
@@ -323,8 +329,7 @@ static void softmax(struct problem *p, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
     for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
-        if (p->seen[j] && !isfinite(dot(p->q + q_of(p, h, j), p->k + k_of(p, h, j), p->D)))
-            top = NAN;
+        if (p->seen[j] && !isfinite(of_head(p, p->product, h)[j])) top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
     /* Without a sink this is exp(-inf) = 0. */

@@ -36,9 +36,10 @@ static ptrdiff_t lay_out(const struct problem *p, struct sizes *z, double *base)
                                &z->dk, &z->jk, &z->dv, &z->jv, &z->v };
     const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = carve(base, &used, size[i]);
-    double **const rows[] = { &z->raw,     &z->logs, &z->add,  &z->flat, &z->a,       &z->s,
-                              &z->dw,      &z->ds,   &z->da,   &z->dadd, &z->term[0], &z->term[1],
-                              &z->term[2], &z->hot,  &z->none, &z->j[0], &z->j[1],    &z->j[2] };
+    double **const rows[] = { &z->product, &z->raw,     &z->logs,    &z->add,     &z->flat,
+                              &z->a,       &z->s,       &z->dw,      &z->ds,      &z->da,
+                              &z->dadd,    &z->term[0], &z->term[1], &z->term[2], &z->hot,
+                              &z->none,    &z->j[0],    &z->j[1],    &z->j[2] };
     for (int i = 0; i < COUNT(rows); i++) *rows[i] = carve(base, &used, row);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->bend) z->before[e] = carve(base, &used, row);

@@ -38,7 +38,7 @@ struct sizes {
     double *cope;                         /* [3][Lk] */
     double *ones, *column, *sum, *widest; /* [D], the last [2][H] */
     /* Sizes of the row, [H][Lk]. */
-    double *raw, *logs, *before[MAX_ENCODINGS], *add, *flat, *a, *s, *dw, *ds, *da, *dadd;
+    double *product, *raw, *logs, *before[MAX_ENCODINGS], *add, *flat, *a, *s, *dw, *ds, *da, *dadd;
     double *term[KINDS], *hot, *none, *j[3];   /* terms alone, a single 1, zeros, derivatives */
     double *o, *ae, *lse, *rem, *delta, *drem; /* [H][Dv], [H][D], [H] */
     double *cot, *cotae, *cotrow[2];           /* single cotangents */

@@ -166,11 +166,14 @@ void loci_score_sizes(struct problem *p, int h)
         memcpy(of_head(p, z->before[e], h), of_head(p, z->add, h), (size_t)p->Lk * sizeof(double));
         zero(of_head(p, z->add, h), p->Lk);
     }
+    const int walking = loci_reference_walking(p);
+    double *const size = of_head(p, z->product, h);
+    if (walking >= 0) p->def[walking]->product_sizes(p, walking, h, size, NULL);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
-        double products = 0;
-        for (int c = 0; c < p->D; c++)
+        double products = walking < 0 ? 0 : size[j];
+        for (int c = 0; c < p->D && walking < 0; c++)
             products += fabs(p->q[q + c] * p->k[k + c]) + z->eq[q + c] * fabs(p->k[k + c])
                       + fabs(p->q[q + c]) * z->ek[k + c] + z->to->least;
         const double by = exp(p->log_mul[hj]) * p->plan->scale;
@@ -262,7 +265,9 @@ void loci_score_back_sizes(struct problem *p, int h)
     struct sizes *z = p->budget;
     double *const raw = of_head(p, z->j[0], h), *const logs = of_head(p, z->j[1], h),
                   *const add = of_head(p, z->dadd, h);
+    const int walking = loci_reference_walking(p);
     p->seen = p->sees + h * p->Lk;
+    for (ptrdiff_t j = 0; j < p->Lk && walking >= 0; j++) raw[j] = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!counts(p, h, j)) continue;
         const ptrdiff_t hj = h * p->Lk + j, q = q_of(p, h, j), k = k_of(p, h, j);
@@ -270,11 +275,12 @@ void loci_score_back_sizes(struct problem *p, int h)
                      d = before_bends(p, h, j, 0, of_head(p, z->da, h)[j], true);
         raw[j] = (by + (p->log_mul[hj] != 0 ? p->plan->scale * 0x1p-40 / z->to->unit : 0)) * d;
         logs[j] = (fabs(p->flat[hj]) + z->flat[hj]) * d;
-        for (int c = 0; c < p->D; c++) {
+        for (int c = 0; c < p->D && walking < 0; c++) {
             z->dq[q + c] += raw[j] * (fabs(p->k[k + c]) + z->ek[k + c]) + z->to->least;
             z->dk[k + c] += raw[j] * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
         }
     }
+    if (walking >= 0) p->def[walking]->product_sizes(p, walking, h, NULL, raw);
     int left = 0;
     for (int e = 0; e < p->plan->encs; e++) left += p->def[e]->bend != NULL;
     for (int e = p->plan->encs - 1; e >= 0; e--) {

@@ -54,7 +54,7 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
         .Lk = call->k_len,
         .H = plan->heads,
         .Hkv = plan->kv_heads,
-        .Hk = plan->key_heads / plan->key_forms,
+        .Hk = plan->states ? plan->heads : plan->kv_heads,
         .D = plan->dim,
         .Dv = plan->value_dim,
     };
@@ -103,6 +103,12 @@ int loci_reference_rotation(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->rotate) return e;
+    return -1;
+}
+int loci_reference_walking(const struct problem *p)
+{
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->products) return e;
     return -1;
 }
 int loci_reference_turning(const struct problem *p)

@@ -33,7 +33,8 @@ struct problem {
     ptrdiff_t i;
     /* [Lk], of the current head; a mix has the same in all */
     bool *seen;
-    bool *sees; /* [H][Lk] */
+    bool *sees;      /* [H][Lk] */
+    double *product; /* [H][Lk]: q.k of rotated rows, or what an encoding makes of them */
     /* [H][Lk], as are the next two lines: score() adds to these */
     double *raw, *log_mul, *add;
     double *before[MAX_ENCODINGS]; /* by encoding that bends: the sum that is added before it */
@@ -74,6 +75,10 @@ struct definition {
                           const double *x, const double *d);
     /* The rest of the rotation for a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
+    /* Row i of head h: its products with all keys, instead of q.k.  The backward adds to dq, dk
+     * and dtensor(), from the gradients of products. */
+    void (*products)(struct problem *, int e, int h, double *product);
+    void (*products_backward)(struct problem *, int e, int h, const double *dproduct);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
     void (*score)(struct problem *, int e, int h),
         (*score_backward)(struct problem *, int e, int h);
@@ -106,6 +111,8 @@ struct definition {
     /* Instead of derivatives of score(): adds to sizes of scores, or, from sizes of the
      * gradients of the added numbers, to those of gradients. */
     void (*score_sizes)(struct problem *, int e, int h, double *score, double *back);
+    /* Sizes of products(), or from sizes of their gradients those of what they are made of. */
+    void (*product_sizes)(struct problem *, int e, int h, double *size, const double *by);
     /* Sizes of a learned number of rotate() besides its derivatives, of a row and
      * the sizes of its gradients. */
     void (*turn_sizes)(struct problem *, int e, int kv, const double *x, const double *by);
@@ -125,6 +132,8 @@ ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
 int loci_reference_rotation(const struct problem *);
 /* The encoding that turns values with the keys, or -1. */
 int loci_reference_turning(const struct problem *);
+/* The encoding that makes products of its own, or -1. */
+int loci_reference_walking(const struct problem *);
 ptrdiff_t loci_reference_scratch(const struct problem *);
 /* Copies the sums to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);

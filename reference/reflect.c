@@ -24,27 +24,25 @@ static bool acts(const struct problem *p, ptrdiff_t j)
 }
 
 /* From the newest key on: u is the row as key j meets it, in scratch[1]. */
-static void path(struct problem *p, int e, int h)
+static void path(struct problem *p, int e, int h, double *product)
 {
     const double *w = tensor(p, e, "w") + path_rows(p, h) * p->D,
                  *beta = tensor(p, e, "beta") + path_rows(p, h), *q = p->q + q_row(p, h);
-    double *u = p->scratch[1], *raw = of_head(p, p->raw, h);
+    double *u = p->scratch[1];
     memcpy(u, q, (size_t)p->D * sizeof *u);
     for (ptrdiff_t j = newest(p); j >= 0; j--) {
-        const double *k = p->k + k_row(p, h, j);
-        /* raw is added to q.k */
-        if (p->seen[j]) raw[j] += dot(u, k, p->D) - dot(q, k, p->D);
+        if (p->seen[j]) product[j] = dot(u, p->k + k_row(p, h, j), p->D);
         if (acts(p, j)) add_scaled(u, -beta[j] * dot(w + j * p->D, u, p->D), w + j * p->D, p->D);
     }
 }
 
 /* a is the gradient of u, oldest key first; u is taken back by what each key took from it, in
- * scratch[0].  The gradients of q.k itself are those of every encoding. */
-static void path_backward(struct problem *p, int e, int h)
+ * scratch[0]. */
+static void path_backward(struct problem *p, int e, int h, const double *dproduct)
 {
     const ptrdiff_t rows = path_rows(p, h);
     const double *w = tensor(p, e, "w") + rows * p->D, *beta = tensor(p, e, "beta") + rows,
-                 *q = p->q + q_row(p, h), *draw = of_head(p, p->draw, h);
+                 *q = p->q + q_row(p, h);
     double *dw = dtensor(p, e, "w") + rows * p->D, *dbeta = dtensor(p, e, "beta") + rows;
     double *took = p->scratch[0], *u = p->scratch[1], *a = p->scratch[2];
     const ptrdiff_t last = newest(p);
@@ -65,24 +63,22 @@ static void path_backward(struct problem *p, int e, int h)
             add_scaled(a, -beta[j] * wa, wj, p->D);
         }
         if (!p->seen[j]) continue;
-        add_scaled(a, draw[j], k, p->D);
-        add_scaled(p->dk + k_row(p, h, j), draw[j], u, p->D);
-        add_scaled(p->dk + k_row(p, h, j), -draw[j], q, p->D);
-        add_scaled(p->dq + q_row(p, h), -draw[j], k, p->D);
+        add_scaled(a, dproduct[j], k, p->D);
+        add_scaled(p->dk + k_row(p, h, j), dproduct[j], u, p->D);
     }
     add_scaled(p->dq + q_row(p, h), 1, a, p->D);
 }
 
 /* A product of many reflections is rounded at each of them, or at each of the matrices that replace
- * them, always relative to the length of the row.  These errors add up like random ones.  Adds to
- * sizes of scores, or to those of gradients. */
-static void path_sizes(struct problem *p, int e, int h, double *score, double *back)
+ * them, always relative to the length of the row.  These errors add up like random ones.  by: sizes
+ * of the gradients of products; NULL: sizes of products are wanted. */
+static void path_sizes(struct problem *p, int e, int h, double *size, const double *by)
 {
     struct sizes *z = p->budget;
     const ptrdiff_t rows = path_rows(p, h), last = newest(p), D = p->D, tw = tensor_number(p, e, "w"),
                     tb = tensor_number(p, e, "beta");
     const double *w = tensor(p, e, "w") + rows * D, *beta = tensor(p, e, "beta") + rows,
-                 *q = p->q + q_row(p, h), *draw = of_head(p, z->j[0], h);
+                 *q = p->q + q_row(p, h);
     double *dw = z->dtensor[tw] + rows * D, *dbeta = z->dtensor[tb] + rows;
     double *length = p->scratch[0], *u = p->scratch[1], steps = 1, grown = 1, a = 0;
     memcpy(u, q, (size_t)D * sizeof *u);
@@ -93,10 +89,10 @@ static void path_sizes(struct problem *p, int e, int h, double *score, double *b
         if (p->seen[j]) {
             double product = 0;
             for (int c = 0; c < D; c++) product += fabs(u[c] * k[c]);
-            if (score && counts(p, h, j)) of_head(p, z->raw, h)[j] += product + kk * length[j];
-            for (int c = 0; c < D && back; c++) {
-                z->dk[k_row(p, h, j) + c] += draw[j] * length[j] + z->to->least;
-                z->dq[q_row(p, h) + c] += draw[j] * kk * grown * sqrt(steps) + z->to->least;
+            if (size) size[j] = product + kk * length[j];
+            for (int c = 0; c < D && by; c++) {
+                z->dk[k_row(p, h, j) + c] += by[j] * length[j] + z->to->least;
+                z->dq[q_row(p, h) + c] += by[j] * kk * grown * sqrt(steps) + z->to->least;
             }
         }
         if (!acts(p, j)) continue;
@@ -104,7 +100,7 @@ static void path_sizes(struct problem *p, int e, int h, double *score, double *b
         grown *= fmax(1, fabs(1 - beta[j] * ww));
         add_scaled(u, -beta[j] * dot(wj, u, D), wj, D);
     }
-    for (ptrdiff_t j = 0; j <= last && back; j++) {
+    for (ptrdiff_t j = 0; j <= last && by; j++) {
         const double *k = p->k + k_row(p, h, j), *wj = w + j * D, ww = dot(wj, wj, D);
         if (acts(p, j)) {
             dbeta[j] += ww * length[j] * a + z->to->least;
@@ -112,13 +108,12 @@ static void path_sizes(struct problem *p, int e, int h, double *score, double *b
                 dw[j * D + c] += 2 * fabs(beta[j]) * sqrt(ww) * length[j] * a + z->to->least;
             a *= fmax(1, fabs(1 - beta[j] * ww));
         }
-        if (p->seen[j]) a += draw[j] * sqrt(dot(k, k, D));
+        if (p->seen[j]) a += by[j] * sqrt(dot(k, k, D));
     }
 }
 const struct definition loci_define_path = {
     .name = "path",
-    .score = path,
-    .score_backward = path_backward,
-    .score_sizes = path_sizes,
-    .over_row = true,
+    .products = path,
+    .products_backward = path_backward,
+    .product_sizes = path_sizes,
 };

@@ -116,10 +116,8 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
           batch);
     CHECK(e, capacity >= 1 && capacity <= MOST_DISTANCE, LOCI_BAD_ARG,
           "capacity %td must be from 1 to " MOST_DISTANCE_TEXT, capacity);
-    CHECK(e, p->moves < 0, LOCI_UNSUPPORTED,
-          "%s has no cache: what its keys become depends on the keys after them; pass k and v",
-          p->enc[p->use[p->moves].enc].pe->name);
-    CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
+    const bool by_head = p->key_heads != p->kv_heads && p->moves < 0;
+    CHECK(e, p->rotate < 0 || p->keys_rotated || by_head, LOCI_BAD_ARG,
           "keys_rotated must be 1 in the plan's description: a cache stores rotated keys");
     return LOCI_OK;
 }

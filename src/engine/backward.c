@@ -850,6 +850,7 @@ loci_status N(backward)(struct call *c)
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;
+    N(unmove_keys)(c);
     if (!c->mem.turned) N(unrotate_keys)(c);
     return LOCI_OK;
 }

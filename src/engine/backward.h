@@ -54,8 +54,11 @@ void N(add_tile_part)(const struct call *, ptrdiff_t b, int kh, const real *part
 /* True if there is something to rotate back. */
 INLINE bool unrotates(const struct call *c)
 {
-    return c->mem.rotated && (c->g.dk.data || (c->mem.turned && c->g.dv.data));
+    return c->plan->rotate >= 0 && c->mem.rotated
+        && (c->g.dk.data || (c->mem.turned && c->g.dv.data));
 }
+/* If rows change on their walk: dk of the keys before, summed over the heads that read them. */
+void N(unmove_keys)(struct call *);
 /* Rotates all tiles back; their parts are added in the order of the tiles. */
 void N(unrotate_keys)(struct call *);
 

@@ -2,6 +2,8 @@
 /* rotate_dk.c -- the last steps of a backward pass.  dK, summed by keys as scores read them, is
  * rotated back, and dV of values that have turned.  Sums in a separate buffer are then stored at
  * their destination. */
+#include <stdatomic.h>
+
 #include "engine/backward.h"
 
 #if QT > 1
@@ -23,24 +25,6 @@ static void unturn_values(const struct call *c, const struct workspace *d, ptrdi
     }
     rotation->turn_bwd(c, p->rotate, b, kvh, false, j, n, x, g, Dvp, part);
 }
-/* Gradients of the keys that rows move over become those of the keys before, in all heads that read
- * the same ones, and their sum is stored with the first of these, number kh. */
-static void sum_moved(const struct call *c, const struct sequence *q, ptrdiff_t tile, int kh, int n)
-{
-    const struct loci_plan *p = c->plan;
-    const int heads = p->key_heads / p->kv_heads;
-    const loci_view *v = &c->g.dk;
-    real *first = (real *)v->data + q->b * v->batch + kh * v->head + (q->k0 + tile * KT) * v->row;
-    for (int h = 0; h < heads; h++) {
-        real *d = first + h * v->head;
-        moves_of(c)->keys_bwd(c, p->moves, q, tile, kh + h, n, d, v->row);
-        for (int k = 0; k < n && h; k++)
-            for (int i = 0; i < p->dim; i++) {
-                first[k * v->row + i] += d[k * v->row + i];
-                d[k * v->row + i] = 0;
-            }
-    }
-}
 void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
                       ptrdiff_t tile, int kh, real *part)
 {
@@ -51,13 +35,8 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     if (part) memset(part, 0, sizeof(real) * (size_t)rotation_part(c));
     if (c->mem.turned && c->g.dv.data) unturn_values(c, d, q->b, kv_head_of(p, kh), j, n, part);
     if (!c->g.dk.data) return;
-    /* Rows that move: the keys of a group are those of its first head once they are summed. */
+    /* Rows that move: the keys of a group are those of its first head by now. */
     const int head = p->moves >= 0 ? kv_head_of(p, kh) : kh;
-    if (p->moves >= 0) {
-        sum_moved(c, q, tile, kh, n);
-        if (!rotation) return;
-    }
-
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d->tile->scratch, *x = d->tile->q.rows;
@@ -123,40 +102,11 @@ static void unrotate_job(void *arg, int index)
     real *part = learns_rotation(c) ? sums.part[p->rotate] : NULL;
     N(unrotate_tile)(c, &d, q, tile - q->first_ktile, first_apart(p, i), part);
 }
-/* Blocks of tiles, for rows that move over them. */
-struct blocks {
-    struct call *c;
-    atomic_llong next;
-};
-static void blocks_job(void *arg, int index)
-{
-    struct blocks *a = arg;
-    struct call *c = a->c;
-    const int heads = c->plan->key_heads;
-    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
-        const struct sequence *q = find_sequence(c, BY_KTILE, s / heads);
-        const ptrdiff_t tile = s / heads - q->first_ktile;
-        if (tile % moves_of(c)->span) continue;
-        moves_of(c)->blocks_bwd(c, c->plan->moves, q, tile, (int)(s % heads),
-                                block_memory(c, index));
-    }
-}
 /* Runs in waves of one tile per thread. */
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (!unrotates(c)) return;
-    const struct moves *moves = moves_of(c);
-    if (moves && moves->blocks_bwd) {
-        struct blocks a = { .c = c };
-        atomic_init(&a.next, 0);
-        if (c->g.total[p->moves]) N(run)(c, c->threads, blocks_job, &a);
-        return;
-    }
-    if (moves && moves->all_keys_bwd)
-        for (ptrdiff_t s = 0; s < c->seqs.n; s++)
-            for (int kh = 0; kh < p->key_heads; kh++)
-                moves->all_keys_bwd(c, p->moves, &c->seqs.list[s], kh);
     const ptrdiff_t items = c->seqs.ktiles * heads_apart(p);
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
@@ -167,6 +117,73 @@ void N(unrotate_keys)(struct call *c)
             N(add_tile_part)(c, q->b, first_apart(p, first + i), sums.part[p->rotate]);
         }
     }
+}
+
+/* ---- Keys that rows move over ---------------------------------------------------------------- */
+
+struct unmove {
+    struct call *c;
+    atomic_llong next;
+};
+/* Gradients of the keys that rows move over become those of the keys before, in all heads that read
+ * the same ones, and their sum is stored with the first of these, number kh. */
+static void sum_moved(const struct call *c, const struct sequence *q, ptrdiff_t tile, int kh, int n)
+{
+    const struct loci_plan *p = c->plan;
+    const int heads = p->key_heads / p->kv_heads;
+    const loci_view *v = &c->g.dk;
+    real *first = (real *)v->data + q->b * v->batch + kh * v->head + (q->k0 + tile * KT) * v->row;
+    for (int h = 0; h < heads; h++) {
+        real *d = first + h * v->head;
+        moves_of(c)->keys_bwd(c, p->moves, q, tile, kh + h, n, d, v->row);
+        for (int k = 0; k < n && h; k++)
+            for (int i = 0; i < p->dim; i++) {
+                first[k * v->row + i] += d[k * v->row + i];
+                d[k * v->row + i] = 0;
+            }
+    }
+}
+static void unmove_job(void *arg, int index)
+{
+    struct unmove *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    (void)index;
+    for (ptrdiff_t i;
+         (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads_apart(p);) {
+        const ptrdiff_t tile = i / heads_apart(p);
+        const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+        const ptrdiff_t j = (tile - q->first_ktile) * KT;
+        const int n = q->nk - j < KT ? (int)(q->nk - j) : KT;
+        sum_moved(c, q, tile - q->first_ktile, first_apart(p, i), n);
+    }
+}
+/* A block of tiles at a time. */
+static void unmove_block_job(void *arg, int index)
+{
+    struct unmove *a = arg;
+    struct call *c = a->c;
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
+        const struct sequence *q = find_sequence(c, BY_KTILE, s / heads);
+        const ptrdiff_t tile = s / heads - q->first_ktile;
+        if (tile % moves_of(c)->span) continue;
+        moves_of(c)->blocks_bwd(c, c->plan->moves, q, tile, (int)(s % heads),
+                                block_memory(c, index));
+    }
+}
+/* Once dk is summed over all rows, and before it is rotated back. */
+void N(unmove_keys)(struct call *c)
+{
+    const struct moves *moves = moves_of(c);
+    struct unmove a = { .c = c };
+    if (!moves || !c->g.dk.data) return;
+    for (ptrdiff_t s = 0; s < c->seqs.n && moves->all_keys_bwd; s++)
+        for (int kh = 0; kh < c->plan->key_heads; kh++)
+            moves->all_keys_bwd(c, c->plan->moves, &c->seqs.list[s], kh);
+    atomic_init(&a.next, 0);
+    if (!moves->blocks_bwd) N(run)(c, c->threads, unmove_job, &a);
+    else if (c->g.total[c->plan->moves]) N(run)(c, c->threads, unmove_block_job, &a);
 }
 
 /* For an encoding whose end_keys() adds to dv of turned values. */

@@ -115,6 +115,15 @@ static const struct {
     { "dca:pairing=interleaved,chunk=60,local=25,freq=given,attention_factor=1.1", false },
     { "dca:pairing=half,chunk=5,local=4,dim=4+alibi+ssmax", false },
     { "dca:pairing=half,chunk=40,local=9+fox+sba", false },
+    { "rope:pairing=half+wall", false },
+    { "rope:pairing=interleaved,freq=given,dim=4,offset=2+wall+fox", false },
+    { "rope:pairing=half,freq=given,values=1+wall", true },
+    { "angles:pairing=half+wall+cape:hidden=4", false },
+    { "mixed+wall+logn:length=9+sink", false },
+    { "liere:block=2+kerple:weight=1+wall", false },
+    { "wall+softcap:cap=2+alibi", false },
+    { "wall+ssmax:bias=1+sba", false },
+    { "wall+sba:remainder=value", false },
     { "angles:pairing=half+shaw:left=3,right=2+ssmax", false },
     { "alibi:slopes=keys", false },
     { "alibi:slopes=queries+rope:pairing=half", false },
@@ -328,6 +337,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
             loci_tensor_init(w->plan, t, 1, start);
             for (size_t i = 0; i < count; i++) x[i] = (float)(start[i] + 0.1 + 0.2 * (1 + x[i]));
         }
+        /* gates that multiply scores: few of them above 0 */
+        if (!strcmp(f->encoding, "wall")) scale(x, count, 0.5, -0.45);
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
         if (!strcmp(f->encoding, "path") && !strcmp(f->name, "w")) normalise(x, count, s->dim);
