@@ -15,9 +15,9 @@
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_input(t, c, "w", LOCI_SOURCE_OTHER,
+    loci_add_input(t, c, "w", LOCI_SOURCE_UNIT,
                    SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS, c->dim));
-    loci_add_input(t, c, "beta", LOCI_SOURCE_OTHER,
+    loci_add_input(t, c, "beta", LOCI_SOURCE_STRENGTH,
                    SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS));
 }
 

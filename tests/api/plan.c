@@ -834,6 +834,7 @@ static void sources(void)
         { "t5:bidirectional=0+fox", LOCI_SOURCE_LOG_GATE, -INFINITY },
         { "cope:gates=given", LOCI_SOURCE_KEYS, -INFINITY },
         { "tape", LOCI_SOURCE_STATES, -INFINITY },
+        { "path", LOCI_SOURCE_UNIT, -INFINITY },
         { "kerple", LOCI_SOURCE_OTHER, 0.01 },
         { "kerple:kernel=log3,weight=1", LOCI_SOURCE_OTHER, 0.01 },
         { "alibi:slopes=given", LOCI_SOURCE_OTHER, -INFINITY },

@@ -341,8 +341,9 @@ static void add_tensors(struct walk *w, const struct shape *s)
         if (!strcmp(f->encoding, "wall")) scale(x, count, 0.5, -0.45);
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
-        if (!strcmp(f->encoding, "path") && !strcmp(f->name, "w")) normalise(x, count, s->dim);
-        if (!strcmp(f->encoding, "path") && !strcmp(f->name, "beta")) scale(x, count, 1, 1);
+        const loci_source source = loci_tensor_source(w->plan, t);
+        if (source == LOCI_SOURCE_UNIT) normalise(x, count, s->dim);
+        if (source == LOCI_SOURCE_STRENGTH) scale(x, count, 1, 1);
         /* Larger ones times a distance are scores of hundreds, whose last place exceeds bounds. */
         if (!strncmp(f->name, "slope_", 6)) scale(x, count, 0.05, 0.04);
         w->data[t] = x;
