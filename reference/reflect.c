@@ -103,9 +103,10 @@ static void path_sizes(struct problem *p, int e, int h, double *size, const doub
     for (ptrdiff_t j = 0; j <= last && by; j++) {
         const double *k = p->k + k_row(p, h, j), *wj = w + j * D, ww = dot(wj, wj, D);
         if (acts(p, j)) {
-            dbeta[j] += ww * length[j] * a + z->to->least;
+            dbeta[j] += ww * length[j] * a + 16 * (double)D * z->to->least;
             for (int c = 0; c < D; c++)
-                dw[j * D + c] += 2 * fabs(beta[j]) * sqrt(ww) * length[j] * a + z->to->least;
+                dw[j * D + c] += 2 * fabs(beta[j]) * sqrt(ww) * length[j] * a
+                               + 16 * (double)D * z->to->least;
             a *= fmax(1, fabs(1 - beta[j] * ww));
         }
         if (p->seen[j]) a += by[j] * sqrt(dot(k, k, D));
