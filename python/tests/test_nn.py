@@ -146,6 +146,7 @@ class Modules(unittest.TestCase):
             "GrapeM": (nn.GrapeM, {"embed_dim": 32, "heads": 4}),
             "RePo": (nn.RePo, {"embed_dim": 32, "heads": 4}),
             "GrapeA": (nn.GrapeA, {"heads": 4, "head_dim": 8}),
+            "Wall": (nn.Wall, {"embed_dim": 32, "heads": 4}),
         }
         heads = ("kv_heads", "head_dim")
         optional = {
@@ -155,6 +156,7 @@ class Modules(unittest.TestCase):
             "GrapeM": heads,
             "RePo": ("kv_heads", "hidden"),
             "GrapeA": ("kv_heads",),
+            "Wall": ("head_dim",),
         }
         for module, (cls, sizes) in modules.items():
             for name in (*(n for n in sizes if n != "encoding"), *optional.get(module, ())):
@@ -206,6 +208,7 @@ MODULES: dict[str, tuple[Any, ...]] = {
     "GrapeM": (nn.GrapeM, 32, 4),
     "RePo": (nn.RePo, 32, 4),
     "GrapeA": (nn.GrapeA, 4, 8),
+    "Wall": (nn.Wall, 32, 4),
 }
 ALL: dict[str, Any] = {"rank": None, "bias": True, "gate": "channel", "learn_temperature": True}
 

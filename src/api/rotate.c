@@ -26,7 +26,8 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           which == LOCI_QUERY ? "keys" : "rows");
     /* Where each query head turns the keys of its group its own way,
      * one row of k would become several, for which y has no room. */
-    CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
+    CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads || p->moves >= 0,
+          LOCI_BAD_ARG,
           "each of the %d heads rotates keys differently, so keys can be rotated alone only if "
           "kv_heads equals heads",
           p->heads);

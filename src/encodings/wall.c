@@ -35,26 +35,48 @@ struct gradient {
     const void *log_f;
     const double *total; /* of the sequence's first key */
     double *dlog_f;
-    ptrdiff_t at; /* of the first key in log_f */
+    ptrdiff_t at;  /* of the first key in log_f */
+    bool segments; /* only keys of this one count */
+    int64_t segment;
 };
-/* The keys of segment number `segment`, or all; returns the oldest of them. */
-static ptrdiff_t sum_gates(const struct gradient *g, bool segments, int64_t segment)
+static bool is_of(const struct gradient *g, ptrdiff_t l)
 {
-    const struct call *c = g->c;
-    const int D = c->plan->dim;
+    return !g->segments || seg_k(g->c, g->q->b, g->q->k0 + l) == g->segment;
+}
+static void give(const struct gradient *g, ptrdiff_t l, int n, double sum)
+{
+    const ptrdiff_t i = l * g->c->plan->dim + n;
+    const double gate = load_real(g->log_f, g->c->plan->f64, g->at + i);
+    g->dlog_f[i] = gate <= -LEAST_GATE ? 0 : sum;
+}
+/* The sum over the indices from the first on is 0, so where a newer one is NaN, that before l has the
+ * same gradient: no row that is NaN has a key before the oldest NaN. */
+static void sum_older(const struct gradient *g, int n)
+{
+    double sum = 0;
+    for (ptrdiff_t l = 0; l < g->q->nk && isfinite(sum); l++) {
+        if (!is_of(g, l)) continue;
+        give(g, l, n, -sum);
+        sum += g->total[(2 * l + 1) * g->c->plan->dim + n];
+    }
+}
+static void sum_gates(const struct gradient *g)
+{
+    const int D = g->c->plan->dim;
     double sum[MAX_DIM] = { 0 };
     ptrdiff_t oldest = -1;
     for (ptrdiff_t l = g->q->nk - 1; l >= 0; l--) {
-        if (segments && seg_k(c, g->q->b, g->q->k0 + l) != segment) continue;
+        if (!is_of(g, l)) continue;
         oldest = l;
         for (int n = 0; n < D; n++) {
-            const double gate = load_real(g->log_f, c->plan->f64, g->at + l * D + n);
             sum[n] += g->total[(2 * l + 1) * D + n];
-            g->dlog_f[l * D + n] = gate <= -LEAST_GATE ? 0 : sum[n];
+            give(g, l, n, sum[n]);
         }
     }
-    for (int n = 0; n < D && oldest >= 0; n++) g->dlog_f[oldest * D + n] = 0;
-    return oldest;
+    for (int n = 0; n < D && oldest >= 0; n++) {
+        if (!isfinite(sum[n])) sum_older(g, n);
+        g->dlog_f[oldest * D + n] = 0;
+    }
 }
 /* Every segment once: at its oldest key. */
 static bool begins(const struct call *c, const struct sequence *q, ptrdiff_t l)
@@ -73,12 +95,18 @@ static void end_keys(struct call *c, int enc)
         const struct sequence *q = &c->seqs.list[s];
         for (int h = 0; h < p->heads && q->nq && q->nk; h++) {
             const ptrdiff_t at = channel_gates_at(c, q->b, h) + q->k0 * D;
-            const struct gradient g = {
-                c, q, c->input[tensor], total + 2 * at, c->g.dtensor[tensor] + at, at
-            };
-            if (!q->segments) sum_gates(&g, false, 0);
-            for (ptrdiff_t l = 0; l < q->nk && q->segments; l++)
-                if (begins(c, q, l)) sum_gates(&g, true, seg_k(c, q->b, q->k0 + l));
+            struct gradient g = { .c = c,
+                                  .q = q,
+                                  .log_f = c->input[tensor],
+                                  .total = total + 2 * at,
+                                  .dlog_f = c->g.dtensor[tensor] + at,
+                                  .at = at,
+                                  .segments = q->segments };
+            if (!q->segments) sum_gates(&g);
+            for (ptrdiff_t l = 0; l < q->nk && q->segments; l++) {
+                g.segment = seg_k(c, q->b, q->k0 + l);
+                if (begins(c, q, l)) sum_gates(&g);
+            }
         }
     }
 }

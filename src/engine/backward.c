@@ -343,7 +343,7 @@ static void add_moved(struct tile *t)
     if (owners != NO_ROWS) moves->scores_bwd(t, x);
     if (owners != ALL_ROWS) {
         if (moves->add_dq) {
-            t->dq = t->moved_dq;
+            t->dq = t->of_class;
             zero(t->dq, (ptrdiff_t)D * QT);
         }
         /* rows may have become NaN on their walk */
@@ -351,7 +351,7 @@ static void add_moved(struct tile *t)
         add_products(t, t->ds, t->dk_part);
         t->finite = finite;
         t->dq = dq;
-        if (moves->add_dq) moves->add_dq(t, x, t->moved_dq);
+        if (moves->add_dq) moves->add_dq(t, x, t->of_class);
     }
 }
 

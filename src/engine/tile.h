@@ -131,8 +131,9 @@ struct tile {
     real *s;
     /* numbers of a mask, which are added last; NULL: no mask */
     real *added;
-    real *a;                   /* with a mix: the scores without that sum */
-    real *of_class;            /* with several forms: numbers of one class */
+    real *a; /* with a mix: the scores without that sum */
+    /* with several forms: numbers of one class; if rows move: [D][QT], dq of this tile alone */
+    real *of_class;
     real *p;                   /* weights */
     struct state chunk, total; /* of this chunk, and of all chunks so far */
     /* [QT]: not 0 where scores are -inf because products overflowed the reals */
@@ -149,7 +150,6 @@ struct tile {
     real *da;
     real *lse, *delta; /* [QT] */
     real *dq, *dqs;    /* [forms][D][QT]: of the chunk, in all */
-    real *moved_dq;    /* [D][QT], if rows move: of this tile alone */
     /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not wanted */
     real *dk_part, *dv_part;
     real *scratch; /* [QT][widest padded]: rows during load and store */

@@ -67,7 +67,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         t->delta = carve_reals(a, QT);
         t->dq = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
         t->dqs = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
-        if (p->moves >= 0) t->moved_dq = carve_reals(a, (ptrdiff_t)D * QT);
+        if (p->moves >= 0) t->of_class = carve_reals(a, (ptrdiff_t)D * QT);
         t->scratch = carve_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {

@@ -199,6 +199,8 @@ static void keys(const struct call *c, int x, const struct sequence *q, ptrdiff_
     exponentials(sum, D, e);
     memcpy(tile_factor(c, q, kh, tile), e, sizeof(real) * (size_t)D);
 }
+/* A gradient of 0 stays 0: pairs that are not visible may lie across a gate that is NaN. */
+INLINE real times(real d, real factor) { return d == 0 ? 0 : d * factor; }
 /* From the gradient of staged keys, and that by rows that own their tile, to the gradient of the keys;
  * and the total's sums of q dq become those of q dq - k dk. */
 static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kh,
@@ -218,17 +220,17 @@ static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrd
         real *g = d + k * stride;
         key_factor(c, q, j, k, n, f, sum, e);
         if (!total) {
-            for (int i = 0; i < D; i++) g[i] *= e[i];
+            for (int i = 0; i < D; i++) g[i] = times(g[i], e[i]);
             continue;
         }
         if (c->mem.unmoved) memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
         else to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
         double *own = total + (ptrdiff_t)2 * k * D, *sums = own + D;
-        /* a key without a gradient may be NaN */
+        /* a key or a factor without a gradient may be NaN */
         for (int i = 0; i < D; i++) {
             if (g[i] != 0) sums[i] -= (double)staged[(ptrdiff_t)k * D + i] * (double)g[i];
             if (own[i] != 0) sums[i] -= (double)row[i] * own[i];
-            g[i] = (real)((double)e[i] * (double)g[i] + own[i]);
+            g[i] = (real)((g[i] != 0 ? (double)e[i] * (double)g[i] : 0) + own[i]);
         }
     }
 }
@@ -562,13 +564,12 @@ static void own_bwd(struct tile *t, int x, const struct gated *g, const real *k,
         transpose(a.da, QT, D, QT, a.rows, Dp);
         for (int r = 0; r < QT; r++)
             for (int d = 0; d < D && in_upper_half(number[r], bit); d++)
-                a.dq[r * Dp + d] =
-                    fma_(a.rows[r * Dp + d], a.factor[number[r] * Dp + d], a.dq[r * Dp + d]);
+                a.dq[r * Dp + d] += times(a.rows[r * Dp + d], a.factor[number[r] * Dp + d]);
         for (int i = 0; i < end && to; i++) {
             /* keys of lower halves that have rows */
             if (i >> bit & 1 || (i >> bit << bit) + half >= end) continue;
             for (int d = 0; d < D; d++)
-                to[i * row + d] = fma_(a.dc[i * Dp + d], a.factor[i * Dp + d], to[i * row + d]);
+                to[i * row + d] += times(a.dc[i * Dp + d], a.factor[i * Dp + d]);
         }
     }
     for (int r = 0; r < t->rows; r++) {
@@ -627,12 +628,12 @@ static void add_dq(struct tile *t, int x, const real *d)
         every &= reads[r] != 0;
     }
     if (every) {
-        for (int i = 0; i < t->c->plan->dim * QT; i++) t->dq[i] = fma_(d[i], e[i], t->dq[i]);
+        for (int i = 0; i < t->c->plan->dim * QT; i++) t->dq[i] += times(d[i], e[i]);
         return;
     }
     for (int i = 0; i < t->c->plan->dim; i++)
         for (int r = 0; r < QT; r++) {
-            const real y = fma_(d[i * QT + r], e[i * QT + r], t->dq[i * QT + r]);
+            const real y = t->dq[i * QT + r] + times(d[i * QT + r], e[i * QT + r]);
             t->dq[i * QT + r] = reads[r] != 0 ? y : t->dq[i * QT + r];
         }
 }

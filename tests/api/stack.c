@@ -224,7 +224,9 @@ static void check_rank(struct walk *w)
 {
     static struct play p;
     const loci_call *c = &w->call;
-    if (c->q_starts || c->q_seg || c->q_len != c->k_len || w->stage != LOCI_ATTENTION) return;
+    if (c->q_starts || c->q_seg || c->q_len != c->k_len || w->stage != LOCI_ATTENTION
+        || walk_moves(w->encoding))
+        return;
     if (left_out() || !play_open(&p, w, NULL, false, NULL)) return;
     p.isa = "the best";
     if (play_pass(&p, PLAY_PREPARE)) exit(2);

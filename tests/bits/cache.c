@@ -127,7 +127,7 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
                            .size = stored_size(dtype) };
     walk_restart(3);
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
-    if (p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads) {
+    if (p->plan->rotate >= 0 && (p->plan->key_heads == p->plan->kv_heads || p->plan->moves >= 0)) {
         loci_plan_destroy(p->plan);
         p->desc.keys_rotated = 1;
         if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");

@@ -192,7 +192,7 @@ static void every_text(void)
 {
     int turn = 0;
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        for (int v = 0; v < VARIANTS; v++) {
+        for (int v = 0; v < VARIANTS && !walk_moves(t.text); v++) {
             struct whole_call w;
             const struct form f = variant(&t, v);
             /* each encoding's example has all forms, other texts alternate */
@@ -234,7 +234,7 @@ static void examples(void)
                   { "9000 rows in a window", 9000, 9000, 600, 2 } };
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        for (int i = 0; i < 3 && t.example; i++) {
+        for (int i = 0; i < 3 && t.example && !walk_moves(t.text); i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
             struct whole_call w;
             const struct form f = {

@@ -103,7 +103,7 @@ static void every_text(void)
 {
     int turn = 0;
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        for (int v = 0; v < VARIANTS; v++) {
+        for (int v = 0; v < VARIANTS && !walk_moves(t.text); v++) {
             struct whole_call w;
             const struct form f = variant(&t, v);
             const int often = LOCI_SLOW ? 24 : t.example ? 3 : 2 * VARIANTS;
@@ -144,7 +144,8 @@ static void examples(void)
                   { "9000 rows in a window", 9000, 9000, 300, 1 } };
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        for (int i = 0; i < 3 && (t.example || option_with_inputs(t.text)); i++) {
+        for (int i = 0; i < 3 && (t.example || option_with_inputs(t.text)) && !walk_moves(t.text);
+             i++) {
             if ((t.next + i) % 3 && !walk_limited()) continue;
             struct whole_call w;
             const struct form f = {

@@ -390,7 +390,7 @@ int main(int argc, char **argv)
 {
     walk_only(argc, argv);
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        if (t.example) {
+        if (t.example && !walk_moves(t.text)) {
             walk_restart(7);
             arrays(t.text);
         }

@@ -72,6 +72,8 @@ struct walk_text {
 bool walk_next(struct walk_text *);
 bool walk_causal_only(const char *text);
 bool walk_states(const char *text); /* does it fill ae? */
+/* Do queries change from key to key?  Ranks refuse it. */
+bool walk_moves(const char *text);
 /* Do keys have several forms, of which a cache can store none? */
 bool walk_key_forms(const char *text);
 /* the least valid head width for the text, from `dim` on */
