@@ -387,11 +387,8 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         if (!seen && !passes(c)) return;
         EACH_USE(c, x, term) {
             const ptrdiff_t number = t[i].kvh % item_kv_heads(p) * part_tiles(c) + at;
-            if (w->tiled[x]) {
-                t[i].own[x].tiled =
-                    c->g.total[x] ? w->tiled[x] + number * term->tiled(c, x) : NULL;
-                t[i].own[x].begun = w->begun[x] + number;
-            }
+            if (w->tiled[x])
+                t[i].own[x].keys = c->g.total[x] ? w->tiled[x] + number * term->tiled(c, x) : NULL;
             const ptrdiff_t rows = t[i].own[x].carryn;
             if (rows)
                 copy_rows(t[i].own[x].carry, rows,
@@ -422,7 +419,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         t[i].dk_part = c->g.dk.data ? w->dk + (kh * keys + at * KT) * Dp : NULL;
         t[i].dv_part = c->g.dv.data ? w->dv + (kvh * keys + at * KT) * Dvp : NULL;
         EACH_USE(c, x, term)
-            t[i].own[x].keys =
+            if (!w->tiled[x]) t[i].own[x].keys =
                 w->keys[x] && c->g.total[x]
                     ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
                     : NULL;
@@ -626,8 +623,8 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
     EACH_USE(c, x, term) {
         if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
         if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term, c, x));
-        for (ptrdiff_t i = 0; w->begun[x] && i < item_kv_heads(p) * part_tiles(c); i++)
-            w->begun[x][i] = false;
+        for (ptrdiff_t i = 1; w->tiled[x] && i <= item_kv_heads(p) * part_tiles(c); i++)
+            w->tiled[x][i * term->tiled(c, x) - 1] = 0;
     }
 }
 /* Adds the parts of a chunk to those of the item's earlier chunks.  After the last one they are
@@ -732,8 +729,8 @@ static void add_tiled(const struct call *c, const struct sums *sums, const struc
                     first = item->q->first_ktile + chunk * (CHUNK / KT);
     for (int h = 0; h < item_kv_heads(c->plan); h++)
         for (ptrdiff_t i = 0; i < tiles; i++) {
-            if (!sums->begun[x][h * tiles + i]) continue;
             const real *from = sums->tiled[x] + (h * tiles + i) * n;
+            if (from[n - 1] == 0) continue;
             double *to =
                 c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
             for (ptrdiff_t k = 0; k < n; k++) to[k] += (double)from[k];

@@ -62,8 +62,8 @@ struct term {
     bool keyed_alone;
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
-    /* Reals per tile of keys and kv head that are summed in own.tiled (tiled_sums()), and added to
-     * the total: [ktiles][kv heads][reals]. */
+    /* Reals per tile of keys and kv head that are summed in own.keys and added to the total,
+     * [ktiles][kv heads][reals].  The last one says whether they have begun (tiled_sums()). */
     ptrdiff_t (*tiled)(const struct call *, int x);
 
     /* Changes the rows of Q, once per query tile, after they are loaded, rotated and scaled.  The
@@ -141,12 +141,13 @@ INLINE const struct moves *moves_of(const struct call *c)
 /* The sums of a term for the tile's keys and kv head, zeroed when they begin; NULL: not wanted. */
 INLINE real *tiled_sums(struct tile *t, int x)
 {
-    struct own *own = &t->own[x];
-    if (own->tiled && !*own->begun) {
-        memset(own->tiled, 0, sizeof(real) * (size_t)term_of(t->c, x)->tiled(t->c, x));
-        *own->begun = true;
+    real *sums = t->own[x].keys;
+    const ptrdiff_t last = term_of(t->c, x)->tiled(t->c, x) - 1;
+    if (sums && sums[last] == 0) {
+        memset(sums, 0, sizeof(real) * (size_t)last);
+        sums[last] = 1;
     }
-    return own->tiled;
+    return sums;
 }
 /* All n tiles step over the tile of keys that they are on. */
 INLINE void step_rows(struct tile *t, int n)

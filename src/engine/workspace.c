@@ -121,7 +121,6 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
         if (term->tiled) {
             const ptrdiff_t n = item_kv_heads(p) * part_tiles(c);
             w->tiled[x] = carve_reals(a, n * term->tiled(c, x));
-            w->begun[x] = carve_bytes(a, (size_t)n, sizeof(bool));
         }
         if (term->keyed && term->keyed(c, x))
             w->keys[x] =

@@ -15,7 +15,6 @@ struct sums {
     real *part[MAX_USES]; /* [heads of an item][part of the term] */
     real *keys[MAX_USES]; /* [heads of an item][keys][key_row() of the term] */
     real *tiled[MAX_USES]; /* [kv heads of an item][tiles][tiled() of the term] */
-    bool *begun[MAX_USES]; /* [kv heads of an item][tiles] */
     /* [heads of an item][added of the term]: of all chunks of the item, if sequences have
      * several, else NULL; in a chain always, and apart from the block */
     double *all[MAX_USES];

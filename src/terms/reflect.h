@@ -63,13 +63,17 @@ INLINE const real *beta_of(const struct call *c, int x, ptrdiff_t b, int kvh, pt
 /* What rows of a tile of keys sum for its gradients, reals: dk', the sums of the rows' own tile by
  * k, w and beta, dM, and dMB in the first tile of a block. */
 struct sums_at {
-    ptrdiff_t keys, own_k, own_w, own_beta, tile, block, end;
+    ptrdiff_t keys, own_k, own_w, own_beta, tile, block, begun, end;
 };
 INLINE struct sums_at sums_in(int D)
 {
     const ptrdiff_t rows = (ptrdiff_t)KT * padded(D), square = (ptrdiff_t)D * padded(D);
-    return (struct sums_at){ 0,          rows,          2 * rows, 3 * rows,
-                             3 * rows + KT, 3 * rows + KT + square, 3 * rows + KT + 2 * square };
+    struct sums_at a = { .own_k = rows, .own_w = 2 * rows, .own_beta = 3 * rows };
+    a.tile = a.own_beta + KT;
+    a.block = a.tile + square;
+    a.begun = a.block + square;
+    a.end = a.begun + 1;
+    return a;
 }
 
 /* Bytes of the memory that the next two functions need. */

@@ -503,7 +503,7 @@ bool walk_key_forms(const char *text)
 {
     return strstr(text, "rerope") || strstr(text, "selfextend");
 }
-bool walk_moves(const char *text) { return strstr(text, "wall"); }
+bool walk_moves(const char *text) { return strstr(text, "wall") || strstr(text, "path"); }
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 
 size_t walk_count(const loci_tensor *t, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
