@@ -75,8 +75,8 @@ static void path_backward(struct problem *p, int e, int h, const double *dproduc
 static void path_sizes(struct problem *p, int e, int h, double *size, const double *by)
 {
     struct sizes *z = p->budget;
-    const ptrdiff_t rows = path_rows(p, h), last = newest(p), D = p->D, tw = tensor_number(p, e, "w"),
-                    tb = tensor_number(p, e, "beta");
+    const ptrdiff_t rows = path_rows(p, h), last = newest(p), D = p->D,
+                    tw = tensor_number(p, e, "w"), tb = tensor_number(p, e, "beta");
     const double *w = tensor(p, e, "w") + rows * D, *beta = tensor(p, e, "beta") + rows,
                  *q = p->q + q_row(p, h);
     double *dw = z->dtensor[tw] + rows * D, *dbeta = z->dtensor[tb] + rows;
@@ -105,8 +105,8 @@ static void path_sizes(struct problem *p, int e, int h, double *size, const doub
         if (acts(p, j)) {
             dbeta[j] += ww * length[j] * a + 16 * (double)D * z->to->least;
             for (int c = 0; c < D; c++)
-                dw[j * D + c] += 2 * fabs(beta[j]) * sqrt(ww) * length[j] * a
-                               + 16 * (double)D * z->to->least;
+                dw[j * D + c] +=
+                    2 * fabs(beta[j]) * sqrt(ww) * length[j] * a + 16 * (double)D * z->to->least;
             a *= fmax(1, fabs(1 - beta[j] * ww));
         }
         if (p->seen[j]) a += by[j] * sqrt(dot(k, k, D));

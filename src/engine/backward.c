@@ -419,10 +419,12 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         t[i].dk_part = c->g.dk.data ? w->dk + (kh * keys + at * KT) * Dp : NULL;
         t[i].dv_part = c->g.dv.data ? w->dv + (kvh * keys + at * KT) * Dvp : NULL;
         EACH_USE(c, x, term)
-            if (!w->tiled[x]) t[i].own[x].keys =
-                w->keys[x] && c->g.total[x]
-                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
-                    : NULL;
+            if (!w->tiled[x])
+                t[i].own[x].keys =
+                    w->keys[x] && c->g.total[x]
+                        ? w->keys[x]
+                              + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
+                        : NULL;
         weights_gradient(&t[i]);
         if (c->g.dmask.data) store_mask_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
@@ -588,7 +590,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
     for (int i = 0; i < n; i++) {
         if (passes(c)) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
-        for (int k = 0; k < p->row_forms * p->dim * QT && !passes(c); k++) t[i].dqs[k] += t[i].dq[k];
+        for (int k = 0; k < p->row_forms * p->dim * QT && !passes(c); k++)
+            t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
                 t[i].own[x].grads[k] += t[i].own[x].grad[k];
@@ -731,8 +734,7 @@ static void add_tiled(const struct call *c, const struct sums *sums, const struc
         for (ptrdiff_t i = 0; i < tiles; i++) {
             const real *from = sums->tiled[x] + (h * tiles + i) * n;
             if (from[n - 1] == 0) continue;
-            double *to =
-                c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
+            double *to = c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
             for (ptrdiff_t k = 0; k < n; k++) to[k] += (double)from[k];
         }
 }

@@ -11,9 +11,9 @@
 struct sums {
     /* A block: sums of a work item and one chunk of keys, of part_keys() keys at most.  Threads
      * change blocks, as one may have to wait until its sums are added. */
-    real *dk, *dv;        /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
-    real *part[MAX_USES]; /* [heads of an item][part of the term] */
-    real *keys[MAX_USES]; /* [heads of an item][keys][key_row() of the term] */
+    real *dk, *dv;         /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
+    real *part[MAX_USES];  /* [heads of an item][part of the term] */
+    real *keys[MAX_USES];  /* [heads of an item][keys][key_row() of the term] */
     real *tiled[MAX_USES]; /* [kv heads of an item][tiles][tiled() of the term] */
     /* [heads of an item][added of the term]: of all chunks of the item, if sequences have
      * several, else NULL; in a chain always, and apart from the block */

@@ -39,10 +39,7 @@ static ptrdiff_t head_rows(void)
     const ptrdiff_t row = QT * sizeof(real);
     return ((ptrdiff_t)sizeof(struct walk) + row - 1) / row;
 }
-static int side(const struct call *c)
-{
-    return c->plan->dim > KT ? c->plan->dim : KT;
-}
+static int side(const struct call *c) { return c->plan->dim > KT ? c->plan->dim : KT; }
 /* after, coef, scores, and two squares of scratch; backward: taken, a, rows of u and a, ds and
  * three arrays by row. */
 static ptrdiff_t mem(const struct call *c, int x)
@@ -53,17 +50,17 @@ static ptrdiff_t mem(const struct call *c, int x)
          + (c->backward ? 2 * KT + 2 * D + 2 * padded((int)D) + 3 * KT + 2 * KT : 0);
 }
 struct arrays {
-    real *after;  /* [D][QT]: u behind the row's own tile */
-    real *coef;   /* [KT][QT]: -beta w.u, what each key of it adds of its w */
-    real *dots;   /* [KT][QT]: w.u */
-    real *s;      /* [KT][QT] */
+    real *after;     /* [D][QT]: u behind the row's own tile */
+    real *coef;      /* [KT][QT]: -beta w.u, what each key of it adds of its w */
+    real *dots;      /* [KT][QT]: w.u */
+    real *s;         /* [KT][QT] */
     real *one, *two; /* [side][QT] */
     /* backward */
-    real *back, *turn; /* [KT][QT]: -beta w.a, and w.a */
-    real *a, *u;       /* [D][QT] */
+    real *back, *turn;   /* [KT][QT]: -beta w.a, and w.a */
+    real *a, *u;         /* [D][QT] */
     real *urows, *arows; /* [QT][Dp] */
-    real *by_row[3];   /* [QT][KT] */
-    real *gram[2];     /* [KT][KT] */
+    real *by_row[3];     /* [QT][KT] */
+    real *gram[2];       /* [KT][KT] */
 };
 static struct walk *walk_of(const struct tile *t, int x) { return (struct walk *)t->own[x].mem; }
 static struct arrays arrays_of(const struct tile *t, int x)
@@ -204,8 +201,7 @@ INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *
         for (int r = 0; r < QT; r++) {
             real sum = 0;
             for (int i = 0; i < n; i++)
-                if (fine || f[i * QT + r] != 0)
-                    sum = fma_(w[i * stride + d], f[i * QT + r], sum);
+                if (fine || f[i * QT + r] != 0) sum = fma_(w[i * stride + d], f[i * QT + r], sum);
             u[d * QT + r] += sum;
         }
 }
@@ -231,7 +227,8 @@ static struct limits limits_of(const struct tile *t, const struct walk *w)
     return a;
 }
 /* x[r] becomes 0 where the key does not act on the row. */
-INLINE void limit(const struct tile *t, const struct walk *w, const struct limits *a, int k, real *x)
+INLINE void limit(const struct tile *t, const struct walk *w, const struct limits *a, int k,
+                  real *x)
 {
     for (int r = 0; r < QT; r++) x[r] = k < a->keys[r] ? x[r] : 0;
     for (int r = 0; r < t->rows && w->apart; r++)
@@ -347,8 +344,7 @@ static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
 }
 /* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  Factors of 0 do not reach rows that are not
  * finite. */
-static void add_outers(int n, const real *x, const real *rows, int width,
-                       real *c)
+static void add_outers(int n, const real *x, const real *rows, int width, real *c)
 {
     if (finite_rows(rows, width, QT, width)) {
         product(ADD, n, width, QT, x, QT, 1, rows, width, c, width, NULL);
@@ -381,8 +377,7 @@ static void pass(struct tile *t, int x, enum way way, const real *m, real *dm)
     }
     product(SET, D, QT, D, m, 1, D, t->dq, QT, a.two, QT, NULL);
     for (int d = 0; d < D; d++)
-        for (int r = 0; r < QT; r++)
-            a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
+        for (int r = 0; r < QT; r++) a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
     take(t, x, way, D, a.two, t->dq);
 }
 static void step_bwd(struct tile *t, int x)
@@ -404,7 +399,8 @@ static void tile_bwd(struct tile *t, int x)
     const struct sums_at at = sums_in(D);
     real *sums = tiled_sums(t, x);
     if (tile)
-        pass(t, x, TILE, f.tiles + (t->seq->first_ktile + tile) * D * D, sums ? sums + at.tile : NULL);
+        pass(t, x, TILE, f.tiles + (t->seq->first_ktile + tile) * D * D,
+             sums ? sums + at.tile : NULL);
     memcpy(a.s, t->ds, sizeof(real) * (size_t)(t->keys * QT));
     keep(t, x, TILE, t->keys, a.s);
     if (sums) {

@@ -17,9 +17,9 @@ enum { FEW = 4 };
 /* All forms of a key head.  Keys are counted in the batch entry, tiles and blocks in all
  * sequences. */
 struct forms {
-    real *keys;  /* [Lk][D]: k' */
-    real *gram;  /* [Lk][2][FEW]: k_j.w_m and w_j.w_m of the FEW keys around j */
-    real *tiles; /* [ktiles][D][D]: M */
+    real *keys;   /* [Lk][D]: k' */
+    real *gram;   /* [Lk][2][FEW]: k_j.w_m and w_j.w_m of the FEW keys around j */
+    real *tiles;  /* [ktiles][D][D]: M */
     real *blocks; /* [..][D][D]: MB */
 };
 /* Numbers of blocks that rows step over, all but the newest of a sequence: no two share one. */

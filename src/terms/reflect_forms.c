@@ -27,8 +27,8 @@ struct made {
 };
 struct memory {
     struct made tile;
-    double *m, *p, *next;  /* [D][Dp] */
-    real *square[SPAN + 3], *rows; /* [D][Dp] each, [KT][Dp] */
+    double *m, *p, *next;                                /* [D][Dp] */
+    real *square[SPAN + 3], *rows;                       /* [D][Dp] each, [KT][Dp] */
     double *dz, *dw, *dg, *dy, *zt, *de, *dkp, *dk, *dm; /* backward */
 };
 static size_t lay_out(int D, char *base, struct memory *m)
@@ -36,8 +36,8 @@ static size_t lay_out(int D, char *base, struct memory *m)
     const size_t Dp = (size_t)padded(D), rows = KT * Dp, square = (size_t)D * Dp;
     struct arena a = { .base = base };
     struct made *t = &m->tile;
-    double **const by_rows[] = { &t->w, &t->z, &t->wt, &m->dz, &m->dw, &m->dy, &m->zt, &m->dkp,
-                                 &m->dk };
+    double **const by_rows[] = { &t->w,  &t->z,  &t->wt,  &m->dz, &m->dw,
+                                 &m->dy, &m->zt, &m->dkp, &m->dk };
     double **const squares[] = { &m->m, &m->p, &m->next, &m->dm };
     real **const real_rows[] = { &t->k, &t->kp, &t->rwt, &t->rz, &m->rows };
     for (size_t i = 0; i < sizeof by_rows / sizeof *by_rows; i++)
@@ -63,7 +63,8 @@ size_t WIDE(reflect_bytes)(int D)
 static void zero(double *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
 static void zero_reals(real *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
 /* to[j][i] = from[i][j], an n x m matrix. */
-static void flip(const double *from, ptrdiff_t stride, int n, int m, double *to, ptrdiff_t to_stride)
+static void flip(const double *from, ptrdiff_t stride, int n, int m, double *to,
+                 ptrdiff_t to_stride)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) to[j * to_stride + i] = from[i * stride + j];
@@ -73,8 +74,8 @@ static void flip(const double *from, ptrdiff_t stride, int n, int m, double *to,
 
 /* w, z and k of n keys, k.w, and k'.  A w or beta that is not finite counts as 0 here: it reaches
  * only the older keys, which become NaN. */
-static void make_tile(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kvh,
-                      struct made *t)
+static void make_tile(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile,
+                      int kvh, struct made *t)
 {
     const int D = c->plan->dim, Dp = padded(D);
     const ptrdiff_t j0 = q->k0 + tile * KT;
@@ -254,8 +255,7 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
         make_tile(c, x, q, tile, kvh, t);
         /* e is -k_j.w_l of l > j, else 0 */
         for (int j = 0; j < KT; j++)
-            for (int l = 0; l < KT; l++)
-                m->de[j * KT + l] = l > j ? -(double)t->e[j * KT + l] : 0;
+            for (int l = 0; l < KT; l++) m->de[j * KT + l] = l > j ? -(double)t->e[j * KT + l] : 0;
         flip(t->z, Dp, KT, Dp, m->zt, KT);
         /* M: dz_l = -dM^T w_l, dw_l = -dM z_l */
         zero(m->dz, rows);

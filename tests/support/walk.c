@@ -319,8 +319,7 @@ static void normalise(double *x, size_t count, int width)
     for (size_t i = 0; i < count; i += (size_t)width) {
         double sum = 1e-30;
         for (int d = 0; d < width; d++) sum += x[i + (size_t)d] * x[i + (size_t)d];
-        for (int d = 0; d < width; d++)
-            x[i + (size_t)d] = (float)(x[i + (size_t)d] / sqrt(sum));
+        for (int d = 0; d < width; d++) x[i + (size_t)d] = (float)(x[i + (size_t)d] / sqrt(sum));
     }
 }
 static void add_tensors(struct walk *w, const struct shape *s)

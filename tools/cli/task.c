@@ -144,7 +144,7 @@ void task_random_tensors(struct task *t, uint64_t seed)
             for (ptrdiff_t k = 0; k < n; k++) {
                 const double x = normal(&state);
                 store(t->data[i], t->reals, k,
-                      gate                              ? -log1p(exp(-3 - x))
+                      gate                             ? -log1p(exp(-3 - x))
                       : source == LOCI_SOURCE_STRENGTH ? 2 / (1 + exp(-x))
                                                        : x);
             }
