@@ -17,8 +17,8 @@
  *
  *     BLOCK   dMB += a u^T, a <- MB^T a, then dk^ += dS u, a += dS k^ tile by tile
  *     TILE    dM += a u^T, a <- M^T a + dS k', dk' += dS u
- *     OWN     dbeta_l -= (w_l.u)(w_l.a), dw_l -= beta_l ((w_l.u) a + (w_l.a) u), a <- H_l a + dS k_l,
- *             dk_l += dS u
+ *     OWN     dbeta_l -= (w_l.u)(w_l.a), dw_l -= beta_l ((w_l.u) a + (w_l.a) u),
+ *             a <- H_l a + dS k_l, dk_l += dS u
  *
  * reflect_forms.c turns the sums dMB, dM, dk^ and dk' into gradients of k, w and beta. */
 #include "engine/tile_gemm.h"
@@ -342,8 +342,8 @@ static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
         if (r >= t->rows || way_of(w, r, tile_of(t)) != way)
             for (int i = 0; i < n; i++) rows[i * QT + r] = 0;
 }
-/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  Factors of 0 do not reach rows that are not
- * finite. */
+/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  Factors of 0 do not reach rows that are
+ * not finite. */
 static void add_outers(int n, const real *x, const real *rows, int width, real *c)
 {
     if (finite_rows(rows, width, QT, width)) {
@@ -358,8 +358,8 @@ static void add_outers(int n, const real *x, const real *rows, int width, real *
             c[i * width + d] += sum;
         }
 }
-/* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows that
- * go this way.  Rows that have met no older key keep a = 0. */
+/* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows
+ * that go this way.  Rows that have met no older key keep a = 0. */
 static void pass(struct tile *t, int x, enum way way, const real *m, real *dm)
 {
     const int D = t->c->plan->dim, Dp = padded(D);

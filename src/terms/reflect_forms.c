@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* reflect_forms.c -- before the pass of path: keys carried to the ends of their tiles and blocks, and
- * the matrices of tiles and blocks; after a backward pass, the adjoint.
+/* reflect_forms.c -- before the pass of path: keys carried to the ends of their tiles and blocks,
+ * and the matrices of tiles and blocks; after a backward pass, the adjoint.
  *
  * The product of the reflections after key j of a tile is I - sum over l > j of z_l w_l^T with
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* path.c -- reflections: identities of single reflections and of many, over the borders of tiles and
- * blocks; the definition over several blocks; chunks of rows; rows that fade; NaN. */
+/* path.c -- reflections: identities of single reflections and of many, over the borders of tiles
+ * and blocks; the definition over several blocks; chunks of rows; rows that fade; NaN. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,8 +103,7 @@ static void one_channel(double b, double (*score)(int, int, int), const char *wh
     }
     struct attend a = made("path", LOCI_F64, false);
     for (int h = 0; h < H; h++)
-        for (int i = 0; i < L; i++)
-            off = fmax(off, fabs(lse_of(h, i, score) - a.rows[h * L + i]));
+        for (int i = 0; i < L; i++) off = fmax(off, fabs(lse_of(h, i, score) - a.rows[h * L + i]));
     CHECK_CLOSE(off, 0, 1e-12, "%s", what);
     attend_free(&a);
 }

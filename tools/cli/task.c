@@ -130,8 +130,8 @@ static void make_units(void *data, loci_dtype dtype, ptrdiff_t count, ptrdiff_t 
     }
 }
 /* Tables that start at zero get small numbers, so that a pass is not cheaper than in practice.
- * Inputs whose name denotes logarithms of gates get log(sigmoid(N(3, 1))), others what a layer makes
- * of normal numbers. */
+ * Inputs whose name denotes logarithms of gates get log(sigmoid(N(3, 1))), others what a layer
+ * makes of normal numbers. */
 void task_random_tensors(struct task *t, uint64_t seed)
 {
     for (int i = 0; i < t->tensors; i++) {
