@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* doubles.h -- vectors of doubles, as wide as those of vec.h, for sums that reals are not precise
- * enough for.  Products are plain, not fused, so that every instruction set has the same bits. */
+ * enough for.  Where reals are floats products are fused, as in vec.h. */
 #ifndef LOCI_SIMD_DOUBLES_H
 #define LOCI_SIMD_DOUBLES_H
 
@@ -14,6 +14,21 @@ enum { DL = 1 };
 typedef double vd;
 #endif
 
+/* a x + c */
+INLINE vd vd_fma(double a, vd x, vd c)
+{
+#if VL == 16
+    return (vd)_mm512_fmadd_pd(_mm512_set1_pd(a), (__m512d)x, (__m512d)c);
+#elif VL == 8
+    return (vd)_mm256_fmadd_pd(_mm256_set1_pd(a), (__m256d)x, (__m256d)c);
+#elif VL == 4
+    return (vd)vfmaq_f64((float64x2_t)c, vdupq_n_f64(a), (float64x2_t)x);
+#elif LOCI_DOUBLE
+    return a * x + c;
+#else
+    return __builtin_fma(a, x, c);
+#endif
+}
 INLINE vd vd_load(const double *p)
 {
     vd x;
@@ -33,7 +48,7 @@ INLINE void vd_block(const int rows, int K, double sign, const double *restrict 
     for (int k = 0; k < K; k++) {
         const vd y[2] = { vd_load(b + k * bk), vd_load(b + k * bk + DL) };
         UNROLL_FOR(int i = 0; i < rows; i++)
-            UNROLL_FOR(int j = 0; j < 2; j++) sum[i][j] += a[i * am + k * ak] * y[j];
+            UNROLL_FOR(int j = 0; j < 2; j++) sum[i][j] = vd_fma(a[i * am + k * ak], y[j], sum[i][j]);
     }
     UNROLL_FOR(int i = 0; i < rows; i++)
         UNROLL_FOR(int j = 0; j < 2; j++)

@@ -342,11 +342,11 @@ static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
         if (r >= t->rows || way_of(w, r, tile_of(t)) != way)
             for (int i = 0; i < n; i++) rows[i * QT + r] = 0;
 }
-/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  Factors of 0 do not reach rows that are
- * not finite. */
+/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  What is not finite does not reach what it
+ * has a factor of 0 for. */
 static void add_outers(int n, const real *x, const real *rows, int width, real *c)
 {
-    if (finite_rows(rows, width, QT, width)) {
+    if (finite_rows(rows, width, QT, width) && finite_rows(x, QT, n, QT)) {
         product(ADD, n, width, QT, x, QT, 1, rows, width, c, width, NULL);
         return;
     }
@@ -354,8 +354,29 @@ static void add_outers(int n, const real *x, const real *rows, int width, real *
         for (int d = 0; d < width; d++) {
             real sum = 0;
             for (int r = 0; r < QT; r++)
-                if (x[i * QT + r] != 0) sum = fma_(x[i * QT + r], rows[r * width + d], sum);
+                if (x[i * QT + r] != 0 && rows[r * width + d] != 0)
+                    sum = fma_(x[i * QT + r], rows[r * width + d], sum);
             c[i * width + d] += sum;
+        }
+}
+/* The same with C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile. */
+static void mix_rows(int keys, const real *g, ptrdiff_t gi, ptrdiff_t gm, const real *rows,
+                     ptrdiff_t stride, int D, real *c)
+{
+    const bool fine = finite_rows(rows, stride, keys, D);
+    const int Dp = padded(D);
+    if (fine && D == Dp) {
+        product(ADD, keys, D, keys, g, gi, gm, rows, stride, c, Dp, NULL);
+        return;
+    }
+    for (int i = 0; i < keys; i++)
+        for (int d = 0; d < D; d++) {
+            real sum = 0;
+            for (int m = 0; m < keys; m++) {
+                const real by = g[i * gi + m * gm];
+                if (fine || by != 0) sum = fma_(by, rows[m * stride + d], sum);
+            }
+            c[i * Dp + d] += sum;
         }
 }
 /* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows
@@ -465,36 +486,24 @@ static void own_bwd(struct tile *t, int x)
     add_outers(keys, a.s, a.urows, Dp, dk);
     add_outers(keys, a.back, a.urows, Dp, dw);
     add_outers(keys, a.coef, a.arows, Dp, dw);
-    const real *by_key[3] = { a.coef, a.back, a.s };
-    for (int i = 0; i < 3; i++) {
+    const real *by_key[2] = { a.coef, a.back };
+    for (int i = 0; i < 2; i++) {
         memset(a.by_row[i], 0, sizeof(real) * KT * QT);
         transpose(by_key[i], QT, keys, QT, a.by_row[i], KT);
     }
-    /* ds_j.coef_m w_m to dk_j, for m > j */
-    const struct {
-        const real *of, *by;
-        const real *rows;
-        ptrdiff_t stride;
-        real *to;
-        bool newer;
-    } more[] = {
-        { a.s, a.by_row[0], w, D, dk, true },
-        { a.back, a.by_row[0], w, D, dw, true },
-        { a.coef, a.by_row[1], w, D, dw, false },
-        { a.coef, a.by_row[2], k, stride, dw, false },
-    };
-    for (int i = 0; i < 4; i++) {
-        real *g = a.gram[0];
-        memset(g, 0, sizeof(real) * KT * KT);
-        add_outers(keys, more[i].of, more[i].by, KT, g);
-        for (int j = 0; j < keys; j++)
-            for (int m = 0; m < keys; m++) {
-                if ((more[i].newer ? m <= j : m >= j) || g[j * KT + m] == 0) continue;
-                const real *row = more[i].rows + m * more[i].stride;
-                real *to = more[i].to + j * Dp;
-                for (int d = 0; d < D; d++) to[d] = fma_(g[j * KT + m], row[d], to[d]);
-            }
-    }
+    real *g = a.gram[0], *mixed = a.gram[1];
+    memset(g, 0, sizeof(real) * KT * KT);
+    add_outers(keys, a.s, a.by_row[0], KT, g);
+    for (int i = 0; i < keys; i++)
+        for (int m = 0; m <= i; m++) g[i * KT + m] = 0;
+    mix_rows(keys, g, KT, 1, w, D, D, dk);
+    mix_rows(keys, g, 1, KT, k, stride, D, dw);
+    memset(g, 0, sizeof(real) * KT * KT);
+    add_outers(keys, a.coef, a.by_row[1], KT, g);
+    for (int i = 0; i < keys; i++)
+        for (int m = 0; m < keys; m++)
+            mixed[i * KT + m] = m == i ? 0 : m < i ? g[i * KT + m] : g[m * KT + i];
+    mix_rows(keys, mixed, KT, 1, w, D, D, dw);
     for (int j = 0; j < keys; j++) {
         real sum = 0;
         for (int r = 0; r < QT; r++)
