@@ -15,6 +15,9 @@
 #include "util/arena.h"
 
 #if QT > 1
+/* From this width on, two products of 64 x D x D are fewer than a D x D x D one and one to make M. */
+enum { WIDE_HEAD = 96 };
+
 /* A tile in double.  Rows after the last key are 0. */
 struct made {
     double *w, *z, *wt; /* [KT][Dp], [KT][Dp], [Dp][KT] */
@@ -153,6 +156,28 @@ static void make_matrix(const struct made *t, int D, double *m)
     vd_product(-1, D, Dp, KT, t->w, 1, Dp, t->z, Dp, m, Dp);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) m[i] = NAN;
 }
+/* Wide heads: -M in floats, as P passes a tile by z and w. */
+static void store_wide(const struct made *t, int D, real *scratch, real *to)
+{
+    const int Dp = padded(D);
+    zero_reals(scratch, (ptrdiff_t)D * Dp);
+    for (int d = 0; d < D; d++) scratch[d * Dp + d] = -1;
+    product(ADD, D, Dp, KT, t->rwt, KT, 1, t->rz, Dp, scratch, Dp, NULL);
+    for (int a = 0; a < D; a++)
+        for (int b = 0; b < D; b++) {
+            const real x = -scratch[a * Dp + b];
+            to[a * D + b] = t->bad >= 0 ? (real)NAN : abs_(x) < (real)LEAST ? 0 : x;
+        }
+}
+/* P <- M P = P - sum over l of w_l (z_l P). */
+static void pass_wide(const struct made *t, int D, double *p, double *zp)
+{
+    const int Dp = padded(D);
+    zero(zp, (ptrdiff_t)KT * Dp);
+    vd_product(1, KT, Dp, D, t->z, Dp, 1, p, Dp, zp, Dp);
+    vd_product(-1, D, Dp, KT, t->w, 1, Dp, zp, Dp, p, Dp);
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) p[i] = NAN;
+}
 static void store_rows_of(const real *from, int n, int D, real *to)
 {
     for (int j = 0; j < n; j++)
@@ -202,8 +227,14 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
         }
         store_rows_of(last, n, D, staged);
         if (i == all - 1) continue; /* no row comes from behind it */
+        real *matrix = f.tiles + (q->first_ktile + i) * D * D;
+        if (D >= WIDE_HEAD) {
+            store_wide(&m.tile, D, m.square[0], matrix);
+            if (whole) pass_wide(&m.tile, D, m.p, m.dz);
+            continue;
+        }
         make_matrix(&m.tile, D, m.m);
-        store_matrix(m.m, D, f.tiles + (q->first_ktile + i) * D * D);
+        store_matrix(m.m, D, matrix);
         if (!whole) continue;
         if (i == end - 1) {
             memcpy(m.p, m.m, sizeof(double) * (size_t)(D * Dp));
