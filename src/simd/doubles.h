@@ -59,13 +59,23 @@ INLINE void vd_block(const int rows, int K, double sign, const double *restrict 
 static inline void vd_product(double sign, int M, int n, int K, const double *a, ptrdiff_t am,
                               ptrdiff_t ak, const double *b, ptrdiff_t bk, double *c, ptrdiff_t cm)
 {
-    int m = 0;
-    for (; m + 4 <= M; m += 4)
-        for (int i = 0; i < n; i += 2 * DL)
-            vd_block(4, K, sign, a + m * am, am, ak, b + i, bk, c + m * cm + i, cm);
-    for (; m < M; m++)
-        for (int i = 0; i < n; i += 2 * DL)
-            vd_block(1, K, sign, a + m * am, am, ak, b + i, bk, c + m * cm + i, cm);
+    enum { PACKED = 256 };
+    /* Columns of B in one piece: rows of a power of two would share few lines of a cache. */
+    double packed[PACKED * 2 * DL];
+    for (int i = 0; i < n; i += 2 * DL) {
+        const bool pack = M >= 16 && K <= PACKED;
+        const double *from = pack ? packed : b + i;
+        const ptrdiff_t stride = pack ? 2 * DL : bk;
+        for (int k = 0; k < K && pack; k++) {
+            vd_store(packed + k * 2 * DL, vd_load(b + k * bk + i));
+            vd_store(packed + k * 2 * DL + DL, vd_load(b + k * bk + i + DL));
+        }
+        int m = 0;
+        for (; m + 4 <= M; m += 4)
+            vd_block(4, K, sign, a + m * am, am, ak, from, stride, c + m * cm + i, cm);
+        for (; m < M; m++)
+            vd_block(1, K, sign, a + m * am, am, ak, from, stride, c + m * cm + i, cm);
+    }
 }
 
 #endif

@@ -153,7 +153,7 @@ static void make_matrix(const struct made *t, int D, double *m)
     const int Dp = padded(D);
     zero(m, (ptrdiff_t)D * Dp);
     for (int d = 0; d < D; d++) m[d * Dp + d] = 1;
-    vd_product(-1, D, Dp, KT, t->w, 1, Dp, t->z, Dp, m, Dp);
+    vd_product(-1, D, Dp, KT, t->wt, KT, 1, t->z, Dp, m, Dp);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) m[i] = NAN;
 }
 /* Wide heads: -M in floats, as P passes a tile by z and w. */
@@ -175,7 +175,7 @@ static void pass_wide(const struct made *t, int D, double *p, double *zp)
     const int Dp = padded(D);
     zero(zp, (ptrdiff_t)KT * Dp);
     vd_product(1, KT, Dp, D, t->z, Dp, 1, p, Dp, zp, Dp);
-    vd_product(-1, D, Dp, KT, t->w, 1, Dp, zp, Dp, p, Dp);
+    vd_product(-1, D, Dp, KT, t->wt, KT, 1, zp, Dp, p, Dp);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) p[i] = NAN;
 }
 static void store_rows_of(const real *from, int n, int D, real *to)
