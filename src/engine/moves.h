@@ -57,6 +57,9 @@ struct moves {
     /* The carry becomes that of the next older tile, and q.across its form. */
     void (*step)(struct tile *, int x);
 
+    /* True if step() changes no row.  NULL: false. */
+    bool (*keeps)(const struct tile *, int x);
+
     /* Backward, oldest tile first.  scores_bwd() takes ds of the rows that own the tile: it adds to
      * dq, own.keys and part, and sets their ds and their rows of q.faded to 0, so that products
      * add nothing.  dq is one of two things:

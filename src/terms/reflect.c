@@ -302,33 +302,47 @@ static void scores(struct tile *t, int x)
         take(t, x, OWN, t->keys, a.s, t->s);
     }
 }
+/* Does a step over this tile change no row? */
+static bool keeps(const struct tile *t, int x)
+{
+    const ptrdiff_t tile = tile_of(t);
+    const unsigned set = ways(t, x, tile);
+    return !tile || !(has(set, OWN) || has(set, TILE) || (has(set, BLOCK) && tile % SPAN == 0));
+}
 static void step(struct tile *t, int x)
 {
     const struct call *c = t->c;
     const int D = c->plan->dim;
     const ptrdiff_t tile = tile_of(t);
     struct walk *walk = walk_of(t, x);
-    unsigned set = ways(t, x, tile);
+    const unsigned set = ways(t, x, tile);
     const struct arrays a = arrays_of(t, x);
     const struct forms f = forms_of(c, t->seq->b, t->kvh);
     real *u = t->own[x].carry;
-    if (!tile || !(has(set, OWN) || has(set, TILE) || (has(set, BLOCK) && tile % SPAN == 0)))
-        return;
+    if (keeps(t, x)) return;
     if (has(set, OWN) && walk->took != tile) meet_keys(t, x);
-    memcpy(a.two, u, sizeof(real) * (size_t)(D * QT));
+    const real *to = has(set, OWN) ? a.after : a.one; /* if all rows go one way */
+    const bool mixed = (set & (set - 1)) != 0;
+    if (mixed) {
+        to = a.two;
+        memcpy(a.two, u, sizeof(real) * (size_t)(D * QT));
+        if (has(set, OWN)) take(t, x, OWN, D, a.after, a.two);
+    }
     if (has(set, TILE)) {
         dot_rows(D, f.tiles + (t->seq->first_ktile + tile) * D * D, D, D, u, a.one);
-        take(t, x, TILE, D, a.one, a.two);
+        if (mixed) take(t, x, TILE, D, a.one, a.two);
     }
     if (has(set, BLOCK) && tile % SPAN == 0) {
         dot_rows(D, f.blocks + block_number(t->seq, tile) * D * D, D, D, u, a.one);
-        take(t, x, BLOCK, D, a.one, a.two);
+        if (mixed) take(t, x, BLOCK, D, a.one, a.two);
     }
-    if (has(set, OWN)) take(t, x, OWN, D, a.after, a.two);
-    flush(walk, D, a.two);
-    memcpy(u, a.two, sizeof(real) * (size_t)(D * QT));
+    for (int i = 0; i < D; i++)
+        for (int r = 0; r < QT; r++) {
+            const real y = abs_(to[i * QT + r]) < walk->floor[r] ? 0 : to[i * QT + r];
+            u[i * QT + r] = y;
+            t->q.across[i * QT + r] = y;
+        }
     walk->took = -1;
-    form(t, x);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -559,6 +573,7 @@ static const struct moves moves = {
     .owners = owners,
     .scores = scores,
     .step = step,
+    .keeps = keeps,
 #if QT > 1
     .blocks_bwd = WIDE(reflect_block_bwd),
     .step_bwd = step_bwd,
