@@ -255,6 +255,13 @@ static bool all_fixed(const struct tile *t, int n)
     return true;
 }
 
+/* Do rows that move read this tile as they read the one before? */
+static bool keeps(const struct tile *t)
+{
+    const struct moves *moves = moves_of(t->c);
+    return moves && moves->keeps && moves->keeps(t, t->c->plan->moves);
+}
+
 /* Sweeps a chunk from newest to oldest for the carries of all scans.  With w, the carries before
  * each tile are saved for the backward walk, which runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
@@ -273,7 +280,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
                 const ptrdiff_t rows = t[i].own[x].carryn;
-                if (rows && w)
+                if (rows && w && !(x == p->moves && j > tiles.first && keeps(&t[i])))
                     copy_rows(t[i].own[x].carry, rows,
                               w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
             }
@@ -329,7 +336,7 @@ static void add_classes(struct tile *t)
 
 /* The same for rows that change on their walk: the term takes the rows that own the tile, and
  * products the others. */
-static void add_moved(struct tile *t)
+static void add_moved(struct tile *t, bool again)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
@@ -339,7 +346,7 @@ static void add_moved(struct tile *t)
     const bool finite = t->finite;
     real *const dq = t->dq;
     if (moves->step_bwd) moves->step_bwd(t, x);
-    transpose(t->q.across, QT, D, QT, t->q.faded, Dp);
+    if (!again) transpose(t->q.across, QT, D, QT, t->q.faded, Dp);
     if (owners != NO_ROWS) moves->scores_bwd(t, x);
     if (owners != ALL_ROWS) {
         if (moves->add_dq) {
@@ -376,7 +383,7 @@ static void pass_over(struct tile *t)
 /* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
  * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
-                          ptrdiff_t last, ptrdiff_t j)
+                          ptrdiff_t last, ptrdiff_t j, bool first)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
@@ -390,7 +397,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
             if (w->tiled[x])
                 t[i].own[x].keys = c->g.total[x] ? w->tiled[x] + number * term->tiled(c, x) : NULL;
             const ptrdiff_t rows = t[i].own[x].carryn;
-            if (rows)
+            if (rows && !(x == p->moves && !first && keeps(&t[i])))
                 copy_rows(t[i].own[x].carry, rows,
                           w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
         }
@@ -408,7 +415,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         find_keys(&t[i]);
         find_values(&t[i]);
         fade_queries(&t[i]);
-        if (p->moves >= 0) moves_of(c)->form(&t[i], p->moves);
+        if (p->moves >= 0 && (first || !keeps(&t[i]))) moves_of(c)->form(&t[i], p->moves);
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1); /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
@@ -432,7 +439,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (p->moves >= 0) add_moved(&t[i]);
+        if (p->moves >= 0) add_moved(&t[i], !first && keeps(&t[i]));
         else if (p->row_forms > 1) add_classes(&t[i]);
         else add_products(&t[i], t[i].ds, t[i].dk_part);
     }
@@ -583,7 +590,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
     for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
-        backward_tile(c, t, w, last_here(c, r), j);
+        backward_tile(c, t, w, last_here(c, r), j, j == tiles.first);
         /* the last tile of a reference */
         if (span && (j % span == span - 1 || j == tiles.last))
             for (int i = 0; i < n; i++) unfade(&t[i], j);

@@ -48,7 +48,8 @@ INLINE void vd_block(const int rows, int K, double sign, const double *restrict 
     for (int k = 0; k < K; k++) {
         const vd y[2] = { vd_load(b + k * bk), vd_load(b + k * bk + DL) };
         UNROLL_FOR(int i = 0; i < rows; i++)
-            UNROLL_FOR(int j = 0; j < 2; j++) sum[i][j] = vd_fma(a[i * am + k * ak], y[j], sum[i][j]);
+            UNROLL_FOR(int j = 0; j < 2; j++)
+                sum[i][j] = vd_fma(a[i * am + k * ak], y[j], sum[i][j]);
     }
     UNROLL_FOR(int i = 0; i < rows; i++)
         UNROLL_FOR(int j = 0; j < 2; j++)
