@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* walks.c -- encodings whose products depend on the keys between key and query: wall.  `the last` is
- * the newest key that a row sees. */
+/* walks.c -- encodings whose products depend on the keys between key and query: wall.  `the last`
+ * is the newest key that a row sees. */
 #include "reference/budget.h"
 
-/* ---- wall: sum over n of q_n k_n exp(sum of log_f[n] over the keys after j up to the last) -------
+/* ---- wall: q.k whose summands fade --------------------------------------------------------------
+ *
+ *     product_ij = sum over n of q_i[n] k_j[n] exp(sum of log_f[n] over the keys after j up to the
+ *                  last)
  *
  * Keys in index order, seen or not, of the row's segment.  A log_f below -10^4 counts as that; one
  * at or above 10^4 counts as NaN. */
@@ -65,9 +68,9 @@ static void wall_backward(struct problem *p, int e, int h, const double *dproduc
     }
 }
 
-/* Sums of gates have errors, and so have products; the gradient of a gate is a sum of q dq over rows
- * minus one of k dk over keys, from the gate on.  `by`: sizes of the gradients of products; NULL:
- * sizes of products are wanted. */
+/* Sums of gates have errors, and so have products; the gradient of a gate is a sum of q dq over
+ * rows minus one of k dk over keys, from the gate on.  `by`: sizes of the gradients of products;
+ * NULL: sizes of products are wanted. */
 static void wall_sizes(struct problem *p, int e, int h, double *size, const double *by)
 {
     struct sizes *z = p->budget;

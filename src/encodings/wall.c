@@ -6,8 +6,8 @@
  *
  * The layer computes log_f = log sigmoid(gate).  It comes with each call, [B][H][Lk][D] by query
  * head.  As with fox the gate of the key itself does not count, that of the newest key does, and
- * keys are counted in index order, so the mask is causal.  q and k are those after a rotation.  What
- * has faded has score 0 and not weight 0, so no key is forgotten altogether.
+ * keys are counted in index order, so the mask is causal.  q and k are those after a rotation.
+ * What has faded has score 0 and not weight 0, so no key is forgotten altogether.
  *
  * Keys of a group are gated by head, so every query head has keys of its own. */
 #include "layout/channel_gates.h"
@@ -25,10 +25,10 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- Gradient -------------------------------------------------------------------------------- */
 
-/* With t_ij[n] the summand of a score times its gradient, dlog_f[l] sums t_ij over the pairs with j <
- * l <= last key of i.  By rows t sums to q dq, by keys to k dk.  So dlog_f[l] is the sum of q dq - k
- * dk over the indices from l on, where a row counts at its last key.  No key is before the first of a
- * sequence, so its gradient is an exact 0; so is that of a gate that is shut. */
+/* With t_ij[n] the summand of a score times its gradient, dlog_f[l] sums t_ij over the pairs with j
+ * < l <= last key of i.  By rows t sums to q dq, by keys to k dk.  So dlog_f[l] is the sum of q dq
+ * - k dk over the indices from l on, where a row counts at its last key.  No key is before the
+ * first of a sequence, so its gradient is an exact 0; so is that of a gate that is shut. */
 struct gradient {
     const struct call *c;
     const struct sequence *q;
@@ -49,8 +49,8 @@ static void give(const struct gradient *g, ptrdiff_t l, int n, double sum)
     const double gate = load_real(g->log_f, g->c->plan->f64, g->at + i);
     g->dlog_f[i] = gate <= -LEAST_GATE ? 0 : sum;
 }
-/* The sum over the indices from the first on is 0, so where a newer one is NaN, that before l has the
- * same gradient: no row that is NaN has a key before the oldest NaN. */
+/* The sum over the indices from the first on is 0, so where a newer one is NaN, that before l has
+ * the same gradient: no row that is NaN has a key before the oldest NaN. */
 static void sum_older(const struct gradient *g, int n)
 {
     double sum = 0;

@@ -51,6 +51,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const struct rotation *rotation = rotation_of(c);
     const int form = kh % p->key_forms;
+    const bool first = kh % (p->key_heads / p->kv_heads) == 0; /* of its kv head */
     if (n <= 0 || !is_present(c, j)) return;
     const bool stages =
         c->mem.rotated && !(rotation && rotation->still && rotation->still(c, p->rotate, form));
@@ -63,14 +64,14 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
             rotation->rotate(c, p->rotate, angles, q->b, p->moves >= 0 ? kvh : kh, false, j, n,
                              rotated, D);
         if (p->moves >= 0) {
-            if (c->mem.unmoved && reader_of(p, kh) % p->group == 0)
+            if (c->mem.unmoved && first)
                 memcpy(unmoved_key(c, q->b, kvh, j), rotated, sizeof(real) * (size_t)(n * D));
             moves_of(c)->keys(c, p->moves, q, tile, kh, n, rotated);
         } else if (rotation->fade)
             rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, rotated,
                            D);
     }
-    if (c->mem.turned) {
+    if (c->mem.turned && first) {
         real *values = turned_value(c, q->b, kvh, j);
         load_keys(c, VALUES, q->b, kvh, j, n, values);
         rotation_of(c)->turn(c, p->rotate, angles, q->b, kvh, false, 1, j, n, values, p->value_dim);

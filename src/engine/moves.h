@@ -4,13 +4,13 @@
  *
  *     row u_i, as the keys of tile J read it  ->  the row as the next older tile reads it
  *
- * The carry of the term is what it needs to know of u; form() makes q.across of it.  The passes step
- * over every tile from a row's newest key to its oldest one, seen or not.  Keys are staged in the
- * form that rows of later tiles read, rows of their own key head (plan.h).
+ * The carry of the term is what it needs to know of u; form() makes q.across of it.  The passes
+ * step over every tile from a row's newest key to its oldest one, seen or not.  Keys are staged in
+ * the form that rows of later tiles read, rows of their own key head (plan.h).
  *
- * A row's newest key lies in one tile, where rows and keys interleave.  The row owns that tile: there
- * the term computes the scores, pair by pair of its own rows.  All other rows of the tile read its
- * keys by a product.  Which of the two ways a row takes depends on that row alone. */
+ * A row's newest key lies in one tile, where rows and keys interleave.  The row owns that tile:
+ * there the term computes the scores, pair by pair of its own rows.  All other rows of the tile
+ * read its keys by a product.  Which of the two ways a row takes depends on that row alone. */
 #ifndef LOCI_ENGINE_MOVES_H
 #define LOCI_ENGINE_MOVES_H
 

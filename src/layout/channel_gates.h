@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* channel_gates.h -- the gates of wall, its input log_f [B][H][Lk][D], and the total of its term:
- * for every key of a head 2 D numbers, of which the first D are the gradient of the key by rows that
- * own its tile, and the others the sum of q dq of the rows whose newest key it is. */
+ * for every key of a head 2 D numbers, of which the first D are the gradient of the key by rows
+ * that own its tile, and the others the sum of q dq of the rows whose newest key it is. */
 #ifndef LOCI_LAYOUT_CHANNEL_GATES_H
 #define LOCI_LAYOUT_CHANNEL_GATES_H
 

@@ -296,8 +296,8 @@ static loci_status set_forms(loci_plan *p, const struct loci_pe *rotation, loci_
     return LOCI_OK;
 }
 
-/* Rows that change on their walk leave no q to read beside a product, and nothing that a score could
- * be computed from otherwise. */
+/* Rows that change on their walk leave no q to read beside a product, and nothing that a score
+ * could be computed from otherwise. */
 static loci_status set_moves(loci_plan *p, loci_error *e)
 {
     if (p->moves < 0) return LOCI_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* channel_gates.c -- forget gates per channel: rows that fade, channel by channel, on their walk over
- * the keys (engine/moves.h; encodings/wall.c has the formula).
+/* channel_gates.c -- forget gates per channel: rows that fade, channel by channel, on their walk
+ * over the keys (engine/moves.h; encodings/wall.c has the formula).
  *
  *     staged key     k~_j = k_j E_j,  E_j = exp(sum of the gates after j in its tile)
  *     row            u_i = q_i e_i,   e_i = exp(sum of the gates between the tile and the row)
@@ -14,8 +14,8 @@
  *     s = (q_i exp(sum of the gates m + 1 .. p)) . (k_j exp(sum of the gates j + 1 .. m))
  *
  * All sums of gates are sums in double from their reference on, so that a gate that is NaN or shut
- * reaches only what lies across it.  Where segments are no neighbours, gates of other segments count
- * 0, which makes one set of factors per segment.
+ * reaches only what lies across it.  Where segments are no neighbours, gates of other segments
+ * count 0, which makes one set of factors per segment.
  *
  * Backward, products with rows that do not own the tile give dk~; encodings/wall.c makes dlog_f of
  * q dq and k dk. */
@@ -24,8 +24,8 @@
 #include "layout/channel_gates.h"
 
 enum { LEVELS = 6 }; /* of a tile of KT keys */
-/* Factors end at 2^-40 (in double 2^-500): a smaller share of |q| |k| changes no score of floats, and
- * the product of two such factors leaves room for what it is multiplied by.  So do gradients by
+/* Factors end at 2^-40 (in double 2^-500): a smaller share of |q| |k| changes no score of floats,
+ * and the product of two such factors leaves room for what it is multiplied by.  So do gradients by
  * scores at 2^-60 and 2^-500. */
 #if LOCI_DOUBLE
 #define LOW_FACTOR 0x1p-500
@@ -168,8 +168,8 @@ static real *tile_factor(const struct call *c, const struct sequence *q, int h, 
     return (real *)c->mem.moved
          + (h * c->seqs.ktiles + q->first_ktile + tile) * (ptrdiff_t)c->plan->dim;
 }
-/* E of key k of n, from `sum`, the gates after it; where segments are no neighbours, from those of its
- * own segment. */
+/* E of key k of n, from `sum`, the gates after it; where segments are no neighbours, from those of
+ * its own segment. */
 static void key_factor(const struct call *c, const struct sequence *q, ptrdiff_t j, int k, int n,
                        const real *f, double *sum, real *to)
 {
@@ -201,8 +201,8 @@ static void keys(const struct call *c, int x, const struct sequence *q, ptrdiff_
 }
 /* A gradient of 0 stays 0: pairs that are not visible may lie across a gate that is NaN. */
 INLINE real times(real d, real factor) { return d == 0 ? 0 : d * factor; }
-/* From the gradient of staged keys, and that by rows that own their tile, to the gradient of the keys;
- * and the total's sums of q dq become those of q dq - k dk. */
+/* From the gradient of staged keys, and that by rows that own their tile, to the gradient of the
+ * keys; and the total's sums of q dq become those of q dq - k dk. */
 static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kh,
                      int n, real *d, ptrdiff_t stride)
 {
@@ -275,8 +275,8 @@ static void form(struct tile *t, int x)
     for (int i = 0; i < t->c->plan->dim * QT; i++) q[i] = q0[i] * e[i];
 }
 
-/* Number of row r's newest key, counted in the tile: from KT on the row reads its keys by a product;
- * below 0 it sees none of them. */
+/* Number of row r's newest key, counted in the tile: from KT on the row reads its keys by a
+ * product; below 0 it sees none of them. */
 static ptrdiff_t number_in(const struct tile *t, int x, int r)
 {
     return state_of(t, x)->last[r] - (t->j0 - t->seq->k0);
@@ -291,8 +291,8 @@ static enum owners owners(const struct tile *t, int x)
     }
     return !own ? NO_ROWS : reads ? SOME_ROWS : ALL_ROWS;
 }
-/* Rows that own the tile, of the segment of row r, get their numbers; returns the largest number + 1.
- * Rows of earlier segments are done. */
+/* Rows that own the tile, of the segment of row r, get their numbers; returns the largest number +
+ * 1. Rows of earlier segments are done. */
 static struct gated of_row(const struct tile *t, int x, int r)
 {
     return (struct gated){ .f = gates(t->c, x, t->seq->b, t->h, t->j0),

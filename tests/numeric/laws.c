@@ -109,9 +109,10 @@ int main(void)
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
         const int where = places(text);
-        /* Terms that read queries or keys alone read them rotated, if there is a rotation. */
+        /* Terms that read queries or keys alone read them rotated, if there is a rotation; so do
+         * gates, which may differ in the two channels of a pair. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl")
-                        || strstr(text, "deberta");
+                        || strstr(text, "deberta") || walk_moves(text);
         /* Generators that do not commute, sums of waves, and counts of positions are absolute. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere")
                            || strstr(text, "count=position") || strstr(text, "selfextend")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* wall.c -- gates per channel: no gates are nope, one gate for all channels is a factor of the score,
- * what a shut gate and NaN reach, and the gradient of the first gate. */
+/* wall.c -- gates per channel: no gates are nope, one gate for all channels is a factor of the
+ * score, what a shut gate and NaN reach, and the gradient of the first gate. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,8 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
 }
 static ptrdiff_t at(int h, ptrdiff_t j) { return (h * L + j) * D; }
 
-/* ---- Gates that are nothing, or one ----------------------------------------------------------- */
+/* ---- Gates that are nothing, or one -----------------------------------------------------------
+ * */
 
 static void open_gates(void)
 {
