@@ -74,9 +74,9 @@ static loci_status check_inputs(const struct lab_model *m, const struct lab_enco
 {
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            CHECK(error, e->source[t] != LOCI_SOURCE_OTHER, LOCI_UNSUPPORTED,
-                  "arm '%s': the lab's model has nothing for input %s of %s", m->arm.text,
-                  e->tensor[t].name, e->tensor[t].encoding);
+            CHECK(error, e->source[t] != LOCI_SOURCE_OTHER && e->source[t] < LOCI_SOURCE_UNIT,
+                  LOCI_UNSUPPORTED, "arm '%s': the lab's model has nothing for input %s of %s",
+                  m->arm.text, e->tensor[t].name, e->tensor[t].encoding);
     return LOCI_OK;
 }
 

@@ -69,6 +69,7 @@ ARM("fire+cape", false)
 
 LEFT_OUT("mrope", "with one axis it is rope")
 LEFT_OUT("angles", "its angles are computed by a layer around attention")
+LEFT_OUT("path", "its reflections are computed by a layer around attention")
 LEFT_OUT("wall", "its gates are computed by a layer around attention")
 LEFT_OUT("rerope", "it reads longer texts than trained ones: a variant of a test of rope")
 LEFT_OUT("selfextend", "likewise a variant of a test of rope")

@@ -236,7 +236,9 @@ typedef enum {
     LOCI_SOURCE_OTHER,    /* the encoding's page says what */
     LOCI_SOURCE_LOG_GATE, /* log sigmoid of a number per head and key */
     LOCI_SOURCE_KEYS,     /* a projection of its own, in the shape of keys */
-    LOCI_SOURCE_STATES    /* states that go from layer to layer */
+    LOCI_SOURCE_STATES,   /* states that go from layer to layer */
+    LOCI_SOURCE_UNIT,     /* rows of length 1: a projection of its own, in the shape of keys */
+    LOCI_SOURCE_STRENGTH  /* 2 sigmoid of a number per kv head and key */
 } loci_source;
 LOCI_API loci_source loci_tensor_source(const loci_plan *, int which);
 /* The least value that training keeps a learned tensor at, by clamping after each step;

@@ -195,7 +195,7 @@ class Tensor:
         Learned in training, fixed after `Plan.init()`, or given with each call.
     shape : tuple of int or None
         None is a size that each call decides: batch, queries or keys.
-    source : {"other", "log gate", "keys", "states"}
+    source : {"other", "log gate", "keys", "states", "unit", "strength"}
         What a layer makes an input of: log sigmoid of a number per head and key, a projection in the shape of keys, or
         states that go from layer to layer.
     low : float

@@ -23,7 +23,7 @@ from . import embed as _embed
 from . import layers
 from ._c import Error
 from ._masks import lengths
-from ._nn_inputs import GrapeA, GrapeM, RePo, SelectiveRoPE, Wall
+from ._nn_inputs import GrapeA, GrapeM, PaTH, RePo, SelectiveRoPE, Wall
 from ._nn_sizes import MOST_DIM, MOST_HEADS, MOST_WIDTH, reset_children, sizes
 from ._numbers import real, whole
 from ._plan import Plan, acts_on
@@ -38,6 +38,7 @@ __all__ = [
     "FoXPro",
     "GrapeA",
     "GrapeM",
+    "PaTH",
     "RePo",
     "SelectiveRoPE",
     "TaPE",

@@ -146,6 +146,7 @@ class Modules(unittest.TestCase):
             "GrapeM": (nn.GrapeM, {"embed_dim": 32, "heads": 4}),
             "RePo": (nn.RePo, {"embed_dim": 32, "heads": 4}),
             "GrapeA": (nn.GrapeA, {"heads": 4, "head_dim": 8}),
+            "PaTH": (nn.PaTH, {"embed_dim": 32, "heads": 4}),
             "Wall": (nn.Wall, {"embed_dim": 32, "heads": 4}),
         }
         heads = ("kv_heads", "head_dim")
@@ -156,6 +157,7 @@ class Modules(unittest.TestCase):
             "GrapeM": heads,
             "RePo": ("kv_heads", "hidden"),
             "GrapeA": ("kv_heads",),
+            "PaTH": heads,
             "Wall": ("head_dim",),
         }
         for module, (cls, sizes) in modules.items():
@@ -208,6 +210,7 @@ MODULES: dict[str, tuple[Any, ...]] = {
     "GrapeM": (nn.GrapeM, 32, 4),
     "RePo": (nn.RePo, 32, 4),
     "GrapeA": (nn.GrapeA, 4, 8),
+    "PaTH": (nn.PaTH, 32, 4),
     "Wall": (nn.Wall, 32, 4),
 }
 ALL: dict[str, Any] = {"rank": None, "bias": True, "gate": "channel", "learn_temperature": True}

@@ -114,6 +114,8 @@ enum trait {
     BY_INPUT = 128,
     /* Every query head has keys of its own. */
     BY_HEAD = 256,
+    /* Rows that it changes, and its keys, are read as they are: no rotation can precede it. */
+    UNROTATED = 512,
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {

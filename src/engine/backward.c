@@ -255,6 +255,13 @@ static bool all_fixed(const struct tile *t, int n)
     return true;
 }
 
+/* Do rows that move read this tile as they read the one before? */
+static bool keeps(const struct tile *t)
+{
+    const struct moves *moves = moves_of(t->c);
+    return moves && moves->keeps && moves->keeps(t, t->c->plan->moves);
+}
+
 /* Sweeps a chunk from newest to oldest for the carries of all scans.  With w, the carries before
  * each tile are saved for the backward walk, which runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
@@ -273,7 +280,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
                 const ptrdiff_t rows = t[i].own[x].carryn;
-                if (rows && w)
+                if (rows && w && !(x == p->moves && j > tiles.first && keeps(&t[i])))
                     copy_rows(t[i].own[x].carry, rows,
                               w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
             }
@@ -329,7 +336,7 @@ static void add_classes(struct tile *t)
 
 /* The same for rows that change on their walk: the term takes the rows that own the tile, and
  * products the others. */
-static void add_moved(struct tile *t)
+static void add_moved(struct tile *t, bool again)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
@@ -339,7 +346,7 @@ static void add_moved(struct tile *t)
     const bool finite = t->finite;
     real *const dq = t->dq;
     if (moves->step_bwd) moves->step_bwd(t, x);
-    transpose(t->q.across, QT, D, QT, t->q.faded, Dp);
+    if (!again) transpose(t->q.across, QT, D, QT, t->q.faded, Dp);
     if (owners != NO_ROWS) moves->scores_bwd(t, x);
     if (owners != ALL_ROWS) {
         if (moves->add_dq) {
@@ -355,26 +362,52 @@ static void add_moved(struct tile *t)
     }
 }
 
+/* Does dq move with the rows? */
+static bool passes(const struct call *c) { return c->plan->moves >= 0 && moves_of(c)->step_bwd; }
+/* Takes dq over a tile whose scores have no gradient. */
+static void pass_over(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct moves *moves = moves_of(c);
+    const int x = c->plan->moves;
+    const enum owners owners = moves->owners(t, x);
+    find_keys(t);
+    moves->form(t, x);
+    moves->step_bwd(t, x);
+    if (owners == NO_ROWS) return;
+    zero(t->ds, (ptrdiff_t)KT * QT);
+    moves->scores(t, x);
+    moves->scores_bwd(t, x);
+}
+
 /* One tile of keys, in all heads that are computed together: scores as in the forward pass, then
  * weights and their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
-                          ptrdiff_t last, ptrdiff_t j)
+                          ptrdiff_t last, ptrdiff_t j, bool first)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->score_dim), Dvp = padded(p->value_dim);
     const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
+    bool seen = true;
     for (int i = 0; i < n; i++) {
-        if (!set_keys(&t[i], j * KT, last)) return;
+        seen &= set_keys(&t[i], j * KT, last);
+        if (!seen && !passes(c)) return;
         EACH_USE(c, x, term) {
+            const ptrdiff_t number = t[i].kvh % item_kv_heads(p) * part_tiles(c) + at;
+            if (w->tiled[x])
+                t[i].own[x].keys = c->g.total[x] ? w->tiled[x] + number * term->tiled(c, x) : NULL;
             const ptrdiff_t rows = t[i].own[x].carryn;
-            if (rows)
+            if (rows && !(x == p->moves && !first && keeps(&t[i])))
                 copy_rows(t[i].own[x].carry, rows,
                           w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
         }
     }
     /* e^(s - lse) is an exact 0 for all pairs, so the tile would add exact zeros. */
     if (skips(c) && negligible(t, t->lse)) return;
-    if (all_exhausted(t, n)) return;
+    if (!seen || all_exhausted(t, n)) {
+        for (int i = 0; i < n && passes(c); i++) pass_over(&t[i]);
+        return;
+    }
 
     /* The sweep has stored the scores, or they are recomputed. */
     if (w->scores) t->s = w->scores + at * KT * QT;
@@ -382,7 +415,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         find_keys(&t[i]);
         find_values(&t[i]);
         fade_queries(&t[i]);
-        if (p->moves >= 0) moves_of(c)->form(&t[i], p->moves);
+        if (p->moves >= 0 && (first || !keeps(&t[i]))) moves_of(c)->form(&t[i], p->moves);
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1); /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
@@ -393,10 +426,12 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         t[i].dk_part = c->g.dk.data ? w->dk + (kh * keys + at * KT) * Dp : NULL;
         t[i].dv_part = c->g.dv.data ? w->dv + (kvh * keys + at * KT) * Dvp : NULL;
         EACH_USE(c, x, term)
-            t[i].own[x].keys =
-                w->keys[x] && c->g.total[x]
-                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
-                    : NULL;
+            if (!w->tiled[x])
+                t[i].own[x].keys =
+                    w->keys[x] && c->g.total[x]
+                        ? w->keys[x]
+                              + (t[i].h % item_heads(p) * keys + at * KT) * key_row(term, c, x)
+                        : NULL;
         weights_gradient(&t[i]);
         if (c->g.dmask.data) store_mask_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
@@ -404,7 +439,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (p->moves >= 0) add_moved(&t[i]);
+        if (p->moves >= 0) add_moved(&t[i], !first && keeps(&t[i]));
         else if (p->row_forms > 1) add_classes(&t[i]);
         else add_products(&t[i], t[i].ds, t[i].dk_part);
     }
@@ -543,27 +578,26 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     const struct loci_plan *p = c->plan;
     const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
     const struct tiles tiles = tiles_of(r->keys, chunk);
-    const bool passes = p->moves >= 0 && moves_of(c)->step_bwd;
     open_parts(c, t, w, r);
     open_backward(c, t, r);
     for (int i = 0; i < n; i++) {
         if (chunk > r->chunks.first) save_rows(&t[i], w, slot_of(c, r, i), true);
         if (chunk < r->chunks.last) save_carries(&t[i], w, slot_of(c, r, i), chunk, true);
         /* sums of a chunk start at 0, but a dq that moves with the rows goes on */
-        if (passes) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
+        if (passes(c)) memcpy(t[i].dq, t[i].dqs, sizeof(real) * (size_t)(p->dim * QT));
         else zero(t[i].dq, (ptrdiff_t)p->row_forms * p->score_dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
     for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
-        backward_tile(c, t, w, last_here(c, r), j);
+        backward_tile(c, t, w, last_here(c, r), j, j == tiles.first);
         /* the last tile of a reference */
         if (span && (j % span == span - 1 || j == tiles.last))
             for (int i = 0; i < n; i++) unfade(&t[i], j);
     }
     for (int i = 0; i < n; i++) {
-        if (passes) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
-        for (int k = 0; k < p->row_forms * p->score_dim * QT && !passes; k++)
+        if (passes(c)) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
+        for (int k = 0; k < p->row_forms * p->score_dim * QT && !passes(c); k++)
             t[i].dqs[k] += t[i].dq[k];
         EACH_USE(c, x, term)
             for (int k = 0; k < t[i].own[x].gradn * QT; k++)
@@ -599,6 +633,8 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
     EACH_USE(c, x, term) {
         if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
         if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term, c, x));
+        for (ptrdiff_t i = 1; w->tiled[x] && i <= item_kv_heads(p) * part_tiles(c); i++)
+            w->tiled[x][i * term->tiled(c, x) - 1] = 0;
     }
 }
 /* Adds the parts of a chunk to those of the item's earlier chunks.  After the last one they are
@@ -695,6 +731,20 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
     }
 }
 
+/* Sums by tile and kv head, those of the item's chunk that have begun. */
+static void add_tiled(const struct call *c, const struct sums *sums, const struct item *item,
+                      ptrdiff_t chunk, int x)
+{
+    const ptrdiff_t n = term_of(c, x)->tiled(c, x), tiles = part_tiles(c),
+                    first = item->q->first_ktile + chunk * (CHUNK / KT);
+    for (int h = 0; h < item_kv_heads(c->plan); h++)
+        for (ptrdiff_t i = 0; i < tiles; i++) {
+            const real *from = sums->tiled[x] + (h * tiles + i) * n;
+            if (from[n - 1] == 0) continue;
+            double *to = c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
+            for (ptrdiff_t k = 0; k < n; k++) to[k] += (double)from[k];
+        }
+}
 void N(add_item_keys)(const struct call *c, const struct sums *sums, const struct item *item,
                       ptrdiff_t chunk)
 {
@@ -707,6 +757,8 @@ void N(add_item_keys)(const struct call *c, const struct sums *sums, const struc
     EACH_USE(c, x, term)
         if (sums->keys[x] && c->g.total[x])
             add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
+    EACH_USE(c, x, term)
+        if (sums->tiled[x] && c->g.total[x]) add_tiled(c, sums, item, chunk, x);
 }
 
 void N(add_item_parts)(const struct call *c, const struct sums *sums, const struct item *item)

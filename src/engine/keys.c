@@ -112,6 +112,19 @@ static void keys_job(void *arg, int index)
         keys_item(c, angles, q, tile - q->first_ktile, (int)(s % heads));
     }
 }
+/* A block of tiles at a time. */
+static void blocks_job(void *arg, int index)
+{
+    struct keys *a = arg;
+    struct call *c = a->c;
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
+        const struct sequence *q = find_sequence(c, BY_KTILE, s / heads);
+        const ptrdiff_t tile = s / heads - q->first_ktile;
+        if (tile % moves_of(c)->span) continue;
+        moves_of(c)->blocks(c, c->plan->moves, q, tile, (int)(s % heads), block_memory(c, index));
+    }
+}
 /* What follows from the keys of all tiles, a sequence and key head at a time. */
 static void all_keys_job(void *arg, int index)
 {
@@ -127,6 +140,10 @@ void N(prepare_keys)(struct call *c)
     if (!c->mem.rotated && !c->mem.knorm) return;
     struct keys a = { .c = c };
     atomic_init(&a.next, 0);
+    if (moves_of(c) && moves_of(c)->blocks) {
+        N(run)(c, c->threads, blocks_job, &a);
+        return;
+    }
     N(run)(c, c->threads, keys_job, &a);
     if (!moves_of(c) || !moves_of(c)->all_keys) return;
     atomic_store(&a.next, 0);

@@ -27,6 +27,15 @@ struct moves {
 
     /* Bytes of c->mem.moved, what the term stages besides keys.  NULL: nothing. */
     size_t (*bytes)(const struct call *, int x);
+    /* Makes and stages the keys of `span` tiles at once, the first of them a multiple of it, in any
+     * order; memory: block_bytes() of it.  The hooks keys() and all_keys() are then NULL.
+     * blocks_bwd(): after all sums; the gradient of staged keys becomes that of the keys. */
+    int span;
+    size_t (*block_bytes)(const struct call *, int x);
+    void (*blocks)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh,
+                   void *memory);
+    void (*blocks_bwd)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh,
+                       void *memory);
     /* n keys of a tile become those that rows of later tiles read, in place; rows of dim reals,
      * rotated if a rotation precedes.  Threads do tiles of key heads in any order. */
     void (*keys)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh, int n,
@@ -47,6 +56,9 @@ struct moves {
     void (*scores)(struct tile *, int x);
     /* The carry becomes that of the next older tile, and q.across its form. */
     void (*step)(struct tile *, int x);
+
+    /* True if step() changes no row.  NULL: false. */
+    bool (*keeps)(const struct tile *, int x);
 
     /* Backward, oldest tile first.  scores_bwd() takes ds of the rows that own the tile: it adds to
      * dq, own.keys and part, and sets their ds and their rows of q.faded to 0, so that products

@@ -159,6 +159,20 @@ static void unmove_job(void *arg, int index)
         sum_moved(c, q, tile - q->first_ktile, first_apart(p, i), n);
     }
 }
+/* A block of tiles at a time. */
+static void unmove_block_job(void *arg, int index)
+{
+    struct unmove *a = arg;
+    struct call *c = a->c;
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
+        const struct sequence *q = find_sequence(c, BY_KTILE, s / heads);
+        const ptrdiff_t tile = s / heads - q->first_ktile;
+        if (tile % moves_of(c)->span) continue;
+        moves_of(c)->blocks_bwd(c, c->plan->moves, q, tile, (int)(s % heads),
+                                block_memory(c, index));
+    }
+}
 /* Once dk is summed over all rows, and before it is rotated back. */
 void N(unmove_keys)(struct call *c)
 {
@@ -169,7 +183,8 @@ void N(unmove_keys)(struct call *c)
         for (int kh = 0; kh < c->plan->key_heads; kh++)
             moves->all_keys_bwd(c, c->plan->moves, &c->seqs.list[s], kh);
     atomic_init(&a.next, 0);
-    N(run)(c, c->threads, unmove_job, &a);
+    if (!moves->blocks_bwd) N(run)(c, c->threads, unmove_job, &a);
+    else if (c->g.total[c->plan->moves]) N(run)(c, c->threads, unmove_block_job, &a);
 }
 
 /* For an encoding whose end_keys() adds to dv of turned values. */

@@ -62,6 +62,10 @@ struct term {
     bool keyed_alone;
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
+    /* Reals per tile of keys and kv head that are summed in own.keys and added to the total,
+     * [ktiles][kv heads][reals].  The last one says whether they have begun (tiled_sums()). */
+    ptrdiff_t (*tiled)(const struct call *, int x);
+
     /* Changes the rows of Q, once per query tile, after they are loaded, rotated and scaled.  The
      * _bwd changes dqs, the gradient of the changed rows, after all other hooks. */
     void (*load)(struct tile *, int x), (*load_bwd)(struct tile *, int x);
@@ -133,6 +137,17 @@ INLINE const struct rotation *rotation_of(const struct call *c)
 INLINE const struct moves *moves_of(const struct call *c)
 {
     return c->plan->moves >= 0 ? term_of(c, c->plan->moves)->moves : NULL;
+}
+/* The sums of a term for the tile's keys and kv head, zeroed when they begin; NULL: not wanted. */
+INLINE real *tiled_sums(struct tile *t, int x)
+{
+    real *sums = t->own[x].keys;
+    const ptrdiff_t last = term_of(t->c, x)->tiled(t->c, x) - 1;
+    if (sums && sums[last] == 0) {
+        memset(sums, 0, sizeof(real) * (size_t)last);
+        sums[last] = 1;
+    }
+    return sums;
 }
 /* All n tiles step over the tile of keys that they are on. */
 INLINE void step_rows(struct tile *t, int n)

@@ -33,7 +33,8 @@ struct own {
      * of keys; NULL: not wanted */
     real *part;
     real *fresh; /* its first numbers, of this query tile alone */
-    /* gradient by key: likewise, from the tile's first key on, rows of key_row() */
+    /* gradient by key: likewise, from the tile's first key on, rows of key_row(); or sums of this
+     * tile of keys and kv head (tiled_sums()) */
     real *keys;
     int outn, gradn, carryn;
 };

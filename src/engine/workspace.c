@@ -118,6 +118,10 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
                         (size_t)padded(p->value_dim) * sizeof(real));
     EACH_USE(c, x, term) {
         if (term->part) w->part[x] = carve_reals(a, heads * term->part(c, x));
+        if (term->tiled) {
+            const ptrdiff_t n = item_kv_heads(p) * part_tiles(c);
+            w->tiled[x] = carve_reals(a, n * term->tiled(c, x));
+        }
         if (term->keyed && term->keyed(c, x))
             w->keys[x] =
                 carve_bytes(a, (size_t)(heads * keys), (size_t)key_row(term, c, x) * sizeof(real));

@@ -11,9 +11,10 @@
 struct sums {
     /* A block: sums of a work item and one chunk of keys, of part_keys() keys at most.  Threads
      * change blocks, as one may have to wait until its sums are added. */
-    real *dk, *dv;        /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
-    real *part[MAX_USES]; /* [heads of an item][part of the term] */
-    real *keys[MAX_USES]; /* [heads of an item][keys][key_row() of the term] */
+    real *dk, *dv;         /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
+    real *part[MAX_USES];  /* [heads of an item][part of the term] */
+    real *keys[MAX_USES];  /* [heads of an item][keys][key_row() of the term] */
+    real *tiled[MAX_USES]; /* [kv heads of an item][tiles][tiled() of the term] */
     /* [heads of an item][added of the term]: of all chunks of the item, if sequences have
      * several, else NULL; in a chain always, and apart from the block */
     double *all[MAX_USES];
@@ -134,6 +135,21 @@ INLINE bool cancelled(const struct call *c)
 {
     const loci_host *host = c->in->host;
     return host && host->cancelled && host->cancelled(host->user);
+}
+/* What hooks that process blocks of tiles work in, by thread: behind what the term stages. */
+INLINE size_t moved_bytes(const struct call *c)
+{
+    const struct moves *moves = moves_of(c);
+    return moves && moves->bytes ? round_up(moves->bytes(c, c->plan->moves)) : 0;
+}
+INLINE size_t block_bytes(const struct call *c)
+{
+    const struct moves *moves = moves_of(c);
+    return moves && moves->block_bytes ? round_up(moves->block_bytes(c, c->plan->moves)) : 0;
+}
+INLINE void *block_memory(const struct call *c, int index)
+{
+    return (char *)c->mem.moved + moved_bytes(c) + (size_t)index * block_bytes(c);
 }
 /* Saves the state of rows over the keys so far in a slot of that many bytes, or restores it. */
 void N(save_part)(struct tile *, char *slot, bool back);

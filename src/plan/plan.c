@@ -310,6 +310,8 @@ static loci_status set_moves(loci_plan *p, loci_error *e)
             p->enc[p->use[i].enc].pe->name, name);
     if (p->rotate < 0) return LOCI_OK;
     const struct loci_pe *rotation = p->enc[p->use[p->rotate].enc].pe;
+    CHECK(e, !term_is(p->use[p->moves].term, UNROTATED), LOCI_BAD_ARG,
+          "%s and %s both rotate q and k; at most one encoding can", rotation->name, name);
     CHECK(
         e,
         !term_is(p->use[p->rotate].term, FADES) && !rotation->states && !rotation->widens

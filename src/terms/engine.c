@@ -69,8 +69,7 @@ static size_t part_slot(const struct call *c)
 }
 static size_t moved(const struct call *c)
 {
-    const struct moves *moves = moves_of(c);
-    return moves && moves->bytes ? moves->bytes(c, c->plan->moves) : 0;
+    return moved_bytes(c) + (size_t)c->threads * block_bytes(c);
 }
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 

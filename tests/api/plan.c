@@ -484,6 +484,21 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 4, 8, .encoding = "tape", .keys_rotated = 1), LOCI_OK, "" },
     GIVEN(4, 2, 8, .encoding = "tape", .keys_rotated = 1), LOCI_BAD_ARG,
     "tape: keys_rotated requires kv_heads equal to heads 4, not 2" },
+    GIVEN(4, 2, 8, .encoding = "path", .full = 1), LOCI_BAD_ARG,
+    "path requires a causal plan, but full is 1" },
+    GIVEN(4, 2, 8, .encoding = "path", .stage = LOCI_ROTATE), LOCI_BAD_ARG,
+    "path does not support stage rotate" },
+    GIVEN(4, 2, 8, .encoding = "path", .stage = LOCI_EMBED, .model_dim = 8), LOCI_BAD_ARG,
+    "path does not support stage embed" },
+    GIVEN(4, 2, 8, .encoding = "path", .stage = LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
+    "path does not support stage linear_attention" },
+    GIVEN(4, 2, 8, .encoding = "rope:pairing=half+path"), LOCI_BAD_ARG,
+    "rope and path both rotate q and k; at most one encoding can" },
+    GIVEN(4, 2, 8, .encoding = "path+wall"), LOCI_BAD_ARG,
+    "path and wall both change queries from key to key; at most one encoding can" },
+    GIVEN(4, 2, 8, .encoding = "path+cope"), LOCI_BAD_ARG,
+    "cope reads queries or keys alone, but path changes queries from key to key; leave one out" },
+    GIVEN(4, 4, 8, .encoding = "tape+path"), LOCI_BAD_ARG, "both rotate q and k" },
     GIVEN(4, 2, 8, .encoding = "wall", .full = 1), LOCI_BAD_ARG,
     "wall requires a causal plan, but full is 1" },
     GIVEN(4, 2, 8, .encoding = "wall", .stage = LOCI_ROTATE), LOCI_BAD_ARG,
@@ -875,6 +890,15 @@ static void sources(void)
         { "kerple:kernel=log3,weight=1", LOCI_SOURCE_OTHER, 0.01 },
         { "alibi:slopes=given", LOCI_SOURCE_OTHER, -INFINITY },
     };
+    {
+        loci_error e;
+        const loci_desc d = usual("path");
+        loci_plan *p = plan_of(&d, &e);
+        CHECK_THAT(p && loci_tensor_source(p, 0) == LOCI_SOURCE_UNIT
+                       && loci_tensor_source(p, 1) == LOCI_SOURCE_STRENGTH,
+                   "sources: w and beta of path");
+        loci_plan_destroy(p);
+    }
     for (int i = 0; i < COUNT(want); i++) {
         loci_error e;
         loci_tensor list[MAX_TENSORS];

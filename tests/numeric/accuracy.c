@@ -246,6 +246,15 @@ static void draw_tensors(struct problem *p)
             const double size = power_of_ten(-3, 1.5);
             for (size_t i = 0; i < p->count[t]; i++) x[i] *= size;
         }
+        /* a product of reflections must not grow: its numbers would be anything */
+        const loci_source source = loci_tensor_source(p->exact, t);
+        for (size_t i = 0; i < p->count[t] && source == LOCI_SOURCE_STRENGTH; i++)
+            x[i] = p->regime == GATES ? (roll(3) ? 2 : 0) : 2 / (1 + exp(-x[i]));
+        for (size_t i = 0; i < p->count[t] && source == LOCI_SOURCE_UNIT; i += (size_t)p->D) {
+            double sum = 1e-30;
+            for (int d = 0; d < p->D; d++) sum += x[i + (size_t)d] * x[i + (size_t)d];
+            for (int d = 0; d < p->D; d++) x[i + (size_t)d] /= sqrt(sum) * (1 + 1e-6);
+        }
         round_to_dtype(x, p->count[t], real(p));
     }
 }

@@ -115,6 +115,12 @@ static void *tensor(struct problem *p, int which)
         store_stored(x, type_of(p, false), (ptrdiff_t)i,
                      gate ? -log1p(exp(-p->a->shift - more)) : start + more);
     }
+    /* path: rows about as long as its layer makes them, so that rows fade */
+    for (size_t i = 0; i < n && !strcmp(t->encoding, "path"); i++) {
+        const double y = load_stored(x, type_of(p, false), (ptrdiff_t)i);
+        store_stored(x, type_of(p, false), (ptrdiff_t)i,
+                     strcmp(t->name, "w") ? 1 + 0.5 * y : y / sqrt(p->a->dim));
+    }
     return x;
 }
 

@@ -133,6 +133,10 @@ static const struct {
     { "alibi:slopes=queries+rope:pairing=half", false },
     { "alibi:slopes=both+ssmax", false },
     { "alibi:slopes=both+cape:hidden=4", false },
+    { "path+fox", false },
+    { "path+alibi+sink", false },
+    { "ssmax:bias=1+path+sba", false },
+    { "path+t5:buckets=6,max_distance=10+cape:hidden=4", false },
     { "ssmax:bias=1", false },
     { "ssmax:count=position+rope:pairing=half,freq=given", false },
     { "alibi+ssmax:bias=1", false },
@@ -313,6 +317,15 @@ static double *add_input(struct walk *w, const char *owner, const char *name, si
     return w->input[i].x;
 }
 
+/* Rows of length 1, as the layer of path makes them: products of reflections do not grow. */
+static void normalise(double *x, size_t count, int width)
+{
+    for (size_t i = 0; i < count; i += (size_t)width) {
+        double sum = 1e-30;
+        for (int d = 0; d < width; d++) sum += x[i + (size_t)d] * x[i + (size_t)d];
+        for (int d = 0; d < width; d++) x[i + (size_t)d] = (float)(x[i + (size_t)d] / sqrt(sum));
+    }
+}
 static void add_tensors(struct walk *w, const struct shape *s)
 {
     w->tensors = loci_tensors(w->plan, w->tensor, WALK_TENSORS);
@@ -332,6 +345,9 @@ static void add_tensors(struct walk *w, const struct shape *s)
         if (!strcmp(f->encoding, "wall")) scale(x, count, 0.5, -0.45);
         if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
         if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
+        const loci_source source = loci_tensor_source(w->plan, t);
+        if (source == LOCI_SOURCE_UNIT) normalise(x, count, s->dim);
+        if (source == LOCI_SOURCE_STRENGTH) scale(x, count, 1, 1);
         /* Larger ones times a distance are scores of hundreds, whose last place exceeds bounds. */
         if (!strncmp(f->name, "slope_", 6)) scale(x, count, 0.05, 0.04);
         w->data[t] = x;
@@ -494,7 +510,7 @@ bool walk_key_forms(const char *text)
 {
     return strstr(text, "rerope") || strstr(text, "selfextend");
 }
-bool walk_moves(const char *text) { return strstr(text, "wall"); }
+bool walk_moves(const char *text) { return strstr(text, "wall") || strstr(text, "path"); }
 double walk_learned(const loci_tensor *t, double x)
 {
     return strcmp(t->encoding, "pope") ? x : 2.2 - 18 * x;

@@ -121,8 +121,20 @@ static bool all_zero(const void *data, size_t bytes)
     return bytes == 0 || (p[0] == 0 && !memcmp(p, p + 1, bytes - 1));
 }
 
+/* Rows become as long as a layer makes them. */
+static void make_units(void *data, loci_dtype dtype, ptrdiff_t count, ptrdiff_t width)
+{
+    for (ptrdiff_t at = 0; at < count; at += width) {
+        double sum = 1e-30;
+        for (ptrdiff_t d = at; d < at + width; d++)
+            sum += load_stored(data, dtype, d) * load_stored(data, dtype, d);
+        for (ptrdiff_t d = at; d < at + width; d++)
+            store(data, dtype, d, load_stored(data, dtype, d) / sqrt(sum));
+    }
+}
 /* Tables that start at zero get small numbers, so that a pass is not cheaper than in practice.
- * Inputs whose name denotes logarithms of gates get log(sigmoid(N(3, 1))). */
+ * Inputs whose name denotes logarithms of gates get log(sigmoid(N(3, 1))), others what a layer
+ * makes of normal numbers. */
 void task_random_tensors(struct task *t, uint64_t seed)
 {
     for (int i = 0; i < t->tensors; i++) {
@@ -130,10 +142,16 @@ void task_random_tensors(struct task *t, uint64_t seed)
         uint64_t state = seed + 1000 * (uint64_t)(i + 1);
         t->data[i] = task_alloc(t, (size_t)n, t->real);
         if (t->tensor[i].role == LOCI_INPUT) {
-            bool gate = !strncmp(t->tensor[i].name, "log_", 4);
-            for (ptrdiff_t k = 0; k < n; k++)
+            const bool gate = !strncmp(t->tensor[i].name, "log_", 4);
+            const loci_source source = loci_tensor_source(t->plan, i);
+            for (ptrdiff_t k = 0; k < n; k++) {
+                const double x = normal(&state);
                 store(t->data[i], t->reals, k,
-                      gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
+                      gate                             ? -log1p(exp(-3 - x))
+                      : source == LOCI_SOURCE_STRENGTH ? 2 / (1 + exp(-x))
+                                                       : x);
+            }
+            if (source == LOCI_SOURCE_UNIT) make_units(t->data[i], t->reals, n, t->desc.dim);
         } else {
             loci_tensor_init(t->plan, i, state, t->data[i]);
             if (all_zero(t->data[i], (size_t)n * t->real))

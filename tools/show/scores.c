@@ -63,8 +63,16 @@ static loci_status inputs(struct show *s, struct buffers *r, ptrdiff_t batch, pt
         double *x = buffers_alloc(r, n, sizeof *x);
         list[i] = x;
         if (t->rank < 5) {
+            const loci_source source = loci_tensor_source(s->causal.plan, i);
             if (!strncmp(t->name, "log_", 4)) show_gates(s, x, n);
             else show_normal(s, STREAM_GATE, x, n);
+            for (ptrdiff_t k = 0; k < n && source == LOCI_SOURCE_STRENGTH; k++)
+                x[k] = 2 / (1 + exp(-x[k]));
+            for (ptrdiff_t k = 0; k < n && source == LOCI_SOURCE_UNIT; k += s->dim) {
+                double sum = 1e-30;
+                for (int d = 0; d < s->dim; d++) sum += x[k + d] * x[k + d];
+                for (int d = 0; d < s->dim; d++) x[k + d] /= sqrt(sum);
+            }
             continue;
         }
         const double *at = t->shape[2] == LOCI_DIM_QUERIES ? q_at : k_at;

@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: MIT */
+/* reflect.c -- every key that a row passes on its walk reflects the row (encodings/path.c).
+ *
+ *     u <- u - beta_l (w_l.u) w_l        for l from the row's newest key down
+ *
+ * layout/reflect.h has the forms of keys that spare rows most of these steps.  A row meets the keys
+ * of a tile in one of three ways, which depends on its newest key alone:
+ *
+ *     OWN     its newest key lies in the tile: key by key, with keys and w as they are
+ *     TILE    it lies in a newer tile of the block: S = u.k', then u <- M u
+ *     BLOCK   it lies in a newer block: S = u.k^ for all tiles of the block, then u <- MB u
+ *
+ * Rows own the tiles of their block in the sense of engine/moves.h.  Where segments are not ranges
+ * of keys, only the keys of a row's segment act on it, so it meets all tiles as OWN.
+ *
+ * Backward, oldest key first, with a the gradient of u:
+ *
+ *     BLOCK   dMB += a u^T, a <- MB^T a, then dk^ += dS u, a += dS k^ tile by tile
+ *     TILE    dM += a u^T, a <- M^T a + dS k', dk' += dS u
+ *     OWN     dbeta_l -= (w_l.u)(w_l.a), dw_l -= beta_l ((w_l.u) a + (w_l.a) u),
+ *             a <- H_l a + dS k_l, dk_l += dS u
+ *
+ * reflect_forms.c turns the sums dMB, dM, dk^ and dk' into gradients of k, w and beta. */
+#include "engine/tile_gemm.h"
+#include "terms/reflect.h"
+
+enum way { LATER, OWN, TILE, BLOCK };
+struct walk {
+    ptrdiff_t last[QT]; /* newest key, counted in the sequence; -1: none */
+    ptrdiff_t took;     /* the tile that `after` and `coef` belong to, or -1 */
+    bool apart;         /* segments are not ranges of keys */
+    real floor[QT];     /* numbers of the row below this are 0 */
+};
+
+/* ---- Memory of a query tile ------------------------------------------------------------------ */
+
+static ptrdiff_t head_rows(void)
+{
+    const ptrdiff_t row = QT * sizeof(real);
+    return ((ptrdiff_t)sizeof(struct walk) + row - 1) / row;
+}
+static int side(const struct call *c) { return c->plan->dim > KT ? c->plan->dim : KT; }
+/* after, coef, scores, and two squares of scratch; backward: taken, a, rows of u and a, ds and
+ * three arrays by row. */
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    const ptrdiff_t D = c->plan->dim;
+    (void)x;
+    return head_rows() + D + 3 * KT + 2 * side(c)
+         + (c->backward ? 2 * KT + 2 * D + 2 * padded((int)D) + 3 * KT + 2 * KT : 0);
+}
+struct arrays {
+    real *after;     /* [D][QT]: u behind the row's own tile */
+    real *coef;      /* [KT][QT]: -beta w.u, what each key of it adds of its w */
+    real *dots;      /* [KT][QT]: w.u */
+    real *s;         /* [KT][QT] */
+    real *one, *two; /* [side][QT] */
+    /* backward */
+    real *back, *turn;   /* [KT][QT]: -beta w.a, and w.a */
+    real *a, *u;         /* [D][QT] */
+    real *urows, *arows; /* [QT][Dp] */
+    real *by_row[3];     /* [QT][KT] */
+    real *gram[2];       /* [KT][KT] */
+};
+static struct walk *walk_of(const struct tile *t, int x) { return (struct walk *)t->own[x].mem; }
+static struct arrays arrays_of(const struct tile *t, int x)
+{
+    const ptrdiff_t D = t->c->plan->dim, Dp = padded((int)D), n = side(t->c);
+    real *at = t->own[x].mem + head_rows() * QT;
+    struct arrays a = { .after = at };
+    a.coef = a.after + D * QT;
+    a.dots = a.coef + KT * QT;
+    a.s = a.dots + KT * QT;
+    a.one = a.s + KT * QT;
+    a.two = a.one + n * QT;
+    a.back = a.two + n * QT;
+    a.turn = a.back + KT * QT;
+    a.a = a.turn + KT * QT;
+    a.u = a.a + D * QT;
+    a.urows = a.u + D * QT;
+    a.arows = a.urows + Dp * QT;
+    for (int i = 0; i < 3; i++) a.by_row[i] = a.arows + Dp * QT + i * KT * QT;
+    for (int i = 0; i < 2; i++) a.gram[i] = a.by_row[2] + KT * QT + i * KT * KT;
+    return a;
+}
+static int carry(const struct call *c, int x)
+{
+    (void)x;
+    return c->plan->dim;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* The newest key of every row: of the band of distances, or of the pairs that are listed. */
+static void open(struct tile *t, int x)
+{
+    const struct call *c = t->c;
+    const struct sequence *q = t->seq;
+    struct walk *w = walk_of(t, x);
+    const ptrdiff_t row = t->i0 - q->q0;
+    w->took = -1;
+    w->apart = q->segments;
+    for (int r = 0; r < QT; r++) w->last[r] = -1;
+    if (c->backward) { /* padding stays 0 */
+        const struct arrays a = arrays_of(t, x);
+        memset(a.urows, 0, sizeof(real) * (size_t)(2 * QT * padded(c->plan->dim)));
+    }
+    memcpy(t->own[x].carry, t->q.across, sizeof(real) * (size_t)(c->plan->dim * QT));
+    /* A row that has faded to 2^-40 of what it was changes no score, and later products would be
+     * subnormal numbers. */
+    for (int r = 0; r < QT; r++) w->floor[r] = 0;
+    for (int d = 0; d < c->plan->dim; d++)
+        for (int r = 0; r < QT; r++) {
+            const real size = abs_(t->q.across[d * QT + r]);
+            w->floor[r] = size > w->floor[r] ? size : w->floor[r];
+        }
+    for (int r = 0; r < QT; r++) w->floor[r] *= (real)LEAST;
+    if (!t->listed) {
+        const int64_t low = band(c->plan).lo;
+        for (int r = 0; r < t->rows; r++) {
+            const int64_t key = q->d0 + row + r - low;
+            w->last[r] = key < 0 ? -1 : key < q->nk ? (ptrdiff_t)key : q->nk - 1;
+        }
+        return;
+    }
+    const struct keyrange range = keys_of(c, q, row, t->rows);
+    uint64_t found = 0;
+    for (ptrdiff_t j = range.last / KT; j >= 0 && range.last >= 0; j--) {
+        if (found == rows_bits(0, t->rows)) break;
+        if (!set_keys(t, j * KT, range.last)) continue;
+        for (int k = t->keys - 1; k >= 0; k--)
+            for (uint64_t bits = rows_bits(0, t->rows) & ~t->hidden[k] & ~found; bits;
+                 bits &= bits - 1) {
+                const int r = __builtin_ctzll(bits);
+                w->last[r] = j * KT + k;
+                found |= (uint64_t)1 << r;
+            }
+    }
+}
+
+/* Numbers below the floor of their row become 0. */
+INLINE void flush(const struct walk *w, int n, real *x)
+{
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++)
+            x[i * QT + r] = abs_(x[i * QT + r]) < w->floor[r] ? 0 : x[i * QT + r];
+}
+
+static ptrdiff_t tile_of(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
+static enum way way_of(const struct walk *w, int r, ptrdiff_t tile)
+{
+    const ptrdiff_t own = w->last[r] < 0 ? -1 : w->last[r] / KT;
+    if (own < tile) return LATER;
+    if (own == tile || w->apart) return OWN;
+    return own / SPAN == tile / SPAN ? TILE : BLOCK;
+}
+/* Which ways occur: bit `way` is set.  Rows that see no key go any way. */
+static unsigned ways(const struct tile *t, int x, ptrdiff_t tile)
+{
+    const struct walk *w = walk_of(t, x);
+    unsigned set = 0;
+    for (int r = 0; r < t->rows; r++)
+        if (w->last[r] >= 0) set |= 1u << way_of(w, r, tile);
+    return set;
+}
+static bool has(unsigned set, enum way way) { return set >> way & 1; }
+
+/* to[n][r] = from[n][r] for the rows that go this way. */
+static void take(const struct tile *t, int x, enum way way, int n, const real *from, real *to)
+{
+    const struct walk *w = walk_of(t, x);
+    const ptrdiff_t tile = tile_of(t);
+    real yes[QT];
+    for (int r = 0; r < QT; r++) yes[r] = way_of(w, r, tile) == way;
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++)
+            to[i * QT + r] = yes[r] != 0 ? from[i * QT + r] : to[i * QT + r];
+}
+
+/* out[i] = a_i.u for n rows of a. */
+INLINE void dot_rows(int n, const real *a, ptrdiff_t stride, int D, const real *u, real *out)
+{
+#if QT > 1
+    product(SET, n, QT, D, a, stride, 1, u, QT, out, QT, NULL);
+#else
+    dot_keys(n, a, stride, D, u, out);
+#endif
+}
+/* u += sum over n rows of f_i w_i.  Factors of 0 are those of keys that must not reach the row: if
+ * w is not finite they are left out, with the same sums of the others. */
+INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *f, real *u)
+{
+    const bool fine = finite_rows(w, stride, n, D);
+#if QT > 1
+    if (fine) {
+        product(ADD, D, QT, n, w, 1, stride, f, QT, u, QT, NULL);
+        return;
+    }
+#endif
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) {
+            real sum = 0;
+            for (int i = 0; i < n; i++)
+                if (fine || f[i * QT + r] != 0) sum = fma_(w[i * stride + d], f[i * QT + r], sum);
+            u[d * QT + r] += sum;
+        }
+}
+
+/* ---- The row's own tile ---------------------------------------------------------------------- */
+
+static const real *own_keys(struct tile *t, real *buffer, ptrdiff_t *stride)
+{
+    return find_rows(t->c, KEYS, t->seq->b, t->kvh, t->j0, t->keys, buffer, stride);
+}
+/* How many keys of the tile are not newer than the newest one of each row. */
+struct limits {
+    int keys[QT];
+};
+static struct limits limits_of(const struct tile *t, const struct walk *w)
+{
+    struct limits a;
+    const ptrdiff_t j = t->j0 - t->seq->k0;
+    for (int r = 0; r < QT; r++) {
+        const ptrdiff_t n = w->last[r] + 1 - j;
+        a.keys[r] = n < 0 ? 0 : n < KT ? (int)n : KT;
+    }
+    return a;
+}
+/* x[r] becomes 0 where the key does not act on the row. */
+INLINE void limit(const struct tile *t, const struct walk *w, const struct limits *a, int k,
+                  real *x)
+{
+    for (int r = 0; r < QT; r++) x[r] = k < a->keys[r] ? x[r] : 0;
+    for (int r = 0; r < t->rows && w->apart; r++)
+        if (t->kg[k] != t->qg[r]) x[r] = 0;
+}
+
+/* Scores of all rows, as if the tile were their own, and u behind it.  A FEW keys at a time: their
+ * products with u, then what each of them takes from u for the older ones. */
+static void meet_keys(struct tile *t, int x)
+{
+    const struct call *c = t->c;
+    const int D = c->plan->dim;
+    struct walk *walk = walk_of(t, x);
+    const struct arrays a = arrays_of(t, x);
+    const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
+               *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
+               *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
+    ptrdiff_t stride;
+    const real *k = own_keys(t, t->k.buffer, &stride);
+    const struct limits limits = limits_of(t, walk);
+    memcpy(a.after, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
+    for (int first = (t->keys - 1) / FEW * FEW; first >= 0; first -= FEW) {
+        const int n = t->keys - first < FEW ? t->keys - first : FEW;
+        dot_rows(n, k + first * stride, stride, D, a.after, a.s + first * QT);
+        dot_rows(n, w + (ptrdiff_t)first * D, D, D, a.after, a.dots + first * QT);
+        for (int j = first + n - 1; j >= first; j--) {
+            real *s = a.s + j * QT, *dots = a.dots + j * QT, *coef = a.coef + j * QT;
+            for (int m = j + 1; m < first + n; m++) {
+                const real kw = gram[j * 2 * FEW + m - first],
+                           ww = gram[j * 2 * FEW + FEW + m - first];
+                const real *f = a.coef + m * QT;
+                for (int r = 0; r < QT; r++) {
+                    s[r] = fma_(kw, f[r], s[r]);
+                    dots[r] = fma_(ww, f[r], dots[r]);
+                }
+            }
+            for (int r = 0; r < QT; r++) coef[r] = -beta[j] * dots[r];
+            limit(t, walk, &limits, j, coef);
+            flush(walk, 1, coef);
+        }
+        add_rows(n, w + (ptrdiff_t)first * D, D, D, a.coef + first * QT, a.after);
+        if (first % 16 == 0) flush(walk, D, a.after);
+    }
+    walk->took = tile_of(t);
+}
+
+/* ---- Walk ------------------------------------------------------------------------------------ */
+
+static void form(struct tile *t, int x)
+{
+    memcpy(t->q.across, t->own[x].carry, sizeof(real) * (size_t)(t->c->plan->dim * QT));
+}
+static enum owners owners(const struct tile *t, int x)
+{
+    const unsigned set = ways(t, x, tile_of(t));
+    if (!has(set, BLOCK)) return ALL_ROWS;
+    return has(set, OWN) || has(set, TILE) ? SOME_ROWS : NO_ROWS;
+}
+static void scores(struct tile *t, int x)
+{
+    const int D = t->c->plan->dim;
+    const unsigned set = ways(t, x, tile_of(t));
+    const struct arrays a = arrays_of(t, x);
+    if (has(set, TILE)) {
+        const real *k = forms_of(t->c, t->seq->b, t->kvh).keys + t->j0 * D;
+        dot_rows(t->keys, k, D, D, t->own[x].carry, a.s);
+        take(t, x, TILE, t->keys, a.s, t->s);
+    }
+    if (has(set, OWN)) {
+        meet_keys(t, x);
+        take(t, x, OWN, t->keys, a.s, t->s);
+    }
+}
+/* Does a step over this tile change no row? */
+static bool keeps(const struct tile *t, int x)
+{
+    const ptrdiff_t tile = tile_of(t);
+    const unsigned set = ways(t, x, tile);
+    return !tile || !(has(set, OWN) || has(set, TILE) || (has(set, BLOCK) && tile % SPAN == 0));
+}
+static void step(struct tile *t, int x)
+{
+    const struct call *c = t->c;
+    const int D = c->plan->dim;
+    const ptrdiff_t tile = tile_of(t);
+    struct walk *walk = walk_of(t, x);
+    const unsigned set = ways(t, x, tile);
+    const struct arrays a = arrays_of(t, x);
+    const struct forms f = forms_of(c, t->seq->b, t->kvh);
+    real *u = t->own[x].carry;
+    if (keeps(t, x)) return;
+    if (has(set, OWN) && walk->took != tile) meet_keys(t, x);
+    const real *to = has(set, OWN) ? a.after : a.one; /* if all rows go one way */
+    const bool mixed = (set & (set - 1)) != 0;
+    if (mixed) {
+        to = a.two;
+        memcpy(a.two, u, sizeof(real) * (size_t)(D * QT));
+        if (has(set, OWN)) take(t, x, OWN, D, a.after, a.two);
+    }
+    if (has(set, TILE)) {
+        dot_rows(D, f.tiles + (t->seq->first_ktile + tile) * D * D, D, D, u, a.one);
+        if (mixed) take(t, x, TILE, D, a.one, a.two);
+    }
+    if (has(set, BLOCK) && tile % SPAN == 0) {
+        dot_rows(D, f.blocks + block_number(t->seq, tile) * D * D, D, D, u, a.one);
+        if (mixed) take(t, x, BLOCK, D, a.one, a.two);
+    }
+    for (int i = 0; i < D; i++)
+        for (int r = 0; r < QT; r++) {
+            const real y = abs_(to[i * QT + r]) < walk->floor[r] ? 0 : to[i * QT + r];
+            u[i * QT + r] = y;
+            t->q.across[i * QT + r] = y;
+        }
+    walk->took = -1;
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+#if QT > 1
+/* Zeroes the columns of rows that do not go this way. */
+static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
+{
+    const struct walk *w = walk_of(t, x);
+    for (int r = 0; r < QT; r++)
+        if (r >= t->rows || way_of(w, r, tile_of(t)) != way)
+            for (int i = 0; i < n; i++) rows[i * QT + r] = 0;
+}
+/* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  What is not finite does not reach what it
+ * has a factor of 0 for. */
+static void add_outers(int n, const real *x, const real *rows, int width, real *c)
+{
+    if (finite_rows(rows, width, QT, width) && finite_rows(x, QT, n, QT)) {
+        product(ADD, n, width, QT, x, QT, 1, rows, width, c, width, NULL);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < width; d++) {
+            real sum = 0;
+            for (int r = 0; r < QT; r++)
+                if (x[i * QT + r] != 0 && rows[r * width + d] != 0)
+                    sum = fma_(x[i * QT + r], rows[r * width + d], sum);
+            c[i * width + d] += sum;
+        }
+}
+/* The same with C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile. */
+static void mix_rows(int keys, const real *g, ptrdiff_t gi, ptrdiff_t gm, const real *rows,
+                     ptrdiff_t stride, int D, real *c)
+{
+    const bool fine = finite_rows(rows, stride, keys, D);
+    const int Dp = padded(D);
+    if (fine && D == Dp) {
+        product(ADD, keys, D, keys, g, gi, gm, rows, stride, c, Dp, NULL);
+        return;
+    }
+    for (int i = 0; i < keys; i++)
+        for (int d = 0; d < D; d++) {
+            real sum = 0;
+            for (int m = 0; m < keys; m++) {
+                const real by = g[i * gi + m * gm];
+                if (fine || by != 0) sum = fma_(by, rows[m * stride + d], sum);
+            }
+            c[i * Dp + d] += sum;
+        }
+}
+/* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows
+ * that go this way.  Rows that have met no older key keep a = 0. */
+static void pass(struct tile *t, int x, enum way way, const real *m, real *dm)
+{
+    const int D = t->c->plan->dim, Dp = padded(D);
+    const struct arrays a = arrays_of(t, x);
+    real some[QT] = { 0 }, any = 0;
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) some[r] = t->dq[d * QT + r] != 0 ? 1 : some[r];
+    for (int r = 0; r < QT; r++) any = some[r] != 0 ? 1 : any;
+    if (any == 0) return;
+    if (dm) {
+        memcpy(a.one, t->dq, sizeof(real) * (size_t)(D * QT));
+        keep(t, x, way, D, a.one);
+        transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
+        add_outers(D, a.one, a.urows, Dp, dm);
+    }
+    product(SET, D, QT, D, m, 1, D, t->dq, QT, a.two, QT, NULL);
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
+    take(t, x, way, D, a.two, t->dq);
+}
+static void step_bwd(struct tile *t, int x)
+{
+    const int D = t->c->plan->dim;
+    const ptrdiff_t tile = tile_of(t);
+    if (!tile || tile % SPAN || !has(ways(t, x, tile), BLOCK)) return;
+    real *sums = tiled_sums(t, x);
+    pass(t, x, BLOCK, forms_of(t->c, t->seq->b, t->kvh).blocks + block_number(t->seq, tile) * D * D,
+         sums ? sums + sums_in(D).block : NULL);
+}
+
+static void tile_bwd(struct tile *t, int x)
+{
+    const int D = t->c->plan->dim, Dp = padded(D);
+    const ptrdiff_t tile = tile_of(t);
+    const struct arrays a = arrays_of(t, x);
+    const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
+    const struct sums_at at = sums_in(D);
+    real *sums = tiled_sums(t, x);
+    if (tile)
+        pass(t, x, TILE, f.tiles + (t->seq->first_ktile + tile) * D * D,
+             sums ? sums + at.tile : NULL);
+    memcpy(a.s, t->ds, sizeof(real) * (size_t)(t->keys * QT));
+    keep(t, x, TILE, t->keys, a.s);
+    if (sums) {
+        transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
+        add_outers(t->keys, a.s, a.urows, Dp, sums + at.keys);
+    }
+    add_rows(t->keys, f.keys + t->j0 * D, D, D, a.s, t->dq);
+}
+
+/* [KT][KT] += x y^T over the rows of the tile, from y by row. */
+static void own_bwd(struct tile *t, int x)
+{
+    const struct call *c = t->c;
+    const int D = c->plan->dim, Dp = padded(D), keys = t->keys;
+    const struct walk *walk = walk_of(t, x);
+    const struct arrays a = arrays_of(t, x);
+    const struct sums_at at = sums_in(D);
+    const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
+               *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
+               *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
+    real *sums = tiled_sums(t, x);
+    ptrdiff_t stride;
+    const real *k = own_keys(t, t->k.buffer, &stride);
+    const struct limits limits = limits_of(t, walk);
+    /* scores() has met the keys of this tile */
+    memcpy(a.s, t->ds, sizeof(real) * (size_t)(keys * QT));
+    keep(t, x, OWN, keys, a.s);
+    keep(t, x, OWN, keys, a.coef);
+    keep(t, x, OWN, keys, a.dots);
+    memcpy(a.a, t->dq, sizeof(real) * (size_t)(D * QT));
+    keep(t, x, OWN, D, a.a);
+    transpose(a.a, QT, D, QT, a.arows, Dp);
+    for (int first = 0; first < keys; first += FEW) {
+        const int n = keys - first < FEW ? keys - first : FEW;
+        dot_rows(n, w + (ptrdiff_t)first * D, D, D, a.a, a.turn + first * QT);
+        for (int j = first; j < first + n; j++) {
+            real *turn = a.turn + j * QT, *back = a.back + j * QT;
+            for (int m = first; m < j; m++) {
+                const real kw = gram[m * 2 * FEW + j - first],
+                           ww = gram[j * 2 * FEW + FEW + m - first];
+                const real *b = a.back + m * QT, *ds = a.s + m * QT;
+                if (kw * 0 == 0)
+                    for (int r = 0; r < QT; r++) turn[r] = fma_(kw, ds[r], turn[r]);
+                else
+                    for (int r = 0; r < QT; r++)
+                        turn[r] = ds[r] != 0 ? fma_(kw, ds[r], turn[r]) : turn[r];
+                for (int r = 0; r < QT; r++) turn[r] = fma_(ww, b[r], turn[r]);
+            }
+            for (int r = 0; r < QT; r++) back[r] = -beta[j] * turn[r];
+            limit(t, walk, &limits, j, turn);
+            limit(t, walk, &limits, j, back);
+        }
+        add_rows(n, w + (ptrdiff_t)first * D, D, D, a.back + first * QT, a.a);
+        add_rows(n, k + first * stride, stride, D, a.s + first * QT, a.a);
+    }
+    take(t, x, OWN, D, a.a, t->dq);
+    if (!sums) return;
+    /* With u and a of the row at both ends of the tile, u_j = u + sum of coef_m w_m over m > j, and
+     * a before key j is a + sum over m < j of back_m w_m + ds_m k_m. */
+    transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
+    real *dk = sums + at.own_k, *dw = sums + at.own_w, *db = sums + at.own_beta;
+    add_outers(keys, a.s, a.urows, Dp, dk);
+    add_outers(keys, a.back, a.urows, Dp, dw);
+    add_outers(keys, a.coef, a.arows, Dp, dw);
+    const real *by_key[2] = { a.coef, a.back };
+    for (int i = 0; i < 2; i++) {
+        memset(a.by_row[i], 0, sizeof(real) * KT * QT);
+        transpose(by_key[i], QT, keys, QT, a.by_row[i], KT);
+    }
+    real *g = a.gram[0], *mixed = a.gram[1];
+    memset(g, 0, sizeof(real) * KT * KT);
+    add_outers(keys, a.s, a.by_row[0], KT, g);
+    for (int i = 0; i < keys; i++)
+        for (int m = 0; m <= i; m++) g[i * KT + m] = 0;
+    mix_rows(keys, g, KT, 1, w, D, D, dk);
+    mix_rows(keys, g, 1, KT, k, stride, D, dw);
+    memset(g, 0, sizeof(real) * KT * KT);
+    add_outers(keys, a.coef, a.by_row[1], KT, g);
+    for (int i = 0; i < keys; i++)
+        for (int m = 0; m < keys; m++)
+            mixed[i * KT + m] = m == i ? 0 : m < i ? g[i * KT + m] : g[m * KT + i];
+    mix_rows(keys, mixed, KT, 1, w, D, D, dw);
+    for (int j = 0; j < keys; j++) {
+        real sum = 0;
+        for (int r = 0; r < QT; r++)
+            if (a.turn[j * QT + r] != 0) sum = fma_(a.dots[j * QT + r], a.turn[j * QT + r], sum);
+        db[j] -= sum;
+    }
+}
+
+static void scores_bwd(struct tile *t, int x)
+{
+    const int Dp = padded(t->c->plan->dim);
+    const struct walk *w = walk_of(t, x);
+    const unsigned set = ways(t, x, tile_of(t));
+    if (has(set, OWN)) own_bwd(t, x);
+    if (has(set, TILE)) tile_bwd(t, x);
+    if (!has(set, BLOCK)) return;
+    for (int r = 0; r < QT; r++) {
+        if (r < t->rows && way_of(w, r, tile_of(t)) == BLOCK) continue;
+        for (int k = 0; k < t->keys; k++) t->ds[k * QT + r] = 0;
+        for (int d = 0; d < Dp; d++) t->q.faded[r * Dp + d] = 0;
+    }
+}
+
+static ptrdiff_t total(const struct call *c, int x)
+{
+    (void)x;
+    return c->seqs.ktiles * c->plan->kv_heads * sums_in(c->plan->dim).end;
+}
+static ptrdiff_t tiled(const struct call *c, int x)
+{
+    (void)x;
+    return sums_in(c->plan->dim).end;
+}
+#endif
+
+static size_t bytes(const struct call *c, int x)
+{
+    (void)x;
+    return sizeof(real) * (size_t)(c->plan->kv_heads * forms_reals(c));
+}
+static size_t memory(const struct call *c, int x)
+{
+    (void)x;
+    return WIDE(reflect_bytes)(c->plan->dim);
+}
+
+static const struct moves moves = {
+    .span = SPAN,
+    .bytes = bytes,
+    .block_bytes = memory,
+    .blocks = WIDE(reflect_block),
+    .form = form,
+    .owners = owners,
+    .scores = scores,
+    .step = step,
+    .keeps = keeps,
+#if QT > 1
+    .blocks_bwd = WIDE(reflect_block_bwd),
+    .step_bwd = step_bwd,
+    .scores_bwd = scores_bwd,
+#endif
+};
+const struct term N(term_reflect) = {
+    .name = "reflect",
+    .mem = mem,
+    .carry = carry,
+    .open = open,
+#if QT > 1
+    .tiled = tiled,
+    .total = total,
+#endif
+    .moves = &moves,
+};

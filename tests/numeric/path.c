@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/* path.c -- reflections: identities of single reflections and of many, over the borders of tiles
+ * and blocks; the definition over several blocks; chunks of rows; rows that fade; NaN. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attend.h"
+#include "harness.h"
+
+enum { H = 2, D = 8, L = 700, N = H * L * D };
+static double q[N], k[N], v[N], w[N], beta[H * L];
+
+/* Rows of length 1, and beta from 0 to 2. */
+static void draw(int seed)
+{
+    walk_restart(seed);
+    for (int i = 0; i < N; i++) {
+        q[i] = (float)(2 * walk_uniform());
+        k[i] = (float)(2 * walk_uniform());
+        v[i] = (float)walk_uniform();
+        w[i] = walk_uniform();
+    }
+    for (int j = 0; j < H * L; j++) {
+        double sum = 0;
+        for (int d = 0; d < D; d++) sum += w[j * D + d] * w[j * D + d];
+        for (int d = 0; d < D; d++) w[j * D + d] = (float)(w[j * D + d] / sqrt(sum));
+        beta[j] = (float)(1 + walk_uniform());
+    }
+}
+/* Tensors of the last `len` keys. */
+static int len;
+static double fill(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    const ptrdiff_t each = strcmp(t->name, "w") ? 1 : D, head = i / (len * each),
+                    at = head * L * each + i % (len * each);
+    if (!strcmp(encoding, "fox")) return -0.02 * (double)(i % 4);
+    return strcmp(t->name, "w") ? beta[at] : w[at];
+}
+static struct attend made(const char *text, loci_dtype dtype, bool reference)
+{
+    struct attend a = { .desc = LOCI_DESC(.encoding = text, .heads = H, .dim = D, .dtype = dtype),
+                        .q_len = L,
+                        .k_len = L,
+                        .q = q,
+                        .k = k,
+                        .v = v,
+                        .fill = fill,
+                        .reference = reference };
+    len = L;
+    attend(&a);
+    return a;
+}
+static double apart(const double *a, const double *b, ptrdiff_t n)
+{
+    double most = 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
+    return most;
+}
+static double all_apart(const struct attend *a, const struct attend *b)
+{
+    return fmax(fmax(apart(a->o, b->o, N), apart(a->rows, b->rows, (ptrdiff_t)H * L)),
+                fmax(fmax(apart(a->dq, b->dq, N), apart(a->dk, b->dk, N)), apart(a->dv, b->dv, N)));
+}
+
+/* ---- Identities ------------------------------------------------------------------------------ */
+
+static void nothing(void)
+{
+    draw(5);
+    memset(beta, 0, sizeof beta);
+    struct attend a = made("path", LOCI_F64, false), b = made("nope", LOCI_F64, false);
+    CHECK_CLOSE(all_apart(&a, &b), 0, 1e-12, "beta = 0: nope");
+    attend_free(&a);
+    attend_free(&b);
+}
+/* The score of a pair by hand, for the identities below. */
+static double lse_of(int h, int i, double (*score)(int h, int i, int j))
+{
+    double top = -INFINITY, sum = 0;
+    for (int j = 0; j <= i; j++) top = fmax(top, score(h, i, j) / sqrt(D));
+    for (int j = 0; j <= i; j++) sum += exp(score(h, i, j) / sqrt(D) - top);
+    return top + log(sum);
+}
+static double channels(int h, int i, int j, double first)
+{
+    double sum = 0;
+    for (int d = 0; d < D; d++)
+        sum += (d ? 1 : first) * q[(h * L + i) * D + d] * k[(h * L + j) * D + d];
+    return sum;
+}
+static double turning(int h, int i, int j) { return channels(h, i, j, (i - j) % 2 ? -1 : 1); }
+static double once(int h, int i, int j) { return channels(h, i, j, i == j); }
+/* w is the first channel at every key. */
+static void one_channel(double b, double (*score)(int, int, int), const char *what)
+{
+    draw(6);
+    double off = 0;
+    for (int j = 0; j < H * L; j++) {
+        beta[j] = b;
+        for (int d = 0; d < D; d++) w[j * D + d] = d == 0;
+    }
+    struct attend a = made("path", LOCI_F64, false);
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < L; i++) off = fmax(off, fabs(lse_of(h, i, score) - a.rows[h * L + i]));
+    CHECK_CLOSE(off, 0, 1e-12, "%s", what);
+    attend_free(&a);
+}
+/* w r and beta / r^2 are the same reflections; r is a power of two. */
+static void scaled(void)
+{
+    draw(7);
+    struct attend a = made("path", LOCI_F32, false);
+    for (int i = 0; i < N; i++) w[i] *= 0x1p12;
+    for (int j = 0; j < H * L; j++) beta[j] *= 0x1p-24;
+    struct attend b = made("path", LOCI_F32, false);
+    CHECK_CLOSE(all_apart(&a, &b), 0, 2e-6, "w r, beta / r^2");
+    attend_free(&a);
+    attend_free(&b);
+}
+/* q, k and w in another orthonormal basis: pairs of channels rotated. */
+static void rotated(void)
+{
+    draw(8);
+    struct attend a = made("path", LOCI_F64, false);
+    double *const rows[] = { q, k, w };
+    for (int x = 0; x < 3; x++)
+        for (int i = 0; i < N; i += 2) {
+            const double s = 0.6 * rows[x][i] - 0.8 * rows[x][i + 1],
+                         t = 0.8 * rows[x][i] + 0.6 * rows[x][i + 1];
+            rows[x][i] = s;
+            rows[x][i + 1] = t;
+        }
+    struct attend b = made("path", LOCI_F64, false);
+    CHECK_CLOSE(fmax(apart(a.o, b.o, N), apart(a.rows, b.rows, H * L)), 0, 1e-11,
+                "another orthonormal basis");
+    attend_free(&a);
+    attend_free(&b);
+}
+
+/* ---- The definition, over blocks ------------------------------------------------------------- */
+
+/* No reflection precedes key 0. */
+static void definition(const char *text, loci_dtype dtype, double bound)
+{
+    struct attend a = made(text, dtype, false), b = made(text, LOCI_F64, true);
+    CHECK_CLOSE(all_apart(&a, &b), 0, bound, "%s: outputs", text);
+    CHECK_CLOSE(apart(a.dtensor[0], b.dtensor[0], N), 0, 4 * bound, "%s: dw", text);
+    CHECK_CLOSE(apart(a.dtensor[1], b.dtensor[1], H * L), 0, 4 * bound, "%s: dbeta", text);
+    for (int h = 0; h < H; h++) {
+        CHECK_CLOSE(a.dtensor[1][h * L], 0, 0, "%s: dbeta of key 0", text);
+        for (int d = 0; d < D; d++)
+            CHECK_CLOSE(a.dtensor[0][h * L * D + d], 0, 0, "%s: dw of key 0", text);
+    }
+    attend_free(&a);
+    attend_free(&b);
+}
+static void definitions(void)
+{
+    draw(9);
+    definition("path", LOCI_F64, 1e-11);
+    definition("path+fox", LOCI_F64, 1e-11);
+    definition("path", LOCI_F32, 2e-5);
+    /* nothing fades, and neighbours' w agree: a closed form would lose three more digits */
+    for (int j = 0; j < H * L; j++) {
+        double sum = 0;
+        beta[j] = 2;
+        for (int d = 0; d < D; d++) {
+            w[j * D + d] = (d == 3) + 0.03 * w[j * D + d];
+            sum += w[j * D + d] * w[j * D + d];
+        }
+        for (int d = 0; d < D; d++) w[j * D + d] = (float)(w[j * D + d] / sqrt(sum));
+    }
+    definition("path", LOCI_F32, 3e-5);
+    definition("path", LOCI_F64, 1e-11);
+}
+
+/* ---- Chunks and decode ----------------------------------------------------------------------- */
+
+/* The last rows in calls of their own. */
+static void chunks(void)
+{
+    draw(10);
+    struct attend a = made("path", LOCI_F32, false);
+    static const int rows[] = { 1, 3, 64, 100, 530 };
+    for (size_t s = 0; s < sizeof rows / sizeof *rows; s++) {
+        static double part[N];
+        const int n = rows[s];
+        for (int h = 0; h < H; h++)
+            memcpy(part + h * n * D, q + (h * L + L - n) * D, sizeof(double) * (size_t)(n * D));
+        struct attend b = made("path", LOCI_F32, false);
+        attend_free(&b);
+        b = (struct attend){ .desc = LOCI_DESC(.encoding = "path", .heads = H, .dim = D),
+                             .q_len = n,
+                             .k_len = L,
+                             .q = part,
+                             .k = k,
+                             .v = v,
+                             .fill = fill };
+        attend(&b);
+        bool same = true;
+        for (int h = 0; h < H; h++)
+            same &= !memcmp(b.o + h * n * D, a.o + (h * L + L - n) * D,
+                            sizeof(double) * (size_t)(n * D));
+        CHECK_THAT(same, "the last %d rows: the bits of all rows", n);
+        attend_free(&b);
+    }
+    attend_free(&a);
+}
+
+/* ---- NaN ------------------------------------------------------------------------------------- */
+
+/* w of a key reaches rows that see an older key and that key, and no others. */
+static void nan_reaches(void)
+{
+    static const int at[] = { 0, 30, 64, 511, 512, 699 };
+    for (size_t s = 0; s < sizeof at / sizeof *at; s++) {
+        draw(11);
+        struct attend a = made("path", LOCI_F32, false);
+        w[at[s] * D + 2] = NAN;
+        struct attend b = made("path", LOCI_F32, false);
+        bool right = true;
+        for (int i = 0; i < L; i++)
+            for (int d = 0; d < D; d++) {
+                const double x = a.o[i * D + d], y = b.o[i * D + d];
+                right &= i >= at[s] && at[s] > 0 ? isnan(y) : x == y;
+            }
+        CHECK_THAT(right, "NaN in w of key %d reaches the rows from it on", at[s]);
+        CHECK_THAT(!memcmp(a.o + L * D, b.o + L * D, sizeof(double) * L * D),
+                   "NaN in w of key %d: not the other head", at[s]);
+        attend_free(&a);
+        attend_free(&b);
+    }
+}
+
+int main(void)
+{
+    nothing();
+    one_channel(2, turning, "beta = 2, w one channel: it changes its sign from key to key");
+    one_channel(1, once, "beta = 1, w one channel: it is seen at the row's own key");
+    scaled();
+    rotated();
+    definitions();
+    chunks();
+    nan_reaches();
+    return harness_end();
+}
