@@ -30,10 +30,12 @@ enum { LEVELS = 6 }; /* of a tile of KT keys */
 #if LOCI_DOUBLE
 #define LOW_FACTOR 0x1p-500
 #define LOW_GRADIENT 0x1p-500
+#define LOW_SUM 0x1p-500
 #define LOW_GATES (-346.6)
 #else
 #define LOW_FACTOR 0x1p-40f
 #define LOW_GRADIENT 0x1p-60f
+#define LOW_SUM 0x1p-84f
 #define LOW_GATES (-27.7f)
 #endif
 
@@ -199,8 +201,10 @@ static void keys(const struct call *c, int x, const struct sequence *q, ptrdiff_
     exponentials(sum, D, e);
     memcpy(tile_factor(c, q, kh, tile), e, sizeof(real) * (size_t)D);
 }
-/* A gradient of 0 stays 0: pairs that are not visible may lie across a gate that is NaN. */
-INLINE real times(real d, real factor) { return d == 0 ? 0 : d * factor; }
+/* A gradient of 0 stays 0: pairs that are not visible may lie across a gate that is NaN.  So does
+ * one whose product with a factor could be subnormal. */
+INLINE bool is_low(real d) { return d > -LOW_SUM && d < LOW_SUM; }
+INLINE real times(real d, real factor) { return is_low(d) ? 0 : d * factor; }
 /* From the gradient of staged keys, and that by rows that own their tile, to the gradient of the
  * keys; and the total's sums of q dq become those of q dq - k dk. */
 static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kh,
@@ -213,24 +217,29 @@ static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrd
                *staged = (const real *)c->mem.rotated
                        + ((q->b * p->key_heads + kh) * c->Lk + j) * (ptrdiff_t)D;
     double sum[MAX_DIM], *total = c->g.total[x];
-    real e[MAX_DIM + PAD], row[MAX_DIM];
+    real e[MAX_DIM + PAD], row[MAX_DIM], kept[MAX_DIM], by[MAX_DIM], key[MAX_DIM];
     if (total) total += channel_gates_total(c, q->b, kh) + 2 * j * D;
     memset(sum, 0, sizeof *sum * (size_t)D);
     for (int k = n - 1; k >= 0; k--) {
         real *g = d + k * stride;
         key_factor(c, q, j, k, n, f, sum, e);
+        /* a key or a factor without a gradient may be NaN */
+        for (int i = 0; i < D; i++) {
+            kept[i] = is_low(g[i]) ? 0 : g[i];
+            by[i] = kept[i] != 0 ? e[i] : 0;
+            key[i] = kept[i] != 0 ? staged[(ptrdiff_t)k * D + i] : 0;
+        }
         if (!total) {
-            for (int i = 0; i < D; i++) g[i] = times(g[i], e[i]);
+            for (int i = 0; i < D; i++) g[i] = kept[i] * by[i];
             continue;
         }
         if (c->mem.unmoved) memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
         else to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
         double *own = total + (ptrdiff_t)2 * k * D, *sums = own + D;
-        /* a key or a factor without a gradient may be NaN */
         for (int i = 0; i < D; i++) {
-            if (g[i] != 0) sums[i] -= (double)staged[(ptrdiff_t)k * D + i] * (double)g[i];
-            if (own[i] != 0) sums[i] -= (double)row[i] * own[i];
-            g[i] = (real)((g[i] != 0 ? (double)e[i] * (double)g[i] : 0) + own[i]);
+            if (own[i] == 0) row[i] = 0;
+            sums[i] -= (double)key[i] * (double)kept[i] + (double)row[i] * own[i];
+            g[i] = (real)((double)by[i] * (double)kept[i] + own[i]);
         }
     }
 }
