@@ -15,7 +15,7 @@
 #include "util/arena.h"
 
 #if QT > 1
-/* From this width on, two products of 64 x D x D are fewer than a D x D x D one and one to make M. */
+/* From this width on two products of 64 x D x D cost less than one of D x D x D and one for M. */
 enum { WIDE_HEAD = 96 };
 
 /* A tile in double.  Rows after the last key are 0. */
