@@ -16,22 +16,8 @@
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
 static const struct lab_config sizes[] = {
-    { .size = "XS", .layers = 2, .dim = 32, .heads = 4, .length = 32, .tokens = 512, .rate = 6e-3 },
-    { .size = "S", .layers = 2, .dim = 64, .heads = 4, .length = 64, .tokens = 2048, .rate = 3e-3 },
-    { .size = "M",
-      .layers = 3,
-      .dim = 128,
-      .heads = 4,
-      .length = 128,
-      .tokens = 4096,
-      .rate = 2e-3 },
-    { .size = "L",
-      .layers = 4,
-      .dim = 256,
-      .heads = 8,
-      .length = 256,
-      .tokens = 8192,
-      .rate = 1e-3 },
+#define SIZE(name, ...) { .size = name, __VA_ARGS__ },
+#include "lab/usual.h"
 };
 /* Standard deviation of matrices: 0.02 at width 768, where that number comes from.  At width 64,
  * 0.02 would leave so little of a score that rope does not learn to recall in 2000 steps.
@@ -441,17 +427,10 @@ static const struct lab_preset presets[] = {
       3,
       3,
       1,
-      { { "text", 1500 },
-        { "flipflop", 500 },
-        { "recall", 3000 },
-        { "copy", 3000 },
-        { "copy1", 2000 },
-        { "reverse", 2500 },
-        { "add", 3000 },
-        { "count", 3000 },
-        { "selcopy", 2000 },
-        { "passkey", 2000 },
-        { "parity", 1000 } } },
+      {
+#define STEPS(task, steps) { #task, steps },
+#include "lab/usual.h"
+      } },
     { "cluster",
       "size L, five seeds: for many machines",
       "L",
