@@ -4,9 +4,9 @@
 . tests/support/harness.sh
 under=(lab data)
 file=$work/x.safetensors
-check "a step is written" says '^$|' --task copy --size XS --seed 1 --step 3 -o "$file"
+check "a step is written" loci --task copy --size XS --seed 1 --step 3 -o "$file"
 check "and says what it is" grep -q 'split.*train.*seed.*1.*step.*3' "$file"
-check "a test is written" says '^$|' --task copy --column n=30 -o "$file"
+check "a test is written" loci --task copy --column n=30 -o "$file"
 check "and says what it is" grep -q 'split.*test.*column.*n=30' "$file"
 check "there is no such column" refused "has no column 'n=31'; it has 'as trained'" --task copy --column n=31 -o "$file"
 check "a test needs a column" refused "needs --column" --task copy --split test -o "$file"
