@@ -21,8 +21,7 @@ ptrdiff_t lab_data_draw(const struct lab_problem *p, const struct lab_column *c,
     starts[0] = 0;
     for (int i = 0; i < count; i++) {
         const int row = first + i;
-        const uint64_t key =
-            c ? lab_test_key(p, c->name, row) : lab_train_key(p, seed, step, row);
+        const uint64_t key = c ? lab_test_key(p, c->name, row) : lab_train_key(p, seed, step, row);
         rows += p->task->draw(p, c, key, row, token + rows, target + rows);
         starts[i + 1] = rows;
     }
@@ -166,9 +165,9 @@ static void add_tasks(struct text *t)
 
 static void add_columns(struct text *t, const struct lab_problem *p)
 {
-    static const char *const metrics[] = { [LAB_LOSS] = "loss",
-                                           [LAB_ACCURACY] = "accuracy",
-                                           [LAB_EXACT] = "exact" };
+    static const char *const metrics[] = {
+        [LAB_LOSS] = "loss", [LAB_ACCURACY] = "accuracy", [LAB_EXACT] = "exact"
+    };
     struct lab_column list[LAB_COLUMNS];
     text_add(t, "\"columns\": [");
     for (int i = 0, n = p->task->columns(p, list); i < n; i++) {
@@ -224,8 +223,7 @@ loci_status loci_lab_train(const loci_lab *lab, uint64_t seed, int64_t step, int
                            int32_t *tokens, int32_t *targets, int64_t *starts, loci_error *e)
 {
     const loci_status status = loci_lab_check(lab, e);
-    if (!status)
-        lab_data_draw(&lab->problem, NULL, seed, step, 0, count, tokens, targets, starts);
+    if (!status) lab_data_draw(&lab->problem, NULL, seed, step, 0, count, tokens, targets, starts);
     return status;
 }
 loci_status loci_lab_test(const loci_lab *lab, int column, int first, int count, int32_t *tokens,
@@ -256,6 +254,5 @@ void loci_lab_show(const loci_lab *lab, int token, char text[16])
 void loci_lab_normal(uint64_t seed, const char *name, double std, ptrdiff_t count, float *to)
 {
     const uint64_t stream = lab_stream(seed, name);
-    for (ptrdiff_t i = 0; i < count; i++)
-        to[i] = (float)(std * loci_normal(stream, (uint64_t)i));
+    for (ptrdiff_t i = 0; i < count; i++) to[i] = (float)(std * loci_normal(stream, (uint64_t)i));
 }

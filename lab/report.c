@@ -98,6 +98,13 @@ static bool many_seeds(const struct table *t)
     return false;
 }
 
+static bool any_foreign(const struct lab_results *all)
+{
+    for (int i = 0; i < all->count; i++)
+        if (lab_result_foreign(&all->list[i])) return true;
+    return false;
+}
+
 static void what_was_run(struct report *r)
 {
     struct report_section *s = add_section(r, "What was run");
@@ -119,6 +126,10 @@ static void what_was_run(struct report *r)
               tasks.s ? tasks.s : "nothing yet");
     text_free(&tasks);
     for (int i = 0; i < COUNT(rules); i++) add_words(s, true, "%s", rules[i]);
+    if (any_foreign(r->all))
+        add_words(s, true,
+                  "Arms that end in @torch: torch, bits not repeatable. loci.lab.train() "
+                  "has trained them with the same model, start and sequences.");
     add_words(s, false,
               "Behind +- is half of an interval of 95 %% of the mean over seeds, by the variance "
               "that all arms of the task share; below it stand the least and the most of the "
@@ -845,7 +856,8 @@ static void provenance(struct report *r, const char *dir)
         figure_cell(&b->figure, i + 1, 4, "%s", o->weights_sha256);
     }
     snprintf(b->figure.about, sizeof b->figure.about,
-             "The same run has the same hash on every machine.");
+             "The same run has the same hash on every machine%s.",
+             any_foreign(r->all) ? ", but for @torch" : "");
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */

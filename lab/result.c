@@ -591,6 +591,8 @@ void lab_result_free(struct lab_result *r)
     memset(r, 0, sizeof *r);
 }
 
+bool lab_result_foreign(const struct lab_result *r) { return !strcmp(r->isa, "torch"); }
+
 static int by_run(const void *a, const void *b)
 {
     const struct lab_result *x = a, *y = b;

@@ -64,6 +64,9 @@ struct lab_result {
 loci_status lab_result_write(const struct lab_result *, const char *folder, loci_error *);
 loci_status lab_result_read(struct lab_result *, const char *folder, loci_error *);
 void lab_result_free(struct lab_result *);
+/* Was it trained elsewhere, by loci.lab.train() in PyTorch?  Its weights are no model of this lab,
+ * and its bits are not repeatable. */
+bool lab_result_foreign(const struct lab_result *);
 
 /* All finished runs of DIR, ordered by task, arm, seed.  Damaged or foreign files are skipped, with
  * one sentence each in `skipped`. */

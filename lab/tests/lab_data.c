@@ -49,8 +49,8 @@ static void compare(const struct lab_config *c, struct lab_model *m, const loci_
         lab_data_draw(&p, NULL, (uint64_t)c->seed, step, 0, count, a.token, a.target, a.starts);
         CHECK_THAT(same(&a, &b), "%s: step %d", c->task, step);
         memset(a.token, 0, sizeof *a.token);
-        CHECK_THAT(!loci_lab_train(lab, (uint64_t)c->seed, step, count, a.token, a.target,
-                                   a.starts, &e),
+        CHECK_THAT(!loci_lab_train(lab, (uint64_t)c->seed, step, count, a.token, a.target, a.starts,
+                                   &e),
                    "%s", e.text);
         CHECK_THAT(same(&a, &b), "%s: step %d by the library", c->task, step);
         free_arrays(&a);

@@ -160,10 +160,11 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
     struct lab_results all;
     loci_error e = { .text = "" };
     if (lab_results_read(&all, dir, &e)) return refuse("lab sample: %s", e.text);
-    bool found = false;
+    bool found = false, foreign = false;
     for (int i = 0; i < all.count && !found; i++) {
         const struct lab_result *r = &all.list[i];
         if (strcmp(r->arm, arm) || strcmp(r->task, task) || r->seed != seed) continue;
+        foreign = lab_result_foreign(r);
         snprintf(folder, LAB_PATH, "%.4000s/runs/%s", dir, r->id);
         *length = r->length;
         found = true;
@@ -174,7 +175,8 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
             "lab sample: %s has no completed run of arm '%s' on task %s with seed %d; 'loci lab "
             "watch %s' lists the runs",
             dir, arm, task, seed, dir);
-    return true;
+    return !foreign
+        || refuse("lab sample: arm '%s' was trained in torch, where its attention is", arm);
 }
 
 static void print_tokens(const struct lab_problem *p, const char *name, const int32_t *list, int n)
