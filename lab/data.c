@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "draw/text.h"
+#include "lab/config.h" /* LAB_FORMAT alone: its functions are not in the library */
 #include "lab/draw.h"
 
 enum { STEPS_OF_OTHERS = 1000 };
@@ -206,6 +207,7 @@ size_t loci_lab_about(const loci_lab *lab, char *to, size_t capacity)
         } else text_add(&t, "null, ");
         add_columns(&t, p);
     } else {
+        text_add(&t, "\"format\": %d, ", LAB_FORMAT);
         add_sizes(&t);
         text_add(&t, ", ");
         add_tasks(&t);

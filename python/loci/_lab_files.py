@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from ._c import Error
 
-FORMAT = 1  # of lab.json and config.json
 RESULT = "loci lab result 1"
 
 
@@ -88,17 +87,17 @@ def remove(folder: str) -> None:
     shutil.rmtree(folder)
 
 
-def open_folder(out: str, version: str, command: str, configs: Sequence[Mapping[str, Any]]) -> None:
-    """DIR, DIR/runs and DIR/lab.json, which gets the command and its runs."""
+def open_folder(out: str, layout: int, version: str, command: str, configs: Sequence[Mapping[str, Any]]) -> None:
+    """DIR, DIR/runs and DIR/lab.json, which gets the command and its runs. `layout` is the format of all of them."""
     path = os.path.join(out, "lab.json")
     try:
         os.makedirs(os.path.join(out, "runs"), exist_ok=True)
     except OSError as error:
         raise Error(f"{out}: cannot make this folder: {error.strerror}") from None
     old = _read(path)
-    if os.path.lexists(path) and not (isinstance(old, dict) and old.get("format") == FORMAT):
+    if os.path.lexists(path) and not (isinstance(old, dict) and old.get("format") == layout):
         raise Error(f"{path} is not of this lab; remove it, or choose another folder")
-    lab = old or {"format": FORMAT, "version": version, "compiler": "", "preset": "", "command": command}
+    lab = old or {"format": layout, "version": version, "compiler": "", "preset": "", "command": command}
     commands, runs = lab.setdefault("commands", []), lab.setdefault("runs", [])
     if command not in commands:
         commands.append(command)

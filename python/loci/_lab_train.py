@@ -300,7 +300,13 @@ def _code_of(function: Any) -> str:
 
 
 def _config(problem: Problem, arm: str, seed: int, steps: int, code: str) -> dict[str, Any]:
-    config = {"format": _lab_files.FORMAT, "arm": arm, "task": problem.task, "size": problem.size, "seed": seed}
+    config = {
+        "format": _lab.all_sizes()["format"],
+        "arm": arm,
+        "task": problem.task,
+        "size": problem.size,
+        "seed": seed,
+    }
     config |= {**problem.fields, "steps": steps, **problem.options}
     if problem.about["corpus"]:
         config["corpus"] = problem.about["corpus"]["sha256"]
@@ -399,7 +405,9 @@ def train_all(
                 _lab_files.remove(folder)
             runs.append((problem, config, _lab_files.run_folder(out, config)))
     command = f"loci.lab.train: {name}, {', '.join(tasks)}, size {size}"
-    _lab_files.open_folder(out, _c.lib.version_text().decode(), command, [config for _, config, _ in runs])
+    _lab_files.open_folder(
+        out, _lab.all_sizes()["format"], _c.lib.version_text().decode(), command, [config for _, config, _ in runs]
+    )
     results = []
     for problem, config, folder in runs:
         result = _lab_files.finished(folder) or _run(problem, config, attention, embedding, device, folder)

@@ -532,10 +532,17 @@ const struct command cmd_lab_plan = {
 /* ---- The overview ---------------------------------------------------------------------------- */
 
 static const struct flag lab_flags[] = { { NULL, NULL, NULL, NULL } };
-static const struct command *const under[] = {
-    &cmd_lab_list,   &cmd_lab_plan, &cmd_lab_run,  &cmd_lab_report, &cmd_lab_watch,
-    &cmd_lab_sample, &cmd_lab_dump, &cmd_lab_data, &cmd_lab_bench,  NULL
-};
+static const struct command *const under[] = { &cmd_lab_list,
+                                               &cmd_lab_plan,
+                                               &cmd_lab_run,
+                                               &cmd_lab_report,
+                                               &cmd_lab_compare,
+                                               &cmd_lab_watch,
+                                               &cmd_lab_sample,
+                                               &cmd_lab_dump,
+                                               &cmd_lab_data,
+                                               &cmd_lab_bench,
+                                               NULL };
 
 /* Prints the summary of the last run in ./lab-out, if there is one. */
 static void print_last(void)

@@ -7,7 +7,7 @@
 #include "lab/config.h"
 
 extern const struct command cmd_lab_list, cmd_lab_plan, cmd_lab_run, cmd_lab_report, cmd_lab_watch,
-    cmd_lab_sample, cmd_lab_dump, cmd_lab_data, cmd_lab_bench;
+    cmd_lab_sample, cmd_lab_compare, cmd_lab_dump, cmd_lab_data, cmd_lab_bench;
 
 /* Flags that select runs.  A command has them first, in this order. */
 enum {
