@@ -49,6 +49,25 @@ const struct lab_around *lab_arm_around(const char *name, size_t n)
     return NULL;
 }
 
+const char lab_bias_encoding[] = "clip";
+static const char bias_name[] = "bias";
+bool lab_arm_bias_by_distance(const struct lab_arm *a) { return a->bias.rank == 2; }
+
+ptrdiff_t lab_arm_reach(const struct lab_arm *a)
+{
+    const struct lab_bias *b = &a->bias;
+    return b->rank != 3 ? PTRDIFF_MAX : b->shape[1] < b->shape[2] ? b->shape[1] : b->shape[2];
+}
+
+const struct loci_pe *lab_arm_pe(const char *name, size_t n)
+{
+    const struct lab_around *around = lab_arm_around(name, n);
+    if (around) return loci_pe_find(around->encoding, strlen(around->encoding));
+    const bool bias = n == strlen(bias_name) && !memcmp(name, bias_name, n);
+    return bias ? loci_pe_find(lab_bias_encoding, strlen(lab_bias_encoding))
+                : loci_pe_find(name, n);
+}
+
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
 /* What stands behind "option=" in a part "name:option=value,..." of n characters, or NULL. */
@@ -152,6 +171,31 @@ static int places_of(const char *part)
     return pe ? pe->places : 0;
 }
 
+/* A table from a file: by distance it is that of an encoding. */
+static loci_status add_bias(struct lab_arm *a, const char *part, size_t n, loci_error *e)
+{
+    CHECK(e, !a->bias.path[0], LOCI_BAD_ARG, "arm '%s' has two biases of a file; one is possible",
+          a->text);
+    TRY(lab_bias_open(&a->bias, part, n, e));
+    if (lab_arm_bias_by_distance(a))
+        append(a->attention, "%s%s:max=%td", a->attention[0] ? "+" : "", lab_bias_encoding,
+               a->bias.shape[1] - 1);
+    return LOCI_OK;
+}
+
+/* What a bias of a file does not go with. */
+static loci_status check_bias(const struct lab_arm *a, loci_error *e)
+{
+    int clips = 0;
+    for (const char *p = a->attention; *p; p += strcspn(p, "+"), p += *p == '+')
+        clips += is_named(p, strcspn(p, "+"), lab_bias_encoding);
+    CHECK(e, !lab_arm_bias_by_distance(a) || clips == 1, LOCI_BAD_ARG,
+          "arm '%s': a bias by distance takes the place of %s", a->text, lab_bias_encoding);
+    CHECK(e, a->bias.rank != 3 || !a->random, LOCI_BAD_ARG,
+          "arm '%s': a bias by row and key needs positions 0, 1, 2 ...", a->text);
+    return LOCI_OK;
+}
+
 loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int longest, int dim,
                           loci_error *e)
 {
@@ -186,7 +230,9 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
               given, around->name, around->encoding);
         const int places = places_of(part);
         if (places & LOCI_PLACE_STATE) a->layer = LAB_TAPE;
-        if (places & LOCI_PLACE_EMBED) {
+        if (is_named(part, n, bias_name)) {
+            TRY(add_bias(a, part, n, e));
+        } else if (places & LOCI_PLACE_EMBED) {
             CHECK(e, !a->embed[0], LOCI_BAD_ARG,
                   "arm '%s' adds two encodings to embeddings; one is possible", given);
             add_part(a->embed, part, n, length, longest, dim);
@@ -196,6 +242,7 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
               given);
     }
     if (!a->attention[0]) strcpy(a->attention, loci_pe_plain());
+    TRY(check_bias(a, e));
     CHECK(e, strlen(a->attention) + 1 < LAB_TEXT && strlen(a->embed) + 1 < LAB_TEXT, LOCI_BAD_ARG,
           "arm '%s' is too long", given);
     return LOCI_OK;
@@ -213,7 +260,7 @@ void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])
         { LOCI_PLACE_VALUE, "value" }, { LOCI_PLACE_SUM, "sum" },
     };
     const char *texts[] = { a->embed, a->attention };
-    int places = 0;
+    int places = a->bias.rank ? LOCI_PLACE_SCORE : 0;
     for (int t = 0; t < 2; t++)
         for (const char *p = texts[t]; *p; p += strcspn(p, "+"), p += *p == '+')
             places |= places_of(p);

@@ -7,6 +7,7 @@
  *     sinusoidal+alibi   what is added to embeddings, and what attention knows
  *     fox-pro            the layer of the forgetting Transformer
  *     tape               whose states go from layer to layer
+ *     bias:file=X        a table of biases from a file, fixed or learned: see bias.h
  *     rope@random        positions drawn in rising order from a longer range, in training and tests
  *
  * A variant tests a trained model in another way, without training:  rope@ntk. */
@@ -15,6 +16,7 @@
 
 #include <stdbool.h>
 
+#include "lab/bias.h"
 #include "lab/task.h"
 
 enum { LAB_ARM = 128, LAB_TEXT = 256 };
@@ -26,7 +28,13 @@ struct lab_arm {
     enum lab_layer layer;
     bool random;
     int range; /* of random positions; 0: none */
+    /* by distance it is the table of the encoding lab_bias_encoding, which is in `attention` */
+    struct lab_bias bias;
 };
+extern const char lab_bias_encoding[];
+bool lab_arm_bias_by_distance(const struct lab_arm *);
+/* Positions that a bias by row and key has, or the largest number there is. */
+ptrdiff_t lab_arm_reach(const struct lab_arm *);
 /* length: L, the longest sequence of training; longest: of the tests; dim: a head's width. */
 loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
                           loci_error *);
@@ -60,6 +68,9 @@ struct lab_around {
     const char *encoding;
 };
 const struct lab_around *lab_arm_around(const char *name, size_t n);
+/* The encoding that a part of an arm is about, by its name of n characters.  NULL: none. */
+struct loci_pe;
+const struct loci_pe *lab_arm_pe(const char *name, size_t n);
 /* What a text leaves open and the lab decides: a word, or a number.  Tables that reach beyond the
  * trained window would have rows that are never trained. */
 struct lab_usual {

@@ -147,8 +147,9 @@ static loci_status check_arm(const struct lab_results *all, const char *name, co
     }
     const loci_status status =
         found ? LOCI_OK
-              : loci_fail(e, LOCI_BAD_ARG, "there is no completed run of arm '%.80s'%s%.32s; %s%.300s",
-                          name, task ? " on task " : "", task ? task : "",
+              : loci_fail(e, LOCI_BAD_ARG,
+                          "there is no completed run of arm '%.80s'%s%.32s; %s%.300s", name,
+                          task ? " on task " : "", task ? task : "",
                           names.s ? "those of this folder are " : "there is no other either",
                           names.s ? names.s : "");
     text_free(&names);

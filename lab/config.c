@@ -245,6 +245,12 @@ void lab_config_text(const struct lab_config *c, struct text *t)
     for (int i = 0; task->options[i].name; i++)
         text_add(t, "%s=%.17g\n", task->options[i].name, c->option[i]);
     if (task->corpus) text_add(t, "corpus=%s\n", c->corpus->sha256);
+    struct lab_arm arm;
+    char sha256[65];
+    if (strchr(c->arm, ':') && !lab_arm_parse(&arm, c->arm, 2, 2, 4, NULL) && arm.bias.rank) {
+        lab_bias_hash(&arm.bias, sha256);
+        text_add(t, "bias=%s\n", sha256);
+    }
 }
 
 void lab_config_id(const struct lab_config *c, char id[33])
@@ -308,7 +314,7 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
     }
     json_object_foreach(root, key, value)
     {
-        static const char *const done[] = { "format", "arm", "task", "size", "corpus" };
+        static const char *const done[] = { "format", "arm", "task", "size", "corpus", "bias" };
         char number[32];
         bool known = status != LOCI_OK;
         for (int i = 0; i < COUNT(done); i++) known |= !strcmp(done[i], key);

@@ -84,5 +84,9 @@ loci_status lab_decode_attend(struct lab_model *m, int layer, loci_call *call)
     call->cache = cache;
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(plan, call, 0));
     TRY(loci_cache_append(plan, m->view->tables[layer], m->work, cache, call));
+    if (m->own[layer][OWN_BIAS] >= 0) {
+        lab_add_bias(m, layer, (ptrdiff_t)m->decoder->batch.pos[0], call);
+        lab_grow(m, &m->work, &m->work_bytes, loci_workspace(plan, call, 0));
+    }
     return loci_forward(plan, m->view->tables[layer], m->work, call);
 }

@@ -28,6 +28,7 @@ enum lab_own {
     OWN_NORM2,
     OWN_W1,
     OWN_W2,
+    OWN_BIAS, /* a bias by row and key */
     OWN_TW,
     OWN_TX,
     OWN_TUP,
@@ -90,6 +91,7 @@ struct lab_model {
     int pe_count;
     loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
     double pe_low[LAB_PE_TENSORS];         /* what their numbers are kept at, at least */
+    double *bias;                          /* the table of a file, as it is there, or NULL */
     ptrdiff_t numbers;
     char *list[4];
     char *transposed; /* transposed matrices, at the same offsets */
@@ -162,6 +164,9 @@ void lab_share(const struct lab_model *, int n, void (*job)(void *arg, int index
 void lab_make_rows(struct lab_model *, ptrdiff_t rows, bool backward);
 /* Adds the time since the last call to this part.  LAB_PARTS: to none. */
 void lab_spend(struct lab_model *, enum lab_part);
+
+/* The table of a bias by row and key in a layer, from a row on, for a call. */
+void lab_add_bias(const struct lab_model *, int layer, ptrdiff_t row, loci_call *);
 
 /* ---- encoding.c ------------------------------------------------------------------------------ */
 

@@ -135,7 +135,9 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
                 snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
         index[i] = of_encoding(m, add_list(m, name, layer, lab_count(&list[i])));
         struct lab_tensor *t = &m->tensor[index[i]];
-        t->fixed = list[i].role == LOCI_FIXED;
+        t->fixed = list[i].role == LOCI_FIXED
+                || (lab_arm_bias_by_distance(&m->arm) && !m->arm.bias.learn
+                    && !strcmp(list[i].encoding, lab_bias_encoding));
         t->rank = list[i].rank;
         memcpy(t->shape, list[i].shape, sizeof t->shape);
     }
@@ -175,6 +177,13 @@ static void add_layer(struct lab_model *m, int l)
         own[OWN_NO] = of_encoding(m, add_list(m, "no", l, d));
     }
     add_encoding(m, l, m->pe_tensor, m->pe_count, m->pe[l]);
+    if (m->arm.bias.rank == 3) {
+        const ptrdiff_t *shape = m->arm.bias.shape;
+        own[OWN_BIAS] = of_encoding(m, add_list(m, "pe.bias", l, shape[0] * shape[1] * shape[2]));
+        m->tensor[own[OWN_BIAS]].fixed = !m->arm.bias.learn;
+        m->tensor[own[OWN_BIAS]].rank = 3;
+        memcpy(m->tensor[own[OWN_BIAS]].shape, shape, sizeof m->arm.bias.shape);
+    }
     own[OWN_WO] = add_matrix(m, "wo", l, d, d);
     own[OWN_NORM2] = add_list(m, "norm2", l, d);
     own[OWN_W1] = add_matrix(m, "w1", l, d, wide);
@@ -213,6 +222,32 @@ static loci_status check_shape(const struct lab_shape *s, loci_error *e)
     return LOCI_OK;
 }
 
+/* Reads the table of a bias, which must fit the model. */
+static loci_status open_bias(struct lab_model *m, loci_error *e)
+{
+    const struct lab_bias *b = &m->arm.bias;
+    if (!b->rank) return LOCI_OK;
+    CHECK(e, b->shape[0] == m->shape.heads, LOCI_BAD_ARG,
+          "%s: its bias has %td heads, and the model %d", b->path, b->shape[0], m->shape.heads);
+    const ptrdiff_t reach = lab_arm_reach(&m->arm);
+    CHECK(e, reach >= m->shape.length, LOCI_BAD_ARG,
+          "%s: its bias has rows and keys for %td positions, and training has %d tokens", b->path,
+          reach, m->shape.length);
+    char family[LAB_NAME * 2];
+    lab_arm_family(&m->arm, family);
+    bool alone = b->rank == 2 || (m->trained.axes <= 1 && !strstr(family, "weight"));
+    for (int t = 0; t < m->trained.tensors && b->rank == 3; t++)
+        alone &= m->trained.place[t] >= 0 && m->trained.tensor[t].role == LOCI_FIXED;
+    CHECK(e, alone, LOCI_UNSUPPORTED,
+          "arm '%s': a bias by row and key goes with encodings that learn nothing, read nothing "
+          "by token, have one axis and leave the softmax",
+          m->arm.text);
+    ptrdiff_t count = 1;
+    for (int i = 0; i < b->rank; i++) count *= b->shape[i];
+    m->bias = lab_alloc((size_t)count, sizeof *m->bias);
+    return lab_bias_read(b, m->bias, e);
+}
+
 /* FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
  * do. */
 static void fill_shape(struct lab_model *m)
@@ -238,6 +273,7 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->stride = lab_padded(m->shape.vocabulary);
     const struct lab_view usual = { m->shape.change, m->shape.times, false };
     TRY(lab_encoding_open(m, &m->trained, usual, e));
+    TRY(open_bias(m, e));
     m->view = &m->trained;
     m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
@@ -323,6 +359,7 @@ void lab_model_close(struct lab_model *m)
     free(m->pe);
     free(m->saved);
     free(m->position_rows);
+    free(m->bias);
     free(m->work);
     free(m);
 }
@@ -355,6 +392,22 @@ static void start_encoding(const struct lab_model *m, const loci_plan *plan, int
         }
 }
 
+/* The file has a table by head, the encoding by distance. */
+static void start_bias(const struct lab_model *m, int layer)
+{
+    const ptrdiff_t heads = m->arm.bias.shape[0], distances = m->arm.bias.shape[1];
+    if (m->own[layer][OWN_BIAS] >= 0)
+        for (ptrdiff_t i = 0; i < m->tensor[m->own[layer][OWN_BIAS]].cols; i++)
+            lab_put(m, lab_weight(m, m->own[layer][OWN_BIAS]), i, (float)m->bias[i]);
+    for (int t = 0; t < m->pe_count && lab_arm_bias_by_distance(&m->arm); t++) {
+        if (strcmp(m->pe_tensor[t].encoding, lab_bias_encoding) != 0) continue;
+        for (ptrdiff_t h = 0; h < heads; h++)
+            for (ptrdiff_t d = 0; d < distances; d++)
+                lab_put(m, lab_weight(m, m->pe[layer][t]), d * heads + h,
+                        (float)m->bias[h * distances + d]);
+    }
+}
+
 void lab_model_init(struct lab_model *m, uint64_t seed)
 {
     const double std = m->shape.std > 0 ? m->shape.std : 0.02,
@@ -380,6 +433,7 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         for (int t = 0; t < m->trained.tensors; t++)
             if (m->trained.place[t] >= 0)
                 start_encoding(m, m->trained.attention, t, m->pe[l][m->trained.place[t]], seed);
+        start_bias(m, l);
     }
     m->trained.ready = m->changed.ready = false;
 }

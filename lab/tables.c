@@ -59,9 +59,7 @@ const char *family_name(int family) { return families[family]; }
 int arm_family(const char *arm)
 {
     const size_t n = strcspn(arm, ":+@");
-    const struct lab_around *around = lab_arm_around(arm, n);
-    const struct loci_pe *pe =
-        around ? loci_pe_find(around->encoding, strlen(around->encoding)) : loci_pe_find(arm, n);
+    const struct loci_pe *pe = lab_arm_pe(arm, n);
     return shelves[pe ? pe->family : FAMILY_OTHER];
 }
 

@@ -193,7 +193,7 @@ static struct lab_row *add_row(struct lab_result *r, const char *name, int colum
     return row;
 }
 
-/* Positions beyond a table of learned positions are not measured. */
+/* Positions beyond a table of learned positions, or of a file's biases, are not measured. */
 static bool refused(const struct lab_config *c, const struct lab_model *m,
                     const struct lab_column *column)
 {
@@ -201,6 +201,7 @@ static bool refused(const struct lab_config *c, const struct lab_model *m,
     const int n = lab_model_tensors(m, &t);
     bool table = false;
     for (int i = 0; i < n; i++) table |= t[i].encoding && !strncmp(t[i].name, "pe.", 3);
+    if (column->length > lab_arm_reach(lab_model_arm(m))) return true;
     return table && c->learned == LAB_REFUSE && column->length > lab_model_shape(m)->length;
 }
 
@@ -361,6 +362,8 @@ static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s
     };
     const struct lab_usual *u;
     for (int i = 0, count = lab_usuals(&u); i < count; i++, u++) {
+        const bool given = a->bias.rank == 2 && !a->bias.learn; /* its numbers are not trained */
+        if (given && !strcmp(u->encoding, lab_bias_encoding)) continue;
         const double most = u->rows ? lab_arm_option(a->attention, u->encoding, u->option) : NAN;
         if (most > s->length + u->plus)
             lab_add_warning(r, "%s: %s=%g, but training has %d tokens: %s beyond are never trained",

@@ -429,6 +429,8 @@ static int run_list(const struct args *a)
                : x.embed[0]           ? x.embed
                                       : x.attention);
     }
+    printf("    bias:file=X.safetensors[,learn=1]  a table of your own: tensor 'bias' [heads, "
+           "distances] or [heads, rows, keys]\n");
     for (int i = 0, n = lab_left_out(&left); i < n; i++)
         printf("    not %-10s%s\n", left[i].name, left[i].why);
     printf("\n%sCLAIMS%s (a report says which hold)\n", PAINT("1"), PAINT("0"));

@@ -56,10 +56,10 @@ static void print_one(const struct lab_compared *c, const char *a, const char *b
         }
         printf("    %-16s %9.*f %9.*f %+10.*f   %-22s %7s  %s", d->head->name, digits, unit * d->a,
                digits, unit * d->b, digits, unit * d->mean, interval, p,
-               d->n < 2          ? "one seed"
-               : better(d) > 0   ? "A"
-               : better(d) < 0   ? "B"
-                                 : "=");
+               d->n < 2        ? "one seed"
+               : better(d) > 0 ? "A"
+               : better(d) < 0 ? "B"
+                               : "=");
         if (d->n != c->seeds && d->n > 1) printf(" (%d seeds)", d->n);
         putchar('\n');
     }
@@ -127,7 +127,8 @@ static int run_compare(const struct args *a)
     struct lab_comparison c;
     loci_error e = { .text = "" };
     if (!args_rest(a, 2)) return EXIT_ERROR;
-    if (a->rest_count < 2) return fail("lab compare: give two arms, as 'loci lab report' names them");
+    if (a->rest_count < 2)
+        return fail("lab compare: give two arms, as 'loci lab report' names them");
     const char *x = a->rest[0], *y = a->rest[1];
     if (lab_results_read(&all, dir, &e)) return fail("lab compare: %s", e.text);
     for (int i = 0; i < all.skips; i++) fail("%s", all.skipped[i]);
