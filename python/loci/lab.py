@@ -6,16 +6,21 @@ docs/lab-own-encoding.md goes from an idea to a row of a report.  `batch()` and 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from . import _lab
+import numpy as np
+
+from . import _lab, _lab_files
+from ._c import Error
 from ._lab import Sequences
+from ._types import ArrayLike, RealArrayLike
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Sequences", "batch", "columns", "data", "tasks", "tokens", "train"]
+__all__ = ["Sequences", "batch", "columns", "data", "tasks", "tokens", "train", "write_bias"]
 
 
 class Column(TypedDict):
@@ -163,6 +168,32 @@ def tokens(task: str, *, size: str = "S", corpus: str | os.PathLike[str] | None 
     """
     problem = _lab.problem(task, size, corpus, settings)
     return [problem.show(token) for token in range(problem.vocabulary)]
+
+
+def write_bias(path: str | os.PathLike[str], bias: ArrayLike | RealArrayLike) -> None:
+    """Write a table of biases for `loci lab run --arms bias:file=PATH`.
+
+    Parameters
+    ----------
+    path : path
+        File to write, `.safetensors`. Its name must not have `,`, `:`, `+` or `@`, which mean something in an arm.
+    bias : array [heads, distances] or [heads, rows, keys]
+        What is added to scores. Distances from the last one on share its number.
+
+    Raises
+    ------
+    Error
+        The table has another shape, or numbers that are not finite.
+    """
+    table = np.asarray(bias, np.float32)
+    if table.ndim not in (2, 3) or table.size == 0:
+        raise Error(f"bias must be [heads, distances] or [heads, rows, keys], not of shape {list(table.shape)}")
+    if not np.isfinite(table).all():
+        raise Error("bias has numbers that are not finite; causal order hides later keys already")
+    name = os.fspath(path)
+    if re.search("[,:+@]", name):
+        raise Error(f"path '{name}' must not have ',', ':', '+' or '@', which mean something in an arm")
+    _lab_files.write(os.path.abspath(name), _lab_files.safetensors({"bias": table}, {}))
 
 
 def train(

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -30,6 +33,8 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 
 PROGRAM = os.environ.get("LOCI")  # of the same tree, where the tests of the tree run
+if PROGRAM:
+    PROGRAM = os.path.abspath(PROGRAM)
 
 
 def program(*arguments: str) -> str:
@@ -82,6 +87,18 @@ class Data(Folder):
         self.assertEqual((lengths.max(), len(lengths)), (13, 512 // 13))
         self.assertEqual(np.diff(loci.lab.batch("text", 1, length=24).starts).tolist(), [24] * 85)
         self.assertIn("n=12", [column["name"] for column in loci.lab.columns("copy", most=6)])
+
+    def test_biases(self) -> None:
+        path = os.path.join(self.folder, "x.safetensors")
+        loci.lab.write_bias(path, [[0.0, -1.0, -2.5]])
+        np.testing.assert_array_equal(read_safetensors(path)["bias"], np.float32([[0, -1, -2.5]]))
+        for bias, name, said in (
+            ([0.0, 1.0], path, "not of shape .2."),
+            ([[np.nan]], path, "not finite"),
+            ([[0.0]], "a+b.safetensors", "must not have"),
+        ):
+            with self.assertRaisesRegex(loci.Error, said):
+                loci.lab.write_bias(name, bias)
 
     def test_a_text_of_ones_own(self) -> None:
         path = pathlib.Path(self.folder, "book.txt")
@@ -280,6 +297,32 @@ class Train(Folder):
     def refused(self, said: str, attention: Any, tasks: Any, **options: Any) -> None:
         with self.assertRaisesRegex(loci.Error, said):
             train(attention, tasks, **{"out": self.folder, "name": "mine", "steps": 2, **options})
+
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "lab-own-encoding.md"
+
+
+@unittest.skipIf(torch is None or not PROGRAM or not PAGE.exists(), "there is no torch, no program or no page here")
+class Page(Folder):
+    def test_from_an_idea_to_a_row(self) -> None:
+        """The blocks and commands of the page, in their order."""
+        steps = re.finditer(r"^```python\n((?:.*\n)*?)```|^    loci lab (.*)$", PAGE.read_text(), re.M)
+        before, said = os.getcwd(), {}
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for step in steps:
+                if step[1]:
+                    exec(step[1], {"__name__": "page"})
+                else:
+                    said[step[2]] = program(*step[2].split())
+        self.assertGreater(len(said), 6)
+        for command, text in said.items():
+            if command.startswith("compare"):
+                self.assertRegex(text, r"\n    8L +[0-9.]+ +[0-9.]+ ")
+        report = program("report", "lab-mine", "--csv")
+        for arm in ("root@torch", "root-learned@torch", "forget@torch", "bias:file=root.safetensors"):
+            self.assertIn("\n" + arm, report)
 
 
 if __name__ == "__main__":
