@@ -17,7 +17,7 @@
 
 static const struct lab_config sizes[] = {
 #define SIZE(name, ...) { .size = name, __VA_ARGS__ },
-#include "lab/usual.h"
+#include "lab/list.h"
 };
 /* Standard deviation of matrices: 0.02 at width 768, where that number comes from.  At width 64,
  * 0.02 would leave so little of a score that rope does not learn to recall in 2000 steps.
@@ -435,7 +435,7 @@ static const struct lab_preset presets[] = {
       1,
       {
 #define STEPS(task, steps) { #task, steps },
-#include "lab/usual.h"
+#include "lab/list.h"
       } },
     { "cluster",
       "size L, five seeds: for many machines",

@@ -116,7 +116,7 @@ static int steps_of(const char *task)
         int steps;
     } list[] = {
 #define STEPS(task, steps) { #task, steps },
-#include "lab/usual.h"
+#include "lab/list.h"
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(list[i].task, task)) return list[i].steps;
@@ -131,7 +131,7 @@ static void add_sizes(struct text *t)
         double rate;
     } list[] = {
 #define SIZE(name, ...) { name, __VA_ARGS__ },
-#include "lab/usual.h"
+#include "lab/list.h"
     };
     text_add(t, "\"sizes\": {");
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {

@@ -36,7 +36,8 @@ typedef struct loci_lab loci_lab;
 LOCI_API loci_status loci_lab_open(loci_lab **, const char *task, int length, const char *corpus,
                                    loci_error *);
 LOCI_API void loci_lab_close(loci_lab *);
-/* Sets an option.  Those of a task may depend on each other: loci_lab_check() says if they agree. */
+/* Sets an option.  Those of a task may depend on each other: loci_lab_check() says whether they
+ * agree. */
 LOCI_API loci_status loci_lab_set(loci_lab *, const char *option, double value, loci_error *);
 LOCI_API loci_status loci_lab_check(const loci_lab *, loci_error *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* list.h -- what the lab says of encodings by their names.  Define the lines that you read; the
- * others are empty.
+/* list.h -- what the lab says of encodings and tasks by their names, and its sizes.  Define the
+ * lines that you read; the others are empty.
  *
  *     ARM(text, chief)                an arm of the presets, in the order of the report; chief: one
  *                                     of the main eight
@@ -12,7 +12,9 @@
  *     USUAL(encoding, option, ...)    a value where the text of an arm gives none: a word, or a
  *                                     number that follows from the length of training, from the
  *                                     longest test or from a head's width; rows: what the option
- *                                     counts, if training may not reach all of them */
+ *                                     counts, if training may not reach all of them
+ *     SIZE(name, .field = value, ...)     fields of struct lab_config
+ *     STEPS(task, steps)              training of a task if nothing else is said: of `overnight` */
 #ifndef ARM
 #define ARM(text, chief)
 #endif
@@ -33,6 +35,12 @@
 #endif
 #ifndef USUAL
 #define USUAL(encoding, option, ...)
+#endif
+#ifndef SIZE
+#define SIZE(name, ...)
+#endif
+#ifndef STEPS
+#define STEPS(task, steps)
 #endif
 
 ARM("nope", true)
@@ -115,6 +123,23 @@ USUAL("comrope", "axes", .word = "1")
 USUAL("liere", "axes", .word = "1")
 USUAL("liere", "block", .of_dim = 1)
 
+SIZE("XS", .layers = 2, .dim = 32, .heads = 4, .length = 32, .tokens = 512, .rate = 6e-3)
+SIZE("S", .layers = 2, .dim = 64, .heads = 4, .length = 64, .tokens = 2048, .rate = 3e-3)
+SIZE("M", .layers = 3, .dim = 128, .heads = 4, .length = 128, .tokens = 4096, .rate = 2e-3)
+SIZE("L", .layers = 4, .dim = 256, .heads = 8, .length = 256, .tokens = 8192, .rate = 1e-3)
+
+STEPS(text, 1500)
+STEPS(flipflop, 500)
+STEPS(recall, 3000)
+STEPS(copy, 3000)
+STEPS(copy1, 2000)
+STEPS(reverse, 2500)
+STEPS(add, 3000)
+STEPS(count, 3000)
+STEPS(selcopy, 2000)
+STEPS(passkey, 2000)
+STEPS(parity, 1000)
+
 #undef ARM
 #undef LEFT_OUT
 #undef LAYER
@@ -122,3 +147,5 @@ USUAL("liere", "block", .of_dim = 1)
 #undef DRAWN
 #undef REFERENCE
 #undef USUAL
+#undef SIZE
+#undef STEPS
