@@ -19,6 +19,7 @@ loci_status lab_decode_begin(struct lab_model *m, int capacity, loci_error *e)
     d->memory = lab_alloc((size_t)m->shape.layers, sizeof *d->memory);
     d->last_k = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
     d->last_v = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
+    d->sums = lab_alloc((size_t)(m->shape.layers * LAB_INPUTS * m->shape.dim), sizeof *d->sums);
     lab_batch_reserve(&d->batch, 1, 1);
     loci_status status = lab_model_view(
         m, (struct lab_view){ .change = m->as.change, .times = m->as.times, .cached = true }, e);
@@ -48,6 +49,7 @@ void lab_decode_end(struct lab_model *m)
     free(d->cache);
     free(d->last_k);
     free(d->last_v);
+    free(d->sums);
     lab_batch_free(&d->batch);
     free(d);
     m->decoder = NULL;
@@ -72,6 +74,11 @@ loci_status lab_decode(struct lab_model *m, int32_t token, int64_t pos, const vo
     TRY(lab_model_forward(m, b, true, best ? &loss : NULL, best, e));
     if (logits) *logits = lab_model_logits(m, &stride);
     return LOCI_OK;
+}
+
+double *lab_decode_sums(const struct lab_model *m, int layer, int i)
+{
+    return m->decoder->sums + (ptrdiff_t)(layer * LAB_INPUTS + i) * m->shape.dim;
 }
 
 /* Attention of a layer, whose call has only the new row. */

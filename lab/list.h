@@ -13,6 +13,8 @@
  *                                     number that follows from the length of training, from the
  *                                     longest test or from a head's width; rows: what the option
  *                                     counts, if training may not reach all of them
+ *     INPUT(encoding, tensor, ...)    what the model makes an input of: see inputs.c; start: the b
+ *                                     at the start; like: the tensor that this one repeats
  *     SIZE(name, .field = value, ...)     fields of struct lab_config
  *     STEPS(task, steps)              training of a task if nothing else is said: of `overnight` */
 #ifndef ARM
@@ -35,6 +37,9 @@
 #endif
 #ifndef USUAL
 #define USUAL(encoding, option, ...)
+#endif
+#ifndef INPUT
+#define INPUT(encoding, tensor, ...)
 #endif
 #ifndef SIZE
 #define SIZE(name, ...)
@@ -75,7 +80,8 @@ ARM("kerple+cape", false)
 ARM("fire+cape", false)
 
 LEFT_OUT("mrope", "with one axis it is rope")
-LEFT_OUT("angles", "its angles are computed by a layer around attention")
+LEFT_OUT("angles", "its angles are what a layer makes them: angles:pairing=half is an arm, see "
+                   "lab/inputs.c")
 LEFT_OUT("rerope", "it reads longer texts than trained ones: a variant of a test of rope")
 LEFT_OUT("selfextend", "likewise a variant of a test of rope")
 LEFT_OUT("dca", "likewise a variant of a test of rope")
@@ -123,6 +129,16 @@ USUAL("comrope", "axes", .word = "1")
 USUAL("liere", "axes", .word = "1")
 USUAL("liere", "block", .of_dim = 1)
 
+INPUT("angles", "phi_k", .made = LAB_RUNNING)
+INPUT("angles", "phi_q", .made = LAB_RUNNING, .like = "phi_k")
+INPUT("rope", "z_k", .made = LAB_POSITION)
+INPUT("rope", "z_q", .made = LAB_POSITION, .like = "z_k")
+INPUT("wall", "log_f", .made = LAB_LOG_SIGMOID, .start = 2)
+INPUT("path", "w", .made = LAB_UNIT)
+INPUT("path", "beta", .made = LAB_STRENGTH)
+INPUT("alibi", "slope_k", .made = LAB_SOFTPLUS, .start = -2)
+INPUT("alibi", "slope_q", .made = LAB_SOFTPLUS, .start = -2)
+
 SIZE("XS", .layers = 2, .dim = 32, .heads = 4, .length = 32, .tokens = 512, .rate = 6e-3)
 SIZE("S", .layers = 2, .dim = 64, .heads = 4, .length = 64, .tokens = 2048, .rate = 3e-3)
 SIZE("M", .layers = 3, .dim = 128, .heads = 4, .length = 128, .tokens = 4096, .rate = 2e-3)
@@ -147,5 +163,6 @@ STEPS(parity, 1000)
 #undef DRAWN
 #undef REFERENCE
 #undef USUAL
+#undef INPUT
 #undef SIZE
 #undef STEPS

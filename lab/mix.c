@@ -96,7 +96,8 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     lab_encoding_tensors(m, e, layer, LAB_WEIGHTS, x->tensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            x->tensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
+            x->tensors[t] = e->input[t] >= 0 ? lab_input(m, layer, &e->tensor[t], e->input[t])
+                          : e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
                           : e->source[t] == LOCI_SOURCE_KEYS     ? k->gates
                                                                  : k->e;
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
@@ -286,6 +287,7 @@ loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, l
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     struct mixing x;
     if (m->map[layer][MAP_F] >= 0) TRY(forget(m, b, layer, error));
+    TRY(lab_make_inputs(m, b, layer, error));
     if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), k->map[MAP_G], k->gates, false);
     if (m->arm.layer == LAB_FOX_PRO) TRY(pro_before(m, b, layer, error));
     if (m->arm.layer == LAB_TAPE && layer == 0)
@@ -330,7 +332,8 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     lab_encoding_tensors(m, e, layer, LAB_GRADIENTS, dtensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            dtensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
+            dtensors[t] = e->input[t] >= 0                          ? m->dgiven[t]
+                        : e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
                         : e->source[t] == LOCI_SOURCE_KEYS          ? m->dgates
                         : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
                                                                     : m->de2;
@@ -347,6 +350,7 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     }
     if (pro) TRY(pro_before_backward(m, b, layer, error));
     if (m->map[layer][MAP_F] >= 0) TRY(forget_backward(m, b, layer, error));
+    TRY(lab_make_inputs_backward(m, b, layer, error));
     if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), m->dmap[MAP_G], m->dgates, true);
     if (tape) {
         const ptrdiff_t n = b->rows * m->shape.dim;

@@ -169,6 +169,15 @@ static void add_layer(struct lab_model *m, int l)
     }
     if (pro || wants(m, LOCI_SOURCE_KEYS))
         map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, pro ? d : kv));
+    for (int i = 0; i < m->inputs; i++) {
+        const struct lab_input *x = &m->input[i];
+        char name[16];
+        snprintf(name, sizeof name, "wi%d", i + 1);
+        map[MAP_I + i] = of_encoding(m, add_matrix(m, name, l, d, (ptrdiff_t)x->heads * x->width));
+        snprintf(name, sizeof name, "bi%d", i + 1);
+        if (lab_input_shifts(x))
+            own[OWN_BI + i] = of_encoding(m, add_list(m, name, l, (ptrdiff_t)x->heads * x->width));
+    }
     if (pro) {
         map[MAP_SK] = of_encoding(m, add_matrix(m, "sk", l, d, m->shape.kv_heads));
         map[MAP_SV] = of_encoding(m, add_matrix(m, "sv", l, d, m->shape.kv_heads));
@@ -274,6 +283,7 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     const struct lab_view usual = { m->shape.change, m->shape.times, false };
     TRY(lab_encoding_open(m, &m->trained, usual, e));
     TRY(open_bias(m, e));
+    lab_inputs_start(m);
     m->view = &m->trained;
     m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
@@ -329,6 +339,16 @@ static void free_rows(struct lab_model *m)
         free(m->dmap[i]);
         m->dmap[i] = NULL;
     }
+    for (int t = 0; t < LAB_PE_TENSORS; t++) {
+        free(m->dgiven[t]);
+        m->dgiven[t] = NULL;
+    }
+    for (int i = 0; i < LAB_INPUTS; i++) {
+        free(m->dmade[i]);
+        m->dmade[i] = NULL;
+    }
+    free(m->dprojected);
+    m->dprojected = NULL;
     free(m->rows_asked);
     m->rows_asked = NULL;
     free(m->where);
@@ -360,6 +380,10 @@ void lab_model_close(struct lab_model *m)
     free(m->saved);
     free(m->position_rows);
     free(m->bias);
+    for (int i = 0; i < m->inputs; i++) {
+        free(m->input[i].rate);
+        free(m->input[i].ones);
+    }
     free(m->work);
     free(m);
 }
@@ -427,6 +451,8 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
             if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
         /* gates that hardly forget at first */
         if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2);
+        for (int i = 0; i < m->inputs; i++)
+            if (own[OWN_BI + i] >= 0) fill(m, own[OWN_BI + i], m->input[i].rule->start);
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
         normal(m, own[OWN_W2], seed, out);
@@ -522,6 +548,12 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
     const ptrdiff_t kv = m->tensor[m->map[l][MAP_K]].stride;
     if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
     if (wants(m, LOCI_SOURCE_KEYS)) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
+    for (int i = 0; i < m->inputs; i++) {
+        const struct lab_input *x = &m->input[i];
+        k->projected[i] = rows_of(m, n, (ptrdiff_t)x->heads * x->width);
+        k->made[i] = rows_of(m, n, (ptrdiff_t)x->heads * x->width);
+        if (x->heads < m->shape.heads) k->repeated[i] = rows_of(m, n, H * x->width);
+    }
     if (m->arm.layer == LAB_FOX_PRO) {
         k->q = rows_of(m, n, d);
         k->o1 = rows_of(m, n, d);
@@ -553,6 +585,17 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
         if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
     if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
     if (wants(m, LOCI_SOURCE_KEYS)) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
+    for (int t = 0; t < m->trained.tensors; t++) {
+        const int i = m->trained.input[t];
+        if (i >= 0) m->dgiven[t] = rows_of(m, n, m->trained.tensor[t].shape[1] * m->input[i].width);
+    }
+    ptrdiff_t widest = 0;
+    for (int i = 0; i < m->inputs; i++) {
+        const ptrdiff_t wide = (ptrdiff_t)m->input[i].heads * m->input[i].width;
+        m->dmade[i] = rows_of(m, n, wide);
+        if (wide > widest) widest = wide;
+    }
+    if (widest) m->dprojected = rows_of(m, n, widest);
     if (m->arm.layer == LAB_FOX_PRO) {
         m->d1 = rows_of(m, n, d);
         m->d2 = rows_of(m, n, d);

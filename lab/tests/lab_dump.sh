@@ -23,6 +23,10 @@ if "$python" -c 'import torch' 2>/dev/null; then
         dump $arm copy --step 20
     done
     for arm in sinusoidal learned kerple fire sba xl deberta fox-pro rope@random; do dump $arm copy --step 20; done
+    for arm in alibi:slopes=keys alibi:slopes=queries alibi:slopes=both rope:positions=given angles:pairing=half; do
+        dump $arm copy --step 20
+    done
+    dump angles:pairing=half copy --step 20 --set kv_heads=2
     dump tape copy --step 40 --set layers=3,rate=0.01  # no layer reads the last layer's states
     dump nope text                                                  # gradients are clipped here,
     dump rope copy --step 100 --set kv_heads=2                      # and here

@@ -424,9 +424,18 @@ static void check_biases(void)
 
 int main(void)
 {
-    static const char *const more[] = { "rope+fox", "rope@random", "sinusoidal+alibi+sink",
-                                        "cope:gates=given,npos=9" };
-    static const int more_kv[] = { 2, 0, 1, 2 };
+    static const char *const more[] = { "rope+fox",
+                                        "rope@random",
+                                        "sinusoidal+alibi+sink",
+                                        "cope:gates=given,npos=9",
+                                        "angles:pairing=half",
+                                        "angles:pairing=interleaved+alibi",
+                                        "rope:positions=given",
+                                        "rope:positions=given",
+                                        "alibi:slopes=keys",
+                                        "alibi:slopes=queries",
+                                        "alibi:slopes=both+fox" };
+    static const int more_kv[] = { 2, 0, 1, 2, 0, 2, 1, 0, 0, 0, 2 };
     static const char *const neutral[] = { "learned", "alibi:slopes=given",
                                            "t5",      "clip",
                                            "kerple",  "fire",
@@ -441,7 +450,7 @@ int main(void)
         check_bits(list[i].text);
         check_decode(list[i].text);
     }
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
         check_gradients(more[i], more_kv[i]);
         check_bits(more[i]);
         check_decode(more[i]);
