@@ -69,13 +69,19 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     return LOCI_OK;
 }
 
-/* The lab's model can make all inputs but those that only their callers know. */
+/* What mix.c makes by itself. */
+static bool is_made(loci_source source)
+{
+    return source == LOCI_SOURCE_LOG_GATE || source == LOCI_SOURCE_KEYS
+        || source == LOCI_SOURCE_STATES;
+}
+/* The lab's model can make these inputs, and those of a rule. */
 static loci_status check_inputs(const struct lab_model *m, const struct lab_encoding *e,
                                 loci_error *error)
 {
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            CHECK(error, e->source[t] != LOCI_SOURCE_OTHER || e->input[t] >= 0, LOCI_UNSUPPORTED,
+            CHECK(error, e->input[t] >= 0 || is_made(e->source[t]), LOCI_UNSUPPORTED,
                   "arm '%s': the lab's model has nothing for input %s of %s", m->arm.text,
                   e->tensor[t].name, e->tensor[t].encoding);
     return LOCI_OK;
