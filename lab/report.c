@@ -250,13 +250,29 @@ static void metric_words(char *to, size_t capacity, const struct table *t)
              "correction.",
              words[t->head[t->far]->metric], many_seeds(t) ? "" : "One seed: no intervals. ", error,
              t->head[t->far]->name, t->head[t->far]->name);
+    const size_t n = strlen(to);
+    if (!is_loss(t->head[t->far]))
+        snprintf(to + n, capacity - n,
+                 " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
+                 "it have that share; 0 where the shortest has not.%s",
+                 100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "");
+}
+
+/* The median over seeds, in tokens. */
+static void reach_cell(struct figure *f, int row, int col, const struct table_row *r)
+{
+    const struct summary *s = &r->reach_of;
+    if (!r->reach) figure_cell(f, row, col, "-");
+    else if (r->seeds < 2 || s->least == s->most) figure_cell(f, row, col, "%.0f", s->median);
+    else figure_cell(f, row, col, "%.0f\t%.0f to %.0f", s->median, s->least, s->most);
 }
 
 static void main_table(struct report_section *s, const struct table *t)
 {
     static const char *const costs[] = { "extra parameters", "ms per step", "peak MB",
                                          "state, bytes per token" };
-    const int from = 2, versus = from + t->columns, cost = versus + REFERENCES;
+    const int from = 2, reach = from + t->columns, versus = reach + !is_loss(t->head[t->far]),
+              cost = versus + REFERENCES;
     struct report_block *b = add_table(s, "table", t->task, t->rows + 1, cost + COUNT(costs));
     struct figure *f = &b->figure;
     b->heads = 2;
@@ -264,6 +280,7 @@ static void main_table(struct report_section *s, const struct table *t)
     figure_cell(f, 0, 1, "learned");
     for (int k = 0; k < t->columns; k++)
         figure_cell(f, 0, from + k, t->head[k]->trained ? "%s (trained)" : "%s", t->head[k]->name);
+    if (reach < versus) figure_cell(f, 0, reach, "%.0f %% up to", 100 * GOOD);
     for (int k = 0; k < REFERENCES; k++)
         figure_cell(f, 0, versus + k, "better than %s", reference_name(k));
     for (int k = 0; k < COUNT(costs); k++) figure_cell(f, 0, cost + k, "%s", costs[k]);
@@ -273,6 +290,7 @@ static void main_table(struct report_section *s, const struct table *t)
         figure_cell(f, i + 1, 0, "%s", r->label);
         learned_cell(f, i + 1, 1, r);
         for (int k = 0; k < t->columns; k++) value_cell(f, i + 1, from + k, t, &r->cell[k], k);
+        if (reach < versus) reach_cell(f, i + 1, reach, r);
         for (int k = 0; k < REFERENCES; k++) versus_cell(f, i + 1, versus + k, t, &r->versus[k]);
         cost_cells(f, i + 1, cost, r);
     }

@@ -446,6 +446,12 @@ static void row_json(struct text *t, const struct table *of, const struct table_
     mean_json(t, "peak_bytes", r, offsetof(struct lab_result, peak_bytes));
     mean_json(t, "cache_bytes_per_token", r, offsetof(struct lab_result, cache_bytes_per_token));
     key_number(t, "beyond", goodness(of->head[of->far], r->beyond));
+    if (r->reach) {
+        key_number(t, "longest_90", r->reach_of.median);
+        text_add(t, "\"longest_90_by_seed\":[");
+        for (int s = 0; s < r->seeds; s++) text_add(t, "%s%.0f", s ? "," : "", r->reach[s]);
+        text_add(t, "],");
+    }
     key_number(t, "rank", r->rank);
     key_number(t, "rank_low", r->rank_low);
     key_number(t, "rank_high", r->rank_high);

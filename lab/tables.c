@@ -290,7 +290,7 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
         there[c->n++] = c->value[s];
         if (!r->run[s]->learned) continue;
         c->learned++;
-        c->good += head->metric != LAB_LOSS && c->value[s] >= 0.9;
+        c->good += head->metric != LAB_LOSS && c->value[s] >= GOOD;
     }
     c->of = summary_of(there, c->n);
     wilson(c->good, c->learned, &c->good_low, &c->good_high);
@@ -318,6 +318,30 @@ static void fill_column(struct table *t, int k)
             if (!isnan(c->value[s])) there[n++] = c->value[s];
         c->mean = interval_of(there, n, &pool);
         free(there);
+    }
+}
+
+/* Columns that were not measured do not count. */
+static double reach_of(const struct table *t, const struct table_row *r, int seed)
+{
+    double reach = 0;
+    for (int k = 0; k < t->columns; k++) {
+        bool good = r->cell[k].value[seed] >= GOOD;
+        for (int j = 0; j < t->columns && good; j++)
+            good = t->head[j]->length > t->head[k]->length || !(r->cell[j].value[seed] < GOOD);
+        if (good) reach = fmax(reach, t->head[k]->length);
+    }
+    return reach;
+}
+
+static void fill_reach(struct table *t)
+{
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        if (r->variant[0] || t->head[t->far]->metric == LAB_LOSS) continue;
+        r->reach = draw_alloc((size_t)r->seeds, sizeof *r->reach);
+        for (int s = 0; s < r->seeds; s++) r->reach[s] = reach_of(t, r, s);
+        r->reach_of = summary_of(r->reach, r->seeds);
     }
 }
 
@@ -499,6 +523,7 @@ static void fill(struct table *t)
     for (int i = 0; i < t->rows; i++)
         t->row[i].cell = draw_alloc((size_t)t->columns, sizeof *t->row[i].cell);
     for (int k = 0; k < t->columns; k++) fill_column(t, k);
+    fill_reach(t);
     choose_rows(t);
     fill_ranks(t);
     for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));
@@ -509,11 +534,10 @@ static void fill(struct table *t)
 /* In the order of the lab's list of tasks.  Others come after them. */
 static int task_order(const char *task)
 {
-    static const char *const order[] = { "text",    "flipflop", "recall", "copy",
-                                         "copy1",   "reverse",  "add",    "count",
-                                         "selcopy", "passkey",  "parity" };
+    const struct lab_task *const *list;
+    const int n = lab_tasks(&list);
     int i = 0;
-    while (i < COUNT(order) && strcmp(task, order[i])) i++;
+    while (i < n && strcmp(task, list[i]->name)) i++;
     return i;
 }
 
@@ -562,6 +586,7 @@ void tables_free(struct tables *all)
             struct table_row *r = &t->row[k];
             for (int c = 0; c < t->columns; c++) free(r->cell[c].value);
             free(r->cell);
+            free(r->reach);
             free(r->run);
             free(r->row);
         }

@@ -26,7 +26,7 @@ struct cell {
     struct summary of;
     struct interval mean;       /* by the variance pooled over all arms of the task */
     double sampling;            /* standard error from the choice of the test */
-    int learned, good;          /* seeds that learned the task; with 90 % here */
+    int learned, good;          /* seeds that learned the task; with GOOD here */
     double good_low, good_high; /* Wilson's interval of that share */
 };
 
@@ -37,6 +37,7 @@ struct versus {
     double holm;
 };
 enum { REFERENCES = 2, DRAWS_OF_TEST = 400 };
+#define GOOD 0.9
 
 struct table_row {
     const char *arm, *variant; /* variant "": as trained */
@@ -46,6 +47,10 @@ struct table_row {
     const struct lab_result **run; /* [seeds], rising */
     const struct lab_row **row;    /* of these runs */
     struct cell *cell;             /* [columns] of the table */
+    /* The longest length up to which every column has GOOD of the right answers, by seed in tokens;
+     * 0: none.  NULL for losses and variants. */
+    double *reach;
+    struct summary reach_of;
     /* the mean of the columns beyond L; NaN if not learned */
     double beyond;
     double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */

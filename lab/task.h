@@ -64,7 +64,7 @@ struct lab_task {
     const char *name, *brief;                   /* one line */
     const char *scored;                         /* the scored part, in a few words */
     struct lab_option options[LAB_OPTIONS + 1]; /* ends with a NULL name */
-    bool extended;                              /* one of the four besides the core six */
+    bool extended;                              /* not one of the core six */
     bool corpus;                                /* needs a corpus */
     /* The task is learned if the mean of the metric over its trained columns is at least this.
      * With LAB_LOSS, at most this share of the corpus's unigram loss. */

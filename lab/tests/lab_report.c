@@ -672,6 +672,41 @@ static void check_rates(void)
     free_runs();
 }
 
+/* The longest length with 90 %: no column up to it may fall short, whatever comes behind. */
+static void check_reach(void)
+{
+    static const char *const names[] = { "n=10", "as trained", "n=22", "n=22 sparse", "n=40" };
+    static const double times[] = { 0.5, 1, 1.5, 1.5, 2 };
+    static const double values[][5] = { { 1, 0.9, 0.95, 0.91, 0.2 },
+                                        { 1, 0.9, 0.95, 0.89, 0.99 },
+                                        { 0.899, 1, 1, 1, 1 },
+                                        { 1, 1, 1, 1, 0.9 } };
+    static const double want[] = { 96, 64, 0, 128 };
+    static const char *const arms[] = { "nope", "rope", "alibi", "fox" };
+    for (int i = 0; i < 4; i++) add_scores(arms[i], "copy", 1, NULL, names, times, 5, values[i], 0);
+    struct lab_result *second = add_run("nope", "copy", 1, true);
+    for (int k = 0; k < 5; k++)
+        add_column(second, "", names[k], times[k], k == 1, LAB_EXACT, values[3][k]);
+    add_column(run_of("rope", "copy", 0), "ntk", "n=40", 2, false, LAB_EXACT, 1);
+    add_text("rope", 1, loss_of[2]);
+    struct tables all = tables_of(&runs);
+    CHECK_THAT(all.count == 2, "%d tables", all.count);
+    const struct table *t = &all.list[1];
+    for (int i = 0; i < 4; i++) {
+        const struct table_row *r = find_row(t, arms[i], "", "");
+        CHECK_THAT(r && r->reach && r->reach[0] == want[i], "%s: %g", arms[i],
+                   r && r->reach ? r->reach[0] : -1);
+    }
+    const struct table_row *two = find_row(t, "nope", "", "");
+    CHECK_THAT(two && two->seeds == 2 && two->reach[1] == 128 && two->reach_of.median == 112
+                   && two->reach_of.least == 96,
+               "a median over seeds");
+    CHECK_THAT(!find_row(t, "rope", "", "ntk")->reach, "a variant");
+    CHECK_THAT(!all.list[0].row[0].reach, "a loss");
+    tables_free(&all);
+    free_runs();
+}
+
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static char folder[SCRATCH];
@@ -1247,6 +1282,7 @@ int main(void)
     check_shares();
     check_tables();
     check_rates();
+    check_reach();
     check_claims();
     check_files();
     check_command();
