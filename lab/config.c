@@ -412,6 +412,7 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 40 }, { "flipflop", 40 }, { "copy", 40 } } },
     { "coffee",
       "what separates them fastest: minutes",
@@ -420,14 +421,16 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 600 }, { "flipflop", 500 } } },
     { "hour",
-      "the core six; three seeds of the main eight",
+      "the core six; three seeds of the main eight, three learning rates",
       "S",
       LAB_ALL_ARMS,
       1,
       3,
       1,
+      { 0.3, 1, 3 },
       { { "text", 1000 },
         { "flipflop", 500 },
         { "recall", 2000 },
@@ -441,6 +444,7 @@ static const struct lab_preset presets[] = {
       3,
       3,
       1,
+      { 0 },
       { { "text", 1500 },
         { "flipflop", 500 },
         { "recall", 3000 },
@@ -465,6 +469,7 @@ static const struct lab_preset presets[] = {
       5,
       5,
       1,
+      { 0 },
       { { "text", 10000 },
         { "flipflop", 2000 },
         { "recall", 10000 },
@@ -616,14 +621,22 @@ static const char *const drawn_arms[] = {
 /* Runs of one arm on one task: seeds and learning rates. */
 enum { RATE = 64 };
 static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
-                             const struct lab_wish *w, loci_error *e)
+                             const struct lab_preset *p, const struct lab_wish *w, loci_error *e)
 {
+    const double rate_of_size = c.rate;
+    bool own_rate = w->grid != NULL;
+    for (int i = 0; i < w->settings; i++) own_rate |= !strcmp(w->key[i], "rate");
     if (w->match) TRY(lab_config_match(&c, e));
     TRY(lab_config_check(&c, e));
     for (c.seed = 0; c.seed < seeds; c.seed++) {
         const char *grid = w->grid;
         char rate[RATE];
-        if (!grid) add_run(r, &c);
+        const double *factor = p && !own_rate ? p->rates : (const double[]){ 0 };
+        if (!grid && !factor[0]) add_run(r, &c);
+        for (; *factor; factor++) {
+            c.rate = rate_of_size * *factor;
+            add_run(r, &c);
+        }
         while (next_word(&grid, rate, sizeof rate, false)) {
             TRY(lab_config_set(&c, "rate", rate, e));
             add_run(r, &c);
@@ -648,14 +661,14 @@ static loci_status add_task(struct lab_runs *r, const struct lab_preset *p,
     for (int i = 0; i < arms; i++) {
         strcpy(c.arm, arm[i].text);
         const int seeds = w->seeds ? w->seeds : !p ? 1 : arm[i].chief ? p->chief_seeds : p->seeds;
-        TRY(add_seeds(r, c, seeds, w, e));
+        TRY(add_seeds(r, c, seeds, p, w, e));
     }
     bool drawn = !w->arms && p && p->arms == LAB_ALL_ARMS;
     for (int i = 0; drawn_tasks[i] && drawn; i++) {
         if (strcmp(drawn_tasks[i], task) != 0) continue;
         for (int k = 0; drawn_arms[k]; k++) {
             strcpy(c.arm, drawn_arms[k]);
-            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, w, e));
+            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, p, w, e));
         }
     }
     return LOCI_OK;

@@ -67,6 +67,7 @@ struct lab_preset {
     enum { LAB_FOUR_ARMS, LAB_ALL_ARMS } arms;
     int seeds, chief_seeds; /* of all arms, and of the main eight */
     int finetune;
+    double rates[4]; /* factors of the size's rate, one of which validation chooses; 0: the end */
     struct lab_preset_task tasks[20]; /* ends with a NULL name */
 };
 int lab_presets(const struct lab_preset **list);

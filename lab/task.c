@@ -64,7 +64,7 @@ bool lab_check_corpus(const struct lab_problem *p, ptrdiff_t test, loci_error *e
     if (!lab_check_length(p, e)) return false;
     if (!p->corpus) return lab_refuse(e, "%s: needs a corpus", p->task->name);
     /* the test part is a 20th, rounded up */
-    return p->corpus->count - p->corpus->train >= test
+    return p->corpus->count - p->corpus->tests >= test
         || lab_refuse(e,
                       "%s: the corpus %s has %td bytes, and length %d needs at least %td: its "
                       "last 5 %% are for tests",
@@ -146,6 +146,14 @@ struct lab_column lab_column_of(double times, int length, int count, enum lab_me
     va_start(args, format);
     vsnprintf(c.name, sizeof c.name, format, args);
     va_end(args);
+    return c;
+}
+
+struct lab_column lab_validation(const struct lab_column *of)
+{
+    struct lab_column c = *of;
+    snprintf(c.name, sizeof c.name, "validation %.20s", of->name);
+    c.validation = true;
     return c;
 }
 

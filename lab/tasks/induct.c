@@ -29,8 +29,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
         list[n].value[1] = k > 1 ? p->length - 2 : 0;
     }
     for (int k = 2; k <= 4; k *= 2, n++) {
-        list[n] =
-            lab_column_of(k, k * p->length, LAB_ANSWERS, LAB_ACCURACY, "beyond at %dL", k);
+        list[n] = lab_column_of(k, k * p->length, LAB_ANSWERS, LAB_ACCURACY, "beyond at %dL", k);
         list[n].value[0] = p->length - 1;
         list[n].value[1] = k * p->length - 2;
     }
@@ -45,8 +44,8 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     const int symbols = (int)p->option[SYMBOLS];
     const int n = c && c->times > 1 ? c->length : lab_any_length(&d, p->length, 1);
     const bool given = c && c->value[1] > 0;
-    const int distance = lab_between(&d, given ? (int)c->value[0] : 2,
-                                     given ? (int)c->value[1] : n - 2);
+    const int distance =
+        lab_between(&d, given ? (int)c->value[0] : 2, given ? (int)c->value[1] : n - 2);
     const int32_t asked = FIRST + lab_pick(&d, symbols);
     token[0] = LAB_BOS;
     for (int i = 1; i < n - 1; i++) {

@@ -26,7 +26,7 @@ enum { UNIT = 64, TRAINED = 5, TESTED = 7 };
 static const struct grid {
     int tokens, pairs;
 } trained[TRAINED] = { { 16, 1 }, { 32, 2 }, { 64, 4 }, { 64, 8 }, { 64, 16 } },
-  tested[TESTED] = { { 16, 1 }, { 16, 2 },   { 16, 4 },  { 32, 8 },
+  tested[TESTED] = { { 16, 1 },  { 16, 2 },   { 16, 4 },  { 32, 8 },
                      { 64, 16 }, { 128, 32 }, { 256, 64 } };
 
 static int unit(const struct lab_problem *p) { return p->length / UNIT; }
@@ -36,7 +36,8 @@ static bool check(const struct lab_problem *p, loci_error *e)
 {
     if (!lab_check_length(p, e)) return false;
     if (p->length % UNIT)
-        return lab_refuse(e, "mqar: length %d must be a multiple of %d, as its grid has parts of it",
+        return lab_refuse(e,
+                          "mqar: length %d must be a multiple of %d, as its grid has parts of it",
                           p->length, UNIT);
     return (int)p->option[SYMBOLS] / 2 >= most_pairs(p)
         || lab_refuse(e,

@@ -54,6 +54,9 @@ static const struct trap {
     { "shaw:left=65,right=2", "text", "", "", "shaw: left=65" },
     { "shaw:left=64,right=2", "text", "", "", "!never trained" },
     { "shaw", "text", "", "", "!never trained" },
+    { "shaw@wide", "text", "", "", "!never trained" },
+    { "deberta@wide", "text", "", "", "!never trained" },
+    { "clip@wide", "text", "", "", "!never trained" },
     { "clip:max=65", "text", "", "", "clip: max=65" },
     { "clip", "text", "", "", "!never trained" },
     { "cope:npos=66", "text", "", "", "cope: npos=66" },
@@ -83,6 +86,10 @@ static const struct trap {
     { "alibi", "text", "heads=8", "", "!slopes" },
     { "alibi:slopes=given", "text", "", "", "!slopes" },
     { "kerple", "text", "", "", "!slopes" },
+    /* FoPE's frequencies */
+    { "fope", "text", "", "", "fope: heads are 16 wide, its authors' 64" },
+    { "fope", "text", "dim=128 heads=2", "", "!fope: heads" },
+    { "rope", "text", "", "", "!fope: heads" },
     /* a stick does not see its own token */
     { "sba", "text", "", "", "sba: a token does not see itself" },
     { "rope+sba", "text", "", "", "sba: a token does not see itself" },
@@ -162,8 +169,9 @@ static void check_starts(void)
             free(target);
         }
     }
-    static const char *const gated[] = { "fox", "rope+fox", "fox-pro" };
-    for (int i = 0; i < 3; i++) {
+    static const char *const gated[] = { "fox", "rope+fox", "fox-pro", "fox@open", "fox-pro@open" };
+    for (int i = 0; i < 5; i++) {
+        const float start = strstr(gated[i], "@open") ? 2 : 0;
         const struct lab_config c = config_of(gated[i], "copy", "");
         const struct lab_shape s = lab_config_shape(&c);
         const struct lab_tensor *t;
@@ -175,9 +183,10 @@ static void check_starts(void)
             const size_t length = strlen(t[k].name);
             if (length < 3 || strcmp(t[k].name + length - 3, ".bf") != 0) continue;
             const float *b = (const float *)lab_model_list(m, LAB_WEIGHTS) + t[k].at;
-            for (ptrdiff_t h = 0; h < t[k].cols; h++) gates += b[h] == 2;
+            for (ptrdiff_t h = 0; h < t[k].cols; h++) gates += b[h] == start;
         }
-        CHECK_THAT(gates == s.layers * s.heads, "%s has %d gates that start at 2", gated[i], gates);
+        CHECK_THAT(gates == s.layers * s.heads, "%s has %d gates that start at %g", gated[i], gates,
+                   start);
         lab_model_close(m);
     }
 }
@@ -240,6 +249,8 @@ static void check_fields(void)
         { "rope", "copy", "tokens=40",
           "tokens 40: a step must have room for a sequence of copy, 42" },
         { "rope@ntk", "copy", "", "what follows @ must be random" },
+        { "alibi@open", "copy", "", "has no forget gates that could start open" },
+        { "nope-pro@open", "copy", "", "has no forget gates that could start open" },
         { "fire:threshold=x", "copy", "", "threshold" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -437,6 +448,17 @@ static void check_arms(void)
         { "liere", "", "liere:axes=1,block=16", "rotate" },
         { "rope@random", "", "rope:pairing=half", "rotate" },
         { "fox-pro", "", "fox", "score" },
+        { "nope-pro", "", "nope", "nothing" },
+        { "rope-pro", "", "rope:pairing=half", "rotate" },
+        { "rope-pro@random", "", "rope:pairing=half", "rotate" },
+        { "fox@open", "", "fox", "score" },
+        { "xpos", "", "xpos:scale_base=32", "rotate" },
+        { "deberta", "", "deberta:max_distance=32,span=16", "score" },
+        { "deberta@wide", "", "deberta:kind=v1,span=64", "score" },
+        { "shaw@wide", "", "shaw:left=63,right=63", "score+value" },
+        { "shaw:left=9@wide", "", "shaw:left=9,right=63", "score+value" },
+        { "clip+rope@wide", "", "clip:max=63+rope:pairing=half", "rotate+score" },
+        { "mixed", "", "mixed:axes=1", "rotate" },
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct lab_arm a;
@@ -447,12 +469,20 @@ static void check_arms(void)
         CHECK_THAT(!strcmp(a.embed, good[i].embed) && !strcmp(a.attention, good[i].attention)
                        && !strcmp(family, good[i].family) && !strcmp(a.text, good[i].text),
                    "%s is '%s' and '%s', %s", good[i].text, a.embed, a.attention, family);
-        CHECK_THAT(a.random == !!strchr(good[i].text, '@') && a.range == (a.random ? 2048 : 0),
+        CHECK_THAT(a.random == !!strstr(good[i].text, "@random") && a.range == (a.random ? 2048 : 0)
+                       && a.open == !!strstr(good[i].text, "@open"),
                    "%s", good[i].text);
+        CHECK_CLOSE(a.unit,
+                    strstr(good[i].text, "mixed")   ? 14 / 64.0
+                    : strstr(good[i].text, "liere") ? 1 / 64.0
+                                                    : 0,
+                    0, "%s", good[i].text);
+        CHECK_THAT(lab_is_layer(good[i].text) == (strstr(good[i].text, "-pro") != NULL), "%s",
+                   good[i].text);
         CHECK_THAT(a.layer
-                       == (strstr(good[i].text, "fox-pro") ? LAB_FOX_PRO
-                           : strstr(good[i].text, "tape")  ? LAB_TAPE
-                                                           : LAB_PLAIN),
+                       == (strstr(good[i].text, "-pro")   ? LAB_FOX_PRO
+                           : strstr(good[i].text, "tape") ? LAB_TAPE
+                                                          : LAB_PLAIN),
                    "%s", good[i].text);
     }
     char most[LAB_ARM + 1];
@@ -464,6 +494,8 @@ static void check_arms(void)
         { "rope@ntk", "what follows @ must be random" },
         { "rope@", "what follows @ must be random" },
         { "rope@random@random", "what follows @ must be random" },
+        { "alibi@wide", "has no table of distances that could be wide" },
+        { "fox-pro@wide", "has no table of distances that could be wide" },
         { "+rope", "an encoding is missing next to a +" },
         { "rope++alibi", "an encoding is missing next to a +" },
         { "rope+", "an encoding is missing behind the +" },
@@ -587,7 +619,7 @@ static void check_presets(void)
     } want[] = {
         { "smoke", 4 * 3, 0 },
         { "coffee", 2 * arms, 0 },
-        { "hour", 6 * (arms + 2 * 8), 4 * 2 },
+        { "hour", 3 * 6 * (arms + 2 * 8), 3 * 4 * 2 },
         { "overnight", 17 * 3 * arms, 4 * 3 * 3 },
         { "cluster", 17 * 5 * arms, 4 * 3 * 5 },
     };
