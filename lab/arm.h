@@ -5,10 +5,13 @@
  *                        decides is filled in (t5's max_distance, rows of cope), and so is what
  *                        has no usual value
  *     sinusoidal+alibi   what is added to embeddings, and what attention knows
- *     fox-pro            the layer of the forgetting Transformer
+ *     fox-pro            the layer of the forgetting Transformer; nope-pro, rope-pro: the same
+ *                        without forget gates
  *     tape               whose states go from layer to layer
  *     bias:file=X        a table of biases from a file, fixed or learned: see bias.h
  *     rope@random        positions drawn in rising order from a longer range, in training and tests
+ *     shaw@wide          tables of distances that reach all that training meets
+ *     fox@open           forget gates that hardly forget at first: their bias starts at 2, not 0
  *
  * A variant tests a trained model in another way, without training:  rope@ntk. */
 #ifndef LOCI_LAB_ARM_H
@@ -26,8 +29,9 @@ struct lab_arm {
     char text[LAB_ARM];                        /* as given */
     char embed[LAB_TEXT], attention[LAB_TEXT]; /* in full; embed "": nothing is added */
     enum lab_layer layer;
-    bool random;
-    int range; /* of random positions; 0: none */
+    bool random, wide, open;
+    int range;   /* of random positions; 0: none */
+    double unit; /* coordinates per token; 0: the positions themselves */
     /* by distance it is the table of the encoding lab_bias_encoding, which is in `attention` */
     struct lab_bias bias;
 };
@@ -79,6 +83,8 @@ struct lab_usual {
     const char *rows; /* what the option counts, or NULL */
 };
 int lab_usuals(const struct lab_usual **list);
+/* Is the arm more than an encoding in the same Transformer?  Such rows of a table are marked. */
+bool lab_is_layer(const char *arm);
 
 /* ---- Variants -------------------------------------------------------------------------------- */
 

@@ -228,8 +228,9 @@ loci_status loci_lab_train(const loci_lab *lab, uint64_t seed, int64_t step, int
     if (!status) lab_data_draw(&lab->problem, NULL, seed, step, 0, count, tokens, targets, starts);
     return status;
 }
-loci_status loci_lab_test(const loci_lab *lab, int column, int first, int count, int32_t *tokens,
-                          int32_t *targets, int64_t *starts, loci_error *e)
+static loci_status draw_column(const loci_lab *lab, bool validation, int column, int first,
+                               int count, int32_t *tokens, int32_t *targets, int64_t *starts,
+                               loci_error *e)
 {
     struct lab_column list[LAB_COLUMNS];
     const loci_status status = loci_lab_check(lab, e);
@@ -244,8 +245,19 @@ loci_status loci_lab_test(const loci_lab *lab, int column, int first, int count,
                    list[column].name, list[column].count - 1);
         return LOCI_BAD_ARG;
     }
-    lab_data_draw(&lab->problem, &list[column], 0, 0, first, count, tokens, targets, starts);
+    const struct lab_column own = validation ? lab_validation(&list[column]) : list[column];
+    lab_data_draw(&lab->problem, &own, 0, 0, first, count, tokens, targets, starts);
     return LOCI_OK;
+}
+loci_status loci_lab_test(const loci_lab *lab, int column, int first, int count, int32_t *tokens,
+                          int32_t *targets, int64_t *starts, loci_error *e)
+{
+    return draw_column(lab, false, column, first, count, tokens, targets, starts, e);
+}
+loci_status loci_lab_validation(const loci_lab *lab, int column, int first, int count,
+                                int32_t *tokens, int32_t *targets, int64_t *starts, loci_error *e)
+{
+    return draw_column(lab, true, column, first, count, tokens, targets, starts, e);
 }
 
 void loci_lab_show(const loci_lab *lab, int token, char text[16])

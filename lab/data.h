@@ -52,6 +52,10 @@ LOCI_API loci_status loci_lab_train(const loci_lab *, uint64_t seed, int64_t ste
 LOCI_API loci_status loci_lab_test(const loci_lab *, int column, int first, int count,
                                    int32_t *tokens, int32_t *targets, int64_t *starts,
                                    loci_error *);
+/* The same for the column's validation, whose sequences neither training nor a test has. */
+LOCI_API loci_status loci_lab_validation(const loci_lab *, int column, int first, int count,
+                                         int32_t *tokens, int32_t *targets, int64_t *starts,
+                                         loci_error *);
 /* A token in readable form: at most 15 bytes of UTF-8 and a 0. */
 LOCI_API void loci_lab_show(const loci_lab *, int token, char text[16]);
 /* The numbers at the start of the tensor `name` of a lab's model: N(0, std), rounded to float. */

@@ -151,8 +151,7 @@ static loci_status make(struct lab_model *m, const struct lab_batch *b, int laye
         return loci_rmsnorm(&heads, dense(y), x->ones, 1e-12, dense(to));
     case LAB_POSITION:
         for (ptrdiff_t p = 0; p < n; p++)
-            lab_put(m, to, p,
-                    (double)b->pos[p / x->width % b->rows] + lab_get(m, y, p));
+            lab_put(m, to, p, (double)b->pos[p / x->width % b->rows] + lab_get(m, y, p));
         return LOCI_OK;
     case LAB_RUNNING:
         for (ptrdiff_t p = 0; p < n; p++) lab_put(m, y, p, 1 + lab_get(m, y, p));

@@ -68,6 +68,12 @@ static void compare(const struct lab_config *c, struct lab_model *m, const loci_
         CHECK_THAT(!loci_lab_test(lab, i, first, SOME, a.token, a.target, a.starts, &e), "%s",
                    e.text);
         CHECK_THAT(same(&a, &b), "%s: column %s by the library", c->task, list[i].name);
+        const struct lab_column own = lab_validation(column);
+        lab_test_batch(c, m, &own, first, SOME, &b);
+        CHECK_THAT(!same(&a, &b), "%s: %s has its own sequences", c->task, own.name);
+        CHECK_THAT(!loci_lab_validation(lab, i, first, SOME, a.token, a.target, a.starts, &e), "%s",
+                   e.text);
+        CHECK_THAT(same(&a, &b), "%s: %s by the library", c->task, own.name);
         CHECK_SAYS(loci_lab_test(lab, i, first + 1, SOME, a.token, a.target, a.starts, &e),
                    LOCI_BAD_ARG, &e, "has sequences 0 ..", c->task);
         free_arrays(&a);
@@ -209,7 +215,7 @@ int main(void)
     CHECK_SAYS(loci_lab_set(lab, "most", 3, &e), LOCI_BAD_ARG, &e, "must be a whole number");
     CHECK_THAT(!loci_lab_set(lab, "most", 6, &e), "%s", e.text);
     json_t *root = about(lab);
-    CHECK_THAT(json_integer_value(json_object_get(root, "longest")) == 13, "2 x 6 + 1 tokens");
+    CHECK_THAT(json_integer_value(json_object_get(root, "longest")) == 14, "2 x 6 + 2 tokens");
     json_decref(root);
     char word[16];
     loci_lab_show(lab, 1, word);

@@ -403,6 +403,7 @@ LAB_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "lab_about": (_Z, [_P, c.c_char_p, _Z]),
     "lab_train": (_I, [_P, c.c_uint64, c.c_int64, _I, _P, _P, _P, _E]),
     "lab_test": (_I, [_P, _I, _I, _I, _P, _P, _P, _E]),
+    "lab_validation": (_I, [_P, _I, _I, _I, _P, _P, _P, _E]),
     "lab_show": (None, [_P, _I, c.c_char_p]),
     "lab_normal": (None, [c.c_uint64, c.c_char_p, _D, _N, _P]),
 }

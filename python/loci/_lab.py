@@ -132,8 +132,9 @@ class Problem:
         seed, step = whole(seed, "seed", 0, 10**9), whole(step, "step", 1, INT)
         return self._draw(_c.lab().lab_train, (seed, step - 1), self.fields["tokens"] // self.longest, self.longest)
 
-    def test(self, column: int, first: int, count: int) -> Sequences:
-        return self._draw(_c.lab().lab_test, (column, first), count, self.columns[column]["length"])
+    def test(self, column: int, first: int, count: int, validation: bool = False) -> Sequences:
+        function = _c.lab().lab_validation if validation else _c.lab().lab_test
+        return self._draw(function, (column, first), count, self.columns[column]["length"])
 
     def find(self, column: str) -> int:
         names = [x["name"] for x in self.columns]

@@ -213,8 +213,8 @@ def _finite(x: float) -> float | None:
     return float(x) if math.isfinite(x) else None
 
 
-def test_column(
-    model: Model, problem: Problem, index: int, device: str, by_position: bool
+def measure_column(
+    model: Model, problem: Problem, index: int, device: str, by_position: bool = False, validation: bool = False
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A column of the result, and the loss by position if it is wanted."""
     column = problem.columns[index]
@@ -225,7 +225,7 @@ def test_column(
     costs, counts = np.zeros(length), np.zeros(length, np.int64)
     at_once = max(1, TEST_TOKENS // length)
     for first in range(0, count, at_once):
-        tokens, targets = _padded(problem.test(index, first, min(at_once, count - first)), device)
+        tokens, targets = _padded(problem.test(index, first, min(at_once, count - first), validation), device)
         asked = targets >= 0
         with torch.no_grad():
             logits = model(tokens)[asked] @ model.unembed
@@ -256,16 +256,23 @@ def test_column(
     return {**column, "mean": found[metric], **found, "each": each}, spans
 
 
-def test_all(model: Model, problem: Problem, device: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measure_all(model: Model, problem: Problem, device: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     far = max(range(len(problem.columns)), key=lambda i: (problem.columns[i]["times"], -i))
     columns: list[dict[str, Any]] = []
     positions: list[dict[str, Any]] = []
     model.eval()
     for index in range(len(problem.columns)):
-        column, spans = test_column(model, problem, index, device, index == far)
+        column, spans = measure_column(model, problem, index, device, index == far)
         columns.append(column)
         positions = spans or positions
     return columns, positions
+
+
+def validate(model: Model, problem: Problem, device: str) -> float | None:
+    """The mean loss of the columns as trained, on sequences of their own."""
+    trained = [index for index, column in enumerate(problem.columns) if column["trained"]]
+    losses = [measure_column(model, problem, index, device, validation=True)[0]["loss"] for index in trained]
+    return None if not losses or None in losses else float(np.mean(losses))
 
 
 def is_learned(problem: Problem, columns: Sequence[Mapping[str, Any]]) -> bool:
@@ -325,7 +332,7 @@ def _run(
     model = Model(problem, seed, attention, embedding).to(device)
     check_causal(model, problem, device)
     log, seconds, diverged = fit(model, problem, seed, steps, device)
-    columns, positions = test_all(model, problem, device)
+    columns, positions = measure_all(model, problem, device)
     tensors = _numbers(model)
     learned = is_learned(problem, columns)
     warnings = [f"torch, bits not repeatable: trained by loci.lab.train with torch {torch.__version__} on {device}"]
@@ -347,6 +354,7 @@ def _run(
         "peak_bytes": None,
         "cache_bytes_per_token": None,
         "teraflops": None,
+        "validation": validate(model, problem, device),
         "learned": learned,
         "weights_sha256": _lab_files.hash_of(tensors),
         "version": _c.lib.version_text().decode(),

@@ -113,6 +113,7 @@ def data(
     task: str,
     column: str,
     *,
+    split: str = "test",
     size: str = "S",
     corpus: str | os.PathLike[str] | None = None,
     **settings: float,
@@ -125,6 +126,8 @@ def data(
         Name of a task.
     column : str
         Name of the test, such as `"4L"` or `"n=30"`. `columns()` lists them.
+    split : {"test", "validation"}
+        Validation is drawn like the test, but has sequences of its own: choose learning rates by it.
     size : {"XS", "S", "M", "L"}
         Size of the lab, which gives the length of training.
     corpus : path, optional
@@ -142,9 +145,11 @@ def data(
     Error
         An unknown task, column, size or setting, or settings that contradict each other.
     """
+    if split not in ("test", "validation"):
+        raise Error(f"split '{split}' is none of test, validation; batch() draws training steps")
     problem = _lab.problem(task, size, corpus, settings)
     index = problem.find(column)
-    return problem.test(index, 0, problem.columns[index]["count"])
+    return problem.test(index, 0, problem.columns[index]["count"], split == "validation")
 
 
 def tokens(task: str, *, size: str = "S", corpus: str | os.PathLike[str] | None = None, **settings: float) -> list[str]:

@@ -76,6 +76,11 @@ class Data(Folder):
                     self.assertTrue(((s.tokens >= 0) & (s.tokens < len(words))).all())
                     self.assertTrue(((s.targets >= -1) & (s.targets < len(words))).all())
                     self.assertTrue((s.targets >= 0).any())
+            own, test = (
+                loci.lab.data(task, loci.lab.columns(task)[0]["name"], split=x) for x in ("validation", "test")
+            )
+            self.assertEqual(len(own.starts), len(test.starts))
+            self.assertNotEqual(own.tokens.tobytes(), test.tokens.tobytes())
 
     def test_steps_and_seeds_differ(self) -> None:
         tokens = [loci.lab.batch("copy", step, seed).tokens.tobytes() for step in (1, 2) for seed in (0, 1)]
@@ -84,7 +89,7 @@ class Data(Folder):
 
     def test_settings(self) -> None:
         lengths = np.diff(loci.lab.batch("copy", 1, size="XS", most=6).starts)
-        self.assertEqual((lengths.max(), len(lengths)), (13, 512 // 13))
+        self.assertEqual((lengths.max(), len(lengths)), (14, 512 // 14))
         self.assertEqual(np.diff(loci.lab.batch("text", 1, length=24).starts).tolist(), [24] * 85)
         self.assertIn("n=12", [column["name"] for column in loci.lab.columns("copy", most=6)])
 
@@ -119,6 +124,7 @@ class Data(Folder):
             (lambda: loci.lab.batch("copy", 1, tokens=16), "must have room for a sequence"),
             (lambda: loci.lab.batch("passkey", 1, length=20), "must be at least 34"),
             (lambda: loci.lab.data("copy", "n=31"), "column of copy 'n=31' is none of as trained, "),
+            (lambda: loci.lab.data("copy", "n=30", split="train"), "split 'train' is none of test, validation"),
             (lambda: loci.lab.batch("text", 1, corpus="/nowhere"), "No such file"),
         ):
             with self.subTest(said), self.assertRaises(loci.Error) as caught:
@@ -129,9 +135,13 @@ class Data(Folder):
     def test_the_programs_sequences(self) -> None:
         path = os.path.join(self.folder, "x.safetensors")
         for task in loci.lab.tasks():
-            for column in (None, loci.lab.columns(task)[-1]["name"]):
+            validation = ("validation", loci.lab.columns(task)[0]["name"])
+            for column in (None, loci.lab.columns(task)[-1]["name"], validation):
                 with self.subTest(f"{task} {column}"):
-                    if column is None:
+                    if column == validation:
+                        program("data", "--task", task, "--column", column[1], "--split", column[0], "-o", path)
+                        mine = loci.lab.data(task, column[1], split=column[0])
+                    elif column is None:
                         program("data", "--task", task, "--seed", "3", "--step", "7", "-o", path)
                         mine = loci.lab.batch(task, 7, 3)
                     else:
@@ -234,6 +244,7 @@ class Train(Folder):
             self.assertEqual((result["params"], result["length"]), (other["params"], other["length"]))
             self.assertEqual([c["name"] for c in result["columns"]], [c["name"] for c in other["columns"]])
             np.testing.assert_allclose(self.means([result]), self.means([other]), atol=0.005)
+            self.assertAlmostEqual(result["validation"], other["validation"], 2)
             for a, b in zip(result["positions"], other["positions"], strict=True):
                 self.assertEqual((a["from"], a["to"], a["count"]), (b["from"], b["to"], b["count"]))
         self.assertGreater(abs(self.means(mine)[0][0] - self.means(mine)[1][0]), 0.005)  # seeds differ by more

@@ -289,9 +289,10 @@ enum {
 };
 static const struct flag data_flags[] = {
     [DATA_TASK] = { "task", NULL, "NAME:@task", "a task of 'loci lab list' (required)" },
-    [DATA_SPLIT] = { "split", NULL, "NAME:train|test",
-                     "train (default), or test, which --column says too" },
-    [DATA_COLUMN] = { "column", NULL, "NAME", "the column of a test, such as 4L or n=30" },
+    [DATA_SPLIT] = { "split", NULL, "NAME:train|test|validation",
+                     "train (default); test (default with --column); or validation" },
+    [DATA_COLUMN] = { "column", NULL, "NAME",
+                      "the column of a test or validation, such as 4L or n=30" },
     [DATA_SEED] = { "seed", NULL, "N", "of the training (default 0); tests depend on no seed" },
     [DATA_STEP] = { "step", NULL, "N", "the training step, from 1 on (default 1)" },
     [DATA_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
@@ -306,7 +307,11 @@ static void describe_data(struct text *t, const struct lab_config *c, const stru
                           const struct lab_column *column, int step)
 {
     text_add(t, "{\"task\": \"%s\", \"split\": \"%s\", \"vocabulary\": %d, \"length\": %d, ",
-             c->task, column ? "test" : "train", p->task->vocabulary(p), p->task->longest(p));
+             c->task,
+             !column              ? "train"
+             : column->validation ? "validation"
+                                  : "test",
+             p->task->vocabulary(p), p->task->longest(p));
     if (column) {
         text_add(t, "\"column\": ");
         text_json(t, column->name);
@@ -370,7 +375,7 @@ static int run_data(const struct args *a)
     if (a->value[DATA_SET] && !add_settings(a, a->value[DATA_SET], &w)) return EXIT_ERROR;
     if (name && a->value[DATA_SPLIT] && split == 0)
         return fail("lab data: --column names a test; --split train has steps instead");
-    if (!name && split) return fail("lab data: --split test needs --column");
+    if (!name && split) return fail("lab data: --split %s needs --column", a->value[DATA_SPLIT]);
     if (name && (a->value[DATA_SEED] || a->value[DATA_STEP]))
         return fail("lab data: tests depend on no seed and no step");
     if (lab_corpus_open(&corpus, a->value[DATA_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
@@ -382,6 +387,8 @@ static int run_data(const struct args *a)
     c->seed = seed;
     if (name && !(column = lab_data_column(&p, name, list, &e)))
         return fail("lab data: %s", e.text);
+    const struct lab_column own = split == 2 ? lab_validation(column) : (struct lab_column){ 0 };
+    if (split == 2) column = &own;
     const bool fine = write_data(c, column, step, a->value[DATA_OUTPUT]);
     lab_runs_free(&runs);
     lab_corpus_close(&corpus);
@@ -390,7 +397,7 @@ static int run_data(const struct args *a)
 
 const struct command cmd_lab_data = {
     .name = "lab data",
-    .brief = "write the sequences of a training step or of a test, for other trainers",
+    .brief = "write the sequences of a step, a test or a validation, for other trainers",
     .synopsis = "loci lab data --task NAME [--column NAME | --step N] -o FILE [OPTION...]",
     .about =
         "    tokens and targets [rows] (target -1: not scored), one sequence after another, and\n"
