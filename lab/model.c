@@ -213,8 +213,8 @@ static loci_status check_shape(const struct lab_shape *s, loci_error *e)
     return LOCI_OK;
 }
 
-/* The layer of FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
- * do. */
+/* The layer of FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its
+ * authors do. */
 static void fill_shape(struct lab_model *m)
 {
     struct lab_shape *s = &m->shape;
