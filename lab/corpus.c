@@ -485,11 +485,22 @@ loci_status lab_corpus_open(struct lab_corpus *c, const char *path, size_t bytes
     } else {
         generate(text, bytes);
     }
-    if (!status) {
-        set_name(c, path);
-        status = tokenize(c, text, bytes, e);
-    }
+    if (!status) status = lab_corpus_of(c, path, text, bytes, e);
     free(text);
+    return status;
+}
+
+loci_status lab_corpus_of(struct lab_corpus *c, const char *name, const unsigned char *bytes,
+                          size_t count, loci_error *e)
+{
+    *c = (struct lab_corpus){ 0 };
+    set_name(c, name);
+    if (count < LEAST_BYTES || count > MOST_BYTES) {
+        lab_refuse(e, "corpus %s: %zu bytes must be %d .. %d", c->name, count, LEAST_BYTES,
+                   MOST_BYTES);
+        return LOCI_BAD_ARG;
+    }
+    const loci_status status = tokenize(c, bytes, count, e);
     if (status) lab_corpus_close(c);
     return status;
 }

@@ -8,6 +8,7 @@
 
 #include "draw/text.h"
 #include "lab/config.h" /* LAB_FORMAT alone: its functions are not in the library */
+#include "lab/corpora.h"
 #include "lab/draw.h"
 
 enum { STEPS_OF_OTHERS = 1000 };
@@ -74,7 +75,7 @@ loci_status loci_lab_open(loci_lab **to, const char *name, int length, const cha
     }
     if (task->corpus) {
         const size_t bytes = lab_corpus_bytes(length > 0 ? length : 1);
-        const loci_status status = lab_corpus_open(&lab->corpus, corpus, bytes, e);
+        const loci_status status = lab_corpus_find(&lab->corpus, corpus, bytes, e);
         if (status) {
             free(lab);
             return status;
@@ -207,7 +208,10 @@ size_t loci_lab_about(const loci_lab *lab, char *to, size_t capacity)
         } else text_add(&t, "null, ");
         add_columns(&t, p);
     } else {
-        text_add(&t, "\"format\": %d, ", LAB_FORMAT);
+        const struct lab_source *text;
+        text_add(&t, "\"format\": %d, \"texts\": [\"generated\"", LAB_FORMAT);
+        for (int i = 0, n = lab_sources(&text); i < n; i++) text_add(&t, ", \"%s\"", text[i].name);
+        text_add(&t, "], ");
         add_sizes(&t);
         text_add(&t, ", ");
         add_tasks(&t);

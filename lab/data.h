@@ -31,8 +31,8 @@ const struct lab_column *lab_data_column(const struct lab_problem *, const char 
 
 typedef struct loci_lab loci_lab;
 
-/* A task with its usual options.  length: L; corpus: a file for tasks that need a text, or NULL for
- * the generated one.  Fails with a sentence, and then *lab is NULL. */
+/* A task with its usual options.  length: L; corpus: for tasks that need a text, as in
+ * lab_corpus_find(); NULL: the generated one.  Fails with a sentence, and then *lab is NULL. */
 LOCI_API loci_status loci_lab_open(loci_lab **, const char *task, int length, const char *corpus,
                                    loci_error *);
 LOCI_API void loci_lab_close(loci_lab *);

@@ -162,6 +162,8 @@ WIDE("deberta", "span", .of_length = 1)
 /* L; counts of cope are 0 .. L, a token itself too */
 USUAL("cope", "npos", .of_length = 1, .plus = 1, .rows = "vectors of positions")
 USUAL("fope", "train_length", .of_length = 1)
+
+/* parts of L, in the proportions of ChunkLlama */
 USUAL("dca", "chunk", .of_length = 0.75, .least = 3)
 USUAL("dca", "local", .of_length = 0.125, .least = 1)
 

@@ -257,8 +257,8 @@ static loci_status open_bias(struct lab_model *m, loci_error *e)
     return lab_bias_read(b, m->bias, e);
 }
 
-/* FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
- * do. */
+/* The layer of FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its
+ * authors do. */
 static void fill_shape(struct lab_model *m)
 {
     struct lab_shape *s = &m->shape;

@@ -657,6 +657,31 @@ static void curve_pictures(struct report_section *s, const struct table *t)
     free(arm);
 }
 
+/* Tokens of a text are its bytes, so that its loss says how well it is compressed, which can be
+ * compared from text to text. */
+static void bits_table(struct report_section *s, const struct table *t)
+{
+    const struct lab_task *task = lab_task(t->task);
+    if (!task || !task->corpus || !is_loss(t->head[t->far])) return;
+    struct report_block *b = add_table(s, "bits", "Bits per byte", t->rows + 1, t->columns + 1);
+    figure_cell(&b->figure, 0, 0, "arm");
+    for (int k = 0; k < t->columns; k++) figure_cell(&b->figure, 0, k + 1, "%s", t->head[k]->name);
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *r = &t->row[i];
+        b->mark[i + 1] = mark_of(r);
+        figure_cell(&b->figure, i + 1, 0, "%s", r->label);
+        for (int k = 0; k < t->columns; k++) {
+            const double mean = r->cell[k].of.mean;
+            if (isnan(mean)) figure_cell(&b->figure, i + 1, k + 1, "-");
+            else figure_cell(&b->figure, i + 1, k + 1, "%.3f", mean / log(2));
+        }
+    }
+    snprintf(
+        b->figure.about, sizeof b->figure.about,
+        "The loss in other units: nats over ln 2.%s Loss by position is in the pictures below.",
+        many_seeds(t) ? " Means over seeds." : "");
+}
+
 /* The rates of arms that have several, and what validation says of them. */
 static void rates_table(struct report_section *s, const struct table *t)
 {
@@ -691,6 +716,7 @@ static void task_section(struct report *r, const struct table *t)
              t->length, t->steps, t->settings[0] ? ", " : "", t->settings);
     struct report_section *s = add_section(r, title);
     main_table(s, t);
+    bits_table(s, t);
     rates_table(s, t);
     heaps_table(s, t);
     position_pictures(s, t);

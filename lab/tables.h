@@ -57,8 +57,8 @@ struct table_row {
     struct versus versus[REFERENCES];
 };
 
-/* An arm with one of several learning rates.  Validation chooses, and the runs with other rates take
- * part in nothing else. */
+/* An arm with one of several learning rates.  Validation chooses, and the runs with other rates
+ * take part in nothing else. */
 struct tried {
     const char *arm;
     char own[64]; /* its settings */

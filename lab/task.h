@@ -20,7 +20,7 @@ enum { LAB_NAME = 32, LAB_OPTIONS = 6, LAB_COLUMNS = 24, LAB_BOS = 0 };
  * occur have a token.  The first 90 % are for training, the last 5 % for tests.  What lies between
  * them is for validation, which chooses learning rates. */
 struct lab_corpus {
-    char name[LAB_NAME]; /* "generated", or the base name of a file */
+    char name[LAB_NAME]; /* "generated", a name of corpora.h, or the base name of a file */
     int32_t *token;      /* [count], each 1 .. symbols */
     /* total count; training ends before token `train`, tests begin at token `tests` */
     ptrdiff_t count, train, tests;
@@ -112,6 +112,9 @@ size_t lab_corpus_bytes(int length);
 /* Opens the generated corpus of about `bytes`, or that of a file.  Sets the error sentence. */
 loci_status lab_corpus_open(struct lab_corpus *, const char *path /* NULL: generated */,
                             size_t bytes, loci_error *);
+/* That of these bytes. */
+loci_status lab_corpus_of(struct lab_corpus *, const char *name, const unsigned char *bytes,
+                          size_t count, loci_error *);
 void lab_corpus_close(struct lab_corpus *);
 
 #endif

@@ -8,8 +8,8 @@
  * from the pairs on.  The place is drawn with weights 1/gap, its power law of 0.01 but for a factor
  * of gap^0.01.  All other tokens x are drawn from all symbols but the keys of the sequence, so that
  * no question is asked that is not scored; an answer does not follow its question.  The first half
- * of the symbols are keys, the others values.  Published are 8192 symbols, which a small model needs
- * ten times the steps of a preset to tell apart, so there are fewer here.
+ * of the symbols are keys, the others values.  Published are 8192 symbols, of which a small model
+ * has learned nothing after 1200 steps, so there are fewer here.
  *
  * With L = 256 the grid is the published one, and otherwise in proportion to it.
  *

@@ -726,6 +726,32 @@ static void check_rates(void)
     free_runs();
 }
 
+/* Tokens of a text are bytes: nats over ln 2.  Other tasks have no such table. */
+static void check_bits(void)
+{
+    static const char *const names[] = { "as trained", "n=40" };
+    static const double times[] = { 1, 2 };
+    add_text("nope", 2, loss_of[0]);
+    add_scores("nope", "copy", 1, NULL, names, times, 2, (const double[]){ 1, 0.5 }, 0);
+    const double nats = (run_of("nope", "text", 0)->row[0].column[1].loss
+                         + run_of("nope", "text", 1)->row[0].column[1].loss)
+                      / 2;
+    struct report r;
+    int tables = 0;
+    report_make(&r, &runs, NULL, NULL);
+    for (int i = 0; i < r.sections; i++)
+        for (int k = 0; k < r.section[i].blocks; k++) {
+            const struct figure *f = &r.section[i].block[k].figure;
+            if (!f->what || strcmp(f->what, "bits")) continue;
+            tables++;
+            CHECK_CLOSE(atof(f->cell[f->cols + 2]), nats / log(2), 5.1e-4, "2L in bits");
+            CHECK_THAT(!strcmp(f->cell[2], "2L") && f->rows == 2, "%s", f->cell[2]);
+        }
+    CHECK_THAT(tables == 1, "%d tables of bits", tables);
+    report_free(&r);
+    free_runs();
+}
+
 /* The longest length with 90 %: no column up to it may fall short, whatever comes behind. */
 static void check_reach(void)
 {
@@ -1339,6 +1365,7 @@ int main(void)
     check_tables();
     check_rates();
     check_reach();
+    check_bits();
     check_claims();
     check_files();
     check_command();

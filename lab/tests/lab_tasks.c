@@ -931,8 +931,8 @@ static void check_training_text(void)
     check_even("text: places", tenth, 10);
 }
 
-/* Validation has the shape of the trained columns, its text lies between training and tests, and its
- * keys are of its own. */
+/* Validation has the shape of the trained columns, its text lies between training and tests, and
+ * its keys are of its own. */
 static void check_validation(void)
 {
     const struct lab_task *const *task;

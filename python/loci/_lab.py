@@ -164,7 +164,7 @@ def problem(task: str, size: str, corpus: str | os.PathLike[str] | None, setting
     """The same one as before, if the file of the text has not changed."""
     path = None if corpus is None else os.fspath(corpus)
     state = None
-    if path is not None:
+    if path is not None and path not in all_sizes()["texts"]:
         try:
             found = os.stat(path)
         except OSError as error:

@@ -57,7 +57,7 @@ def columns(
     size : {"XS", "S", "M", "L"}
         Size of the lab, which gives the length of training.
     corpus : path, optional
-        A file for tasks that need a text. By default the text that the lab generates.
+        For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     **settings
         Fields of the size (`length`, `tokens`) and options of the task, as in `loci lab run --set`.
 
@@ -92,7 +92,7 @@ def batch(
     size : {"XS", "S", "M", "L"}
         Size of the lab, which gives the length of training and the tokens of a step.
     corpus : path, optional
-        A file for tasks that need a text. By default the text that the lab generates.
+        For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     **settings
         Fields of the size (`length`, `tokens`) and options of the task, as in `loci lab run --set`.
 
@@ -131,7 +131,7 @@ def data(
     size : {"XS", "S", "M", "L"}
         Size of the lab, which gives the length of training.
     corpus : path, optional
-        A file for tasks that need a text. By default the text that the lab generates.
+        For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     **settings
         Fields of the size (`length`, `tokens`) and options of the task, as in `loci lab run --set`.
 
@@ -162,7 +162,7 @@ def tokens(task: str, *, size: str = "S", corpus: str | os.PathLike[str] | None 
     size : {"XS", "S", "M", "L"}
         Size of the lab.
     corpus : path, optional
-        A file for tasks that need a text. By default the text that the lab generates.
+        For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     **settings
         Fields of the size and options of the task, as in `loci lab run --set`.
 
@@ -245,7 +245,7 @@ def train(
     embedding : callable or torch.nn.Module, optional
         `embedding(x, positions=...)` returns the embeddings [batch, length, dim] with positions.
     corpus : path, optional
-        A file for tasks that need a text. By default the text that the lab generates.
+        For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     device : str
         Where torch computes, such as `"cuda"`.
     replace : bool

@@ -13,6 +13,7 @@
 #include "contract/encoding.h"
 #include "draw/text.h"
 #include "models/safetensors.h"
+#include "lab/corpora.h"
 #include "lab/data.h"
 #include "lab/train.h"
 
@@ -41,7 +42,8 @@ static const struct flag dump_flags[] = {
     [DUMP_STEP] = { "step", NULL, "N",
                     "the step to dump, after training the ones before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
-    [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file", "your own text (default: a generated one)" },
+    [DUMP_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
+                      "a text of 'loci lab corpus', or a file (default: generated)" },
     [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64", "f32 (default), or f64 to compute in double" },
     [DUMP_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [DUMP_THREADS] = { "threads", "t", "N", "(default 1); the bits are the same" },
@@ -220,7 +222,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         return false;
     w.length = length;
     if (a->value[DUMP_SET] && !add_settings(a, a->value[DUMP_SET], &w)) return false;
-    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+    if (lab_corpus_find(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
     if (runs.count != 1)
@@ -298,7 +300,8 @@ static const struct flag data_flags[] = {
     [DATA_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
     [DATA_LENGTH] = { "length", NULL, "L", "training length in tokens" },
     [DATA_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
-    [DATA_CORPUS] = { "corpus", NULL, "FILE:@file", "your own text (default: a generated one)" },
+    [DATA_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
+                      "a text of 'loci lab corpus', or a file (default: generated)" },
     [DATA_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (required)" },
     { NULL, NULL, NULL, NULL }
 };
@@ -378,7 +381,7 @@ static int run_data(const struct args *a)
     if (!name && split) return fail("lab data: --split %s needs --column", a->value[DATA_SPLIT]);
     if (name && (a->value[DATA_SEED] || a->value[DATA_STEP]))
         return fail("lab data: tests depend on no seed and no step");
-    if (lab_corpus_open(&corpus, a->value[DATA_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+    if (lab_corpus_find(&corpus, a->value[DATA_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return fail("lab data: %s", e.text);
     if (runs.count != 1) return fail("lab data: give one task, not %d", runs.count);
@@ -530,7 +533,7 @@ static int run_bench(const struct args *a)
         return fail("lab bench: isa '%s' does not run on this CPU; "
                     "'loci info' lists those that do",
                     isa);
-    if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
+    if (lab_corpus_find(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
         return fail("lab bench: %s", e.text);
     w.corpus = &corpus;
     if (lab_runs_make(&runs, &w, &e)) return fail("lab bench: %s", e.text);
