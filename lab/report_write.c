@@ -407,8 +407,7 @@ static void cell_json(struct text *t, const struct table_row *r, const struct ce
     key_number(t, "most", c->of.most);
     key_number(t, "median", c->of.median);
     key_number(t, "sampling_error", c->sampling);
-    text_add(t, "\"learned\":%d,\"generalised\":%d,\"generalised_interval\":[", c->learned,
-             c->good);
+    text_add(t, "\"generalised\":%d,\"generalised_interval\":[", c->good);
     text_json_number(t, c->good_low);
     text_add(t, ",");
     text_json_number(t, c->good_high);
@@ -501,8 +500,10 @@ static void claim_json(struct text *t, const struct judged *j)
     key_word(t, "id", j->claim->id);
     key_word(t, "claim", j->claim->sentence);
     key_word(t, "source", j->claim->source);
+    key_word(t, "size", j->size);
     key_word(t, "verdict", verdict_name(j->verdict));
-    key_word(t, "figure", j->sentence);
+    key_word(t, "setting", j->sentence);
+    text_add(t, "\"arms_left_out\":%d,", j->aside);
     text_add(t, "\"parts\":[");
     for (int i = 0; i < j->findings; i++) {
         const struct finding *f = &j->finding[i];
