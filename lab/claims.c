@@ -455,7 +455,7 @@ static void describe(struct finding *f, const struct judge *j, const struct tabl
     }
     for (int side = 0; side < 2; side++) {
         const struct table_row *r = side ? right : left;
-        if (r && r->learned < r->seeds && (!side || right != left))
+        if (r && r->learned < r->seeds && !(side && left && !strcmp(left->arm, right->arm)))
             text_add(&t, "; %s learned the task with %d of %d seeds", r->arm, r->learned, r->seeds);
     }
     snprintf(f->words, sizeof f->words, "%s", t.s);

@@ -275,8 +275,11 @@ static void records_text(struct text *t, const struct report_block *b, int colum
 {
     const struct figure *f = &b->figure;
     for (ptrdiff_t i = 1; i < f->rows; i++) {
-        text_add(t, "%s  %s\n", f->cell[i * f->cols], f->cell[i * f->cols + 1]);
-        for (ptrdiff_t j = 2; j < f->cols; j++) wrap_text(t, f->cell[i * f->cols + j], columns, 4);
+        char *const *cell = f->cell + i * f->cols;
+        const int indent = b->mark[i] & MARK_INDENT ? 4 : 0;
+        text_add(t, "%*s%s  %s\n", indent, "", cell[0], cell[1]);
+        for (ptrdiff_t j = 2; j < f->cols; j++)
+            if (cell[j]) wrap_text(t, cell[j], columns, indent + 4);
     }
 }
 
