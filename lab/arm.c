@@ -27,6 +27,18 @@ static const struct lab_usual usuals[] = {
 #include "lab/list.h"
 };
 
+static const struct lab_usual wides[] = {
+#define WIDE(encoding, option, ...) { encoding, option, __VA_ARGS__ },
+#include "lab/list.h"
+};
+static const struct {
+    const char *encoding;
+    double size;
+} ranges[] = {
+#define RANGE(encoding, size) { encoding, size },
+#include "lab/list.h"
+};
+
 int lab_known_arms(const struct lab_known **list)
 {
     *list = known;
@@ -127,22 +139,31 @@ static void append(char *text, const char *format, ...)
     va_end(args);
 }
 
-/* Appends a part to the text, with the options that it omits. */
-static void add_part(char *text, const char *part, size_t n, int length, int longest, int dim)
+/* What the numbers of an arm follow from. */
+struct sizes {
+    int length, longest, dim;
+    bool wide;
+};
+
+/* Appends a part to the text, with the options that it omits.  False: @wide changes nothing. */
+static bool add_part(char *text, const char *part, size_t n, const struct sizes *s)
 {
+    bool wide = false;
+    for (int i = 0; i < COUNT(wides) && s->wide; i++) wide |= is_named(part, n, wides[i].encoding);
     append(text, "%s%.*s", *text ? "+" : "", (int)n, part);
     char join = memchr(part, ':', n) ? ',' : ':';
-    for (int i = 0; i < COUNT(usuals); i++) {
-        const struct lab_usual *u = &usuals[i];
+    for (int i = 0; i < (wide ? COUNT(wides) : COUNT(usuals)); i++) {
+        const struct lab_usual *u = wide ? &wides[i] : &usuals[i];
         if (!is_named(part, n, u->encoding) || find_option(part, n, u->option)) continue;
         append(text, "%c%s=", join, u->option);
         if (u->word) append(text, "%s", u->word);
         else
             append(text, "%.0f",
-                   fmax(u->least, floor(u->of_length * length + u->of_longest * longest) + u->plus
-                                      + u->of_dim * dim));
+                   fmax(u->least, floor(u->of_length * s->length + u->of_longest * s->longest)
+                                      + u->plus + u->of_dim * s->dim));
         join = ',';
     }
+    return wide;
 }
 
 /* Where the encoding of one part acts; an unknown one acts nowhere. */
@@ -155,7 +176,9 @@ static int places_of(const char *part)
 loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int longest, int dim,
                           loci_error *e)
 {
+    const struct sizes sizes = { length, longest, dim, strstr(given, "@wide") != NULL };
     const char *how = strchr(given, '@');
+    bool wide = false;
     const size_t all = how ? (size_t)(how - given) : strlen(given);
     *a = (struct lab_arm){ .layer = LAB_PLAIN };
     CHECK(e, strlen(given) < LAB_ARM, LOCI_BAD_ARG, "arm '%.40s...' is longer than %d characters",
@@ -163,18 +186,21 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
     CHECK(e, all > 0, LOCI_BAD_ARG, "arm '%s' names no encoding; 'loci list' has them", given);
     strcpy(a->text, given);
     if (how) {
-        CHECK(e, !strcmp(how, "@random"), LOCI_BAD_ARG,
-              "arm '%s': what follows @ must be random; variants that need no "
-              "training are tested with "
-              "every arm",
+        a->random = !strcmp(how, "@random");
+        a->wide = !strcmp(how, "@wide");
+        a->open = !strcmp(how, "@open");
+        CHECK(e, a->random || a->wide || a->open, LOCI_BAD_ARG,
+              "arm '%s': what follows @ must be random, wide or open; variants that need no "
+              "training are tested with every arm",
               given);
-        a->random = true;
-        a->range = 32 * length; /* 2048 for 64, as its authors had for 40 */
+        if (a->random) a->range = 32 * length; /* 2048 for 64, as its authors had for 40 */
     }
     const struct lab_around *around = lab_arm_around(given, all);
     if (around) {
+        CHECK(e, !a->wide, LOCI_BAD_ARG, "arm '%s' has no table of distances that could be wide",
+              given);
         a->layer = around->layer;
-        strcpy(a->attention, around->encoding);
+        add_part(a->attention, around->encoding, strlen(around->encoding), &sizes);
         return LOCI_OK;
     }
     for (const char *part = given, *end = given + all; part < end;) {
@@ -189,16 +215,26 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
         if (places & LOCI_PLACE_EMBED) {
             CHECK(e, !a->embed[0], LOCI_BAD_ARG,
                   "arm '%s' adds two encodings to embeddings; one is possible", given);
-            add_part(a->embed, part, n, length, longest, dim);
-        } else add_part(a->attention, part, n, length, longest, dim);
+            add_part(a->embed, part, n, &sizes);
+        } else wide |= add_part(a->attention, part, n, &sizes);
         part += n + (plus != NULL);
         CHECK(e, part < end || !plus, LOCI_BAD_ARG, "arm '%s': an encoding is missing behind the +",
               given);
     }
+    CHECK(e, wide || !a->wide, LOCI_BAD_ARG,
+          "arm '%s' has no table of distances that could be wide", given);
+    for (int i = 0; i < COUNT(ranges); i++)
+        if (lab_arm_part(a->attention, ranges[i].encoding, NULL)) a->unit = ranges[i].size / length;
     if (!a->attention[0]) strcpy(a->attention, loci_pe_plain());
     CHECK(e, strlen(a->attention) + 1 < LAB_TEXT && strlen(a->embed) + 1 < LAB_TEXT, LOCI_BAD_ARG,
           "arm '%s' is too long", given);
     return LOCI_OK;
+}
+
+bool lab_is_layer(const char *arm)
+{
+    struct lab_arm a;
+    return !lab_arm_parse(&a, arm, 64, 512, 64, NULL) && a.layer != LAB_PLAIN;
 }
 
 void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])

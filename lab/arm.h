@@ -5,9 +5,12 @@
  *                        decides is filled in (t5's max_distance, rows of cope), and so is what
  *                        has no usual value
  *     sinusoidal+alibi   what is added to embeddings, and what attention knows
- *     fox-pro            the layer of the forgetting Transformer
+ *     fox-pro            the layer of the forgetting Transformer; nope-pro, rope-pro: the same
+ *                        without forget gates
  *     tape               whose states go from layer to layer
  *     rope@random        positions drawn in rising order from a longer range, in training and tests
+ *     shaw@wide          tables of distances that reach all that training meets
+ *     fox@open           forget gates that hardly forget at first: their bias starts at 2, not 0
  *
  * A variant tests a trained model in another way, without training:  rope@ntk. */
 #ifndef LOCI_LAB_ARM_H
@@ -24,8 +27,9 @@ struct lab_arm {
     char text[LAB_ARM];                        /* as given */
     char embed[LAB_TEXT], attention[LAB_TEXT]; /* in full; embed "": nothing is added */
     enum lab_layer layer;
-    bool random;
-    int range; /* of random positions; 0: none */
+    bool random, wide, open;
+    int range;   /* of random positions; 0: none */
+    double unit; /* coordinates per token; 0: the positions themselves */
 };
 /* length: L, the longest sequence of training; longest: of the tests; dim: a head's width. */
 loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
@@ -68,6 +72,8 @@ struct lab_usual {
     const char *rows; /* what the option counts, or NULL */
 };
 int lab_usuals(const struct lab_usual **list);
+/* Is the arm more than an encoding in the same Transformer?  Such rows of a table are marked. */
+bool lab_is_layer(const char *arm);
 
 /* ---- Variants -------------------------------------------------------------------------------- */
 

@@ -535,8 +535,7 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
     for (int i = 0; i < j->t->rows; i++) {
         const struct table_row *r = &j->t->row[i], *with = NULL;
         const struct arm_name a = arm_name(r->arm);
-        if (!r->chosen || strcmp(r->variant, star->variant) || strcmp(a.how, how)
-            || among(p->but, a.names))
+        if (strcmp(r->variant, star->variant) || strcmp(a.how, how) || among(p->but, a.names))
             continue;
         if (other->arm) {
             with = !strcmp(other->arm, "=") ? find_row(j->t, a.names, "", "") : row_of(j->t, other);

@@ -413,6 +413,7 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 40 }, { "flipflop", 40 }, { "copy", 40 } } },
     { "coffee",
       "what separates them fastest: minutes",
@@ -421,14 +422,16 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 600 }, { "flipflop", 500 } } },
     { "hour",
-      "the core six; three seeds of the main eight",
+      "the core six; three seeds of the main eight, three learning rates",
       "S",
       LAB_ALL_ARMS,
       1,
       3,
       1,
+      { 0.3, 1, 3 },
       { { "text", 1000 },
         { "flipflop", 500 },
         { "recall", 2000 },
@@ -442,17 +445,24 @@ static const struct lab_preset presets[] = {
       3,
       3,
       1,
+      { 0 },
       { { "text", 1500 },
         { "flipflop", 500 },
         { "recall", 3000 },
+        { "mqar", 3000 },
+        { "induct", 3000 },
         { "copy", 3000 },
         { "copy1", 2000 },
         { "reverse", 2500 },
         { "add", 3000 },
+        { "addhint", 3000 },
         { "count", 3000 },
         { "selcopy", 2000 },
         { "passkey", 2000 },
-        { "parity", 1000 } } },
+        { "parity", 1000 },
+        { "evenpairs", 1000 },
+        { "modular", 2000 },
+        { "permute", 3000 } } },
     { "cluster",
       "size L, five seeds: for many machines",
       "L",
@@ -460,17 +470,24 @@ static const struct lab_preset presets[] = {
       5,
       5,
       1,
+      { 0 },
       { { "text", 10000 },
         { "flipflop", 2000 },
         { "recall", 10000 },
+        { "mqar", 10000 },
+        { "induct", 10000 },
         { "copy", 10000 },
         { "copy1", 5000 },
         { "reverse", 10000 },
         { "add", 10000 },
+        { "addhint", 10000 },
         { "count", 10000 },
         { "selcopy", 5000 },
         { "passkey", 10000 },
-        { "parity", 5000 } } },
+        { "parity", 5000 },
+        { "evenpairs", 5000 },
+        { "modular", 10000 },
+        { "permute", 10000 } } },
 };
 static const char *preset_name(int i) { return presets[i].name; }
 
@@ -605,14 +622,22 @@ static const char *const drawn_arms[] = {
 /* Runs of one arm on one task: seeds and learning rates. */
 enum { RATE = 64 };
 static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
-                             const struct lab_wish *w, loci_error *e)
+                             const struct lab_preset *p, const struct lab_wish *w, loci_error *e)
 {
+    const double rate_of_size = c.rate;
+    bool own_rate = w->grid != NULL;
+    for (int i = 0; i < w->settings; i++) own_rate |= !strcmp(w->key[i], "rate");
     if (w->match) TRY(lab_config_match(&c, e));
     TRY(lab_config_check(&c, e));
     for (c.seed = 0; c.seed < seeds; c.seed++) {
         const char *grid = w->grid;
         char rate[RATE];
-        if (!grid) add_run(r, &c);
+        const double *factor = p && !own_rate ? p->rates : (const double[]){ 0 };
+        if (!grid && !factor[0]) add_run(r, &c);
+        for (; *factor; factor++) {
+            c.rate = rate_of_size * *factor;
+            add_run(r, &c);
+        }
         while (next_word(&grid, rate, sizeof rate, false)) {
             TRY(lab_config_set(&c, "rate", rate, e));
             add_run(r, &c);
@@ -637,14 +662,14 @@ static loci_status add_task(struct lab_runs *r, const struct lab_preset *p,
     for (int i = 0; i < arms; i++) {
         strcpy(c.arm, arm[i].text);
         const int seeds = w->seeds ? w->seeds : !p ? 1 : arm[i].chief ? p->chief_seeds : p->seeds;
-        TRY(add_seeds(r, c, seeds, w, e));
+        TRY(add_seeds(r, c, seeds, p, w, e));
     }
     bool drawn = !w->arms && p && p->arms == LAB_ALL_ARMS;
     for (int i = 0; drawn_tasks[i] && drawn; i++) {
         if (strcmp(drawn_tasks[i], task) != 0) continue;
         for (int k = 0; drawn_arms[k]; k++) {
             strcpy(c.arm, drawn_arms[k]);
-            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, w, e));
+            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, p, w, e));
         }
     }
     return LOCI_OK;

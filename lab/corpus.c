@@ -449,7 +449,8 @@ static loci_status tokenize(struct lab_corpus *c, const unsigned char *bytes, si
     int32_t token[256];
     struct sha256 sha;
     c->count = (ptrdiff_t)count;
-    c->train = c->count / 20 * 19 + c->count % 20 * 19 / 20;
+    c->train = c->count / 20 * 18 + c->count % 20 * 18 / 20;
+    c->tests = c->count / 20 * 19 + c->count % 20 * 19 / 20;
     c->token = malloc(count * sizeof *c->token);
     if (!c->token) return no_memory(e, count * sizeof *c->token);
     find_symbols(c, bytes, token);

@@ -12,7 +12,18 @@
  *     USUAL(encoding, option, ...)    a value where the text of an arm gives none: a word, or a
  *                                     number that follows from the length of training, from the
  *                                     longest test or from a head's width; rows: what the option
- *                                     counts, if training may not reach all of them */
+ *                                     counts, if training may not reach all of them
+ *     WIDE(encoding, option, ...)     likewise in an arm @wide, instead of all USUAL lines of the
+ *                                     encoding
+ *     RANGE(encoding, size)           coordinates of an encoding of pictures: L tokens of a text
+ *                                     fill the range that its authors' pictures had
+ *
+ * One rule for all that depends on the length L of training:
+ *
+ *     L/2         a distance where an encoding changes its form, or its scale
+ *     L/4         a table with a row for each distance; L - 1, all that training meets, in @wide
+ *     L           what the encoding's authors tie to it: a position or a count per row of a table
+ *     longest     the positions that an encoding divides by the length of a text */
 #ifndef ARM
 #define ARM(text, chief)
 #endif
@@ -33,6 +44,12 @@
 #endif
 #ifndef USUAL
 #define USUAL(encoding, option, ...)
+#endif
+#ifndef WIDE
+#define WIDE(encoding, option, ...)
+#endif
+#ifndef RANGE
+#define RANGE(encoding, size)
 #endif
 
 ARM("nope", true)
@@ -56,10 +73,15 @@ ARM("liere", false)
 ARM("fope", false)
 ARM("tape", false)
 ARM("fox", true)
+ARM("fox@open", false)
 ARM("fox-pro", false)
+ARM("nope-pro", false)
+ARM("rope-pro", false)
 ARM("shaw", false)
+ARM("shaw@wide", false)
 ARM("xl", false)
 ARM("deberta", false)
+ARM("deberta@wide", false)
 ARM("cope", false)
 ARM("sba", true)
 ARM("alibi+cape", false)
@@ -77,6 +99,9 @@ LEFT_OUT("softcap", "it bends scores and says nothing of positions: rope+softcap
 LEFT_OUT("sink", "it adds to the softmax's sum and says nothing of positions: rope+sink is an arm")
 
 LAYER("fox-pro", LAB_FOX_PRO, "fox")
+/* its controls: the same layer without forget gates */
+LAYER("nope-pro", LAB_FOX_PRO, "nope")
+LAYER("rope-pro", LAB_FOX_PRO, "rope")
 
 QUICK("nope")
 QUICK("rope")
@@ -91,29 +116,47 @@ DRAWN("fire@random")
 REFERENCE("rope")
 REFERENCE("nope")
 
+/* words that a text must give */
 USUAL("rope", "pairing", .word = "half")
 USUAL("rerope", "pairing", .word = "half")
-USUAL("rerope", "window", .of_length = 0.5, .least = 1)
 USUAL("selfextend", "pairing", .word = "half")
 USUAL("dca", "pairing", .word = "half")
-USUAL("dca", "chunk", .of_length = 0.75, .least = 3)
-USUAL("dca", "local", .of_length = 0.125, .least = 1)
 USUAL("t5", "bidirectional", .word = "0")
-USUAL("t5", "max_distance", .of_length = 0.5, .least = 20, .rows = "buckets of distances")
-USUAL("clip", "max", .of_length = 0.25, .least = 2, .rows = "biases of distances")
-USUAL("shaw", "left", .of_length = 0.25, .least = 2, .rows = "vectors of distances")
-USUAL("shaw", "right", .of_length = 0.25, .least = 2)
-/* counts 0 .. L, a token itself too */
-USUAL("cope", "npos", .of_length = 1, .plus = 1, .rows = "vectors of positions")
-USUAL("fire", "threshold", .of_length = 0.5)
-USUAL("deberta", "span", .of_length = 0.25, .least = 4)
-USUAL("deberta", "max_distance", .of_length = 0.5, .least = 8, .rows = "vectors of distances")
-USUAL("fope", "train_length", .of_length = 1)
-USUAL("normalised", "length", .of_longest = 1)
 USUAL("mixed", "axes", .word = "1")
 USUAL("comrope", "axes", .word = "1")
 USUAL("liere", "axes", .word = "1")
 USUAL("liere", "block", .of_dim = 1)
+
+/* L/2 */
+USUAL("rerope", "window", .of_length = 0.5, .least = 1)
+USUAL("t5", "max_distance", .of_length = 0.5, .least = 20, .rows = "buckets of distances")
+USUAL("fire", "threshold", .of_length = 0.5)
+USUAL("xpos", "scale_base", .of_length = 0.5, .least = 1) /* its authors: 512 of 1024 */
+USUAL("deberta", "max_distance", .of_length = 0.5, .least = 8, .rows = "vectors of distances")
+
+/* L/4, and L - 1 in @wide */
+USUAL("clip", "max", .of_length = 0.25, .least = 2, .rows = "biases of distances")
+USUAL("shaw", "left", .of_length = 0.25, .least = 2, .rows = "vectors of distances")
+USUAL("shaw", "right", .of_length = 0.25, .least = 2)
+USUAL("deberta", "span", .of_length = 0.25, .least = 4)
+WIDE("clip", "max", .of_length = 1, .plus = -1)
+WIDE("shaw", "left", .of_length = 1, .plus = -1)
+WIDE("shaw", "right", .of_length = 1, .plus = -1)
+WIDE("deberta", "kind", .word = "v1") /* a row for each distance, up to span */
+WIDE("deberta", "span", .of_length = 1)
+
+/* L; counts of cope are 0 .. L, a token itself too */
+USUAL("cope", "npos", .of_length = 1, .plus = 1, .rows = "vectors of positions")
+USUAL("fope", "train_length", .of_length = 1)
+USUAL("dca", "chunk", .of_length = 0.75, .least = 3)
+USUAL("dca", "local", .of_length = 0.125, .least = 1)
+
+/* the longest test */
+USUAL("normalised", "length", .of_longest = 1)
+
+RANGE("mixed", 14) /* patches of a picture of 224 pixels */
+RANGE("comrope", 1)
+RANGE("liere", 1)
 
 #undef ARM
 #undef LEFT_OUT
@@ -122,3 +165,5 @@ USUAL("liere", "block", .of_dim = 1)
 #undef DRAWN
 #undef REFERENCE
 #undef USUAL
+#undef WIDE
+#undef RANGE

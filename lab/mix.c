@@ -78,6 +78,12 @@ static void spread_gates(const struct lab_model *m, const struct lab_batch *b, p
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
+/* With one axis, positions take the place of coordinates. */
+static bool has_coordinates(const struct lab_model *m)
+{
+    return m->view->axes > 1 || m->arm.unit > 0;
+}
+
 struct mixing {
     loci_call call;
     void *tensors[LAB_PE_TENSORS];
@@ -111,15 +117,16 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     if (e->sticks) x->call.rem = k->lse;
     else x->call.lse = k->lse;
     if (m->arm.random) x->call.q_pos = x->call.k_pos = b->pos;
-    if (e->axes > 1) x->call.q_coord = x->call.k_coord = m->coord;
+    if (has_coordinates(m)) x->call.q_coord = x->call.k_coord = m->coord;
 }
 
-/* (position, 0, ...) for rotations with several coordinates */
+/* (position, 0, ...) for rotations with several coordinates, in the units of the arm */
 static void fill_coordinates(struct lab_model *m, const struct lab_batch *b)
 {
+    const double unit = m->arm.unit > 0 ? m->arm.unit : 1;
     for (int axis = 0; axis < m->view->axes; axis++)
         for (ptrdiff_t r = 0; r < b->rows; r++)
-            m->coord[axis * b->rows + r] = axis ? 0 : (double)b->pos[r];
+            m->coord[axis * b->rows + r] = axis ? 0 : unit * (double)b->pos[r];
 }
 
 /* ---- FoX (Pro) ------------------------------------------------------------------------------- */
@@ -209,7 +216,7 @@ loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, l
     if (m->arm.layer == LAB_FOX_PRO) TRY(pro_before(m, b, layer, error));
     if (m->arm.layer == LAB_TAPE && layer == 0)
         TRY(loci_tape_start(&l, 0, 0, b->pos, 0, dense(k->e)));
-    if (m->view->axes > 1) fill_coordinates(m, b);
+    if (has_coordinates(m)) fill_coordinates(m, b);
     if (m->view->logn) {
         for (ptrdiff_t r = 0; r < b->rows; r++) m->factor[r] = m->view->logn[b->pos[r]];
         m->engine->scale_rows(b->rows, m->shape.dim, m->factor, k->map[MAP_Q]);

@@ -213,7 +213,7 @@ static loci_status check_shape(const struct lab_shape *s, loci_error *e)
     return LOCI_OK;
 }
 
-/* FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
+/* The layer of FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
  * do. */
 static void fill_shape(struct lab_model *m)
 {
@@ -248,6 +248,8 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->embed = add_matrix(m, "embed", -1, m->shape.vocabulary, m->shape.dim);
     add_encoding(m, -1, m->trained.added, m->added_count, m->added);
     for (int l = 0; l < m->shape.layers; l++) add_layer(m, l);
+    CHECK(e, !m->arm.open || m->map[0][MAP_F] >= 0, LOCI_BAD_ARG,
+          "arm '%s' has no forget gates that could start open", m->arm.text);
     m->norm = add_list(m, "norm", -1, m->shape.dim);
     m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
     for (int i = 0; i < 4; i++) m->list[i] = lab_alloc((size_t)m->numbers, m->real);
@@ -372,8 +374,8 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         const int ones[] = { OWN_NORM1, OWN_NORM2, OWN_NQ, OWN_NK, OWN_NO };
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
-        /* gates that hardly forget at first */
-        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2);
+        /* their authors have 0; with 2 they hardly forget at first */
+        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], m->arm.open ? 2 : 0);
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
         normal(m, own[OWN_W2], seed, out);

@@ -79,15 +79,16 @@ static struct figure *add_lines(struct report_section *s, const char *what, int 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
 static const char *const rules[] = {
-    "One model and one code path for all arms: the encoding is the only difference, except in "
-    "fox-pro and tape, which are layers of their own. At its neutral point every arm has the bits "
-    "of nope at step 0.",
+    "One model and one code path for all arms: the encoding is the only difference, and at its "
+    "neutral point every arm has the bits of nope at step 0. Rows marked (layer) differ in more: "
+    "nope-pro and rope-pro are the controls of fox-pro, rope that of tape.",
     "Tensors that arms share start from the same numbers, and the data come in the same order: "
     "every number is keyed by seed, name and index, so that no arm changes another's.",
     "Steps and tokens are equal. Time, memory and extra parameters are columns, they are not "
     "equalised.",
-    "The learning rate is one for all, or was chosen by results at the trained length. The ramp "
-    "of yarn's variant was chosen by results beyond it; nothing else was.",
+    "The learning rate is one for all, or validation has chosen one for each arm, on sequences "
+    "of the trained length that no test has. Runs with other rates take part in nothing else. The "
+    "ramp of yarn's variant was chosen by results beyond L; nothing else was.",
     "Means are over all seeds, whether they learned the task or not; the column \"learned\" says "
     "how many did. An arm that learned it with no seed speaks neither for nor against its "
     "encoding.",
@@ -273,13 +274,29 @@ static void metric_words(char *to, size_t capacity, const struct table *t)
              "correction.",
              words[t->head[t->far]->metric], many_seeds(t) ? "" : "One seed: no intervals. ", error,
              t->head[t->far]->name, t->head[t->far]->name);
+    const size_t n = strlen(to);
+    if (!is_loss(t->head[t->far]))
+        snprintf(to + n, capacity - n,
+                 " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
+                 "it have that share; 0 where the shortest has not.%s",
+                 100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "");
+}
+
+/* The median over seeds, in tokens. */
+static void reach_cell(struct figure *f, int row, int col, const struct table_row *r)
+{
+    const struct summary *s = &r->reach_of;
+    if (!r->reach) figure_cell(f, row, col, "-");
+    else if (r->seeds < 2 || s->least == s->most) figure_cell(f, row, col, "%.0f", s->median);
+    else figure_cell(f, row, col, "%.0f\t%.0f to %.0f", s->median, s->least, s->most);
 }
 
 static void main_table(struct report_section *s, const struct table *t)
 {
     static const char *const costs[] = { "extra parameters", "ms per step", "peak MB",
                                          "state, bytes per token" };
-    const int from = 2, versus = from + t->columns, cost = versus + REFERENCES;
+    const int from = 2, reach = from + t->columns, versus = reach + !is_loss(t->head[t->far]),
+              cost = versus + REFERENCES;
     struct report_block *b = add_table(s, "table", t->task, t->rows + 1, cost + COUNT(costs));
     struct figure *f = &b->figure;
     b->heads = 2;
@@ -287,6 +304,7 @@ static void main_table(struct report_section *s, const struct table *t)
     figure_cell(f, 0, 1, "learned");
     for (int k = 0; k < t->columns; k++)
         figure_cell(f, 0, from + k, t->head[k]->trained ? "%s (trained)" : "%s", t->head[k]->name);
+    if (reach < versus) figure_cell(f, 0, reach, "%.0f %% up to", 100 * GOOD);
     for (int k = 0; k < REFERENCES; k++)
         figure_cell(f, 0, versus + k, "better than %s", reference_name(k));
     for (int k = 0; k < COUNT(costs); k++) figure_cell(f, 0, cost + k, "%s", costs[k]);
@@ -296,6 +314,7 @@ static void main_table(struct report_section *s, const struct table *t)
         figure_cell(f, i + 1, 0, "%s", r->label);
         learned_cell(f, i + 1, 1, r);
         for (int k = 0; k < t->columns; k++) value_cell(f, i + 1, from + k, t, &r->cell[k], k);
+        if (reach < versus) reach_cell(f, i + 1, reach, r);
         for (int k = 0; k < REFERENCES; k++) versus_cell(f, i + 1, versus + k, t, &r->versus[k]);
         cost_cells(f, i + 1, cost, r);
     }
@@ -650,6 +669,33 @@ static void curve_pictures(struct report_section *s, const struct table *t)
     free(arm);
 }
 
+/* The rates of arms that have several, and what validation says of them. */
+static void rates_table(struct report_section *s, const struct table *t)
+{
+    static const char *const heads[] = { "arm", "learning rate", "seeds", "validation loss",
+                                         "chosen" };
+    if (!t->tries) return;
+    struct report_block *b = add_table(s, "rates", "Learning rates", t->tries + 1, COUNT(heads));
+    for (int i = 0; i < COUNT(heads); i++) figure_cell(&b->figure, 0, i, "%s", heads[i]);
+    for (int i = 0; i < t->tries; i++) {
+        const struct tried *x = &t->tried[i];
+        char loss[32];
+        snprintf(loss, sizeof loss, "%.4f", x->validation);
+        figure_cell(&b->figure, i + 1, 0, "%s", x->arm);
+        figure_cell(&b->figure, i + 1, 1, "%.3g", x->rate);
+        figure_cell(&b->figure, i + 1, 2, "%d", x->seeds);
+        figure_cell(&b->figure, i + 1, 3, "%s", isnan(x->validation) ? "-" : loss);
+        figure_cell(&b->figure, i + 1, 4, "%s",
+                    !x->chosen ? ""
+                    : x->edge  ? "yes, at the edge"
+                               : "yes");
+        b->mark[i + 1] = x->chosen ? 0 : MARK_OFF;
+    }
+    snprintf(b->figure.about, sizeof b->figure.about,
+             "Nats per scored token on sequences as in training that neither training nor a test "
+             "has. The least loss chooses. Nothing else here knows of the other runs.");
+}
+
 static void task_section(struct report *r, const struct table *t)
 {
     char title[200];
@@ -657,6 +703,7 @@ static void task_section(struct report *r, const struct table *t)
              t->length, t->steps, t->settings[0] ? ", " : "", t->settings);
     struct report_section *s = add_section(r, title);
     main_table(s, t);
+    rates_table(s, t);
     heaps_table(s, t);
     position_pictures(s, t);
     length_pictures(s, t);
@@ -668,8 +715,7 @@ static void task_section(struct report *r, const struct table *t)
 static const struct table_row *arm_in(const struct table *t, const char *arm)
 {
     for (int i = 0; i < t->rows; i++)
-        if (!t->row[i].variant[0] && t->row[i].chosen && !strcmp(t->row[i].arm, arm))
-            return &t->row[i];
+        if (!t->row[i].variant[0] && !strcmp(t->row[i].arm, arm)) return &t->row[i];
     return NULL;
 }
 
@@ -814,6 +860,12 @@ static void warnings(struct report *r)
     add_warnings(r, s);
     for (int i = 0; i < r->tables.count; i++) {
         const struct table *t = &r->tables.list[i];
+        for (int k = 0; k < t->tries; k++)
+            if (t->tried[k].edge)
+                add_words(s, true,
+                          "%s: the chosen learning rate of %s, %.3g, is the last of its grid, and "
+                          "one beyond it may be better.",
+                          t->task, t->tried[k].arm, t->tried[k].rate);
         if (t->twice)
             add_words(s, true, "%s: %d run%s left out, as the same arm and seed is there already.",
                       t->task, t->twice, t->twice == 1 ? " was" : "s were");

@@ -50,6 +50,7 @@ struct lab_result {
     int seed, length, steps;
     int64_t params, params_encoding;
     double seconds_per_step, peak_bytes, cache_bytes_per_token, teraflops;
+    double validation; /* loss as in training, on sequences of its own; NaN: not measured */
     bool learned;
     char weights_sha256[65];
     char version[32], compiler[128], cpu[96], isa[16];

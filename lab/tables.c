@@ -10,6 +10,7 @@
 
 #include "contract/encoding.h"
 #include "lab/arm.h"
+#include "lab/config.h"
 #include "draw/text.h"
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
@@ -236,8 +237,9 @@ static void label_rows(struct table *t)
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         const struct settings s = split_settings(r->run[0]->settings);
-        snprintf(r->label, sizeof r->label, "%s%s%.60s", r->variant[0] ? r->variant : r->arm,
-                 differ && s.own[0] ? " " : "", differ ? s.own : "");
+        const bool layer = !r->variant[0] && lab_is_layer(r->arm);
+        snprintf(r->label, sizeof r->label, "%s%s%.60s%s", r->variant[0] ? r->variant : r->arm,
+                 differ && s.own[0] ? " " : "", differ ? s.own : "", layer ? " (layer)" : "");
     }
 }
 
@@ -248,7 +250,7 @@ const struct table_row *find_row(const struct table *t, const char *names, const
     for (int i = 0; i < t->rows; i++) {
         const struct table_row *r = &t->row[i];
         const struct arm_name a = arm_name(r->arm);
-        if (!r->chosen || strcmp(a.names, names) || strcmp(a.how, how)) continue;
+        if (strcmp(a.names, names) || strcmp(a.how, how)) continue;
         /* among several with other options, the one with the shortest text */
         if (!strcmp(r->variant, variant) && (!best || strlen(r->arm) < strlen(best->arm))) best = r;
     }
@@ -306,7 +308,7 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
         c->value[s] = m ? shown_value(m) : NAN;
         if (isnan(c->value[s])) continue;
         there[c->n++] = c->value[s];
-        c->good += head->metric != LAB_LOSS && c->value[s] >= 0.9;
+        c->good += head->metric != LAB_LOSS && c->value[s] >= GOOD;
     }
     c->of = summary_of(there, c->n);
     c->mean = interval_of(there, c->n, 0);
@@ -315,44 +317,127 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
     free(there);
 }
 
-/* Mean goodness of the columns as trained. */
-static double within(const struct table *t, const struct table_row *r)
+/* Columns that were not measured do not count. */
+static double reach_of(const struct table *t, const struct table_row *r, int seed)
 {
-    double sum = 0;
-    int n = 0;
-    for (int k = 0; k < t->columns; k++)
-        if (t->head[k]->trained) {
-            sum += goodness(t->head[k], r->cell[k].of.mean);
-            n++;
-        }
-    return n && !isnan(sum) ? sum / n : -INFINITY;
+    double reach = 0;
+    for (int k = 0; k < t->columns; k++) {
+        bool good = r->cell[k].value[seed] >= GOOD;
+        for (int j = 0; j < t->columns && good; j++)
+            good = t->head[j]->length > t->head[k]->length || !(r->cell[j].value[seed] < GOOD);
+        if (good) reach = fmax(reach, t->head[k]->length);
+    }
+    return reach;
 }
 
-/* Of an arm with several learning rates, the best within L represents it.  Results beyond L choose
- * nothing. */
-static void choose_rows(struct table *t)
+static void fill_reach(struct table *t)
 {
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
-        if (r->variant[0]) continue;
-        r->chosen = true;
-        for (int k = 0; k < t->rows; k++) {
-            const struct table_row *o = &t->row[k];
-            if (k == i || o->variant[0] || strcmp(o->arm, r->arm)) continue;
-            const double mine = within(t, r), other = within(t, o);
-            if (other > mine || (other == mine && k < i)) r->chosen = false;
-        }
+        if (r->variant[0] || t->head[t->far]->metric == LAB_LOSS) continue;
+        r->reach = draw_alloc((size_t)r->seeds, sizeof *r->reach);
+        for (int s = 0; s < r->seeds; s++) r->reach[s] = reach_of(t, r, s);
+        r->reach_of = summary_of(r->reach, r->seeds);
     }
+}
+
+/* ---- Learning rates -------------------------------------------------------------------------- */
+
+static double mean_validation(const struct table_row *r)
+{
+    double sum = 0;
+    for (int s = 0; s < r->seeds; s++) sum += r->run[s]->validation;
+    return r->seeds ? sum / r->seeds : NAN;
+}
+
+/* The setting, or that of the size. */
+static double rate_of(const struct table *t, const char *own)
+{
+    struct lab_config c;
+    const char *rate = strstr(own, "rate=");
+    if (rate) return atof(rate + 5);
+    return lab_config_size(&c, t->size, NULL) ? NAN : c.rate;
+}
+
+static bool is_tried_twice(const struct table *t, const struct table_row *r)
+{
+    int rows = 0;
     for (int i = 0; i < t->rows; i++)
-        for (int k = 0; k < t->rows && t->row[i].variant[0]; k++)
-            if (!t->row[k].variant[0] && !strcmp(t->row[k].arm, t->row[i].arm)
-                && same_own(t->row[k].run[0]->settings, t->row[i].run[0]->settings))
-                t->row[i].chosen = t->row[k].chosen;
+        rows += !t->row[i].variant[0] && !strcmp(t->row[i].arm, r->arm);
+    return rows > 1;
+}
+
+static int by_rate(const void *a, const void *b)
+{
+    const struct tried *x = a, *y = b;
+    const int order = strcmp(x->arm, y->arm);
+    if (order) return order;
+    if (x->rate != y->rate) return x->rate < y->rate ? -1 : 1;
+    return strcmp(x->own, y->own);
+}
+
+/* Among the tried ones of an arm, list[0 .. n - 1]. */
+static void choose(struct tried *list, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++) /* not <: NaN is never better, and all else is better than NaN */
+        if (list[i].validation < list[best].validation || isnan(list[best].validation)) best = i;
+    list[best].chosen = true;
+    list[best].edge = list[best].rate == list[0].rate || list[best].rate == list[n - 1].rate;
+}
+
+static bool drops(const struct table *t, const struct table_row *r)
+{
+    const struct settings s = split_settings(r->run[0]->settings);
+    for (int i = 0; i < t->tries; i++)
+        if (!strcmp(t->tried[i].arm, r->arm) && !strcmp(t->tried[i].own, s.own))
+            return !t->tried[i].chosen;
+    return false;
+}
+
+/* Validation chooses one of the rates of an arm.  Rows with the others leave the table, so that no
+ * mean, variance, rank or picture knows of them. */
+static void choose_rows(struct table *t)
+{
+    t->tried = draw_alloc((size_t)t->rows + 1, sizeof *t->tried);
     for (int i = 0; i < t->rows; i++) {
-        const size_t n = strlen(t->row[i].label);
-        if (!t->row[i].chosen)
-            snprintf(t->row[i].label + n, sizeof t->row[i].label - n, " (not chosen)");
+        const struct table_row *r = &t->row[i];
+        if (r->variant[0] || !is_tried_twice(t, r)) continue;
+        struct tried *x = &t->tried[t->tries++];
+        const struct settings s = split_settings(r->run[0]->settings);
+        *x = (struct tried){ .arm = r->arm, .seeds = r->seeds, .validation = mean_validation(r) };
+        snprintf(x->own, sizeof x->own, "%.63s", s.own);
+        x->rate = rate_of(t, s.own);
+        x->run = draw_alloc((size_t)r->seeds, sizeof *x->run);
+        memcpy(x->run, r->run, (size_t)r->seeds * sizeof *x->run);
     }
+    if (t->tries) qsort(t->tried, (size_t)t->tries, sizeof *t->tried, by_rate);
+    for (int i = 0, n; i < t->tries; i += n) {
+        for (n = 1; i + n < t->tries && !strcmp(t->tried[i].arm, t->tried[i + n].arm);) n++;
+        choose(t->tried + i, n);
+    }
+    int rows = 0;
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        if (!drops(t, r)) {
+            t->row[rows++] = *r;
+            continue;
+        }
+        free(r->run);
+        free(r->row);
+    }
+    t->rows = rows;
+}
+
+bool is_chosen(const struct tables *all, const struct lab_result *r)
+{
+    for (int i = 0; i < all->count; i++)
+        for (int k = 0; k < all->list[i].tries; k++) {
+            const struct tried *x = &all->list[i].tried[k];
+            for (int s = 0; s < x->seeds; s++)
+                if (x->run[s] == r) return x->chosen;
+        }
+    return true;
 }
 
 /* ---- Ranks, and differences to a reference --------------------------------------------------- */
@@ -374,8 +459,7 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
 static void rank_rows(const struct table *t, const double *x, double *rank)
 {
     double *of_arms = draw_alloc((size_t)t->rows, sizeof *of_arms);
-    for (int i = 0; i < t->rows; i++)
-        of_arms[i] = t->row[i].variant[0] || !t->row[i].chosen ? NAN : x[i];
+    for (int i = 0; i < t->rows; i++) of_arms[i] = t->row[i].variant[0] ? NAN : x[i];
     ranks_of(of_arms, t->rows, true, rank);
     free(of_arms);
 }
@@ -432,8 +516,7 @@ static void fill_versus(struct table *t, int which, const struct table_row *ref)
             if (!isnan(by)) d[n++] = by;
         }
         if (n) v->by = interval_of(d, n, sampling_error(r, ref, t->head[t->far]));
-        /* variants, and learning rates that were not chosen, are no further comparisons */
-        p[i] = r->chosen && !r->variant[0] ? v->by.p : NAN;
+        p[i] = r->variant[0] ? NAN : v->by.p; /* variants are no further comparisons */
         free(d);
     }
     holm(p, t->rows);
@@ -458,6 +541,7 @@ const char *reference_name(int i) { return references[i]; }
 static void fill(struct table *t)
 {
     qsort(t->row, (size_t)t->rows, sizeof *t->row, by_family);
+    choose_rows(t);
     label_rows(t);
     find_far(t);
     for (int i = 0; i < t->rows; i++)
@@ -465,7 +549,7 @@ static void fill(struct table *t)
     for (int i = 0; i < t->rows * t->columns; i++)
         fill_cell(&t->row[i / t->columns], &t->row[i / t->columns].cell[i % t->columns],
                   t->head[i % t->columns]);
-    choose_rows(t);
+    fill_reach(t);
     fill_ranks(t);
     for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));
 }
@@ -475,11 +559,10 @@ static void fill(struct table *t)
 /* In the order of the lab's list of tasks.  Others come after them. */
 static int task_order(const char *task)
 {
-    static const char *const order[] = { "text",    "flipflop", "recall", "copy",
-                                         "copy1",   "reverse",  "add",    "count",
-                                         "selcopy", "passkey",  "parity" };
+    const struct lab_task *const *list;
+    const int n = lab_tasks(&list);
     int i = 0;
-    while (i < COUNT(order) && strcmp(task, order[i])) i++;
+    while (i < n && strcmp(task, list[i]->name)) i++;
     return i;
 }
 
@@ -528,9 +611,12 @@ void tables_free(struct tables *all)
             struct table_row *r = &t->row[k];
             for (int c = 0; c < t->columns; c++) free(r->cell[c].value);
             free(r->cell);
+            free(r->reach);
             free(r->run);
             free(r->row);
         }
+        for (int k = 0; k < t->tries; k++) free(t->tried[k].run);
+        free(t->tried);
         free(t->row);
     }
     free(all->list);

@@ -298,6 +298,25 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
     return status;
 }
 
+/* The mean loss of the columns as trained, on sequences of their own. */
+static loci_status validate(const struct lab_config *c, struct lab_model *m,
+                            const struct lab_column *list, int n, double *loss, loci_error *e)
+{
+    int columns = 0;
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        const struct lab_column own = lab_validation(&list[i]);
+        struct lab_measured got;
+        if (!list[i].trained) continue;
+        TRY(lab_test(c, m, &own, own.count, &got, NULL, e));
+        free(got.each);
+        sum += got.loss;
+        columns++;
+    }
+    *loss = columns ? sum / columns : NAN;
+    return LOCI_OK;
+}
+
 loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct lab_result *r,
                          loci_error *e)
 {
@@ -306,6 +325,7 @@ loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct
     const int n = p.task->columns(&p, list);
     TRY(test_row(c, m, list, n, add_row(r, "", n), e));
     r->learned = is_learned(&p, &r->row[0]);
+    TRY(validate(c, m, list, n, &r->validation, e));
     TRY(test_variants(c, m, list, n, r, e));
     for (enum lab_change change = LAB_AS_TRAINED; change < LAB_CHANGES; change++)
         if (lab_change_finetuned(change, c, lab_model_arm(m)))
@@ -404,6 +424,11 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         (int)strcspn(part, ":+"), part, s->heads,
                         exp2(-8.0 / (s->heads > below ? 2 * below : below)));
     }
+    if (lab_arm_part(a->attention, "fope", &n) && s->dim / s->heads < 64)
+        lab_add_warning(r,
+                        "fope: heads are %d wide, its authors' 64: of their few frequencies those "
+                        "are cut that do not turn once within %d tokens",
+                        s->dim / s->heads, s->length);
     const char *sticks = lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
     if (sticks)
         lab_add_warning(r,

@@ -22,6 +22,7 @@ except ImportError:
 
 BETA1, BETA2, EPSILON, DECAY, CLIP = 0.9, 0.98, 1e-8, 0.1, 1.0
 GATED = ("fox", "fox-pro")
+PRO = ("fox-pro", "nope-pro", "rope-pro")
 
 
 def read(path):
@@ -69,7 +70,7 @@ def shapes(c, vocabulary):
             "w1": [dim, ffn],
             "w2": [ffn, dim],
         }
-        if c["arm"] in GATED:
+        if c["arm"].split("@")[0] in GATED:
             layer |= {"wf": [dim, c["heads"]], "bf": [c["heads"]]}
         want |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return want
@@ -330,7 +331,7 @@ def shift(x, logits):
 def forward(c, w, tokens, pos):
     """Rows behind the end of a sequence are computed as well; nothing sees them."""
     heads, kv_heads, width = c["heads"], c["kv_heads"], c["dim"] // c["heads"]
-    x, pro = embedding(c, w, tokens, pos), c["arm"] == "fox-pro"
+    x, pro = embedding(c, w, tokens, pos), c["arm"] in PRO
     states = None
     if c["attention"] == "tape":
         angle = pos[:, None, :, None] * frequencies(10000.0, width)

@@ -167,6 +167,7 @@ static struct lab_result *add_run(const char *arm, const char *task, int seed, b
                               .peak_bytes = 5e7,
                               .cache_bytes_per_token = 512,
                               .teraflops = 1.5,
+                              .validation = 1.25,
                               .learned = learned };
     snprintf(r->id, sizeof r->id, "%032x", (unsigned)runs.count);
     snprintf(r->arm, sizeof r->arm, "%s", arm);
@@ -660,29 +661,117 @@ static void check_tables(void)
     free_runs();
 }
 
-/* A grid of learning rates: the best within L represents its arm, whatever it does beyond. */
+/* Validation chooses a learning rate, whatever the tests say.  Runs with other rates take part in
+ * nothing: all numbers are as without them. */
 static void check_rates(void)
 {
-    add_text("rope", 3, loss_of[2]);
-    add_text("alibi", 3, (const double[]){ 1.61, 1.5, 1.5, 1.5 });
-    for (int i = 0; i < 6; i++) strcpy(runs.list[i].settings, "dim=32 rate=0.01");
-    const int from = runs.count;
-    add_text("alibi", 3, loss_of[3]);
-    for (int i = from; i < runs.count; i++) {
-        strcpy(runs.list[i].settings, "dim=32 ffn=240 rate=0.001");
-        text_columns(&runs.list[i], "window", loss_of[3], 0);
+    static const double losses[][4] = { { 1.61, 1.5, 1.5, 1.5 }, { 9, 9, 9, 9 }, { 1, 1, 1, 1 } };
+    for (int with = 0; with < 2; with++) {
+        add_text("rope", 3, loss_of[2]);
+        add_text("nope", 3, loss_of[0]);
+        add_text("alibi", 3, losses[0]);
+        for (int i = 0; i < 3; i++) {
+            struct lab_result *r = run_of("alibi", "text", i);
+            r->validation = 1.2 + 0.1 * i;
+            text_columns(r, "window", losses[0], 0);
+        }
+        for (int k = 1; k < 3 && with; k++) {
+            const int from = runs.count;
+            add_text("alibi", 3, losses[k]);
+            for (int i = from; i < runs.count; i++) {
+                strcpy(runs.list[i].settings, k == 1 ? "rate=0.01" : "rate=0.001");
+                runs.list[i].validation = 1.4;
+                text_columns(&runs.list[i], "window", losses[k], 0);
+            }
+        }
+        struct tables all = tables_of(&runs);
+        const struct table *t = all.list;
+        const struct table_row *alibi = find_row(t, "alibi", "", "");
+        CHECK_THAT(all.count == 1 && t->rows == 4, "%d tables, %d rows", all.count, t->rows);
+        CHECK_THAT(alibi && alibi->seeds == 3 && !strcmp(alibi->label, "alibi"), "the usual rate");
+        CHECK_THAT(find_row(t, "alibi", "", "window"), "its variant stays");
+        static double mean, high, by, p, rank;
+        if (!alibi) continue;
+        const double now[] = { alibi->cell[3].mean.mean, alibi->cell[3].mean.high,
+                               alibi->versus[0].by.high, alibi->versus[0].holm, alibi->rank };
+        if (with)
+            CHECK_THAT(now[0] == mean && now[1] == high && now[2] == by && now[3] == p
+                           && now[4] == rank,
+                       "runs with other rates change nothing");
+        mean = now[0], high = now[1], by = now[2], p = now[3], rank = now[4];
+        CHECK_THAT(t->tries == 3 * with, "%d rates", t->tries);
+        for (int i = 0; i < t->tries; i++) {
+            static const double rates[] = { 0.001, 0.003, 0.01 };
+            const struct tried *x = &t->tried[i];
+            CHECK_CLOSE(x->rate, rates[i], 1e-12, "rate %d", i);
+            CHECK_THAT(x->chosen == (i == 1) && !x->edge && x->seeds == 3, "rate %d", i);
+            CHECK_CLOSE(x->validation, i == 1 ? 1.3 : 1.4, 1e-12, "validation");
+        }
+        for (int i = 0; i < runs.count; i++)
+            CHECK_THAT(is_chosen(&all, &runs.list[i]) == (i < 9), "run %d", i);
+        struct report r;
+        struct text csv = { 0 }, json = { 0 };
+        report_make(&r, &runs, NULL, NULL);
+        report_csv(&csv, &r);
+        report_json(&json, &r);
+        CHECK_THAT(!with == !strstr(csv.s, ",1.4,0\n"), "the CSV says which are not chosen");
+        CHECK_THAT(!with == !strstr(json.s, "\"rate\":0.001,\"validation\":1."), "so does JSON");
+        text_free(&csv);
+        text_free(&json);
+        report_free(&r);
+        tables_free(&all);
+        free_runs();
     }
+
+    /* the last of a grid is an edge; without validation the first counts */
+    add_text("alibi", 1, losses[0]);
+    add_text("alibi", 1, losses[1]);
+    strcpy(runs.list[1].settings, "rate=0.01");
+    runs.list[0].validation = 1.4;
+    runs.list[1].validation = 1.3;
     struct tables all = tables_of(&runs);
-    const struct table *t = all.list;
-    CHECK_THAT(all.count == 1 && t->rows == 4, "%d tables, %d rows", all.count, t->rows);
-    const struct table_row *alibi = find_row(t, "alibi", "", "");
-    CHECK_THAT(alibi && !strcmp(alibi->label, "alibi ffn=240 rate=0.001"), "%s",
-               alibi ? alibi->label : "no row");
-    CHECK_THAT(find_row(t, "alibi", "", "window"), "its variant goes with it");
-    CHECK_THAT(alibi && alibi->rank == 1 && find_row(t, "rope", "", "")->rank == 2, "ranks");
-    for (int i = 0; i < t->rows; i++)
-        CHECK_THAT(t->row[i].chosen == !strstr(t->row[i].label, "(not chosen)"), "%s",
-                   t->row[i].label);
+    CHECK_THAT(all.list->tries == 2 && all.list->tried[1].chosen && all.list->tried[1].edge,
+               "edge");
+    CHECK_THAT(!strcmp(all.list->row[0].label, "alibi"), "%s", all.list->row[0].label);
+    tables_free(&all);
+    runs.list[0].validation = runs.list[1].validation = NAN;
+    all = tables_of(&runs);
+    CHECK_THAT(all.list->rows == 1, "one of them counts");
+    tables_free(&all);
+    free_runs();
+}
+
+/* The longest length with 90 %: no column up to it may fall short, whatever comes behind. */
+static void check_reach(void)
+{
+    static const char *const names[] = { "n=10", "as trained", "n=22", "n=22 sparse", "n=40" };
+    static const double times[] = { 0.5, 1, 1.5, 1.5, 2 };
+    static const double values[][5] = { { 1, 0.9, 0.95, 0.91, 0.2 },
+                                        { 1, 0.9, 0.95, 0.89, 0.99 },
+                                        { 0.899, 1, 1, 1, 1 },
+                                        { 1, 1, 1, 1, 0.9 } };
+    static const double want[] = { 96, 64, 0, 128 };
+    static const char *const arms[] = { "nope", "rope", "alibi", "fox" };
+    for (int i = 0; i < 4; i++) add_scores(arms[i], "copy", 1, NULL, names, times, 5, values[i], 0);
+    struct lab_result *second = add_run("nope", "copy", 1, true);
+    for (int k = 0; k < 5; k++)
+        add_column(second, "", names[k], times[k], k == 1, LAB_EXACT, values[3][k]);
+    add_column(run_of("rope", "copy", 0), "ntk", "n=40", 2, false, LAB_EXACT, 1);
+    add_text("rope", 1, loss_of[2]);
+    struct tables all = tables_of(&runs);
+    CHECK_THAT(all.count == 2, "%d tables", all.count);
+    const struct table *t = &all.list[1];
+    for (int i = 0; i < 4; i++) {
+        const struct table_row *r = find_row(t, arms[i], "", "");
+        CHECK_THAT(r && r->reach && r->reach[0] == want[i], "%s: %g", arms[i],
+                   r && r->reach ? r->reach[0] : -1);
+    }
+    const struct table_row *two = find_row(t, "nope", "", "");
+    CHECK_THAT(two && two->seeds == 2 && two->reach[1] == 128 && two->reach_of.median == 112
+                   && two->reach_of.least == 96,
+               "a median over seeds");
+    CHECK_THAT(!find_row(t, "rope", "", "ntk")->reach, "a variant");
+    CHECK_THAT(!all.list[0].row[0].reach, "a loss");
     tables_free(&all);
     free_runs();
 }
@@ -736,6 +825,7 @@ static void check_same(const struct lab_result *a, const struct lab_result *b)
                    && a->params == b->params && a->params_encoding == b->params_encoding
                    && a->learned == b->learned && same(a->seconds_per_step, b->seconds_per_step)
                    && same(a->peak_bytes, b->peak_bytes) && same(a->teraflops, b->teraflops)
+                   && same(a->validation, b->validation)
                    && same(a->cache_bytes_per_token, b->cache_bytes_per_token),
                "numbers");
     const bool counts = a->rows == b->rows && a->logs == b->logs && a->warnings == b->warnings;
@@ -823,6 +913,7 @@ static void check_each_field(const char *bytes)
         { "\"teraflops\": 1.5", "\"teraflops\": 1e999", "JSON" },
         { "\"teraflops\": 1.5", "\"teraflops\": NaN", "JSON" },
         { "\"learned\": true", "\"learned\": 1", "learned must be true or false" },
+        { "\"validation\": 1.25", "\"validation\": -1", "validation must be" },
         { "\"weights_sha256\": \"0", "\"weights_sha256\": \"", "weights_sha256 must be" },
         { "\"isa\": \"avx2\"", "\"isa\": 2", "isa must be" },
         { "\"columns\": [", "\"columns\": [], \"others\": [", "columns must be a list of 1" },
@@ -1136,7 +1227,7 @@ static void check_forms(const char *html, const char *text, const char *csv, jso
     json_array_foreach(json_object_get(root, "claims"), i, claim)
     {
         struct text x = { 0 };
-        text_xml(&x, json_string_value(json_object_get(claim, "figure")));
+        text_xml(&x, json_string_value(json_object_get(claim, "setting")));
         CHECK_THAT(strstr(html, x.s), "the page has '%s'", x.s);
         snprintf(cell, sizeof cell, "\n%s  %s\n", json_string_value(json_object_get(claim, "id")),
                  json_string_value(json_object_get(claim, "verdict")));
@@ -1263,6 +1354,7 @@ int main(void)
     check_shares();
     check_tables();
     check_rates();
+    check_reach();
     check_claims();
     check_files();
     check_command();

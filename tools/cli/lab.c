@@ -375,8 +375,10 @@ static void list_json(struct text *t)
         lab_arm_parse(&a, arm[i].text, 64, 512, 16, NULL);
         lab_arm_family(&a, family);
         text_add(t,
-                 "%s\n  {\"name\": \"%s\", \"family\": \"%s\", \"chief\": %s, \"at_64_tokens\": ",
-                 i ? "," : "", arm[i].text, family, arm[i].chief ? "true" : "false");
+                 "%s\n  {\"name\": \"%s\", \"family\": \"%s\", \"chief\": %s, \"layer\": %s, "
+                 "\"at_64_tokens\": ",
+                 i ? "," : "", arm[i].text, family, arm[i].chief ? "true" : "false",
+                 a.layer != LAB_PLAIN ? "true" : "false");
         char text[2 * LAB_TEXT + 4];
         snprintf(text, sizeof text, "%s%s%s", a.embed, a.embed[0] ? " + " : "", a.attention);
         text_json(t, text);
@@ -424,10 +426,11 @@ static int run_list(const struct args *a)
         char family[LAB_NAME * 2];
         lab_arm_parse(&x, arm[i].text, 64, 512, 16, NULL);
         lab_arm_family(&x, family);
-        printf("  %c %-14s%-14s%s\n", arm[i].chief ? '*' : ' ', arm[i].text, family,
-               x.layer == LAB_FOX_PRO ? "the layer of the forgetting Transformer"
-               : x.embed[0]           ? x.embed
-                                      : x.attention);
+        printf("  %c %-14s%-14s", arm[i].chief ? '*' : ' ', arm[i].text, family);
+        if (x.layer == LAB_FOX_PRO)
+            printf("the layer of the forgetting Transformer, %s\n", x.attention);
+        else if (x.unit > 0) printf("%s, %.3g coordinates per token\n", x.attention, x.unit);
+        else printf("%s%s\n", x.embed[0] ? x.embed : x.attention, x.open ? ", gates open" : "");
     }
     for (int i = 0, n = lab_left_out(&left); i < n; i++)
         printf("    not %-10s%s\n", left[i].name, left[i].why);
@@ -473,10 +476,16 @@ void print_runs(const struct lab_runs *runs)
     for (int i = 0; i < runs->count;) {
         const struct lab_config *c = &runs->list[i];
         int k = i, arms = 0;
-        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++)
-            arms += k == i || strcmp(runs->list[k].arm, runs->list[k - 1].arm) != 0;
-        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g\n", c->task, c->steps, arms, k - i, c->size,
-               lab_config_shape(c).length, c->rate);
+        double low = c->rate, high = c->rate;
+        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++) {
+            const struct lab_config *o = &runs->list[k];
+            arms += k == i || strcmp(o->arm, runs->list[k - 1].arm) != 0;
+            low = fmin(low, o->rate);
+            high = fmax(high, o->rate);
+        }
+        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g", c->task, c->steps, arms, k - i, c->size,
+               lab_config_shape(c).length, low);
+        printf(high > low ? " to %.3g\n" : "\n", high);
         i = k;
     }
 }

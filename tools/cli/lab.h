@@ -40,7 +40,7 @@ enum {
     [WISH_SIZE]   = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L" }, \
     [WISH_LR]     = { "lr", NULL, "X", "peak learning rate" }, \
     [WISH_GRID]   = { "lr-grid", NULL, "LIST", \
-                      "several rates; the test at trained length chooses one per arm" }, \
+                      "several rates; validation chooses one per arm" }, \
     [WISH_MATCH]  = { "match-params", NULL, NULL, \
                       "narrow the MLP by the parameters that an arm learns" }, \
     [WISH_CORPUS] = { "corpus", NULL, "FILE:@file", \
