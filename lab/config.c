@@ -364,10 +364,11 @@ bool lab_change_tested(enum lab_change change, const struct lab_config *c, const
     return c->variants && lab_change_fits(change, a)
         && (text || (change != LAB_WINDOW && change != LAB_LOGN));
 }
+/* Rope as it is goes with them: what the steps alone do. */
 bool lab_change_finetuned(enum lab_change change, const struct lab_config *c,
                           const struct lab_arm *a)
 {
-    return c->finetune && (change == LAB_PI || change == LAB_YARN) && lab_change_fits(change, a);
+    return c->finetune && change <= LAB_YARN && lab_change_fits(LAB_PI, a);
 }
 
 struct lab_work_done lab_config_work(const struct lab_config *c)
@@ -379,7 +380,7 @@ struct lab_work_done lab_config_work(const struct lab_config *c)
     struct lab_arm arm;
     struct lab_work_done w = { .steps = c->steps };
     lab_arm_parse(&arm, c->arm, longest, lab_config_longest(c), c->dim / c->heads, NULL);
-    for (enum lab_change k = LAB_PI; k < LAB_CHANGES; k++) /* a 20th of the steps, twice as long */
+    for (enum lab_change k = 0; k < LAB_CHANGES; k++) /* a 20th of the steps, twice as long */
         w.steps += lab_change_finetuned(k, c, &arm) ? 0.1 * c->steps : 0;
     w.trained_flops =
         6 * (fixed + (double)c->layers * longest * c->dim) * sequences * longest * w.steps;

@@ -87,9 +87,11 @@ static const char *const rules[] = {
     "Steps and tokens are equal. Time, memory and extra parameters are columns, they are not "
     "equalised.",
     "The learning rate is one for all, or validation has chosen one for each arm, on sequences "
-    "of the trained length that no test has. Runs with other rates take part in nothing else.",
-    "An arm that has not learned a task at the trained length is marked \"not learned\" there: "
-    "this speaks neither for nor against its encoding.",
+    "of the trained length that no test has. Runs with other rates take part in nothing else. The "
+    "ramp of yarn's variant was chosen by results beyond L; nothing else was.",
+    "Means are over all seeds, whether they learned the task or not; the column \"learned\" says "
+    "how many did. An arm that learned it with no seed speaks neither for nor against its "
+    "encoding.",
 };
 
 static bool many_seeds(const struct table *t)
@@ -132,36 +134,57 @@ static void what_was_run(struct report *r)
                   "Arms that end in @torch: torch, bits not repeatable. loci.lab.train() "
                   "has trained them with the same model, start and sequences.");
     add_words(s, false,
-              "Behind +- is half of an interval of 95 %% of the mean over seeds, by the variance "
-              "that all arms of the task share; below it stand the least and the most of the "
-              "seeds. An arm that scatters %d times as much is judged by its own variance. One "
-              "seed has no interval.",
-              STRAYS);
+              "Behind +- is half of an interval of 95 %% of the mean over seeds, by Student's t "
+              "with the arm's own variance; below it stand the least and the most of the seeds. "
+              "Differences are paired by seed, and their intervals also count the choice of the "
+              "test sequences. One seed has no interval.");
 }
 
 /* ---- Claims ---------------------------------------------------------------------------------- */
 
+static const unsigned char mark_of_verdict[VERDICTS] = { [CLAIM_REPRODUCED] = MARK_GOOD,
+                                                         [CLAIM_NOT_REPRODUCED] = MARK_BAD,
+                                                         [CLAIM_MIXED] = MARK_BAD,
+                                                         [CLAIM_UNDECIDED] = MARK_OFF,
+                                                         [CLAIM_NOT_RUN] = MARK_OFF };
+static const unsigned char mark_of_part[PART_STATES] = { [PART_HOLDS] = MARK_GOOD,
+                                                         [PART_FAILS] = MARK_BAD,
+                                                         [PART_UNCLEAR] = MARK_OFF,
+                                                         [PART_ONE_SEED] = MARK_OFF,
+                                                         [PART_NOT_RUN] = MARK_OFF };
+
+/* A row for each claim, followed by one for each of its parts. */
 static void verdicts(struct report *r)
 {
-    static const char *const heads[] = { "id", "verdict", "claim", "figure behind it", "source" };
+    static const char *const heads[] = { "id", "verdict", "claim", "setting", "source" };
     struct report_section *s = add_section(r, "Published claims");
-    struct report_block *b = add_table(s, "claims", "Verdicts", r->claims + 1, COUNT(heads));
+    int rows = 1;
+    for (int i = 0; i < r->claims; i++)
+        rows += 1 + (r->claim[i].verdict == CLAIM_NOT_RUN ? 0 : r->claim[i].findings);
+    struct report_block *b = add_table(s, "claims", "Verdicts", rows, COUNT(heads));
     b->records = true;
     for (int i = 0; i < COUNT(heads); i++) figure_cell(&b->figure, 0, i, "%s", heads[i]);
-    for (int i = 0; i < r->claims; i++) {
+    for (int i = 0, row = 1; i < r->claims; i++) {
         const struct judged *j = &r->claim[i];
         const char *const cells[] = { j->claim->id, verdict_name(j->verdict), j->claim->sentence,
                                       j->sentence, j->claim->source };
-        for (int k = 0; k < COUNT(cells); k++) figure_cell(&b->figure, i + 1, k, "%s", cells[k]);
-        b->mark[i + 1] = j->verdict == CLAIM_HOLDS        ? MARK_GOOD
-                       : j->verdict == CLAIM_CONTRADICTED ? MARK_BAD
-                                                          : MARK_OFF;
+        for (int k = 0; k < COUNT(cells); k++) figure_cell(&b->figure, row, k, "%s", cells[k]);
+        b->mark[row++] = mark_of_verdict[j->verdict];
+        for (int k = 0; k < j->findings && j->verdict != CLAIM_NOT_RUN; k++) {
+            const struct finding *f = &j->finding[k];
+            figure_cell(&b->figure, row, 0, "%s.%d", j->claim->id, k + 1);
+            figure_cell(&b->figure, row, 1, "%s", part_state_name(f->state));
+            figure_cell(&b->figure, row, 2, "%s: %s", f->task, f->words);
+            b->mark[row++] = (unsigned char)(MARK_INDENT | mark_of_part[f->state]);
+        }
     }
-    snprintf(b->figure.about, sizeof b->figure.about,
-             "A claim holds where the intervals of 95 %% of all of its parts, paired by seed, lie "
-             "on its side. It is contradicted where one lies on the other side even after Holm's "
-             "correction over the parts. With one seed, or with arms that have not learned the "
-             "task, it is inconclusive.");
+    snprintf(
+        b->figure.about, sizeof b->figure.about,
+        "A part holds where its interval of 95 %%, paired by seed, lies on its side, and fails "
+        "where it lies on the other side even after Holm's correction over the parts of its "
+        "claim. A claim is reproduced here if all parts hold, not reproduced here if parts "
+        "fail and none holds, mixed if some hold and some fail, and undecided otherwise. "
+        "Nothing corrects for the number of claims. One seed is no evidence.");
 }
 
 /* ---- A task's table -------------------------------------------------------------------------- */
@@ -203,7 +226,7 @@ static void versus_cell(struct figure *f, int row, int col, const struct table *
     value_text(high, head, v->by.high, true);
     if (v->by.n == 0) figure_cell(f, row, col, "-");
     else if (v->by.n == 1) figure_cell(f, row, col, "%s\tone seed", by);
-    else figure_cell(f, row, col, "%s\t%s to %s", v->holm < 0.05 ? by : "=", low, high);
+    else figure_cell(f, row, col, "%s\t%s to %s", v->holm >= 0.05 ? "=" : by, low, high);
 }
 
 static double mean_over(const struct table_row *r, double (*of)(const struct lab_result *))
@@ -325,15 +348,15 @@ static void heaps_table(struct report_section *s, const struct table *t)
             const struct cell *c = &r->cell[k];
             char median[32];
             value_text(median, t->head[k], c->of.median, false);
-            if (c->learned == 0) figure_cell(&b->figure, i + 1, k + 1, "%s\t-", median);
+            if (c->n == 0) figure_cell(&b->figure, i + 1, k + 1, "%s\t-", median);
             else
                 figure_cell(&b->figure, i + 1, k + 1, "%s\t%d of %d, %.0f to %.0f %%", median,
-                            c->good, c->learned, 100 * c->good_low, 100 * c->good_high);
+                            c->good, c->n, 100 * c->good_low, 100 * c->good_high);
         }
     }
     snprintf(b->figure.about, sizeof b->figure.about,
-             "Below the median: of the seeds that learned the task those with at least 90 %% here, "
-             "and Wilson's interval of 95 %% for that share.");
+             "Below the median: the seeds with at least 90 %% here, and Wilson's interval of 95 %% "
+             "for that share.");
 }
 
 /* ---- Pictures of a task ---------------------------------------------------------------------- */
@@ -729,8 +752,7 @@ static void task_section(struct report *r, const struct table *t)
 static const struct table_row *arm_in(const struct table *t, const char *arm)
 {
     for (int i = 0; i < t->rows; i++)
-        if (!t->row[i].variant[0] && t->row[i].chosen && !strcmp(t->row[i].arm, arm))
-            return &t->row[i];
+        if (!t->row[i].variant[0] && !strcmp(t->row[i].arm, arm)) return &t->row[i];
     return NULL;
 }
 
@@ -751,7 +773,7 @@ static int all_arms(const struct tables *all, const char **list)
 static void rank_cell(struct figure *f, int row, int col, const struct table_row *r)
 {
     if (!r) figure_cell(f, row, col, "-");
-    else if (isnan(r->rank)) figure_cell(f, row, col, r->learned ? "-" : "not learned");
+    else if (isnan(r->rank)) figure_cell(f, row, col, "-");
     else if (r->seeds < 2) figure_cell(f, row, col, "%.3g", r->rank);
     else figure_cell(f, row, col, "%.3g\t%.3g to %.3g", r->rank, r->rank_low, r->rank_high);
 }
@@ -944,10 +966,8 @@ static void provenance(struct report *r, const char *dir)
 void report_make(struct report *r, const struct lab_results *all, const char *dir,
                  const struct report_pictures *pictures)
 {
-    const struct claim *claims;
-    *r = (struct report){ .all = all, .tables = tables_of(all), .claims = lab_claims(&claims) };
-    r->claim = draw_alloc((size_t)r->claims, sizeof *r->claim);
-    judge_claims(&r->tables, r->claim);
+    *r = (struct report){ .all = all, .tables = tables_of(all) };
+    r->claim = judge_claims(&r->tables, &r->claims);
     r->section = draw_alloc((size_t)r->tables.count + 8, sizeof *r->section);
     what_was_run(r);
     verdicts(r);
@@ -972,8 +992,7 @@ void report_free(struct report *r)
         }
         free(s->block);
     }
-    for (int i = 0; i < r->claims; i++) judged_free(&r->claim[i]);
-    free(r->claim);
+    judged_free(r->claim, r->claims);
     free(r->section);
     free(r->command);
     tables_free(&r->tables);

@@ -277,8 +277,11 @@ static void records_text(struct text *t, const struct report_block *b, int colum
 {
     const struct figure *f = &b->figure;
     for (ptrdiff_t i = 1; i < f->rows; i++) {
-        text_add(t, "%s  %s\n", f->cell[i * f->cols], f->cell[i * f->cols + 1]);
-        for (ptrdiff_t j = 2; j < f->cols; j++) wrap_text(t, f->cell[i * f->cols + j], columns, 4);
+        char *const *cell = f->cell + i * f->cols;
+        const int indent = b->mark[i] & MARK_INDENT ? 4 : 0;
+        text_add(t, "%*s%s  %s\n", indent, "", cell[0], cell[1]);
+        for (ptrdiff_t j = 2; j < f->cols; j++)
+            if (cell[j]) wrap_text(t, cell[j], columns, indent + 4);
     }
 }
 
@@ -413,8 +416,7 @@ static void cell_json(struct text *t, const struct table_row *r, const struct ce
     key_number(t, "most", c->of.most);
     key_number(t, "median", c->of.median);
     key_number(t, "sampling_error", c->sampling);
-    text_add(t, "\"learned\":%d,\"generalised\":%d,\"generalised_interval\":[", c->learned,
-             c->good);
+    text_add(t, "\"generalised\":%d,\"generalised_interval\":[", c->good);
     text_json_number(t, c->good_low);
     text_add(t, ",");
     text_json_number(t, c->good_high);
@@ -524,8 +526,10 @@ static void claim_json(struct text *t, const struct judged *j)
     key_word(t, "id", j->claim->id);
     key_word(t, "claim", j->claim->sentence);
     key_word(t, "source", j->claim->source);
+    key_word(t, "size", j->size);
     key_word(t, "verdict", verdict_name(j->verdict));
-    key_word(t, "figure", j->sentence);
+    key_word(t, "setting", j->sentence);
+    text_add(t, "\"arms_left_out\":%d,", j->aside);
     text_add(t, "\"parts\":[");
     for (int i = 0; i < j->findings; i++) {
         const struct finding *f = &j->finding[i];

@@ -248,7 +248,7 @@ const struct table_row *find_row(const struct table *t, const char *names, const
     for (int i = 0; i < t->rows; i++) {
         const struct table_row *r = &t->row[i];
         const struct arm_name a = arm_name(r->arm);
-        if (!r->chosen || strcmp(a.names, names) || strcmp(a.how, how)) continue;
+        if (strcmp(a.names, names) || strcmp(a.how, how)) continue;
         /* among several with other options, the one with the shortest text */
         if (!strcmp(r->variant, variant) && (!best || strlen(r->arm) < strlen(best->arm))) best = r;
     }
@@ -257,24 +257,42 @@ const struct table_row *find_row(const struct table *t, const char *names, const
 
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
-static bool all_learned(const struct table_row *r) { return r->learned == r->seeds; }
-
-/* The error from the choice of test sequences.  They are the same for all seeds, so the bootstrap
- * draws from the means over seeds. */
-static double sampling_error(const struct table_row *r, const struct lab_measured *head)
+int seed_index(const struct table_row *r, int seed)
 {
-    double error = NAN, *mean = draw_alloc((size_t)head->count, sizeof *mean);
+    for (int i = 0; i < r->seeds; i++)
+        if (r->run[i]->seed == seed) return i;
+    return -1;
+}
+
+/* Adds the results of a row by test sequence, averaged over its seeds.  Returns whether any were
+ * recorded. */
+static bool add_sequences(const struct table_row *r, const struct lab_measured *head, double sign,
+                          double *sum)
+{
     int seeds = 0;
     for (int s = 0; s < r->seeds; s++) {
         const struct lab_measured *c = column_of(r->row[s], head);
-        if (!c || !c->each || c->count != head->count) continue;
-        for (int i = 0; i < c->count; i++) mean[i] += c->each[i];
-        seeds++;
+        seeds += c && c->each && c->count == head->count;
     }
-    for (int i = 0; i < head->count; i++) mean[i] /= seeds ? seeds : 1;
+    for (int s = 0; s < r->seeds; s++) {
+        const struct lab_measured *c = column_of(r->row[s], head);
+        if (!c || !c->each || c->count != head->count) continue;
+        for (int i = 0; i < c->count; i++) sum[i] += sign * c->each[i] / seeds;
+    }
+    return seeds > 0;
+}
+
+/* All seeds see the same sequences, so the bootstrap draws from the means over seeds.  If a row has
+ * the same share in every sequence, that says less than a bootstrap would: see share_error(). */
+double sampling_error(const struct table_row *a, const struct table_row *b,
+                      const struct lab_measured *head)
+{
+    double *mean = draw_alloc((size_t)head->count, sizeof *mean), error = NAN;
     uint64_t stream = 1;
     for (const char *s = head->name; *s; s++) stream = stream * 31 + (unsigned char)*s;
-    if (seeds) error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+    if (add_sequences(a, head, 1, mean) && (!b || add_sequences(b, head, -1, mean)))
+        error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+    if (error == 0 && !b && head->metric != LAB_LOSS) error = share_error(mean[0], head->count);
     free(mean);
     return error;
 }
@@ -288,37 +306,13 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
         c->value[s] = m ? shown_value(m) : NAN;
         if (isnan(c->value[s])) continue;
         there[c->n++] = c->value[s];
-        if (!r->run[s]->learned) continue;
-        c->learned++;
         c->good += head->metric != LAB_LOSS && c->value[s] >= GOOD;
     }
     c->of = summary_of(there, c->n);
-    wilson(c->good, c->learned, &c->good_low, &c->good_high);
-    c->sampling = sampling_error(r, head);
+    c->mean = interval_of(there, c->n, 0);
+    wilson(c->good, c->n, &c->good_low, &c->good_high);
+    c->sampling = sampling_error(r, NULL, head);
     free(there);
-}
-
-/* Arms that learned with some seeds only form two clusters.  They do not contribute to the pooled
- * variance. */
-static void fill_column(struct table *t, int k)
-{
-    struct pooled pool = { 0, 0 };
-    for (int i = 0; i < t->rows; i++) {
-        struct table_row *r = &t->row[i];
-        fill_cell(r, &r->cell[k], t->head[k]);
-        const bool lends = !r->variant[0] && all_learned(r) && r->cell[k].n == r->seeds;
-        if (lends) pool_arm(&pool, r->cell[k].value, r->seeds);
-    }
-    for (int i = 0; i < t->rows; i++) {
-        struct table_row *r = &t->row[i];
-        struct cell *c = &r->cell[k];
-        double *there = draw_alloc((size_t)r->seeds, sizeof *there);
-        int n = 0;
-        for (int s = 0; s < r->seeds; s++)
-            if (!isnan(c->value[s])) there[n++] = c->value[s];
-        c->mean = interval_of(there, n, &pool);
-        free(there);
-    }
 }
 
 /* Columns that were not measured do not count. */
@@ -424,8 +418,7 @@ static void choose_rows(struct table *t)
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         if (!drops(t, r)) {
-            t->row[rows] = *r;
-            t->row[rows++].chosen = true;
+            t->row[rows++] = *r;
             continue;
         }
         free(r->run);
@@ -457,15 +450,14 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
         sum += goodness(t->head[k], r->cell[k].value[seed]);
         n++;
     }
-    return n && r->run[seed]->learned ? sum / n : NAN;
+    return n ? sum / n : NAN;
 }
 
 /* Ranks all trained arms by one number each.  NaN has no rank. */
 static void rank_rows(const struct table *t, const double *x, double *rank)
 {
     double *of_arms = draw_alloc((size_t)t->rows, sizeof *of_arms);
-    for (int i = 0; i < t->rows; i++)
-        of_arms[i] = t->row[i].variant[0] || !t->row[i].chosen ? NAN : x[i];
+    for (int i = 0; i < t->rows; i++) of_arms[i] = t->row[i].variant[0] ? NAN : x[i];
     ranks_of(of_arms, t->rows, true, rank);
     free(of_arms);
 }
@@ -505,39 +497,9 @@ static void fill_ranks(struct table *t)
     free(rank);
 }
 
-static int seed_index(const struct table_row *r, int seed)
-{
-    for (int i = 0; i < r->seeds; i++)
-        if (r->run[i]->seed == seed) return i;
-    return -1;
-}
-
-/* Pools rows that have all seeds of the reference and learned in all of them: the residual
- * variance. */
-static struct pooled pool_of(const struct table *t, const struct table_row *ref)
-{
-    double *y = draw_alloc((size_t)(t->rows * ref->seeds), sizeof *y);
-    int arms = 0;
-    for (int i = 0; i < t->rows; i++) {
-        const struct table_row *r = &t->row[i];
-        bool complete = !r->variant[0] && all_learned(r);
-        for (int s = 0; s < ref->seeds && complete; s++) {
-            const int at = seed_index(r, ref->run[s]->seed);
-            y[arms * ref->seeds + s] = at < 0 ? NAN : r->cell[t->far].value[at];
-            complete = !isnan(y[arms * ref->seeds + s]);
-        }
-        arms += complete;
-    }
-    struct pooled p = pool_blocks(y, arms, ref->seeds);
-    p.sum *= 2; /* of a difference */
-    free(y);
-    return p;
-}
-
 static void fill_versus(struct table *t, int which, const struct table_row *ref)
 {
     double *p = draw_alloc((size_t)t->rows, sizeof *p);
-    const struct pooled pool = ref ? pool_of(t, ref) : (struct pooled){ 0, 0 };
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         struct versus *v = &r->versus[which];
@@ -549,11 +511,10 @@ static void fill_versus(struct table *t, int which, const struct table_row *ref)
             const double by = at < 0 ? NAN
                                      : goodness(t->head[t->far], r->cell[t->far].value[s])
                                            - goodness(t->head[t->far], ref->cell[t->far].value[at]);
-            const bool both = at >= 0 && r->run[s]->learned && ref->run[at]->learned;
-            if (both && !isnan(by)) d[n++] = by;
+            if (!isnan(by)) d[n++] = by;
         }
-        if (n) v->by = interval_of(d, n, &pool);
-        p[i] = v->by.p;
+        if (n) v->by = interval_of(d, n, sampling_error(r, ref, t->head[t->far]));
+        p[i] = r->variant[0] ? NAN : v->by.p; /* variants are no further comparisons */
         free(d);
     }
     holm(p, t->rows);
@@ -583,7 +544,9 @@ static void fill(struct table *t)
     find_far(t);
     for (int i = 0; i < t->rows; i++)
         t->row[i].cell = draw_alloc((size_t)t->columns, sizeof *t->row[i].cell);
-    for (int k = 0; k < t->columns; k++) fill_column(t, k);
+    for (int i = 0; i < t->rows * t->columns; i++)
+        fill_cell(&t->row[i / t->columns], &t->row[i / t->columns].cell[i % t->columns],
+                  t->head[i % t->columns]);
     fill_reach(t);
     fill_ranks(t);
     for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));

@@ -24,9 +24,9 @@ struct cell {
     int n;         /* seeds that measured it */
     double *value; /* [seeds of the row], NaN if missing */
     struct summary of;
-    struct interval mean;       /* by the variance pooled over all arms of the task */
-    double sampling;            /* standard error from the choice of the test */
-    int learned, good;          /* seeds that learned the task; with GOOD here */
+    struct interval mean;       /* over the seeds */
+    double sampling;            /* standard error from the choice of the test sequences */
+    int good;                   /* seeds with GOOD here */
     double good_low, good_high; /* Wilson's interval of that share */
 };
 
@@ -43,7 +43,6 @@ struct table_row {
     const char *arm, *variant; /* variant "": as trained */
     char label[160];           /* the arm, and its differences from other rows */
     int family, seeds, learned;
-    bool chosen;                   /* all are: others are among `tried` */
     const struct lab_result **run; /* [seeds], rising */
     const struct lab_row **row;    /* of these runs */
     struct cell *cell;             /* [columns] of the table */
@@ -51,8 +50,7 @@ struct table_row {
      * 0: none.  NULL for losses and variants. */
     double *reach;
     struct summary reach_of;
-    /* the mean of the columns beyond L; NaN if not learned */
-    double beyond;
+    double beyond;                    /* the mean of the columns beyond L */
     double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */
     struct versus versus[REFERENCES];
 };
@@ -101,6 +99,12 @@ const struct table_row *find_row(const struct table *, const char *names, const 
                                  const char *variant);
 /* Does the report count this run, or has its arm another rate?  */
 bool is_chosen(const struct tables *, const struct lab_result *);
+/* Standard error, from the choice of the test sequences, of row a minus row b in this column.  Both
+ * saw the same sequences.  b NULL: of a alone. */
+double sampling_error(const struct table_row *a, const struct table_row *b,
+                      const struct lab_measured *head);
+/* The run of a seed, -1: none. */
+int seed_index(const struct table_row *, int seed);
 /* Mean loss at positions from .. to of a row's test in one run.  NaN: not measured. */
 double loss_between(const struct lab_row *, int from, int to);
 

@@ -78,12 +78,16 @@ double lab_rate(const struct lab_config *c, int64_t step)
 
 enum { TEST_ROWS = 4096 }; /* tokens per batch, but at least a sequence */
 
-/* Spans of positions, each longer by the square root of 2. */
-static int make_spans(struct lab_span *s, int length)
+/* Spans of positions, each longer by the square root of 2, with a border where the last quarter of
+ * the trained length begins. */
+static int make_spans(struct lab_span *s, int length, int trained)
 {
+    const int quarter = trained - trained / 4;
     int n = 0;
-    for (int k = 0, from = 0; from < length; k++) {
-        const int to = (int)floor(pow(2, 0.5 * k) + 1e-9) - 1;
+    for (int k = 0, from = 0; from < length;) {
+        int to = (int)floor(pow(2, 0.5 * k) + 1e-9) - 1;
+        if (from < quarter && to >= quarter) to = quarter - 1;
+        else k++;
         if (to < from) continue;
         s[n++] = (struct lab_span){ .from = from, .to = to < length ? to : length - 1 };
         from = to + 1;
@@ -130,7 +134,7 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
     to->each = draw_alloc((size_t)all, sizeof *to->each);
     if (spans) {
         spans->span = draw_alloc(64, sizeof *spans->span);
-        spans->spans = make_spans(spans->span, column->length);
+        spans->spans = make_spans(spans->span, column->length, c->length);
     }
     double *loss = NULL;
     int32_t *best = NULL;
@@ -257,8 +261,8 @@ static loci_status test_variants(const struct lab_config *c, struct lab_model *m
     return lab_model_view(m, (struct lab_view){ LAB_AS_TRAINED, 1, false }, e);
 }
 
-/* Continues training for a twentieth of the steps at twice the length, with the changed
- * encoding. */
+/* Continues training for a twentieth of the steps at twice the length, with the changed encoding.
+ * AdamW starts anew, at a tenth of the rate, and the data are those of the first steps. */
 static loci_status finetune(const struct lab_config *c, struct lab_model *from,
                             enum lab_change change, const struct lab_column *list, int n,
                             struct lab_result *r, loci_error *e)
@@ -284,7 +288,8 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
         status = lab_model_backward(m, &b, &mean, e);
         if (!status) lab_model_step(m, step + 1, lab_rate(&longer, step));
     }
-    snprintf(name, sizeof name, "%s+ft", lab_change_name(change));
+    snprintf(name, sizeof name, "%s%sft", lab_change_name(change),
+             change == LAB_AS_TRAINED ? "" : "+");
     struct lab_row *row = status ? NULL : add_row(r, name, n);
     for (int i = 0; i < n && !status; i++)
         if (list[i].times == 2)
@@ -323,7 +328,7 @@ loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct
     r->learned = is_learned(&p, &r->row[0]);
     TRY(validate(c, m, list, n, &r->validation, e));
     TRY(test_variants(c, m, list, n, r, e));
-    for (enum lab_change change = LAB_PI; change < LAB_CHANGES; change++)
+    for (enum lab_change change = LAB_AS_TRAINED; change < LAB_CHANGES; change++)
         if (lab_change_finetuned(change, c, lab_model_arm(m)))
             TRY(finetune(c, m, change, list, n, r, e));
     return LOCI_OK;
