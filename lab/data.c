@@ -2,6 +2,7 @@
 /* data.c -- see data.h. */
 #include "lab/data.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,20 @@ const struct lab_column *lab_data_column(const struct lab_problem *p, const char
     lab_refuse(e, "%s has no column '%.40s'; it has %.300s", p->task->name, name, names.s);
     text_free(&names);
     return NULL;
+}
+
+int lab_data_spans(int border[LAB_SPANS], int length, int trained)
+{
+    const int quarter = trained - trained / 4;
+    int n = 0;
+    for (int k = 0, from = 0; from < length && n < LAB_SPANS;) {
+        int end = (int)floor(pow(2, 0.5 * k) + 1e-9);
+        if (from < quarter && end > quarter) end = quarter;
+        else k++;
+        if (end <= from) continue;
+        border[n++] = from = end < length ? end : length;
+    }
+    return n;
 }
 
 /* ---- The library ----------------------------------------------------------------------------- */
@@ -180,6 +195,14 @@ static void add_columns(struct text *t, const struct lab_problem *p)
         text_add(t, ", \"length\": %d, \"count\": %d, \"trained\": %s, \"metric\": \"%s\"}",
                  list[i].length, list[i].count, list[i].trained ? "true" : "false",
                  metrics[list[i].metric]);
+    }
+    text_add(t, "], \"spans\": [");
+    for (int i = 0, n = p->task->columns(p, list); i < n; i++) {
+        int border[LAB_SPANS];
+        text_add(t, "%s[", i ? ", " : "");
+        for (int k = 0, m = lab_data_spans(border, list[i].length, p->length); k < m; k++)
+            text_add(t, "%s%d", k ? ", " : "", border[k]);
+        text_add(t, "]");
     }
     text_add(t, "]");
 }

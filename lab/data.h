@@ -27,6 +27,12 @@ ptrdiff_t lab_data_draw(const struct lab_problem *, const struct lab_column *, u
 const struct lab_column *lab_data_column(const struct lab_problem *, const char *name,
                                          struct lab_column list[LAB_COLUMNS], loci_error *);
 
+/* Spans of positions for losses, each longer by the square root of 2, with a border where the last
+ * quarter of the trained length begins.  Span i ends before border[i], and the next begins there.
+ * Returns their number, at most LAB_SPANS. */
+enum { LAB_SPANS = 64 };
+int lab_data_spans(int border[LAB_SPANS], int length, int trained);
+
 /* ---- The library ----------------------------------------------------------------------------- */
 
 typedef struct loci_lab loci_lab;

@@ -11,6 +11,7 @@
 #include "contract/encoding.h"
 #include "math/random.h"
 #include "math/trig.h"
+#include "lab/data.h"
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
@@ -78,20 +79,12 @@ double lab_rate(const struct lab_config *c, int64_t step)
 
 enum { TEST_ROWS = 4096 }; /* tokens per batch, but at least a sequence */
 
-/* Spans of positions, each longer by the square root of 2, with a border where the last quarter of
- * the trained length begins. */
 static int make_spans(struct lab_span *s, int length, int trained)
 {
-    const int quarter = trained - trained / 4;
-    int n = 0;
-    for (int k = 0, from = 0; from < length;) {
-        int to = (int)floor(pow(2, 0.5 * k) + 1e-9) - 1;
-        if (from < quarter && to >= quarter) to = quarter - 1;
-        else k++;
-        if (to < from) continue;
-        s[n++] = (struct lab_span){ .from = from, .to = to < length ? to : length - 1 };
-        from = to + 1;
-    }
+    int border[LAB_SPANS];
+    const int n = lab_data_spans(border, length, trained);
+    for (int i = 0; i < n; i++)
+        s[i] = (struct lab_span){ .from = i ? border[i - 1] : 0, .to = border[i] - 1 };
     return n;
 }
 
@@ -133,7 +126,7 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
     memcpy(to->name, column->name, sizeof to->name);
     to->each = draw_alloc((size_t)all, sizeof *to->each);
     if (spans) {
-        spans->span = draw_alloc(64, sizeof *spans->span);
+        spans->span = draw_alloc(LAB_SPANS, sizeof *spans->span);
         spans->spans = make_spans(spans->span, column->length, c->length);
     }
     double *loss = NULL;

@@ -196,19 +196,6 @@ def fit(
 # ---- Tests ---------------------------------------------------------------------------------------
 
 
-def _spans(length: int) -> list[tuple[int, int]]:
-    """Spans of positions, each longer by the square root of 2."""
-    made: list[tuple[int, int]] = []
-    start, k = 0, 0
-    while start < length:
-        end = math.floor(2 ** (0.5 * k) + 1e-9) - 1
-        k += 1
-        if end >= start:
-            made.append((start, min(end, length - 1)))
-            start = end + 1
-    return made
-
-
 def _finite(x: float) -> float | None:
     return float(x) if math.isfinite(x) else None
 
@@ -249,10 +236,12 @@ def measure_column(
     means = {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2], "exact": exact / scored}
     found = {key: _finite(value) for key, value in means.items()}
     spans = []
-    for start, end in _spans(length) if by_position else ():
-        n = int(counts[start : end + 1].sum())
-        mean = _finite(costs[start : end + 1].sum() / n) if n else None
-        spans.append({"from": start, "to": end, "loss": mean, "count": n})
+    start = 0
+    for end in problem.about["spans"][index] if by_position else ():
+        n = int(counts[start:end].sum())
+        mean = _finite(costs[start:end].sum() / n) if n else None
+        spans.append({"from": start, "to": end - 1, "loss": mean, "count": n})
+        start = end
     return {**column, "mean": found[metric], **found, "each": each}, spans
 
 
