@@ -27,6 +27,18 @@ static const struct lab_usual usuals[] = {
 #include "lab/list.h"
 };
 
+static const struct lab_usual wides[] = {
+#define WIDE(encoding, option, ...) { encoding, option, __VA_ARGS__ },
+#include "lab/list.h"
+};
+static const struct {
+    const char *encoding;
+    double size;
+} ranges[] = {
+#define RANGE(encoding, size) { encoding, size },
+#include "lab/list.h"
+};
+
 int lab_known_arms(const struct lab_known **list)
 {
     *list = known;
@@ -47,6 +59,25 @@ const struct lab_around *lab_arm_around(const char *name, size_t n)
     for (int i = 0; i < COUNT(layers); i++)
         if (strlen(layers[i].name) == n && !memcmp(layers[i].name, name, n)) return &layers[i];
     return NULL;
+}
+
+const char lab_bias_encoding[] = "clip";
+static const char bias_name[] = "bias";
+bool lab_arm_bias_by_distance(const struct lab_arm *a) { return a->bias.rank == 2; }
+
+ptrdiff_t lab_arm_reach(const struct lab_arm *a)
+{
+    const struct lab_bias *b = &a->bias;
+    return b->rank != 3 ? PTRDIFF_MAX : b->shape[1] < b->shape[2] ? b->shape[1] : b->shape[2];
+}
+
+const struct loci_pe *lab_arm_pe(const char *name, size_t n)
+{
+    const struct lab_around *around = lab_arm_around(name, n);
+    if (around) return loci_pe_find(around->encoding, strlen(around->encoding));
+    const bool bias = n == strlen(bias_name) && !memcmp(name, bias_name, n);
+    return bias ? loci_pe_find(lab_bias_encoding, strlen(lab_bias_encoding))
+                : loci_pe_find(name, n);
 }
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
@@ -127,22 +158,31 @@ static void append(char *text, const char *format, ...)
     va_end(args);
 }
 
-/* Appends a part to the text, with the options that it omits. */
-static void add_part(char *text, const char *part, size_t n, int length, int longest, int dim)
+/* What the numbers of an arm follow from. */
+struct sizes {
+    int length, longest, dim;
+    bool wide;
+};
+
+/* Appends a part to the text, with the options that it omits.  False: @wide changes nothing. */
+static bool add_part(char *text, const char *part, size_t n, const struct sizes *s)
 {
+    bool wide = false;
+    for (int i = 0; i < COUNT(wides) && s->wide; i++) wide |= is_named(part, n, wides[i].encoding);
     append(text, "%s%.*s", *text ? "+" : "", (int)n, part);
     char join = memchr(part, ':', n) ? ',' : ':';
-    for (int i = 0; i < COUNT(usuals); i++) {
-        const struct lab_usual *u = &usuals[i];
+    for (int i = 0; i < (wide ? COUNT(wides) : COUNT(usuals)); i++) {
+        const struct lab_usual *u = wide ? &wides[i] : &usuals[i];
         if (!is_named(part, n, u->encoding) || find_option(part, n, u->option)) continue;
         append(text, "%c%s=", join, u->option);
         if (u->word) append(text, "%s", u->word);
         else
             append(text, "%.0f",
-                   fmax(u->least, floor(u->of_length * length + u->of_longest * longest) + u->plus
-                                      + u->of_dim * dim));
+                   fmax(u->least, floor(u->of_length * s->length + u->of_longest * s->longest)
+                                      + u->plus + u->of_dim * s->dim));
         join = ',';
     }
+    return wide;
 }
 
 /* Where the encoding of one part acts; an unknown one acts nowhere. */
@@ -152,10 +192,37 @@ static int places_of(const char *part)
     return pe ? pe->places : 0;
 }
 
+/* A table from a file: by distance it is that of an encoding. */
+static loci_status add_bias(struct lab_arm *a, const char *part, size_t n, loci_error *e)
+{
+    CHECK(e, !a->bias.path[0], LOCI_BAD_ARG, "arm '%s' has two biases of a file; one is possible",
+          a->text);
+    TRY(lab_bias_open(&a->bias, part, n, e));
+    if (lab_arm_bias_by_distance(a))
+        append(a->attention, "%s%s:max=%td", a->attention[0] ? "+" : "", lab_bias_encoding,
+               a->bias.shape[1] - 1);
+    return LOCI_OK;
+}
+
+/* What a bias of a file does not go with. */
+static loci_status check_bias(const struct lab_arm *a, loci_error *e)
+{
+    int clips = 0;
+    for (const char *p = a->attention; *p; p += strcspn(p, "+"), p += *p == '+')
+        clips += is_named(p, strcspn(p, "+"), lab_bias_encoding);
+    CHECK(e, !lab_arm_bias_by_distance(a) || clips == 1, LOCI_BAD_ARG,
+          "arm '%s': a bias by distance takes the place of %s", a->text, lab_bias_encoding);
+    CHECK(e, a->bias.rank != 3 || !a->random, LOCI_BAD_ARG,
+          "arm '%s': a bias by row and key needs positions 0, 1, 2 ...", a->text);
+    return LOCI_OK;
+}
+
 loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int longest, int dim,
                           loci_error *e)
 {
+    const struct sizes sizes = { length, longest, dim, strstr(given, "@wide") != NULL };
     const char *how = strchr(given, '@');
+    bool wide = false;
     const size_t all = how ? (size_t)(how - given) : strlen(given);
     *a = (struct lab_arm){ .layer = LAB_PLAIN };
     CHECK(e, strlen(given) < LAB_ARM, LOCI_BAD_ARG, "arm '%.40s...' is longer than %d characters",
@@ -163,18 +230,21 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
     CHECK(e, all > 0, LOCI_BAD_ARG, "arm '%s' names no encoding; 'loci list' has them", given);
     strcpy(a->text, given);
     if (how) {
-        CHECK(e, !strcmp(how, "@random"), LOCI_BAD_ARG,
-              "arm '%s': what follows @ must be random; variants that need no "
-              "training are tested with "
-              "every arm",
+        a->random = !strcmp(how, "@random");
+        a->wide = !strcmp(how, "@wide");
+        a->open = !strcmp(how, "@open");
+        CHECK(e, a->random || a->wide || a->open, LOCI_BAD_ARG,
+              "arm '%s': what follows @ must be random, wide or open; variants that need no "
+              "training are tested with every arm",
               given);
-        a->random = true;
-        a->range = 32 * length; /* 2048 for 64, as its authors had for 40 */
+        if (a->random) a->range = 32 * length; /* 2048 for 64, as its authors had for 40 */
     }
     const struct lab_around *around = lab_arm_around(given, all);
     if (around) {
+        CHECK(e, !a->wide, LOCI_BAD_ARG, "arm '%s' has no table of distances that could be wide",
+              given);
         a->layer = around->layer;
-        strcpy(a->attention, around->encoding);
+        add_part(a->attention, around->encoding, strlen(around->encoding), &sizes);
         return LOCI_OK;
     }
     for (const char *part = given, *end = given + all; part < end;) {
@@ -186,19 +256,32 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
               given, around->name, around->encoding);
         const int places = places_of(part);
         if (places & LOCI_PLACE_STATE) a->layer = LAB_TAPE;
-        if (places & LOCI_PLACE_EMBED) {
+        if (is_named(part, n, bias_name)) {
+            TRY(add_bias(a, part, n, e));
+        } else if (places & LOCI_PLACE_EMBED) {
             CHECK(e, !a->embed[0], LOCI_BAD_ARG,
                   "arm '%s' adds two encodings to embeddings; one is possible", given);
-            add_part(a->embed, part, n, length, longest, dim);
-        } else add_part(a->attention, part, n, length, longest, dim);
+            add_part(a->embed, part, n, &sizes);
+        } else wide |= add_part(a->attention, part, n, &sizes);
         part += n + (plus != NULL);
         CHECK(e, part < end || !plus, LOCI_BAD_ARG, "arm '%s': an encoding is missing behind the +",
               given);
     }
+    CHECK(e, wide || !a->wide, LOCI_BAD_ARG,
+          "arm '%s' has no table of distances that could be wide", given);
+    for (int i = 0; i < COUNT(ranges); i++)
+        if (lab_arm_part(a->attention, ranges[i].encoding, NULL)) a->unit = ranges[i].size / length;
     if (!a->attention[0]) strcpy(a->attention, loci_pe_plain());
+    TRY(check_bias(a, e));
     CHECK(e, strlen(a->attention) + 1 < LAB_TEXT && strlen(a->embed) + 1 < LAB_TEXT, LOCI_BAD_ARG,
           "arm '%s' is too long", given);
     return LOCI_OK;
+}
+
+bool lab_is_layer(const char *arm)
+{
+    struct lab_arm a;
+    return !lab_arm_parse(&a, arm, 64, 512, 64, NULL) && a.layer != LAB_PLAIN;
 }
 
 void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])
@@ -213,7 +296,7 @@ void lab_arm_family(const struct lab_arm *a, char family[LAB_NAME * 2])
         { LOCI_PLACE_VALUE, "value" }, { LOCI_PLACE_SUM, "sum" },
     };
     const char *texts[] = { a->embed, a->attention };
-    int places = 0;
+    int places = a->bias.rank ? LOCI_PLACE_SCORE : 0;
     for (int t = 0; t < 2; t++)
         for (const char *p = texts[t]; *p; p += strcspn(p, "+"), p += *p == '+')
             places |= places_of(p);

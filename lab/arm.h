@@ -5,9 +5,13 @@
  *                        decides is filled in (t5's max_distance, rows of cope), and so is what
  *                        has no usual value
  *     sinusoidal+alibi   what is added to embeddings, and what attention knows
- *     fox-pro            the layer of the forgetting Transformer
+ *     fox-pro            the layer of the forgetting Transformer; nope-pro, rope-pro: the same
+ *                        without forget gates
  *     tape               whose states go from layer to layer
+ *     bias:file=X        a table of biases from a file, fixed or learned: see bias.h
  *     rope@random        positions drawn in rising order from a longer range, in training and tests
+ *     shaw@wide          tables of distances that reach all that training meets
+ *     fox@open           forget gates that hardly forget at first: their bias starts at 2, not 0
  *
  * A variant tests a trained model in another way, without training:  rope@ntk. */
 #ifndef LOCI_LAB_ARM_H
@@ -15,6 +19,7 @@
 
 #include <stdbool.h>
 
+#include "lab/bias.h"
 #include "lab/task.h"
 
 enum { LAB_ARM = 128, LAB_TEXT = 256 };
@@ -24,9 +29,16 @@ struct lab_arm {
     char text[LAB_ARM];                        /* as given */
     char embed[LAB_TEXT], attention[LAB_TEXT]; /* in full; embed "": nothing is added */
     enum lab_layer layer;
-    bool random;
-    int range; /* of random positions; 0: none */
+    bool random, wide, open;
+    int range;   /* of random positions; 0: none */
+    double unit; /* coordinates per token; 0: the positions themselves */
+    /* by distance it is the table of the encoding lab_bias_encoding, which is in `attention` */
+    struct lab_bias bias;
 };
+extern const char lab_bias_encoding[];
+bool lab_arm_bias_by_distance(const struct lab_arm *);
+/* Positions that a bias by row and key has, or the largest number there is. */
+ptrdiff_t lab_arm_reach(const struct lab_arm *);
 /* length: L, the longest sequence of training; longest: of the tests; dim: a head's width. */
 loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
                           loci_error *);
@@ -60,6 +72,9 @@ struct lab_around {
     const char *encoding;
 };
 const struct lab_around *lab_arm_around(const char *name, size_t n);
+/* The encoding that a part of an arm is about, by its name of n characters.  NULL: none. */
+struct loci_pe;
+const struct loci_pe *lab_arm_pe(const char *name, size_t n);
 /* What a text leaves open and the lab decides: a word, or a number.  Tables that reach beyond the
  * trained window would have rows that are never trained. */
 struct lab_usual {
@@ -68,6 +83,8 @@ struct lab_usual {
     const char *rows; /* what the option counts, or NULL */
 };
 int lab_usuals(const struct lab_usual **list);
+/* Is the arm more than an encoding in the same Transformer?  Such rows of a table are marked. */
+bool lab_is_layer(const char *arm);
 
 /* ---- Variants -------------------------------------------------------------------------------- */
 

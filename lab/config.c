@@ -16,22 +16,8 @@
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
 static const struct lab_config sizes[] = {
-    { .size = "XS", .layers = 2, .dim = 32, .heads = 4, .length = 32, .tokens = 512, .rate = 6e-3 },
-    { .size = "S", .layers = 2, .dim = 64, .heads = 4, .length = 64, .tokens = 2048, .rate = 3e-3 },
-    { .size = "M",
-      .layers = 3,
-      .dim = 128,
-      .heads = 4,
-      .length = 128,
-      .tokens = 4096,
-      .rate = 2e-3 },
-    { .size = "L",
-      .layers = 4,
-      .dim = 256,
-      .heads = 8,
-      .length = 256,
-      .tokens = 8192,
-      .rate = 1e-3 },
+#define SIZE(name, ...) { .size = name, __VA_ARGS__ },
+#include "lab/list.h"
 };
 /* Standard deviation of matrices: 0.02 at width 768, where that number comes from.  At width 64,
  * 0.02 would leave so little of a score that rope does not learn to recall in 2000 steps.
@@ -259,6 +245,12 @@ void lab_config_text(const struct lab_config *c, struct text *t)
     for (int i = 0; task->options[i].name; i++)
         text_add(t, "%s=%.17g\n", task->options[i].name, c->option[i]);
     if (task->corpus) text_add(t, "corpus=%s\n", c->corpus->sha256);
+    struct lab_arm arm;
+    char sha256[65];
+    if (strchr(c->arm, ':') && !lab_arm_parse(&arm, c->arm, 2, 2, 4, NULL) && arm.bias.rank) {
+        lab_bias_hash(&arm.bias, sha256);
+        text_add(t, "bias=%s\n", sha256);
+    }
 }
 
 void lab_config_id(const struct lab_config *c, char id[33])
@@ -322,7 +314,7 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
     }
     json_object_foreach(root, key, value)
     {
-        static const char *const done[] = { "format", "arm", "task", "size", "corpus" };
+        static const char *const done[] = { "format", "arm", "task", "size", "corpus", "bias" };
         char number[32];
         bool known = status != LOCI_OK;
         for (int i = 0; i < COUNT(done); i++) known |= !strcmp(done[i], key);
@@ -372,10 +364,11 @@ bool lab_change_tested(enum lab_change change, const struct lab_config *c, const
     return c->variants && lab_change_fits(change, a)
         && (text || (change != LAB_WINDOW && change != LAB_LOGN));
 }
+/* Rope as it is goes with them: what the steps alone do. */
 bool lab_change_finetuned(enum lab_change change, const struct lab_config *c,
                           const struct lab_arm *a)
 {
-    return c->finetune && (change == LAB_PI || change == LAB_YARN) && lab_change_fits(change, a);
+    return c->finetune && change <= LAB_YARN && lab_change_fits(LAB_PI, a);
 }
 
 struct lab_work_done lab_config_work(const struct lab_config *c)
@@ -387,7 +380,7 @@ struct lab_work_done lab_config_work(const struct lab_config *c)
     struct lab_arm arm;
     struct lab_work_done w = { .steps = c->steps };
     lab_arm_parse(&arm, c->arm, longest, lab_config_longest(c), c->dim / c->heads, NULL);
-    for (enum lab_change k = LAB_PI; k < LAB_CHANGES; k++) /* a 20th of the steps, twice as long */
+    for (enum lab_change k = 0; k < LAB_CHANGES; k++) /* a 20th of the steps, twice as long */
         w.steps += lab_change_finetuned(k, c, &arm) ? 0.1 * c->steps : 0;
     w.trained_flops =
         6 * (fixed + (double)c->layers * longest * c->dim) * sequences * longest * w.steps;
@@ -412,6 +405,7 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 40 }, { "flipflop", 40 }, { "copy", 40 } } },
     { "coffee",
       "what separates them fastest: minutes",
@@ -420,14 +414,16 @@ static const struct lab_preset presets[] = {
       1,
       1,
       0,
+      { 0 },
       { { "text", 600 }, { "flipflop", 500 } } },
     { "hour",
-      "the core six; three seeds of the main eight",
+      "the core six; three seeds of the main eight, three learning rates",
       "S",
       LAB_ALL_ARMS,
       1,
       3,
       1,
+      { 0.3, 1, 3 },
       { { "text", 1000 },
         { "flipflop", 500 },
         { "recall", 2000 },
@@ -441,17 +437,11 @@ static const struct lab_preset presets[] = {
       3,
       3,
       1,
-      { { "text", 1500 },
-        { "flipflop", 500 },
-        { "recall", 3000 },
-        { "copy", 3000 },
-        { "copy1", 2000 },
-        { "reverse", 2500 },
-        { "add", 3000 },
-        { "count", 3000 },
-        { "selcopy", 2000 },
-        { "passkey", 2000 },
-        { "parity", 1000 } } },
+      { 0 },
+      {
+#define STEPS(task, steps) { #task, steps },
+#include "lab/list.h"
+      } },
     { "cluster",
       "size L, five seeds: for many machines",
       "L",
@@ -459,17 +449,24 @@ static const struct lab_preset presets[] = {
       5,
       5,
       1,
+      { 0 },
       { { "text", 10000 },
         { "flipflop", 2000 },
         { "recall", 10000 },
+        { "mqar", 10000 },
+        { "induct", 10000 },
         { "copy", 10000 },
         { "copy1", 5000 },
         { "reverse", 10000 },
         { "add", 10000 },
+        { "addhint", 10000 },
         { "count", 10000 },
         { "selcopy", 5000 },
         { "passkey", 10000 },
-        { "parity", 5000 } } },
+        { "parity", 5000 },
+        { "evenpairs", 5000 },
+        { "modular", 10000 },
+        { "permute", 10000 } } },
 };
 static const char *preset_name(int i) { return presets[i].name; }
 
@@ -604,14 +601,22 @@ static const char *const drawn_arms[] = {
 /* Runs of one arm on one task: seeds and learning rates. */
 enum { RATE = 64 };
 static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
-                             const struct lab_wish *w, loci_error *e)
+                             const struct lab_preset *p, const struct lab_wish *w, loci_error *e)
 {
+    const double rate_of_size = c.rate;
+    bool own_rate = w->grid != NULL;
+    for (int i = 0; i < w->settings; i++) own_rate |= !strcmp(w->key[i], "rate");
     if (w->match) TRY(lab_config_match(&c, e));
     TRY(lab_config_check(&c, e));
     for (c.seed = 0; c.seed < seeds; c.seed++) {
         const char *grid = w->grid;
         char rate[RATE];
-        if (!grid) add_run(r, &c);
+        const double *factor = p && !own_rate ? p->rates : (const double[]){ 0 };
+        if (!grid && !factor[0]) add_run(r, &c);
+        for (; *factor; factor++) {
+            c.rate = rate_of_size * *factor;
+            add_run(r, &c);
+        }
         while (next_word(&grid, rate, sizeof rate, false)) {
             TRY(lab_config_set(&c, "rate", rate, e));
             add_run(r, &c);
@@ -636,14 +641,14 @@ static loci_status add_task(struct lab_runs *r, const struct lab_preset *p,
     for (int i = 0; i < arms; i++) {
         strcpy(c.arm, arm[i].text);
         const int seeds = w->seeds ? w->seeds : !p ? 1 : arm[i].chief ? p->chief_seeds : p->seeds;
-        TRY(add_seeds(r, c, seeds, w, e));
+        TRY(add_seeds(r, c, seeds, p, w, e));
     }
     bool drawn = !w->arms && p && p->arms == LAB_ALL_ARMS;
     for (int i = 0; drawn_tasks[i] && drawn; i++) {
         if (strcmp(drawn_tasks[i], task) != 0) continue;
         for (int k = 0; drawn_arms[k]; k++) {
             strcpy(c.arm, drawn_arms[k]);
-            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, w, e));
+            TRY(add_seeds(r, c, w->seeds ? w->seeds : p->seeds, p, w, e));
         }
     }
     return LOCI_OK;

@@ -10,7 +10,7 @@
 #include "lab/model.h"
 #include "lab/task.h"
 
-enum { LAB_FORMAT = 1 }; /* increases with every change of what runs compute */
+enum { LAB_FORMAT = 2 }; /* increases with every change of what runs compute */
 
 struct lab_config {
     char arm[LAB_ARM], task[LAB_NAME], size[LAB_NAME];
@@ -67,7 +67,8 @@ struct lab_preset {
     enum { LAB_FOUR_ARMS, LAB_ALL_ARMS } arms;
     int seeds, chief_seeds; /* of all arms, and of the main eight */
     int finetune;
-    struct lab_preset_task tasks[12];
+    double rates[4]; /* factors of the size's rate, one of which validation chooses; 0: the end */
+    struct lab_preset_task tasks[20]; /* ends with a NULL name */
 };
 int lab_presets(const struct lab_preset **list);
 const struct lab_preset *lab_preset(const char *name);

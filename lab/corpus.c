@@ -449,7 +449,8 @@ static loci_status tokenize(struct lab_corpus *c, const unsigned char *bytes, si
     int32_t token[256];
     struct sha256 sha;
     c->count = (ptrdiff_t)count;
-    c->train = c->count / 20 * 19 + c->count % 20 * 19 / 20;
+    c->train = c->count / 20 * 18 + c->count % 20 * 18 / 20;
+    c->tests = c->count / 20 * 19 + c->count % 20 * 19 / 20;
     c->token = malloc(count * sizeof *c->token);
     if (!c->token) return no_memory(e, count * sizeof *c->token);
     find_symbols(c, bytes, token);
@@ -484,11 +485,22 @@ loci_status lab_corpus_open(struct lab_corpus *c, const char *path, size_t bytes
     } else {
         generate(text, bytes);
     }
-    if (!status) {
-        set_name(c, path);
-        status = tokenize(c, text, bytes, e);
-    }
+    if (!status) status = lab_corpus_of(c, path, text, bytes, e);
     free(text);
+    return status;
+}
+
+loci_status lab_corpus_of(struct lab_corpus *c, const char *name, const unsigned char *bytes,
+                          size_t count, loci_error *e)
+{
+    *c = (struct lab_corpus){ 0 };
+    set_name(c, name);
+    if (count < LEAST_BYTES || count > MOST_BYTES) {
+        lab_refuse(e, "corpus %s: %zu bytes must be %d .. %d", c->name, count, LEAST_BYTES,
+                   MOST_BYTES);
+        return LOCI_BAD_ARG;
+    }
+    const loci_status status = tokenize(c, bytes, count, e);
     if (status) lab_corpus_close(c);
     return status;
 }

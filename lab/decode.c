@@ -19,6 +19,7 @@ loci_status lab_decode_begin(struct lab_model *m, int capacity, loci_error *e)
     d->memory = lab_alloc((size_t)m->shape.layers, sizeof *d->memory);
     d->last_k = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
     d->last_v = lab_alloc((size_t)m->shape.layers * (size_t)m->shape.dim, m->real);
+    d->sums = lab_alloc((size_t)(m->shape.layers * LAB_INPUTS * m->shape.dim), sizeof *d->sums);
     lab_batch_reserve(&d->batch, 1, 1);
     loci_status status = lab_model_view(
         m, (struct lab_view){ .change = m->as.change, .times = m->as.times, .cached = true }, e);
@@ -48,6 +49,7 @@ void lab_decode_end(struct lab_model *m)
     free(d->cache);
     free(d->last_k);
     free(d->last_v);
+    free(d->sums);
     lab_batch_free(&d->batch);
     free(d);
     m->decoder = NULL;
@@ -74,6 +76,11 @@ loci_status lab_decode(struct lab_model *m, int32_t token, int64_t pos, const vo
     return LOCI_OK;
 }
 
+double *lab_decode_sums(const struct lab_model *m, int layer, int i)
+{
+    return m->decoder->sums + (ptrdiff_t)(layer * LAB_INPUTS + i) * m->shape.dim;
+}
+
 /* Attention of a layer, whose call has only the new row. */
 loci_status lab_decode_attend(struct lab_model *m, int layer, loci_call *call)
 {
@@ -84,5 +91,9 @@ loci_status lab_decode_attend(struct lab_model *m, int layer, loci_call *call)
     call->cache = cache;
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(plan, call, 0));
     TRY(loci_cache_append(plan, m->view->tables[layer], m->work, cache, call));
+    if (m->own[layer][OWN_BIAS] >= 0) {
+        lab_add_bias(m, layer, (ptrdiff_t)m->decoder->batch.pos[0], call);
+        lab_grow(m, &m->work, &m->work_bytes, loci_workspace(plan, call, 0));
+    }
     return loci_forward(plan, m->view->tables[layer], m->work, call);
 }

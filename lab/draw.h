@@ -11,6 +11,10 @@
 
 enum { LAB_NOT_ASKED = -1, LAB_SHORTEST = 16, LAB_LONGEST = 1000000 };
 
+/* Sequences of a column where each gives one answer (its standard error is at most 1.1 points), and
+ * where each is a string that counts as a whole (1.6). */
+enum { LAB_ANSWERS = 2048, LAB_STRINGS = 1024 };
+
 /* Numbers 0, 1, 2 ... of a key, in the order of the calls. */
 struct lab_draws {
     uint64_t key, next;
@@ -50,8 +54,12 @@ struct lab_column lab_column_of(double times, int length, int count, enum lab_me
     ;
 /* Columns by the size n of a problem, as for copying: "as trained", n = most / 2 and most, then
  * 1.1, 1.25, 1.5 and 2 times that, each at least 1 above the last. value[0] is n, or 0 as trained.
- * `tokens` gives the number of tokens for size n. */
-int lab_sizes(struct lab_column *list, int most, int (*tokens)(int n), enum lab_metric);
+ * `tokens` gives the number of tokens for size n, and each column has `count` sequences. */
+int lab_sizes(struct lab_column *list, int most, int (*tokens)(int n), int count, enum lab_metric);
+
+/* One of `places` that are free, with the weight 1 / (1 + place): the gaps of recall, which follow
+ * a power law.  Place g is free if first[2 * g] is 0. */
+int lab_gap(struct lab_draws *, const int32_t *first, int places);
 
 /* A byte in readable form. */
 void lab_show_byte(unsigned char byte, char text[16]);

@@ -43,6 +43,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     const loci_tensor *x = &e->tensor[t];
     if (x->role == LOCI_INPUT) {
         e->place[t] = -1;
+        e->input[t] = lab_input_of(m, x);
         return LOCI_OK;
     }
     for (int i = 0; i < m->pe_count; i++)
@@ -68,15 +69,21 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     return LOCI_OK;
 }
 
-/* The lab's model can make all inputs but those that only their callers know. */
+/* What mix.c makes by itself. */
+static bool is_made(loci_source source)
+{
+    return source == LOCI_SOURCE_LOG_GATE || source == LOCI_SOURCE_KEYS
+        || source == LOCI_SOURCE_STATES;
+}
+/* The lab's model can make these inputs, and those of a rule. */
 static loci_status check_inputs(const struct lab_model *m, const struct lab_encoding *e,
                                 loci_error *error)
 {
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            CHECK(error, e->source[t] != LOCI_SOURCE_OTHER && e->source[t] < LOCI_SOURCE_UNIT,
-                  LOCI_UNSUPPORTED, "arm '%s': the lab's model has nothing for input %s of %s",
-                  m->arm.text, e->tensor[t].name, e->tensor[t].encoding);
+            CHECK(error, e->input[t] >= 0 || is_made(e->source[t]), LOCI_UNSUPPORTED,
+                  "arm '%s': the lab's model has nothing for input %s of %s", m->arm.text,
+                  e->tensor[t].name, e->tensor[t].encoding);
     return LOCI_OK;
 }
 
@@ -117,6 +124,7 @@ loci_status lab_encoding_open(struct lab_model *m, struct lab_encoding *e, struc
           "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
     for (int t = 0; t < e->tensors; t++) {
         e->source[t] = loci_tensor_source(e->attention, t);
+        e->input[t] = -1;
         TRY(place_tensor(m, e, t, as, error));
         e->learns |= e->tensor[t].role == LOCI_LEARNED && e->place[t] >= 0;
     }

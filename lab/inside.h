@@ -16,7 +16,18 @@ enum {
 };
 
 /* Linear maps of a layer's normed rows. */
-enum lab_map { MAP_Q, MAP_K, MAP_V, MAP_F, MAP_G, MAP_SK, MAP_SV, MAPS };
+enum { LAB_INPUTS = 2 }; /* made by rules */
+enum lab_map {
+    MAP_Q,
+    MAP_K,
+    MAP_V,
+    MAP_F,
+    MAP_G,
+    MAP_SK,
+    MAP_SV,
+    MAP_I,
+    MAPS = MAP_I + LAB_INPUTS
+};
 /* Other tensors of a layer.  The encoding's follow PE. */
 enum lab_own {
     OWN_NORM1,
@@ -28,11 +39,28 @@ enum lab_own {
     OWN_NORM2,
     OWN_W1,
     OWN_W2,
-    OWN_TW,
+    OWN_BIAS, /* a bias by row and key */
+    OWN_BI,
+    OWN_TW = OWN_BI + LAB_INPUTS,
     OWN_TX,
     OWN_TUP,
     OWN_TDOWN,
     OWNS
+};
+
+/* How the model makes an input of an encoding; see inputs.c. */
+enum lab_made { LAB_SOFTPLUS, LAB_LOG_SIGMOID, LAB_STRENGTH, LAB_UNIT, LAB_POSITION, LAB_RUNNING };
+struct lab_rule {
+    const char *encoding, *tensor;
+    enum lab_made made;
+    double start;     /* of b */
+    const char *like; /* the tensor that this one repeats, or NULL */
+};
+struct lab_input {
+    const struct lab_rule *rule;
+    int heads, width;
+    double *rate; /* [heads][width], of running sums */
+    char *ones;   /* [heads][width]: what makes a norm one of length 1 */
 };
 
 /* Active plans, and the model tensors that they read. */
@@ -41,6 +69,7 @@ struct lab_encoding {
     int tensors;                  /* of the attention plan */
     loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
     loci_source source[LAB_PE_TENSORS]; /* what the model makes inputs of */
+    int input[LAB_PE_TENSORS]; /* tensor t is made by this rule of the model; -1: by none */
     int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
     void *extra[LAB_PE_TENSORS]; /* additional numbers of a variant */
     bool learns, sticks;         /* learns: has learned tensors; sticks: weights are sba's */
@@ -57,6 +86,8 @@ struct lab_saved {
     char *lse;   /* [heads][rows]; sba: the remainder */
     char *lf;    /* [heads][rows]: log of the forget gates */
     char *gates; /* cope's, dense */
+    /* inputs by rules, [heads][rows][width]: projected, made, and repeated for more heads */
+    char *projected[LAB_INPUTS], *made[LAB_INPUTS], *repeated[LAB_INPUTS];
     /* fox-pro: k shifted, and normed; v shifted, q normed; o before and after its norm */
     char *k, *kn, *v, *q, *o1, *o2;
     /* tape: states, their average, updated; the MLP; its gates */
@@ -68,6 +99,7 @@ struct lab_decoder {
     struct loci_cache **cache;
     void **memory;
     char *last_k, *last_v;  /* [layers][dim] */
+    double *sums;           /* [layers][LAB_INPUTS][dim]: running sums of inputs */
     struct lab_batch batch; /* of one row */
 };
 
@@ -90,6 +122,9 @@ struct lab_model {
     int pe_count;
     loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
     double pe_low[LAB_PE_TENSORS];         /* what their numbers are kept at, at least */
+    int inputs;
+    struct lab_input input[LAB_INPUTS];
+    double *bias; /* the table of a file, as it is there, or NULL */
     ptrdiff_t numbers;
     char *list[4];
     char *transposed; /* transposed matrices, at the same offsets */
@@ -105,6 +140,8 @@ struct lab_model {
     /* rows after the layers; the scored ones, normed, and their logits */
     char *top, *picked, *top_scale, *ys, *logits;
     char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
+    /* inputs by rules: gradients by tensor, by input, and by the projection of one */
+    char *dgiven[LAB_PE_TENSORS], *dmade[LAB_INPUTS], *dprojected;
     char *d1, *d2, *d3, *dv;              /* fox-pro: intermediate gradients */
     char *de, *de1, *de2, *dae, *dm, *dt; /* tape: likewise */
     ptrdiff_t *where;                     /* [rows]: row of the n-th logits */
@@ -163,6 +200,9 @@ void lab_make_rows(struct lab_model *, ptrdiff_t rows, bool backward);
 /* Adds the time since the last call to this part.  LAB_PARTS: to none. */
 void lab_spend(struct lab_model *, enum lab_part);
 
+/* The table of a bias by row and key in a layer, from a row on, for a call. */
+void lab_add_bias(const struct lab_model *, int layer, ptrdiff_t row, loci_call *);
+
 /* ---- encoding.c ------------------------------------------------------------------------------ */
 
 /* Opens the plans of a view, and binds their tensors to the model's by name. */
@@ -178,6 +218,22 @@ loci_status lab_encoding_prepare(struct lab_model *, ptrdiff_t reach, loci_error
 loci_status lab_encoding_embed(struct lab_model *, const struct lab_batch *, void *x, loci_error *);
 loci_status lab_encoding_embed_backward(struct lab_model *, const struct lab_batch *, void *dx,
                                         loci_error *);
+
+/* ---- inputs.c -------------------------------------------------------------------------------- */
+
+/* The model's input that a tensor of a plan reads, which is added where it is new.  -1: there is no
+ * rule. */
+int lab_input_of(struct lab_model *, const loci_tensor *);
+bool lab_input_shifts(const struct lab_input *); /* has a b */
+void lab_inputs_start(struct lab_model *);       /* when all are known */
+/* From the maps of a layer to its inputs, and back from m->dgiven to the maps. */
+loci_status lab_make_inputs(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
+loci_status lab_make_inputs_backward(struct lab_model *, const struct lab_batch *, int layer,
+                                     loci_error *);
+/* The numbers of a tensor in a layer that reads input i. */
+void *lab_input(const struct lab_model *, int layer, const loci_tensor *, int i);
+/* decode.c: the running sums of an input in a layer. */
+double *lab_decode_sums(const struct lab_model *, int layer, int i);
 
 /* ---- mix.c ----------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include "lab/inside.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static loci_layer layer_of(const struct lab_model *m, const struct lab_batch *b, int heads,
@@ -78,6 +79,12 @@ static void spread_gates(const struct lab_model *m, const struct lab_batch *b, p
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
+/* With one axis, positions take the place of coordinates. */
+static bool has_coordinates(const struct lab_model *m)
+{
+    return m->view->axes > 1 || m->arm.unit > 0;
+}
+
 struct mixing {
     loci_call call;
     void *tensors[LAB_PE_TENSORS];
@@ -95,7 +102,8 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     lab_encoding_tensors(m, e, layer, LAB_WEIGHTS, x->tensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            x->tensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
+            x->tensors[t] = e->input[t] >= 0 ? lab_input(m, layer, &e->tensor[t], e->input[t])
+                          : e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
                           : e->source[t] == LOCI_SOURCE_KEYS     ? k->gates
                                                                  : k->e;
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
@@ -111,15 +119,16 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     if (e->sticks) x->call.rem = k->lse;
     else x->call.lse = k->lse;
     if (m->arm.random) x->call.q_pos = x->call.k_pos = b->pos;
-    if (e->axes > 1) x->call.q_coord = x->call.k_coord = m->coord;
+    if (has_coordinates(m)) x->call.q_coord = x->call.k_coord = m->coord;
 }
 
-/* (position, 0, ...) for rotations with several coordinates */
+/* (position, 0, ...) for rotations with several coordinates, in the units of the arm */
 static void fill_coordinates(struct lab_model *m, const struct lab_batch *b)
 {
+    const double unit = m->arm.unit > 0 ? m->arm.unit : 1;
     for (int axis = 0; axis < m->view->axes; axis++)
         for (ptrdiff_t r = 0; r < b->rows; r++)
-            m->coord[axis * b->rows + r] = axis ? 0 : (double)b->pos[r];
+            m->coord[axis * b->rows + r] = axis ? 0 : unit * (double)b->pos[r];
 }
 
 /* ---- FoX (Pro) ------------------------------------------------------------------------------- */
@@ -197,6 +206,86 @@ static loci_status pro_before_backward(struct lab_model *m, const struct lab_bat
                                ones_of(b, m->dmap[MAP_SV], LAB_PAD));
 }
 
+/* ---- A bias by row and key ------------------------------------------------------------------- */
+
+void lab_add_bias(const struct lab_model *m, int layer, ptrdiff_t row, loci_call *call)
+{
+    const ptrdiff_t *shape = m->arm.bias.shape;
+    char *table = lab_weight(m, m->own[layer][OWN_BIAS]);
+    call->mask_kind = LOCI_MASK_ADDED;
+    call->mask = (loci_view){ lab_at(m, table, row * shape[2]), shape[0] * shape[1] * shape[2],
+                              shape[1] * shape[2], shape[2] };
+}
+
+/* The view from a row on, in elements of the model. */
+static loci_view from_row(const struct lab_model *m, loci_view v, ptrdiff_t row)
+{
+    if (v.data) v.data = lab_at(m, v.data, row * v.row);
+    return v;
+}
+/* The call of sequence s alone: each begins at the first row of the table. */
+static loci_call sequence_of(const struct lab_model *m, const struct lab_batch *b, int layer,
+                             const struct mixing *x, int s)
+{
+    const ptrdiff_t first = (ptrdiff_t)b->starts[s];
+    loci_call c = x->call;
+    c.q_len = c.k_len = (ptrdiff_t)b->starts[s + 1] - first;
+    c.q = from_row(m, c.q, first);
+    c.k = from_row(m, c.k, first);
+    c.v = from_row(m, c.v, first);
+    c.o = from_row(m, c.o, first);
+    c.lse = lab_at(m, m->saved[layer].lse, first * m->shape.heads);
+    c.q_starts = c.k_starts = NULL;
+    c.sequences = 0;
+    lab_add_bias(m, layer, 0, &c);
+    return c;
+}
+static loci_status attend_each(struct lab_model *m, const struct lab_batch *b, int layer,
+                               const struct mixing *x)
+{
+    for (int s = 0; s < b->sequences; s++) {
+        const loci_call c = sequence_of(m, b, layer, x, s);
+        lab_grow(m, &m->work, &m->work_bytes, loci_workspace(m->view->attention, &c, 0));
+        TRY(loci_forward(m->view->attention, m->view->tables[layer], m->work, &c));
+    }
+    return LOCI_OK;
+}
+
+/* Adds the gradients of a sequence's biases, [heads][n][n], to those of the table. */
+static void add_bias_gradient(const struct lab_model *m, int layer, const char *from, ptrdiff_t n)
+{
+    const ptrdiff_t *shape = m->arm.bias.shape;
+    char *to = lab_gradient(m, m->own[layer][OWN_BIAS]);
+    for (ptrdiff_t h = 0; h < shape[0]; h++)
+        for (ptrdiff_t i = 0; i < n; i++)
+            m->engine->add(i + 1, lab_at(m, (char *)(uintptr_t)from, (h * n + i) * n),
+                           lab_at(m, to, (h * shape[1] + i) * shape[2]));
+}
+static loci_status attend_each_backward(struct lab_model *m, const struct lab_batch *b, int layer,
+                                        const struct mixing *x, const loci_grad *grad)
+{
+    const int t = m->own[layer][OWN_BIAS];
+    const bool learn = !m->tensor[t].fixed;
+    loci_status status = LOCI_OK;
+    if (learn) memset(lab_gradient(m, t), 0, (size_t)m->tensor[t].cols * m->real);
+    for (int s = 0; s < b->sequences && !status; s++) {
+        const loci_call c = sequence_of(m, b, layer, x, s);
+        const ptrdiff_t first = (ptrdiff_t)b->starts[s], n = c.q_len;
+        char *apart = learn ? lab_alloc((size_t)(m->shape.heads * n * n), m->real) : NULL;
+        loci_grad g = *grad;
+        g.dout = from_row(m, g.dout, first);
+        g.dq = from_row(m, g.dq, first);
+        g.dk = from_row(m, g.dk, first);
+        g.dv = from_row(m, g.dv, first);
+        g.dmask = dense(apart);
+        lab_grow(m, &m->work, &m->work_bytes, loci_workspace(m->view->attention, &c, 1));
+        status = loci_backward(m->view->attention, m->view->tables[layer], m->work, &c, &g);
+        if (!status && learn) add_bias_gradient(m, layer, apart, n);
+        free(apart);
+    }
+    return status;
+}
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, loci_error *error)
@@ -205,17 +294,19 @@ loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, l
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     struct mixing x;
     if (m->map[layer][MAP_F] >= 0) TRY(forget(m, b, layer, error));
+    TRY(lab_make_inputs(m, b, layer, error));
     if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), k->map[MAP_G], k->gates, false);
     if (m->arm.layer == LAB_FOX_PRO) TRY(pro_before(m, b, layer, error));
     if (m->arm.layer == LAB_TAPE && layer == 0)
         TRY(loci_tape_start(&l, 0, 0, b->pos, 0, dense(k->e)));
-    if (m->view->axes > 1) fill_coordinates(m, b);
+    if (has_coordinates(m)) fill_coordinates(m, b);
     if (m->view->logn) {
         for (ptrdiff_t r = 0; r < b->rows; r++) m->factor[r] = m->view->logn[b->pos[r]];
         m->engine->scale_rows(b->rows, m->shape.dim, m->factor, k->map[MAP_Q]);
     }
     open_mixing(m, b, layer, &x, error);
     if (m->decoder) TRY(lab_decode_attend(m, layer, &x.call));
+    else if (m->own[layer][OWN_BIAS] >= 0) TRY(attend_each(m, b, layer, &x));
     else {
         lab_grow(m, &m->work, &m->work_bytes, loci_workspace(m->view->attention, &x.call, 0));
         TRY(loci_forward(m->view->attention, m->view->tables[layer], m->work, &x.call));
@@ -248,7 +339,8 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     lab_encoding_tensors(m, e, layer, LAB_GRADIENTS, dtensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            dtensors[t] = e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
+            dtensors[t] = e->input[t] >= 0                          ? m->dgiven[t]
+                        : e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
                         : e->source[t] == LOCI_SOURCE_KEYS          ? m->dgates
                         : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
                                                                     : m->de2;
@@ -258,10 +350,14 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
                   .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q], m->shape.dim),
                   .dk = heads_of(m, b, pro ? m->d3 : m->dmap[MAP_K], kv),
                   .dv = heads_of(m, b, pro ? m->dv : m->dmap[MAP_V], kv), .dtensors = dtensors);
-    lab_grow(m, &m->work, &m->work_bytes, loci_workspace(e->attention, &x.call, 1));
-    TRY(loci_backward(e->attention, e->tables[layer], m->work, &x.call, &grad));
+    if (m->own[layer][OWN_BIAS] >= 0) TRY(attend_each_backward(m, b, layer, &x, &grad));
+    else {
+        lab_grow(m, &m->work, &m->work_bytes, loci_workspace(e->attention, &x.call, 1));
+        TRY(loci_backward(e->attention, e->tables[layer], m->work, &x.call, &grad));
+    }
     if (pro) TRY(pro_before_backward(m, b, layer, error));
     if (m->map[layer][MAP_F] >= 0) TRY(forget_backward(m, b, layer, error));
+    TRY(lab_make_inputs_backward(m, b, layer, error));
     if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), m->dmap[MAP_G], m->dgates, true);
     if (tape) {
         const ptrdiff_t n = b->rows * m->shape.dim;
@@ -326,6 +422,7 @@ loci_status lab_model_attention(struct lab_model *m, const struct lab_batch *b, 
     open_mixing(m, b, layer, &x, error);
     x.call.q_starts = x.call.k_starts = NULL;
     x.call.sequences = 0;
+    if (m->own[layer][OWN_BIAS] >= 0) lab_add_bias(m, layer, 0, &x.call);
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(m->view->attention, &x.call, 1));
     return loci_weights(m->view->attention, m->view->tables[layer], m->work, &x.call,
                         dense(weights));

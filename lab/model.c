@@ -135,7 +135,9 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
                 snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
         index[i] = of_encoding(m, add_list(m, name, layer, lab_count(&list[i])));
         struct lab_tensor *t = &m->tensor[index[i]];
-        t->fixed = list[i].role == LOCI_FIXED;
+        t->fixed = list[i].role == LOCI_FIXED
+                || (lab_arm_bias_by_distance(&m->arm) && !m->arm.bias.learn
+                    && !strcmp(list[i].encoding, lab_bias_encoding));
         t->rank = list[i].rank;
         memcpy(t->shape, list[i].shape, sizeof t->shape);
     }
@@ -167,6 +169,15 @@ static void add_layer(struct lab_model *m, int l)
     }
     if (pro || wants(m, LOCI_SOURCE_KEYS))
         map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, pro ? d : kv));
+    for (int i = 0; i < m->inputs; i++) {
+        const struct lab_input *x = &m->input[i];
+        char name[16];
+        snprintf(name, sizeof name, "wi%d", i + 1);
+        map[MAP_I + i] = of_encoding(m, add_matrix(m, name, l, d, (ptrdiff_t)x->heads * x->width));
+        snprintf(name, sizeof name, "bi%d", i + 1);
+        if (lab_input_shifts(x))
+            own[OWN_BI + i] = of_encoding(m, add_list(m, name, l, (ptrdiff_t)x->heads * x->width));
+    }
     if (pro) {
         map[MAP_SK] = of_encoding(m, add_matrix(m, "sk", l, d, m->shape.kv_heads));
         map[MAP_SV] = of_encoding(m, add_matrix(m, "sv", l, d, m->shape.kv_heads));
@@ -175,6 +186,13 @@ static void add_layer(struct lab_model *m, int l)
         own[OWN_NO] = of_encoding(m, add_list(m, "no", l, d));
     }
     add_encoding(m, l, m->pe_tensor, m->pe_count, m->pe[l]);
+    if (m->arm.bias.rank == 3) {
+        const ptrdiff_t *shape = m->arm.bias.shape;
+        own[OWN_BIAS] = of_encoding(m, add_list(m, "pe.bias", l, shape[0] * shape[1] * shape[2]));
+        m->tensor[own[OWN_BIAS]].fixed = !m->arm.bias.learn;
+        m->tensor[own[OWN_BIAS]].rank = 3;
+        memcpy(m->tensor[own[OWN_BIAS]].shape, shape, sizeof m->arm.bias.shape);
+    }
     own[OWN_WO] = add_matrix(m, "wo", l, d, d);
     own[OWN_NORM2] = add_list(m, "norm2", l, d);
     own[OWN_W1] = add_matrix(m, "w1", l, d, wide);
@@ -213,8 +231,34 @@ static loci_status check_shape(const struct lab_shape *s, loci_error *e)
     return LOCI_OK;
 }
 
-/* FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors
- * do. */
+/* Reads the table of a bias, which must fit the model. */
+static loci_status open_bias(struct lab_model *m, loci_error *e)
+{
+    const struct lab_bias *b = &m->arm.bias;
+    if (!b->rank) return LOCI_OK;
+    CHECK(e, b->shape[0] == m->shape.heads, LOCI_BAD_ARG,
+          "%s: its bias has %td heads, and the model %d", b->path, b->shape[0], m->shape.heads);
+    const ptrdiff_t reach = lab_arm_reach(&m->arm);
+    CHECK(e, reach >= m->shape.length, LOCI_BAD_ARG,
+          "%s: its bias has rows and keys for %td positions, and training has %d tokens", b->path,
+          reach, m->shape.length);
+    char family[LAB_NAME * 2];
+    lab_arm_family(&m->arm, family);
+    bool alone = b->rank == 2 || (m->trained.axes <= 1 && !strstr(family, "weight"));
+    for (int t = 0; t < m->trained.tensors && b->rank == 3; t++)
+        alone &= m->trained.place[t] >= 0 && m->trained.tensor[t].role == LOCI_FIXED;
+    CHECK(e, alone, LOCI_UNSUPPORTED,
+          "arm '%s': a bias by row and key goes with encodings that learn nothing, read nothing "
+          "by token, have one axis and leave the softmax",
+          m->arm.text);
+    ptrdiff_t count = 1;
+    for (int i = 0; i < b->rank; i++) count *= b->shape[i];
+    m->bias = lab_alloc((size_t)count, sizeof *m->bias);
+    return lab_bias_read(b, m->bias, e);
+}
+
+/* The layer of FoX (Pro) compensates for its gate with a narrower MLP: 3.5 dim instead of 4, as its
+ * authors do. */
 static void fill_shape(struct lab_model *m)
 {
     struct lab_shape *s = &m->shape;
@@ -238,6 +282,8 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->stride = lab_padded(m->shape.vocabulary);
     const struct lab_view usual = { m->shape.change, m->shape.times, false };
     TRY(lab_encoding_open(m, &m->trained, usual, e));
+    TRY(open_bias(m, e));
+    lab_inputs_start(m);
     m->view = &m->trained;
     m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
@@ -248,6 +294,8 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->embed = add_matrix(m, "embed", -1, m->shape.vocabulary, m->shape.dim);
     add_encoding(m, -1, m->trained.added, m->added_count, m->added);
     for (int l = 0; l < m->shape.layers; l++) add_layer(m, l);
+    CHECK(e, !m->arm.open || m->map[0][MAP_F] >= 0, LOCI_BAD_ARG,
+          "arm '%s' has no forget gates that could start open", m->arm.text);
     m->norm = add_list(m, "norm", -1, m->shape.dim);
     m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
     for (int i = 0; i < 4; i++) m->list[i] = lab_alloc((size_t)m->numbers, m->real);
@@ -293,6 +341,16 @@ static void free_rows(struct lab_model *m)
         free(m->dmap[i]);
         m->dmap[i] = NULL;
     }
+    for (int t = 0; t < LAB_PE_TENSORS; t++) {
+        free(m->dgiven[t]);
+        m->dgiven[t] = NULL;
+    }
+    for (int i = 0; i < LAB_INPUTS; i++) {
+        free(m->dmade[i]);
+        m->dmade[i] = NULL;
+    }
+    free(m->dprojected);
+    m->dprojected = NULL;
     free(m->rows_asked);
     m->rows_asked = NULL;
     free(m->where);
@@ -323,6 +381,11 @@ void lab_model_close(struct lab_model *m)
     free(m->pe);
     free(m->saved);
     free(m->position_rows);
+    free(m->bias);
+    for (int i = 0; i < m->inputs; i++) {
+        free(m->input[i].rate);
+        free(m->input[i].ones);
+    }
     free(m->work);
     free(m);
 }
@@ -355,6 +418,22 @@ static void start_encoding(const struct lab_model *m, const loci_plan *plan, int
         }
 }
 
+/* The file has a table by head, the encoding by distance. */
+static void start_bias(const struct lab_model *m, int layer)
+{
+    const ptrdiff_t heads = m->arm.bias.shape[0], distances = m->arm.bias.shape[1];
+    if (m->own[layer][OWN_BIAS] >= 0)
+        for (ptrdiff_t i = 0; i < m->tensor[m->own[layer][OWN_BIAS]].cols; i++)
+            lab_put(m, lab_weight(m, m->own[layer][OWN_BIAS]), i, (float)m->bias[i]);
+    for (int t = 0; t < m->pe_count && lab_arm_bias_by_distance(&m->arm); t++) {
+        if (strcmp(m->pe_tensor[t].encoding, lab_bias_encoding) != 0) continue;
+        for (ptrdiff_t h = 0; h < heads; h++)
+            for (ptrdiff_t d = 0; d < distances; d++)
+                lab_put(m, lab_weight(m, m->pe[layer][t]), d * heads + h,
+                        (float)m->bias[h * distances + d]);
+    }
+}
+
 void lab_model_init(struct lab_model *m, uint64_t seed)
 {
     const double std = m->shape.std > 0 ? m->shape.std : 0.02,
@@ -372,14 +451,17 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         const int ones[] = { OWN_NORM1, OWN_NORM2, OWN_NQ, OWN_NK, OWN_NO };
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
-        /* gates that hardly forget at first */
-        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2);
+        /* their authors have 0; with 2 they hardly forget at first */
+        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], m->arm.open ? 2 : 0);
+        for (int i = 0; i < m->inputs; i++)
+            if (own[OWN_BI + i] >= 0) fill(m, own[OWN_BI + i], m->input[i].rule->start);
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
         normal(m, own[OWN_W2], seed, out);
         for (int t = 0; t < m->trained.tensors; t++)
             if (m->trained.place[t] >= 0)
                 start_encoding(m, m->trained.attention, t, m->pe[l][m->trained.place[t]], seed);
+        start_bias(m, l);
     }
     m->trained.ready = m->changed.ready = false;
 }
@@ -468,6 +550,12 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
     const ptrdiff_t kv = m->tensor[m->map[l][MAP_K]].stride;
     if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
     if (wants(m, LOCI_SOURCE_KEYS)) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
+    for (int i = 0; i < m->inputs; i++) {
+        const struct lab_input *x = &m->input[i];
+        k->projected[i] = rows_of(m, n, (ptrdiff_t)x->heads * x->width);
+        k->made[i] = rows_of(m, n, (ptrdiff_t)x->heads * x->width);
+        if (x->heads < m->shape.heads) k->repeated[i] = rows_of(m, n, H * x->width);
+    }
     if (m->arm.layer == LAB_FOX_PRO) {
         k->q = rows_of(m, n, d);
         k->o1 = rows_of(m, n, d);
@@ -499,6 +587,17 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
         if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
     if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
     if (wants(m, LOCI_SOURCE_KEYS)) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
+    for (int t = 0; t < m->trained.tensors; t++) {
+        const int i = m->trained.input[t];
+        if (i >= 0) m->dgiven[t] = rows_of(m, n, m->trained.tensor[t].shape[1] * m->input[i].width);
+    }
+    ptrdiff_t widest = 0;
+    for (int i = 0; i < m->inputs; i++) {
+        const ptrdiff_t wide = (ptrdiff_t)m->input[i].heads * m->input[i].width;
+        m->dmade[i] = rows_of(m, n, wide);
+        if (wide > widest) widest = wide;
+    }
+    if (widest) m->dprojected = rows_of(m, n, widest);
     if (m->arm.layer == LAB_FOX_PRO) {
         m->d1 = rows_of(m, n, d);
         m->d2 = rows_of(m, n, d);

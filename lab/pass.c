@@ -145,6 +145,9 @@ static loci_status check_batch(const struct lab_model *m, const struct lab_batch
     const ptrdiff_t most = furthest(b);
     CHECK(e, most < (m->arm.random ? m->arm.range : m->shape.longest), LOCI_BAD_ARG,
           "position %td is beyond the longest test, %d tokens", most, m->shape.longest);
+    CHECK(e, most < lab_arm_reach(&m->arm), LOCI_UNSUPPORTED,
+          "%s: its bias has rows and keys for %td positions, and position %td is asked for",
+          m->arm.bias.path, lab_arm_reach(&m->arm), most);
     CHECK(e,
           !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
               || most < m->shape.length,

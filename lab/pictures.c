@@ -273,6 +273,7 @@ void lab_pictures(struct report_pictures *p, const char *dir, const struct lab_r
         struct lab_model *m;
         char folder[LAB_PATH];
         if (strcmp(r->task, all->list[0].task) || r->seed != all->list[0].seed) continue;
+        if (lab_result_foreign(r)) continue;
         snprintf(folder, sizeof folder, "%.4000s/runs/%s", dir, r->id);
         loci_error e = { .text = "" };
         if (!lab_config_read(&c, folder, corpus, &e)) {

@@ -80,21 +80,31 @@ static struct figure *add_lines(struct report_section *s, const char *what, int 
 
 static const char *const rules[] = {
     "One model and one code path for all arms: the encoding is the only difference, and at its "
-    "neutral point every arm has the bits of nope at step 0.",
+    "neutral point every arm has the bits of nope at step 0. Rows marked (layer) differ in more: "
+    "nope-pro and rope-pro are the controls of fox-pro, rope that of tape.",
     "Tensors that arms share start from the same numbers, and the data come in the same order: "
     "every number is keyed by seed, name and index, so that no arm changes another's.",
     "Steps and tokens are equal. Time, memory and extra parameters are columns, they are not "
     "equalised.",
-    "The learning rate is one for all, or was chosen by results at the trained length; nothing "
-    "was chosen by results beyond it.",
-    "An arm that has not learned a task at the trained length is marked \"not learned\" there: "
-    "this speaks neither for nor against its encoding.",
+    "The learning rate is one for all, or validation has chosen one for each arm, on sequences "
+    "of the trained length that no test has. Runs with other rates take part in nothing else. The "
+    "ramp of yarn's variant was chosen by results beyond L; nothing else was.",
+    "Means are over all seeds, whether they learned the task or not; the column \"learned\" says "
+    "how many did. An arm that learned it with no seed speaks neither for nor against its "
+    "encoding.",
 };
 
 static bool many_seeds(const struct table *t)
 {
     for (int i = 0; i < t->rows; i++)
         if (t->row[i].seeds > 1) return true;
+    return false;
+}
+
+static bool any_foreign(const struct lab_results *all)
+{
+    for (int i = 0; i < all->count; i++)
+        if (lab_result_foreign(&all->list[i])) return true;
     return false;
 }
 
@@ -119,37 +129,62 @@ static void what_was_run(struct report *r)
               tasks.s ? tasks.s : "nothing yet");
     text_free(&tasks);
     for (int i = 0; i < COUNT(rules); i++) add_words(s, true, "%s", rules[i]);
+    if (any_foreign(r->all))
+        add_words(s, true,
+                  "Arms that end in @torch: torch, bits not repeatable. loci.lab.train() "
+                  "has trained them with the same model, start and sequences.");
     add_words(s, false,
-              "Behind +- is half of an interval of 95 %% of the mean over seeds, by the variance "
-              "that all arms of the task share; below it stand the least and the most of the "
-              "seeds. An arm that scatters %d times as much is judged by its own variance. One "
-              "seed has no interval.",
-              STRAYS);
+              "Behind +- is half of an interval of 95 %% of the mean over seeds, by Student's t "
+              "with the arm's own variance; below it stand the least and the most of the seeds. "
+              "Differences are paired by seed, and their intervals also count the choice of the "
+              "test sequences. One seed has no interval.");
 }
 
 /* ---- Claims ---------------------------------------------------------------------------------- */
 
+static const unsigned char mark_of_verdict[VERDICTS] = { [CLAIM_REPRODUCED] = MARK_GOOD,
+                                                         [CLAIM_NOT_REPRODUCED] = MARK_BAD,
+                                                         [CLAIM_MIXED] = MARK_BAD,
+                                                         [CLAIM_UNDECIDED] = MARK_OFF,
+                                                         [CLAIM_NOT_RUN] = MARK_OFF };
+static const unsigned char mark_of_part[PART_STATES] = { [PART_HOLDS] = MARK_GOOD,
+                                                         [PART_FAILS] = MARK_BAD,
+                                                         [PART_UNCLEAR] = MARK_OFF,
+                                                         [PART_ONE_SEED] = MARK_OFF,
+                                                         [PART_NOT_RUN] = MARK_OFF };
+
+/* A row for each claim, followed by one for each of its parts. */
 static void verdicts(struct report *r)
 {
-    static const char *const heads[] = { "id", "verdict", "claim", "figure behind it", "source" };
+    static const char *const heads[] = { "id", "verdict", "claim", "setting", "source" };
     struct report_section *s = add_section(r, "Published claims");
-    struct report_block *b = add_table(s, "claims", "Verdicts", r->claims + 1, COUNT(heads));
+    int rows = 1;
+    for (int i = 0; i < r->claims; i++)
+        rows += 1 + (r->claim[i].verdict == CLAIM_NOT_RUN ? 0 : r->claim[i].findings);
+    struct report_block *b = add_table(s, "claims", "Verdicts", rows, COUNT(heads));
     b->records = true;
     for (int i = 0; i < COUNT(heads); i++) figure_cell(&b->figure, 0, i, "%s", heads[i]);
-    for (int i = 0; i < r->claims; i++) {
+    for (int i = 0, row = 1; i < r->claims; i++) {
         const struct judged *j = &r->claim[i];
         const char *const cells[] = { j->claim->id, verdict_name(j->verdict), j->claim->sentence,
                                       j->sentence, j->claim->source };
-        for (int k = 0; k < COUNT(cells); k++) figure_cell(&b->figure, i + 1, k, "%s", cells[k]);
-        b->mark[i + 1] = j->verdict == CLAIM_HOLDS        ? MARK_GOOD
-                       : j->verdict == CLAIM_CONTRADICTED ? MARK_BAD
-                                                          : MARK_OFF;
+        for (int k = 0; k < COUNT(cells); k++) figure_cell(&b->figure, row, k, "%s", cells[k]);
+        b->mark[row++] = mark_of_verdict[j->verdict];
+        for (int k = 0; k < j->findings && j->verdict != CLAIM_NOT_RUN; k++) {
+            const struct finding *f = &j->finding[k];
+            figure_cell(&b->figure, row, 0, "%s.%d", j->claim->id, k + 1);
+            figure_cell(&b->figure, row, 1, "%s", part_state_name(f->state));
+            figure_cell(&b->figure, row, 2, "%s: %s", f->task, f->words);
+            b->mark[row++] = (unsigned char)(MARK_INDENT | mark_of_part[f->state]);
+        }
     }
-    snprintf(b->figure.about, sizeof b->figure.about,
-             "A claim holds where the intervals of 95 %% of all of its parts, paired by seed, lie "
-             "on its side. It is contradicted where one lies on the other side even after Holm's "
-             "correction over the parts. With one seed, or with arms that have not learned the "
-             "task, it is inconclusive.");
+    snprintf(
+        b->figure.about, sizeof b->figure.about,
+        "A part holds where its interval of 95 %%, paired by seed, lies on its side, and fails "
+        "where it lies on the other side even after Holm's correction over the parts of its "
+        "claim. A claim is reproduced here if all parts hold, not reproduced here if parts "
+        "fail and none holds, mixed if some hold and some fail, and undecided otherwise. "
+        "Nothing corrects for the number of claims. One seed is no evidence.");
 }
 
 /* ---- A task's table -------------------------------------------------------------------------- */
@@ -191,7 +226,7 @@ static void versus_cell(struct figure *f, int row, int col, const struct table *
     value_text(high, head, v->by.high, true);
     if (v->by.n == 0) figure_cell(f, row, col, "-");
     else if (v->by.n == 1) figure_cell(f, row, col, "%s\tone seed", by);
-    else figure_cell(f, row, col, "%s\t%s to %s", v->holm < 0.05 ? by : "=", low, high);
+    else figure_cell(f, row, col, "%s\t%s to %s", v->holm >= 0.05 ? "=" : by, low, high);
 }
 
 static double mean_over(const struct table_row *r, double (*of)(const struct lab_result *))
@@ -250,13 +285,29 @@ static void metric_words(char *to, size_t capacity, const struct table *t)
              "correction.",
              words[t->head[t->far]->metric], many_seeds(t) ? "" : "One seed: no intervals. ", error,
              t->head[t->far]->name, t->head[t->far]->name);
+    const size_t n = strlen(to);
+    if (!is_loss(t->head[t->far]))
+        snprintf(to + n, capacity - n,
+                 " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
+                 "it have that share; 0 where the shortest has not.%s",
+                 100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "");
+}
+
+/* The median over seeds, in tokens. */
+static void reach_cell(struct figure *f, int row, int col, const struct table_row *r)
+{
+    const struct summary *s = &r->reach_of;
+    if (!r->reach) figure_cell(f, row, col, "-");
+    else if (r->seeds < 2 || s->least == s->most) figure_cell(f, row, col, "%.0f", s->median);
+    else figure_cell(f, row, col, "%.0f\t%.0f to %.0f", s->median, s->least, s->most);
 }
 
 static void main_table(struct report_section *s, const struct table *t)
 {
     static const char *const costs[] = { "extra parameters", "ms per step", "peak MB",
                                          "state, bytes per token" };
-    const int from = 2, versus = from + t->columns, cost = versus + REFERENCES;
+    const int from = 2, reach = from + t->columns, versus = reach + !is_loss(t->head[t->far]),
+              cost = versus + REFERENCES;
     struct report_block *b = add_table(s, "table", t->task, t->rows + 1, cost + COUNT(costs));
     struct figure *f = &b->figure;
     b->heads = 2;
@@ -264,6 +315,7 @@ static void main_table(struct report_section *s, const struct table *t)
     figure_cell(f, 0, 1, "learned");
     for (int k = 0; k < t->columns; k++)
         figure_cell(f, 0, from + k, t->head[k]->trained ? "%s (trained)" : "%s", t->head[k]->name);
+    if (reach < versus) figure_cell(f, 0, reach, "%.0f %% up to", 100 * GOOD);
     for (int k = 0; k < REFERENCES; k++)
         figure_cell(f, 0, versus + k, "better than %s", reference_name(k));
     for (int k = 0; k < COUNT(costs); k++) figure_cell(f, 0, cost + k, "%s", costs[k]);
@@ -273,6 +325,7 @@ static void main_table(struct report_section *s, const struct table *t)
         figure_cell(f, i + 1, 0, "%s", r->label);
         learned_cell(f, i + 1, 1, r);
         for (int k = 0; k < t->columns; k++) value_cell(f, i + 1, from + k, t, &r->cell[k], k);
+        if (reach < versus) reach_cell(f, i + 1, reach, r);
         for (int k = 0; k < REFERENCES; k++) versus_cell(f, i + 1, versus + k, t, &r->versus[k]);
         cost_cells(f, i + 1, cost, r);
     }
@@ -295,15 +348,15 @@ static void heaps_table(struct report_section *s, const struct table *t)
             const struct cell *c = &r->cell[k];
             char median[32];
             value_text(median, t->head[k], c->of.median, false);
-            if (c->learned == 0) figure_cell(&b->figure, i + 1, k + 1, "%s\t-", median);
+            if (c->n == 0) figure_cell(&b->figure, i + 1, k + 1, "%s\t-", median);
             else
                 figure_cell(&b->figure, i + 1, k + 1, "%s\t%d of %d, %.0f to %.0f %%", median,
-                            c->good, c->learned, 100 * c->good_low, 100 * c->good_high);
+                            c->good, c->n, 100 * c->good_low, 100 * c->good_high);
         }
     }
     snprintf(b->figure.about, sizeof b->figure.about,
-             "Below the median: of the seeds that learned the task those with at least 90 %% here, "
-             "and Wilson's interval of 95 %% for that share.");
+             "Below the median: the seeds with at least 90 %% here, and Wilson's interval of 95 %% "
+             "for that share.");
 }
 
 /* ---- Pictures of a task ---------------------------------------------------------------------- */
@@ -627,6 +680,58 @@ static void curve_pictures(struct report_section *s, const struct table *t)
     free(arm);
 }
 
+/* Tokens of a text are its bytes, so that its loss says how well it is compressed, which can be
+ * compared from text to text. */
+static void bits_table(struct report_section *s, const struct table *t)
+{
+    const struct lab_task *task = lab_task(t->task);
+    if (!task || !task->corpus || !is_loss(t->head[t->far])) return;
+    struct report_block *b = add_table(s, "bits", "Bits per byte", t->rows + 1, t->columns + 1);
+    figure_cell(&b->figure, 0, 0, "arm");
+    for (int k = 0; k < t->columns; k++) figure_cell(&b->figure, 0, k + 1, "%s", t->head[k]->name);
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *r = &t->row[i];
+        b->mark[i + 1] = mark_of(r);
+        figure_cell(&b->figure, i + 1, 0, "%s", r->label);
+        for (int k = 0; k < t->columns; k++) {
+            const double mean = r->cell[k].of.mean;
+            if (isnan(mean)) figure_cell(&b->figure, i + 1, k + 1, "-");
+            else figure_cell(&b->figure, i + 1, k + 1, "%.3f", mean / log(2));
+        }
+    }
+    snprintf(
+        b->figure.about, sizeof b->figure.about,
+        "The loss in other units: nats over ln 2.%s Loss by position is in the pictures below.",
+        many_seeds(t) ? " Means over seeds." : "");
+}
+
+/* The rates of arms that have several, and what validation says of them. */
+static void rates_table(struct report_section *s, const struct table *t)
+{
+    static const char *const heads[] = { "arm", "learning rate", "seeds", "validation loss",
+                                         "chosen" };
+    if (!t->tries) return;
+    struct report_block *b = add_table(s, "rates", "Learning rates", t->tries + 1, COUNT(heads));
+    for (int i = 0; i < COUNT(heads); i++) figure_cell(&b->figure, 0, i, "%s", heads[i]);
+    for (int i = 0; i < t->tries; i++) {
+        const struct tried *x = &t->tried[i];
+        char loss[32];
+        snprintf(loss, sizeof loss, "%.4f", x->validation);
+        figure_cell(&b->figure, i + 1, 0, "%s", x->arm);
+        figure_cell(&b->figure, i + 1, 1, "%.3g", x->rate);
+        figure_cell(&b->figure, i + 1, 2, "%d", x->seeds);
+        figure_cell(&b->figure, i + 1, 3, "%s", isnan(x->validation) ? "-" : loss);
+        figure_cell(&b->figure, i + 1, 4, "%s",
+                    !x->chosen ? ""
+                    : x->edge  ? "yes, at the edge"
+                               : "yes");
+        b->mark[i + 1] = x->chosen ? 0 : MARK_OFF;
+    }
+    snprintf(b->figure.about, sizeof b->figure.about,
+             "Nats per scored token on sequences as in training that neither training nor a test "
+             "has. The least loss chooses. Nothing else here knows of the other runs.");
+}
+
 static void task_section(struct report *r, const struct table *t)
 {
     char title[200];
@@ -634,6 +739,8 @@ static void task_section(struct report *r, const struct table *t)
              t->length, t->steps, t->settings[0] ? ", " : "", t->settings);
     struct report_section *s = add_section(r, title);
     main_table(s, t);
+    bits_table(s, t);
+    rates_table(s, t);
     heaps_table(s, t);
     position_pictures(s, t);
     length_pictures(s, t);
@@ -645,8 +752,7 @@ static void task_section(struct report *r, const struct table *t)
 static const struct table_row *arm_in(const struct table *t, const char *arm)
 {
     for (int i = 0; i < t->rows; i++)
-        if (!t->row[i].variant[0] && t->row[i].chosen && !strcmp(t->row[i].arm, arm))
-            return &t->row[i];
+        if (!t->row[i].variant[0] && !strcmp(t->row[i].arm, arm)) return &t->row[i];
     return NULL;
 }
 
@@ -667,7 +773,7 @@ static int all_arms(const struct tables *all, const char **list)
 static void rank_cell(struct figure *f, int row, int col, const struct table_row *r)
 {
     if (!r) figure_cell(f, row, col, "-");
-    else if (isnan(r->rank)) figure_cell(f, row, col, r->learned ? "-" : "not learned");
+    else if (isnan(r->rank)) figure_cell(f, row, col, "-");
     else if (r->seeds < 2) figure_cell(f, row, col, "%.3g", r->rank);
     else figure_cell(f, row, col, "%.3g\t%.3g to %.3g", r->rank, r->rank_low, r->rank_high);
 }
@@ -791,6 +897,12 @@ static void warnings(struct report *r)
     add_warnings(r, s);
     for (int i = 0; i < r->tables.count; i++) {
         const struct table *t = &r->tables.list[i];
+        for (int k = 0; k < t->tries; k++)
+            if (t->tried[k].edge)
+                add_words(s, true,
+                          "%s: the chosen learning rate of %s, %.3g, is the last of its grid, and "
+                          "one beyond it may be better.",
+                          t->task, t->tried[k].arm, t->tried[k].rate);
         if (t->twice)
             add_words(s, true, "%s: %d run%s left out, as the same arm and seed is there already.",
                       t->task, t->twice, t->twice == 1 ? " was" : "s were");
@@ -845,7 +957,8 @@ static void provenance(struct report *r, const char *dir)
         figure_cell(&b->figure, i + 1, 4, "%s", o->weights_sha256);
     }
     snprintf(b->figure.about, sizeof b->figure.about,
-             "The same run has the same hash on every machine.");
+             "The same run has the same hash on every machine%s.",
+             any_foreign(r->all) ? ", but for @torch" : "");
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */
@@ -853,10 +966,8 @@ static void provenance(struct report *r, const char *dir)
 void report_make(struct report *r, const struct lab_results *all, const char *dir,
                  const struct report_pictures *pictures)
 {
-    const struct claim *claims;
-    *r = (struct report){ .all = all, .tables = tables_of(all), .claims = lab_claims(&claims) };
-    r->claim = draw_alloc((size_t)r->claims, sizeof *r->claim);
-    judge_claims(&r->tables, r->claim);
+    *r = (struct report){ .all = all, .tables = tables_of(all) };
+    r->claim = judge_claims(&r->tables, &r->claims);
     r->section = draw_alloc((size_t)r->tables.count + 8, sizeof *r->section);
     what_was_run(r);
     verdicts(r);
@@ -881,8 +992,7 @@ void report_free(struct report *r)
         }
         free(s->block);
     }
-    for (int i = 0; i < r->claims; i++) judged_free(&r->claim[i]);
-    free(r->claim);
+    judged_free(r->claim, r->claims);
     free(r->section);
     free(r->command);
     tables_free(&r->tables);

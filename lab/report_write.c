@@ -7,6 +7,8 @@
 #include "util/error.h"
 #include "lab/report.h"
 
+#include "lab/arm.h"
+
 static const struct figure *figure_of(const struct report_block *b)
 {
     return b->lent ? b->lent : b->figure.title[0] ? &b->figure : NULL;
@@ -275,8 +277,11 @@ static void records_text(struct text *t, const struct report_block *b, int colum
 {
     const struct figure *f = &b->figure;
     for (ptrdiff_t i = 1; i < f->rows; i++) {
-        text_add(t, "%s  %s\n", f->cell[i * f->cols], f->cell[i * f->cols + 1]);
-        for (ptrdiff_t j = 2; j < f->cols; j++) wrap_text(t, f->cell[i * f->cols + j], columns, 4);
+        char *const *cell = f->cell + i * f->cols;
+        const int indent = b->mark[i] & MARK_INDENT ? 4 : 0;
+        text_add(t, "%*s%s  %s\n", indent, "", cell[0], cell[1]);
+        for (ptrdiff_t j = 2; j < f->cols; j++)
+            if (cell[j]) wrap_text(t, cell[j], columns, indent + 4);
     }
 }
 
@@ -326,7 +331,7 @@ static void number_csv(struct text *t, double x)
 }
 
 static void column_csv(struct text *t, const struct lab_result *r, const struct lab_row *row,
-                       const struct lab_measured *c)
+                       const struct lab_measured *c, bool chosen)
 {
     const char *const words[] = { r->arm, row->name, r->task, r->size, r->settings };
     for (int i = 0; i < COUNT(words); i++) {
@@ -346,19 +351,23 @@ static void column_csv(struct text *t, const struct lab_result *r, const struct 
     number_csv(t, r->peak_bytes);
     number_csv(t, r->cache_bytes_per_token);
     number_csv(t, r->teraflops);
-    text_add(t, ",%s,%s\n", r->id, r->weights_sha256);
+    text_add(t, ",%s,%s", r->id, r->weights_sha256);
+    number_csv(t, r->validation);
+    text_add(t, ",%d\n", chosen);
 }
 
 void report_csv(struct text *t, const struct report *r)
 {
     text_add(t, "arm,variant,task,size,settings,length,steps,seed,column,times,tokens,count,"
                 "trained,metric,value,loss,accuracy,exact,learned,params,params_encoding,"
-                "seconds_per_step,peak_bytes,cache_bytes_per_token,teraflops,id,weights_sha256\n");
+                "seconds_per_step,peak_bytes,cache_bytes_per_token,teraflops,id,weights_sha256,"
+                "validation,chosen\n");
     for (int i = 0; i < r->all->count; i++) {
         const struct lab_result *o = &r->all->list[i];
+        const bool chosen = is_chosen(&r->tables, o);
         for (int k = 0; k < o->rows; k++)
             for (int c = 0; c < o->row[k].columns; c++)
-                column_csv(t, o, &o->row[k], &o->row[k].column[c]);
+                column_csv(t, o, &o->row[k], &o->row[k].column[c], chosen);
     }
 }
 
@@ -407,8 +416,7 @@ static void cell_json(struct text *t, const struct table_row *r, const struct ce
     key_number(t, "most", c->of.most);
     key_number(t, "median", c->of.median);
     key_number(t, "sampling_error", c->sampling);
-    text_add(t, "\"learned\":%d,\"generalised\":%d,\"generalised_interval\":[", c->learned,
-             c->good);
+    text_add(t, "\"generalised\":%d,\"generalised_interval\":[", c->good);
     text_json_number(t, c->good_low);
     text_add(t, ",");
     text_json_number(t, c->good_high);
@@ -438,6 +446,7 @@ static void row_json(struct text *t, const struct table *of, const struct table_
     key_word(t, "variant", r->variant);
     key_word(t, "label", r->label);
     key_word(t, "family", family_name(r->family));
+    text_add(t, "\"layer\":%s,", lab_is_layer(r->arm) ? "true" : "false");
     text_add(t, "\"seeds\":[");
     for (int s = 0; s < r->seeds; s++) text_add(t, "%s%d", s ? "," : "", r->run[s]->seed);
     text_add(t, "],\"learned\":%d,\"params\":%lld,\"params_encoding\":%lld,", r->learned,
@@ -446,6 +455,12 @@ static void row_json(struct text *t, const struct table *of, const struct table_
     mean_json(t, "peak_bytes", r, offsetof(struct lab_result, peak_bytes));
     mean_json(t, "cache_bytes_per_token", r, offsetof(struct lab_result, cache_bytes_per_token));
     key_number(t, "beyond", goodness(of->head[of->far], r->beyond));
+    if (r->reach) {
+        key_number(t, "longest_90", r->reach_of.median);
+        text_add(t, "\"longest_90_by_seed\":[");
+        for (int s = 0; s < r->seeds; s++) text_add(t, "%s%.0f", s ? "," : "", r->reach[s]);
+        text_add(t, "],");
+    }
     key_number(t, "rank", r->rank);
     key_number(t, "rank_low", r->rank_low);
     key_number(t, "rank_high", r->rank_high);
@@ -487,6 +502,16 @@ static void table_json(struct text *t, const struct table *of)
         text_add(t, "\"length\":%d,\"count\":%d,\"trained\":%s}", c->length, c->count,
                  c->trained ? "true" : "false");
     }
+    text_add(t, "],\"rates\":[");
+    for (int i = 0; i < of->tries; i++) {
+        const struct tried *x = &of->tried[i];
+        text_add(t, i ? ",{" : "{");
+        key_word(t, "arm", x->arm);
+        key_number(t, "rate", x->rate);
+        key_number(t, "validation", x->validation);
+        text_add(t, "\"seeds\":%d,\"chosen\":%s,\"edge\":%s}", x->seeds,
+                 x->chosen ? "true" : "false", x->edge ? "true" : "false");
+    }
     text_add(t, "],\"rows\":[");
     for (int i = 0; i < of->rows; i++) {
         text_add(t, i ? ",\n" : "\n");
@@ -501,8 +526,10 @@ static void claim_json(struct text *t, const struct judged *j)
     key_word(t, "id", j->claim->id);
     key_word(t, "claim", j->claim->sentence);
     key_word(t, "source", j->claim->source);
+    key_word(t, "size", j->size);
     key_word(t, "verdict", verdict_name(j->verdict));
-    key_word(t, "figure", j->sentence);
+    key_word(t, "setting", j->sentence);
+    text_add(t, "\"arms_left_out\":%d,", j->aside);
     text_add(t, "\"parts\":[");
     for (int i = 0; i < j->findings; i++) {
         const struct finding *f = &j->finding[i];

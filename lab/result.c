@@ -123,7 +123,9 @@ static void add_result(struct text *t, const struct lab_result *r)
         add_number(t, costs[i].key, costs[i].value);
         text_add(t, ",\n");
     }
-    text_add(t, "  \"learned\": %s,\n", r->learned ? "true" : "false");
+    text_add(t, "  ");
+    add_number(t, "validation", r->validation);
+    text_add(t, ",\n  \"learned\": %s,\n", r->learned ? "true" : "false");
     add_word(t, "weights_sha256", r->weights_sha256);
     add_word(t, "version", r->version);
     add_word(t, "compiler", r->compiler);
@@ -425,6 +427,8 @@ static loci_status read_result(const json_t *o, struct lab_result *r, loci_error
     TRY(get_number(o, "peak_bytes", 1e18, &r->peak_bytes, e));
     TRY(get_number(o, "cache_bytes_per_token", 1e18, &r->cache_bytes_per_token, e));
     TRY(get_number(o, "teraflops", 1e18, &r->teraflops, e));
+    r->validation = NAN; /* files of earlier versions, and of other trainers, have none */
+    if (json_object_get(o, "validation")) TRY(get_number(o, "validation", 1e9, &r->validation, e));
     TRY(get_flag(o, "learned", &r->learned, e));
     TRY(get_hex(o, "weights_sha256", r->weights_sha256, 64, e));
     TRY(get_word(o, "version", r->version, sizeof r->version, true, e));
@@ -590,6 +594,8 @@ void lab_result_free(struct lab_result *r)
     free(r->log);
     memset(r, 0, sizeof *r);
 }
+
+bool lab_result_foreign(const struct lab_result *r) { return !strcmp(r->isa, "torch"); }
 
 static int by_run(const void *a, const void *b)
 {

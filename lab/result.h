@@ -50,6 +50,7 @@ struct lab_result {
     int seed, length, steps;
     int64_t params, params_encoding;
     double seconds_per_step, peak_bytes, cache_bytes_per_token, teraflops;
+    double validation; /* loss as in training, on sequences of its own; NaN: not measured */
     bool learned;
     char weights_sha256[65];
     char version[32], compiler[128], cpu[96], isa[16];
@@ -64,6 +65,9 @@ struct lab_result {
 loci_status lab_result_write(const struct lab_result *, const char *folder, loci_error *);
 loci_status lab_result_read(struct lab_result *, const char *folder, loci_error *);
 void lab_result_free(struct lab_result *);
+/* Was it trained elsewhere, by loci.lab.train() in PyTorch?  Its weights are no model of this lab,
+ * and its bits are not repeatable. */
+bool lab_result_foreign(const struct lab_result *);
 
 /* All finished runs of DIR, ordered by task, arm, seed.  Damaged or foreign files are skipped, with
  * one sentence each in `skipped`. */

@@ -108,58 +108,28 @@ double student_quantile(double p, double freedom)
     return (low + high) / 2;
 }
 
-/* ---- Variances ------------------------------------------------------------------------------- */
+/* ---- Intervals ------------------------------------------------------------------------------- */
 
-double pooled_variance(const struct pooled *p)
-{
-    return p->freedom > 0 ? p->sum / p->freedom : NAN;
-}
-
-void pool_arm(struct pooled *p, const double *x, int n)
-{
-    const double sum = n > 1 ? squares_around(x, n, mean_of(x, n)) : NAN;
-    if (!isfinite(sum)) return;
-    p->sum += sum;
-    p->freedom += n - 1;
-}
-
-struct pooled pool_blocks(const double *y, int arms, int seeds)
-{
-    struct pooled p = { 0, 0 };
-    if (arms < 2 || seeds < 2) return p;
-    double *column = draw_alloc((size_t)seeds, sizeof *column);
-    const double all = mean_of(y, arms * seeds);
-    for (int s = 0; s < seeds; s++) {
-        for (int a = 0; a < arms; a++) column[s] += y[a * seeds + s];
-        column[s] /= arms;
-    }
-    for (int a = 0; a < arms; a++) {
-        const double row = mean_of(y + a * seeds, seeds);
-        for (int s = 0; s < seeds; s++) {
-            const double left = y[a * seeds + s] - row - column[s] + all;
-            p.sum += left * left;
-        }
-    }
-    free(column);
-    p.freedom = (arms - 1) * (seeds - 1);
-    return isfinite(p.sum) ? p : (struct pooled){ 0, 0 };
-}
-
-struct interval interval_of(const double *x, int n, const struct pooled *family)
+struct interval interval_of(const double *x, int n, double test)
 {
     const struct summary s = summary_of(x, n);
     struct interval i = { n, s.mean, NAN, NAN, NAN, 0 };
     if (n < 2 || isnan(s.mean)) return i;
-    const double shared = family ? pooled_variance(family) : NAN;
-    const bool own = isnan(shared) || s.variance > STRAYS * shared;
-    const double error = sqrt((own ? s.variance : shared) / n);
-    i.freedom = own ? n - 1 : family->freedom;
-    const double reach = student_quantile(0.975, i.freedom) * error;
-    i.low = s.mean - reach;
-    i.high = s.mean + reach;
-    /* no spread at all: the same number each time */
-    if (error > 0) i.p = 2 * student_below(-fabs(s.mean) / error, i.freedom);
-    else i.p = s.mean == 0;
+    const double seeds = s.variance / n, shared = isfinite(test) ? test * test : 0;
+    const double error = sqrt(seeds + shared);
+    /* The square of an estimated variance is too large by (n + 1) / (n - 1) in the mean.  Without
+     * any variance of the seeds the degrees are infinite. */
+    i.freedom = n - 1;
+    if (shared > 0) i.freedom *= fmax(1, (n - 1.0) / (n + 1) * pow(1 + shared / seeds, 2));
+    if (error > 0) {
+        const double reach = student_quantile(0.975, i.freedom) * error;
+        i.low = s.mean - reach;
+        i.high = s.mean + reach;
+        i.p = 2 * student_below(-fabs(s.mean) / error, i.freedom);
+    } else { /* the same number each time */
+        i.low = i.high = s.mean;
+        i.p = s.mean == 0;
+    }
     return i;
 }
 
@@ -206,6 +176,13 @@ double bootstrap_error(const double *x, int n, int draws, uint64_t stream)
     const double error = sqrt(summary_of(mean, draws).variance);
     free(mean);
     return error;
+}
+
+double share_error(double share, int n)
+{
+    if (n < 1 || isnan(share)) return NAN;
+    const double p = (share * n + 2) / (n + 4);
+    return sqrt(p * (1 - p) / (n + 4));
 }
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */

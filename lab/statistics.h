@@ -19,29 +19,18 @@ struct summary summary_of(const double *x, int n);
 double student_below(double t, double freedom);
 double student_quantile(double p, double freedom);
 
-/* A variance pooled over several arms: a sum of squares over its degrees of freedom.  With 0
- * degrees it is unknown. */
-struct pooled {
-    double sum, freedom;
-};
-double pooled_variance(const struct pooled *); /* NaN without freedom */
-/* Within an arm: seeds around their own mean.  Arms are added one after another. */
-void pool_arm(struct pooled *, const double *x, int n);
-/* The residual of y [arms][seeds] without the means of its rows and columns.  Seeds are blocks,
- * since all arms saw the same data and the same initial values.  A difference of two arms by seed
- * then has twice this variance. */
-struct pooled pool_blocks(const double *y, int arms, int seeds);
-
-/* A mean of n numbers with its interval of 95 %, by the pooled variance (that of one number) if
- * there is one.  An arm whose own variance is more than STRAYS times that uses its own: results in
- * two clusters must not benefit from the small spread of the others. p: two-sided, of a mean of 0.
- * n = 1: low, high and p are NaN. */
-enum { STRAYS = 4 };
+/* A mean of n numbers with its interval of 95 % by Student's t.  p: two-sided, of a mean of 0.
+ * With n = 1, low, high and p are NaN.  Variances of arms are never pooled: those of one task differ
+ * by four orders of magnitude.
+ *
+ * test: the standard error that the choice of the test sequences has on the mean, 0 or NaN if there
+ * is none.  All n numbers share it, so it does not shrink with n.  The degrees of freedom of the two
+ * are joined as Welch and Satterthwaite do. */
 struct interval {
     int n;
     double mean, low, high, p, freedom;
 };
-struct interval interval_of(const double *x, int n, const struct pooled *);
+struct interval interval_of(const double *x, int n, double test);
 
 /* Holm's correction of n values of p, in place.  NaN stays and does not count. */
 void holm(double *p, int n);
@@ -52,6 +41,8 @@ void wilson(int hits, int n, double *low, double *high);
 /* Standard error of the mean of x by bootstrap, with `draws` resamples.  A stream has its own
  * resamples, so that all arms of a test get the same ones. */
 double bootstrap_error(const double *x, int n, int draws, uint64_t stream);
+/* Standard error of a share of n by Agresti and Coull.  It is above 0 also if all n agree. */
+double share_error(double share, int n);
 
 /* Ranks from 1.  Ties share their mean rank.  NaN has no rank (NaN). more: large values come
  * first. */

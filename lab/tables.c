@@ -10,6 +10,7 @@
 
 #include "contract/encoding.h"
 #include "lab/arm.h"
+#include "lab/config.h"
 #include "draw/text.h"
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
@@ -59,9 +60,7 @@ const char *family_name(int family) { return families[family]; }
 int arm_family(const char *arm)
 {
     const size_t n = strcspn(arm, ":+@");
-    const struct lab_around *around = lab_arm_around(arm, n);
-    const struct loci_pe *pe =
-        around ? loci_pe_find(around->encoding, strlen(around->encoding)) : loci_pe_find(arm, n);
+    const struct loci_pe *pe = lab_arm_pe(arm, n);
     return shelves[pe ? pe->family : FAMILY_OTHER];
 }
 
@@ -236,8 +235,9 @@ static void label_rows(struct table *t)
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         const struct settings s = split_settings(r->run[0]->settings);
-        snprintf(r->label, sizeof r->label, "%s%s%.60s", r->variant[0] ? r->variant : r->arm,
-                 differ && s.own[0] ? " " : "", differ ? s.own : "");
+        const bool layer = !r->variant[0] && lab_is_layer(r->arm);
+        snprintf(r->label, sizeof r->label, "%s%s%.60s%s", r->variant[0] ? r->variant : r->arm,
+                 differ && s.own[0] ? " " : "", differ ? s.own : "", layer ? " (layer)" : "");
     }
 }
 
@@ -248,7 +248,7 @@ const struct table_row *find_row(const struct table *t, const char *names, const
     for (int i = 0; i < t->rows; i++) {
         const struct table_row *r = &t->row[i];
         const struct arm_name a = arm_name(r->arm);
-        if (!r->chosen || strcmp(a.names, names) || strcmp(a.how, how)) continue;
+        if (strcmp(a.names, names) || strcmp(a.how, how)) continue;
         /* among several with other options, the one with the shortest text */
         if (!strcmp(r->variant, variant) && (!best || strlen(r->arm) < strlen(best->arm))) best = r;
     }
@@ -257,24 +257,42 @@ const struct table_row *find_row(const struct table *t, const char *names, const
 
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
-static bool all_learned(const struct table_row *r) { return r->learned == r->seeds; }
-
-/* The error from the choice of test sequences.  They are the same for all seeds, so the bootstrap
- * draws from the means over seeds. */
-static double sampling_error(const struct table_row *r, const struct lab_measured *head)
+int seed_index(const struct table_row *r, int seed)
 {
-    double error = NAN, *mean = draw_alloc((size_t)head->count, sizeof *mean);
+    for (int i = 0; i < r->seeds; i++)
+        if (r->run[i]->seed == seed) return i;
+    return -1;
+}
+
+/* Adds the results of a row by test sequence, averaged over its seeds.  Returns whether any were
+ * recorded. */
+static bool add_sequences(const struct table_row *r, const struct lab_measured *head, double sign,
+                          double *sum)
+{
     int seeds = 0;
     for (int s = 0; s < r->seeds; s++) {
         const struct lab_measured *c = column_of(r->row[s], head);
-        if (!c || !c->each || c->count != head->count) continue;
-        for (int i = 0; i < c->count; i++) mean[i] += c->each[i];
-        seeds++;
+        seeds += c && c->each && c->count == head->count;
     }
-    for (int i = 0; i < head->count; i++) mean[i] /= seeds ? seeds : 1;
+    for (int s = 0; s < r->seeds; s++) {
+        const struct lab_measured *c = column_of(r->row[s], head);
+        if (!c || !c->each || c->count != head->count) continue;
+        for (int i = 0; i < c->count; i++) sum[i] += sign * c->each[i] / seeds;
+    }
+    return seeds > 0;
+}
+
+/* All seeds see the same sequences, so the bootstrap draws from the means over seeds.  If a row has
+ * the same share in every sequence, that says less than a bootstrap would: see share_error(). */
+double sampling_error(const struct table_row *a, const struct table_row *b,
+                      const struct lab_measured *head)
+{
+    double *mean = draw_alloc((size_t)head->count, sizeof *mean), error = NAN;
     uint64_t stream = 1;
     for (const char *s = head->name; *s; s++) stream = stream * 31 + (unsigned char)*s;
-    if (seeds) error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+    if (add_sequences(a, head, 1, mean) && (!b || add_sequences(b, head, -1, mean)))
+        error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+    if (error == 0 && !b && head->metric != LAB_LOSS) error = share_error(mean[0], head->count);
     free(mean);
     return error;
 }
@@ -288,77 +306,136 @@ static void fill_cell(struct table_row *r, struct cell *c, const struct lab_meas
         c->value[s] = m ? shown_value(m) : NAN;
         if (isnan(c->value[s])) continue;
         there[c->n++] = c->value[s];
-        if (!r->run[s]->learned) continue;
-        c->learned++;
-        c->good += head->metric != LAB_LOSS && c->value[s] >= 0.9;
+        c->good += head->metric != LAB_LOSS && c->value[s] >= GOOD;
     }
     c->of = summary_of(there, c->n);
-    wilson(c->good, c->learned, &c->good_low, &c->good_high);
-    c->sampling = sampling_error(r, head);
+    c->mean = interval_of(there, c->n, 0);
+    wilson(c->good, c->n, &c->good_low, &c->good_high);
+    c->sampling = sampling_error(r, NULL, head);
     free(there);
 }
 
-/* Arms that learned with some seeds only form two clusters.  They do not contribute to the pooled
- * variance. */
-static void fill_column(struct table *t, int k)
+/* Columns that were not measured do not count. */
+static double reach_of(const struct table *t, const struct table_row *r, int seed)
 {
-    struct pooled pool = { 0, 0 };
-    for (int i = 0; i < t->rows; i++) {
-        struct table_row *r = &t->row[i];
-        fill_cell(r, &r->cell[k], t->head[k]);
-        const bool lends = !r->variant[0] && all_learned(r) && r->cell[k].n == r->seeds;
-        if (lends) pool_arm(&pool, r->cell[k].value, r->seeds);
+    double reach = 0;
+    for (int k = 0; k < t->columns; k++) {
+        bool good = r->cell[k].value[seed] >= GOOD;
+        for (int j = 0; j < t->columns && good; j++)
+            good = t->head[j]->length > t->head[k]->length || !(r->cell[j].value[seed] < GOOD);
+        if (good) reach = fmax(reach, t->head[k]->length);
     }
+    return reach;
+}
+
+static void fill_reach(struct table *t)
+{
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
-        struct cell *c = &r->cell[k];
-        double *there = draw_alloc((size_t)r->seeds, sizeof *there);
-        int n = 0;
-        for (int s = 0; s < r->seeds; s++)
-            if (!isnan(c->value[s])) there[n++] = c->value[s];
-        c->mean = interval_of(there, n, &pool);
-        free(there);
+        if (r->variant[0] || t->head[t->far]->metric == LAB_LOSS) continue;
+        r->reach = draw_alloc((size_t)r->seeds, sizeof *r->reach);
+        for (int s = 0; s < r->seeds; s++) r->reach[s] = reach_of(t, r, s);
+        r->reach_of = summary_of(r->reach, r->seeds);
     }
 }
 
-/* Mean goodness of the columns as trained. */
-static double within(const struct table *t, const struct table_row *r)
+/* ---- Learning rates -------------------------------------------------------------------------- */
+
+static double mean_validation(const struct table_row *r)
 {
     double sum = 0;
-    int n = 0;
-    for (int k = 0; k < t->columns; k++)
-        if (t->head[k]->trained) {
-            sum += goodness(t->head[k], r->cell[k].of.mean);
-            n++;
-        }
-    return n && !isnan(sum) ? sum / n : -INFINITY;
+    for (int s = 0; s < r->seeds; s++) sum += r->run[s]->validation;
+    return r->seeds ? sum / r->seeds : NAN;
 }
 
-/* Of an arm with several learning rates, the best within L represents it.  Results beyond L choose
- * nothing. */
+/* The setting, or that of the size. */
+static double rate_of(const struct table *t, const char *own)
+{
+    struct lab_config c;
+    const char *rate = strstr(own, "rate=");
+    if (rate) return atof(rate + 5);
+    return lab_config_size(&c, t->size, NULL) ? NAN : c.rate;
+}
+
+static bool is_tried_twice(const struct table *t, const struct table_row *r)
+{
+    int rows = 0;
+    for (int i = 0; i < t->rows; i++)
+        rows += !t->row[i].variant[0] && !strcmp(t->row[i].arm, r->arm);
+    return rows > 1;
+}
+
+static int by_rate(const void *a, const void *b)
+{
+    const struct tried *x = a, *y = b;
+    const int order = strcmp(x->arm, y->arm);
+    if (order) return order;
+    if (x->rate != y->rate) return x->rate < y->rate ? -1 : 1;
+    return strcmp(x->own, y->own);
+}
+
+/* Among the tried ones of an arm, list[0 .. n - 1]. */
+static void choose(struct tried *list, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++) /* not <: NaN is never better, and all else is better than NaN */
+        if (list[i].validation < list[best].validation || isnan(list[best].validation)) best = i;
+    list[best].chosen = true;
+    list[best].edge = list[best].rate == list[0].rate || list[best].rate == list[n - 1].rate;
+}
+
+static bool drops(const struct table *t, const struct table_row *r)
+{
+    const struct settings s = split_settings(r->run[0]->settings);
+    for (int i = 0; i < t->tries; i++)
+        if (!strcmp(t->tried[i].arm, r->arm) && !strcmp(t->tried[i].own, s.own))
+            return !t->tried[i].chosen;
+    return false;
+}
+
+/* Validation chooses one of the rates of an arm.  Rows with the others leave the table, so that no
+ * mean, variance, rank or picture knows of them. */
 static void choose_rows(struct table *t)
 {
+    t->tried = draw_alloc((size_t)t->rows + 1, sizeof *t->tried);
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *r = &t->row[i];
+        if (r->variant[0] || !is_tried_twice(t, r)) continue;
+        struct tried *x = &t->tried[t->tries++];
+        const struct settings s = split_settings(r->run[0]->settings);
+        *x = (struct tried){ .arm = r->arm, .seeds = r->seeds, .validation = mean_validation(r) };
+        snprintf(x->own, sizeof x->own, "%.63s", s.own);
+        x->rate = rate_of(t, s.own);
+        x->run = draw_alloc((size_t)r->seeds, sizeof *x->run);
+        memcpy(x->run, r->run, (size_t)r->seeds * sizeof *x->run);
+    }
+    if (t->tries) qsort(t->tried, (size_t)t->tries, sizeof *t->tried, by_rate);
+    for (int i = 0, n; i < t->tries; i += n) {
+        for (n = 1; i + n < t->tries && !strcmp(t->tried[i].arm, t->tried[i + n].arm);) n++;
+        choose(t->tried + i, n);
+    }
+    int rows = 0;
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
-        if (r->variant[0]) continue;
-        r->chosen = true;
-        for (int k = 0; k < t->rows; k++) {
-            const struct table_row *o = &t->row[k];
-            if (k == i || o->variant[0] || strcmp(o->arm, r->arm)) continue;
-            const double mine = within(t, r), other = within(t, o);
-            if (other > mine || (other == mine && k < i)) r->chosen = false;
+        if (!drops(t, r)) {
+            t->row[rows++] = *r;
+            continue;
         }
+        free(r->run);
+        free(r->row);
     }
-    for (int i = 0; i < t->rows; i++)
-        for (int k = 0; k < t->rows && t->row[i].variant[0]; k++)
-            if (!t->row[k].variant[0] && !strcmp(t->row[k].arm, t->row[i].arm)
-                && same_own(t->row[k].run[0]->settings, t->row[i].run[0]->settings))
-                t->row[i].chosen = t->row[k].chosen;
-    for (int i = 0; i < t->rows; i++) {
-        const size_t n = strlen(t->row[i].label);
-        if (!t->row[i].chosen)
-            snprintf(t->row[i].label + n, sizeof t->row[i].label - n, " (not chosen)");
-    }
+    t->rows = rows;
+}
+
+bool is_chosen(const struct tables *all, const struct lab_result *r)
+{
+    for (int i = 0; i < all->count; i++)
+        for (int k = 0; k < all->list[i].tries; k++) {
+            const struct tried *x = &all->list[i].tried[k];
+            for (int s = 0; s < x->seeds; s++)
+                if (x->run[s] == r) return x->chosen;
+        }
+    return true;
 }
 
 /* ---- Ranks, and differences to a reference --------------------------------------------------- */
@@ -373,15 +450,14 @@ static double beyond(const struct table *t, const struct table_row *r, int seed)
         sum += goodness(t->head[k], r->cell[k].value[seed]);
         n++;
     }
-    return n && r->run[seed]->learned ? sum / n : NAN;
+    return n ? sum / n : NAN;
 }
 
 /* Ranks all trained arms by one number each.  NaN has no rank. */
 static void rank_rows(const struct table *t, const double *x, double *rank)
 {
     double *of_arms = draw_alloc((size_t)t->rows, sizeof *of_arms);
-    for (int i = 0; i < t->rows; i++)
-        of_arms[i] = t->row[i].variant[0] || !t->row[i].chosen ? NAN : x[i];
+    for (int i = 0; i < t->rows; i++) of_arms[i] = t->row[i].variant[0] ? NAN : x[i];
     ranks_of(of_arms, t->rows, true, rank);
     free(of_arms);
 }
@@ -421,39 +497,9 @@ static void fill_ranks(struct table *t)
     free(rank);
 }
 
-static int seed_index(const struct table_row *r, int seed)
-{
-    for (int i = 0; i < r->seeds; i++)
-        if (r->run[i]->seed == seed) return i;
-    return -1;
-}
-
-/* Pools rows that have all seeds of the reference and learned in all of them: the residual
- * variance. */
-static struct pooled pool_of(const struct table *t, const struct table_row *ref)
-{
-    double *y = draw_alloc((size_t)(t->rows * ref->seeds), sizeof *y);
-    int arms = 0;
-    for (int i = 0; i < t->rows; i++) {
-        const struct table_row *r = &t->row[i];
-        bool complete = !r->variant[0] && all_learned(r);
-        for (int s = 0; s < ref->seeds && complete; s++) {
-            const int at = seed_index(r, ref->run[s]->seed);
-            y[arms * ref->seeds + s] = at < 0 ? NAN : r->cell[t->far].value[at];
-            complete = !isnan(y[arms * ref->seeds + s]);
-        }
-        arms += complete;
-    }
-    struct pooled p = pool_blocks(y, arms, ref->seeds);
-    p.sum *= 2; /* of a difference */
-    free(y);
-    return p;
-}
-
 static void fill_versus(struct table *t, int which, const struct table_row *ref)
 {
     double *p = draw_alloc((size_t)t->rows, sizeof *p);
-    const struct pooled pool = ref ? pool_of(t, ref) : (struct pooled){ 0, 0 };
     for (int i = 0; i < t->rows; i++) {
         struct table_row *r = &t->row[i];
         struct versus *v = &r->versus[which];
@@ -465,11 +511,10 @@ static void fill_versus(struct table *t, int which, const struct table_row *ref)
             const double by = at < 0 ? NAN
                                      : goodness(t->head[t->far], r->cell[t->far].value[s])
                                            - goodness(t->head[t->far], ref->cell[t->far].value[at]);
-            const bool both = at >= 0 && r->run[s]->learned && ref->run[at]->learned;
-            if (both && !isnan(by)) d[n++] = by;
+            if (!isnan(by)) d[n++] = by;
         }
-        if (n) v->by = interval_of(d, n, &pool);
-        p[i] = v->by.p;
+        if (n) v->by = interval_of(d, n, sampling_error(r, ref, t->head[t->far]));
+        p[i] = r->variant[0] ? NAN : v->by.p; /* variants are no further comparisons */
         free(d);
     }
     holm(p, t->rows);
@@ -494,12 +539,15 @@ const char *reference_name(int i) { return references[i]; }
 static void fill(struct table *t)
 {
     qsort(t->row, (size_t)t->rows, sizeof *t->row, by_family);
+    choose_rows(t);
     label_rows(t);
     find_far(t);
     for (int i = 0; i < t->rows; i++)
         t->row[i].cell = draw_alloc((size_t)t->columns, sizeof *t->row[i].cell);
-    for (int k = 0; k < t->columns; k++) fill_column(t, k);
-    choose_rows(t);
+    for (int i = 0; i < t->rows * t->columns; i++)
+        fill_cell(&t->row[i / t->columns], &t->row[i / t->columns].cell[i % t->columns],
+                  t->head[i % t->columns]);
+    fill_reach(t);
     fill_ranks(t);
     for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));
 }
@@ -509,11 +557,10 @@ static void fill(struct table *t)
 /* In the order of the lab's list of tasks.  Others come after them. */
 static int task_order(const char *task)
 {
-    static const char *const order[] = { "text",    "flipflop", "recall", "copy",
-                                         "copy1",   "reverse",  "add",    "count",
-                                         "selcopy", "passkey",  "parity" };
+    const struct lab_task *const *list;
+    const int n = lab_tasks(&list);
     int i = 0;
-    while (i < COUNT(order) && strcmp(task, order[i])) i++;
+    while (i < n && strcmp(task, list[i]->name)) i++;
     return i;
 }
 
@@ -562,9 +609,12 @@ void tables_free(struct tables *all)
             struct table_row *r = &t->row[k];
             for (int c = 0; c < t->columns; c++) free(r->cell[c].value);
             free(r->cell);
+            free(r->reach);
             free(r->run);
             free(r->row);
         }
+        for (int k = 0; k < t->tries; k++) free(t->tried[k].run);
+        free(t->tried);
         free(t->row);
     }
     free(all->list);

@@ -24,9 +24,9 @@ struct cell {
     int n;         /* seeds that measured it */
     double *value; /* [seeds of the row], NaN if missing */
     struct summary of;
-    struct interval mean;       /* by the variance pooled over all arms of the task */
-    double sampling;            /* standard error from the choice of the test */
-    int learned, good;          /* seeds that learned the task; with 90 % here */
+    struct interval mean;       /* over the seeds */
+    double sampling;            /* standard error from the choice of the test sequences */
+    int good;                   /* seeds with GOOD here */
     double good_low, good_high; /* Wilson's interval of that share */
 };
 
@@ -37,19 +37,33 @@ struct versus {
     double holm;
 };
 enum { REFERENCES = 2, DRAWS_OF_TEST = 400 };
+#define GOOD 0.9
 
 struct table_row {
     const char *arm, *variant; /* variant "": as trained */
     char label[160];           /* the arm, and its differences from other rows */
     int family, seeds, learned;
-    bool chosen;                   /* the best learning rate within L, if several */
     const struct lab_result **run; /* [seeds], rising */
     const struct lab_row **row;    /* of these runs */
     struct cell *cell;             /* [columns] of the table */
-    /* the mean of the columns beyond L; NaN if not learned */
-    double beyond;
+    /* The longest length up to which every column has GOOD of the right answers, by seed in tokens;
+     * 0: none.  NULL for losses and variants. */
+    double *reach;
+    struct summary reach_of;
+    double beyond;                    /* the mean of the columns beyond L */
     double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */
     struct versus versus[REFERENCES];
+};
+
+/* An arm with one of several learning rates.  Validation chooses, and the runs with other rates
+ * take part in nothing else. */
+struct tried {
+    const char *arm;
+    char own[64]; /* its settings */
+    double rate, validation;
+    int seeds;
+    bool chosen, edge;             /* edge: no rate was tried on one side of the chosen one */
+    const struct lab_result **run; /* [seeds] */
 };
 
 struct table {
@@ -58,6 +72,8 @@ struct table {
     int columns, rows, far; /* far: the column farthest from the trained ones */
     const struct lab_measured *head[LAB_COLUMNS];
     struct table_row *row; /* by family and name; variants follow their arm */
+    int tries;
+    struct tried *tried; /* by arm and rate; empty where no arm has several */
     /* runs left out as duplicates of an arm and seed */
     int twice;
 };
@@ -81,6 +97,14 @@ int find_column(const struct table *, const char *words);
 /* The row of these names. variant "" is the arm itself.  NULL: none. */
 const struct table_row *find_row(const struct table *, const char *names, const char *how,
                                  const char *variant);
+/* Does the report count this run, or has its arm another rate?  */
+bool is_chosen(const struct tables *, const struct lab_result *);
+/* Standard error, from the choice of the test sequences, of row a minus row b in this column.  Both
+ * saw the same sequences.  b NULL: of a alone. */
+double sampling_error(const struct table_row *a, const struct table_row *b,
+                      const struct lab_measured *head);
+/* The run of a seed, -1: none. */
+int seed_index(const struct table_row *, int seed);
 /* Mean loss at positions from .. to of a row's test in one run.  NaN: not measured. */
 double loss_between(const struct lab_row *, int from, int to);
 

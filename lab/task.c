@@ -64,7 +64,7 @@ bool lab_check_corpus(const struct lab_problem *p, ptrdiff_t test, loci_error *e
     if (!lab_check_length(p, e)) return false;
     if (!p->corpus) return lab_refuse(e, "%s: needs a corpus", p->task->name);
     /* the test part is a 20th, rounded up */
-    return p->corpus->count - p->corpus->train >= test
+    return p->corpus->count - p->corpus->tests >= test
         || lab_refuse(e,
                       "%s: the corpus %s has %td bytes, and length %d needs at least %td: its "
                       "last 5 %% are for tests",
@@ -149,20 +149,41 @@ struct lab_column lab_column_of(double times, int length, int count, enum lab_me
     return c;
 }
 
-int lab_sizes(struct lab_column *list, int most, int (*tokens)(int n), enum lab_metric metric)
+struct lab_column lab_validation(const struct lab_column *of)
 {
-    enum { COUNT = 256 };
+    struct lab_column c = *of;
+    snprintf(c.name, sizeof c.name, "validation %.20s", of->name);
+    c.validation = true;
+    return c;
+}
+
+int lab_sizes(struct lab_column *list, int most, int (*tokens)(int n), int count,
+              enum lab_metric metric)
+{
     static const int twentieths[] = { 10, 20, 22, 25, 30, 40 };
     int columns = 0, n = 0;
-    list[columns++] = lab_column_of(1, tokens(most), COUNT, metric, "as trained");
+    list[columns++] = lab_column_of(1, tokens(most), count, metric, "as trained");
     list[0].trained = true;
     for (size_t i = 0; i < sizeof twentieths / sizeof *twentieths; i++) {
         const int next = most * twentieths[i] / 20;
         n = next > n ? next : n + 1;
-        list[columns] = lab_column_of((double)n / most, tokens(n), COUNT, metric, "n=%d", n);
+        list[columns] = lab_column_of((double)n / most, tokens(n), count, metric, "n=%d", n);
         list[columns++].value[0] = n;
     }
     return columns;
+}
+
+int lab_gap(struct lab_draws *d, const int32_t *first, int places)
+{
+    enum { WHOLE = 1 << 20 };
+    int sum = 0, at = 0;
+    for (int g = 0; g < places; g++)
+        if (!first[2 * g]) sum += WHOLE / (1 + g);
+    for (int left = lab_pick(d, sum);; at++) {
+        if (first[2 * at]) continue;
+        left -= WHOLE / (1 + at);
+        if (left < 0) return at;
+    }
 }
 
 void lab_show_byte(unsigned char byte, char text[16])

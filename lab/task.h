@@ -17,12 +17,13 @@
 enum { LAB_NAME = 32, LAB_OPTIONS = 6, LAB_COLUMNS = 24, LAB_BOS = 0 };
 
 /* Text for the tasks text and passkey (corpus.c): bytes as tokens 1 .. symbols.  Only bytes that
- * occur have a token.  The first 95 % are for training. */
+ * occur have a token.  The first 90 % are for training, the last 5 % for tests.  What lies between
+ * them is for validation, which chooses learning rates. */
 struct lab_corpus {
-    char name[LAB_NAME]; /* "generated", or the base name of a file */
+    char name[LAB_NAME]; /* "generated", a name of corpora.h, or the base name of a file */
     int32_t *token;      /* [count], each 1 .. symbols */
-    /* total count; the first `train` tokens are for training */
-    ptrdiff_t count, train;
+    /* total count; training ends before token `train`, tests begin at token `tests` */
+    ptrdiff_t count, train, tests;
     int symbols;
     unsigned char byte[256]; /* [symbols]: token t is byte[t - 1] */
     /* nats per token by the frequencies of the training part */
@@ -56,6 +57,7 @@ struct lab_column {
     int length;          /* tokens of its longest sequence */
     int count;           /* sequences */
     bool trained;        /* drawn as in training: shows whether the task is learned */
+    bool validation;     /* of text that no test reads; its name gives it other keys, too */
     enum lab_metric metric;
     double value[4]; /* further parameters of the task */
 };
@@ -64,7 +66,7 @@ struct lab_task {
     const char *name, *brief;                   /* one line */
     const char *scored;                         /* the scored part, in a few words */
     struct lab_option options[LAB_OPTIONS + 1]; /* ends with a NULL name */
-    bool extended;                              /* one of the four besides the core six */
+    bool extended;                              /* not one of the core six */
     bool corpus;                                /* needs a corpus */
     /* The task is learned if the mean of the metric over its trained columns is at least this.
      * With LAB_LOSS, at most this share of the corpus's unigram loss. */
@@ -97,6 +99,8 @@ loci_status lab_problem_set(struct lab_problem *, const char *option, double val
  * does not.  `column` is the column's name. */
 uint64_t lab_train_key(const struct lab_problem *, uint64_t seed, int64_t step, int row);
 uint64_t lab_test_key(const struct lab_problem *, const char *column, int row);
+/* The same column on other sequences, which neither training nor a test has: for validation. */
+struct lab_column lab_validation(const struct lab_column *);
 /* A stream from words and numbers: for keys, and for all other random numbers of the lab. */
 uint64_t lab_stream(uint64_t seed, const char *name);
 
@@ -108,6 +112,9 @@ size_t lab_corpus_bytes(int length);
 /* Opens the generated corpus of about `bytes`, or that of a file.  Sets the error sentence. */
 loci_status lab_corpus_open(struct lab_corpus *, const char *path /* NULL: generated */,
                             size_t bytes, loci_error *);
+/* That of these bytes. */
+loci_status lab_corpus_of(struct lab_corpus *, const char *name, const unsigned char *bytes,
+                          size_t count, loci_error *);
 void lab_corpus_close(struct lab_corpus *);
 
 #endif

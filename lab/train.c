@@ -11,6 +11,7 @@
 #include "contract/encoding.h"
 #include "math/random.h"
 #include "math/trig.h"
+#include "lab/data.h"
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
@@ -78,16 +79,12 @@ double lab_rate(const struct lab_config *c, int64_t step)
 
 enum { TEST_ROWS = 4096 }; /* tokens per batch, but at least a sequence */
 
-/* Spans of positions, each longer by the square root of 2. */
-static int make_spans(struct lab_span *s, int length)
+static int make_spans(struct lab_span *s, int length, int trained)
 {
-    int n = 0;
-    for (int k = 0, from = 0; from < length; k++) {
-        const int to = (int)floor(pow(2, 0.5 * k) + 1e-9) - 1;
-        if (to < from) continue;
-        s[n++] = (struct lab_span){ .from = from, .to = to < length ? to : length - 1 };
-        from = to + 1;
-    }
+    int border[LAB_SPANS];
+    const int n = lab_data_spans(border, length, trained);
+    for (int i = 0; i < n; i++)
+        s[i] = (struct lab_span){ .from = i ? border[i - 1] : 0, .to = border[i] - 1 };
     return n;
 }
 
@@ -129,8 +126,8 @@ loci_status lab_test(const struct lab_config *c, struct lab_model *m,
     memcpy(to->name, column->name, sizeof to->name);
     to->each = draw_alloc((size_t)all, sizeof *to->each);
     if (spans) {
-        spans->span = draw_alloc(64, sizeof *spans->span);
-        spans->spans = make_spans(spans->span, column->length);
+        spans->span = draw_alloc(LAB_SPANS, sizeof *spans->span);
+        spans->spans = make_spans(spans->span, column->length, c->length);
     }
     double *loss = NULL;
     int32_t *best = NULL;
@@ -193,7 +190,7 @@ static struct lab_row *add_row(struct lab_result *r, const char *name, int colum
     return row;
 }
 
-/* Positions beyond a table of learned positions are not measured. */
+/* Positions beyond a table of learned positions, or of a file's biases, are not measured. */
 static bool refused(const struct lab_config *c, const struct lab_model *m,
                     const struct lab_column *column)
 {
@@ -201,6 +198,7 @@ static bool refused(const struct lab_config *c, const struct lab_model *m,
     const int n = lab_model_tensors(m, &t);
     bool table = false;
     for (int i = 0; i < n; i++) table |= t[i].encoding && !strncmp(t[i].name, "pe.", 3);
+    if (column->length > lab_arm_reach(lab_model_arm(m))) return true;
     return table && c->learned == LAB_REFUSE && column->length > lab_model_shape(m)->length;
 }
 
@@ -256,8 +254,8 @@ static loci_status test_variants(const struct lab_config *c, struct lab_model *m
     return lab_model_view(m, (struct lab_view){ LAB_AS_TRAINED, 1, false }, e);
 }
 
-/* Continues training for a twentieth of the steps at twice the length, with the changed
- * encoding. */
+/* Continues training for a twentieth of the steps at twice the length, with the changed encoding.
+ * AdamW starts anew, at a tenth of the rate, and the data are those of the first steps. */
 static loci_status finetune(const struct lab_config *c, struct lab_model *from,
                             enum lab_change change, const struct lab_column *list, int n,
                             struct lab_result *r, loci_error *e)
@@ -283,7 +281,8 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
         status = lab_model_backward(m, &b, &mean, e);
         if (!status) lab_model_step(m, step + 1, lab_rate(&longer, step));
     }
-    snprintf(name, sizeof name, "%s+ft", lab_change_name(change));
+    snprintf(name, sizeof name, "%s%sft", lab_change_name(change),
+             change == LAB_AS_TRAINED ? "" : "+");
     struct lab_row *row = status ? NULL : add_row(r, name, n);
     for (int i = 0; i < n && !status; i++)
         if (list[i].times == 2)
@@ -291,6 +290,25 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
     lab_batch_free(&b);
     lab_model_close(m);
     return status;
+}
+
+/* The mean loss of the columns as trained, on sequences of their own. */
+static loci_status validate(const struct lab_config *c, struct lab_model *m,
+                            const struct lab_column *list, int n, double *loss, loci_error *e)
+{
+    int columns = 0;
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        const struct lab_column own = lab_validation(&list[i]);
+        struct lab_measured got;
+        if (!list[i].trained) continue;
+        TRY(lab_test(c, m, &own, own.count, &got, NULL, e));
+        free(got.each);
+        sum += got.loss;
+        columns++;
+    }
+    *loss = columns ? sum / columns : NAN;
+    return LOCI_OK;
 }
 
 loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct lab_result *r,
@@ -301,8 +319,9 @@ loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct
     const int n = p.task->columns(&p, list);
     TRY(test_row(c, m, list, n, add_row(r, "", n), e));
     r->learned = is_learned(&p, &r->row[0]);
+    TRY(validate(c, m, list, n, &r->validation, e));
     TRY(test_variants(c, m, list, n, r, e));
-    for (enum lab_change change = LAB_PI; change < LAB_CHANGES; change++)
+    for (enum lab_change change = LAB_AS_TRAINED; change < LAB_CHANGES; change++)
         if (lab_change_finetuned(change, c, lab_model_arm(m)))
             TRY(finetune(c, m, change, list, n, r, e));
     return LOCI_OK;
@@ -361,6 +380,8 @@ static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s
     };
     const struct lab_usual *u;
     for (int i = 0, count = lab_usuals(&u); i < count; i++, u++) {
+        const bool given = a->bias.rank == 2 && !a->bias.learn; /* its numbers are not trained */
+        if (given && !strcmp(u->encoding, lab_bias_encoding)) continue;
         const double most = u->rows ? lab_arm_option(a->attention, u->encoding, u->option) : NAN;
         if (most > s->length + u->plus)
             lab_add_warning(r, "%s: %s=%g, but training has %d tokens: %s beyond are never trained",
@@ -399,6 +420,11 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         (int)strcspn(part, ":+"), part, s->heads,
                         exp2(-8.0 / (s->heads > below ? 2 * below : below)));
     }
+    if (lab_arm_part(a->attention, "fope", &n) && s->dim / s->heads < 64)
+        lab_add_warning(r,
+                        "fope: heads are %d wide, its authors' 64: of their few frequencies those "
+                        "are cut that do not turn once within %d tokens",
+                        s->dim / s->heads, s->length);
     const char *sticks = lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
     if (sticks)
         lab_add_warning(r,

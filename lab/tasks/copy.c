@@ -2,36 +2,28 @@
 /* copy.c -- copying strings: as they are, of one symbol only, and reversed.  Kazemnejad et al.
  * 2023, arXiv 2305.19466: copy, "repeat one symbol" and reverse of their tables.
  *
- *     copy      BOS a b c SEP a b         targets a b c, from SEP on
+ *     copy      BOS a b c SEP a b c       targets a b c EOS, from SEP on
  *     copy1     BOS a a a SEP a a a       targets a a a EOS: only the end requires counting
- *     reverse   BOS a b c SEP c b         targets c b a
+ *     reverse   BOS a b c SEP c b a       targets c b a EOS
  *
- * n symbols, in training uniform in 1 .. most; tests go to twice that. */
+ * A model that does not know where to stop has not copied: the end counts like any symbol.  n
+ * symbols, in training uniform in 1 .. most; tests go to twice that. */
 #include "lab/draw.h"
 
 enum { SYMBOLS, MOST };
-enum { SEP = 1, FIRST, ENDS = 1 }; /* symbols from FIRST on; copy1 has EOS after them */
+enum { SEP = 1, FIRST }; /* symbols from FIRST on, and EOS after them */
 
 extern const struct lab_task lab_task_copy1, lab_task_reverse;
 static bool one(const struct lab_problem *p) { return p->task == &lab_task_copy1; }
 static bool reversed(const struct lab_problem *p) { return p->task == &lab_task_reverse; }
 
-static int vocabulary(const struct lab_problem *p)
-{
-    return FIRST + (int)p->option[SYMBOLS] + (one(p) ? ENDS : 0);
-}
-static int tokens(int n) { return 2 * n + 1; }
-static int tokens_to_end(int n) { return 2 * n + 2; }
-
-static int longest(const struct lab_problem *p)
-{
-    const int most = (int)p->option[MOST];
-    return one(p) ? tokens_to_end(most) : tokens(most);
-}
+static int vocabulary(const struct lab_problem *p) { return FIRST + (int)p->option[SYMBOLS] + 1; }
+static int tokens(int n) { return 2 * n + 2; }
+static int longest(const struct lab_problem *p) { return tokens((int)p->option[MOST]); }
 
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
-    return lab_sizes(list, (int)p->option[MOST], one(p) ? tokens_to_end : tokens, LAB_EXACT);
+    return lab_sizes(list, (int)p->option[MOST], tokens, LAB_STRINGS, LAB_EXACT);
 }
 
 static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_t key, int row,
@@ -48,10 +40,9 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     for (int i = 0; i < n; i++) string[i] = one(p) && i ? string[0] : FIRST + lab_pick(&d, symbols);
     for (int i = 0; i <= n; i++) target[i] = LAB_NOT_ASKED;
     for (int i = 0; i < n; i++) copy[i] = string[reversed(p) ? n - 1 - i : i];
-    if (one(p)) copy[n] = FIRST + symbols;
-    const int all = one(p) ? tokens_to_end(n) : tokens(n);
-    for (int i = n + 2; i < all; i++) token[i] = target[i - 1];
-    return all;
+    copy[n] = FIRST + symbols;
+    for (int i = n + 2; i < tokens(n); i++) token[i] = target[i - 1];
+    return tokens(n);
 }
 
 static void show(const struct lab_problem *p, int32_t token, char text[16])
@@ -77,10 +68,10 @@ static void show(const struct lab_problem *p, int32_t token, char text[16])
 const struct lab_task lab_task_copy = {
     .name = "copy",
     .brief = "a string again",
-    .scored = "the copy",
+    .scored = "the copy and its end",
     .options = STRINGS,
     .learned = 0.9,
-    .chance = 1.0 / 32,
+    .chance = 1.0 / 33,
     .vocabulary = vocabulary,
     .longest = longest,
     .columns = columns,
@@ -104,11 +95,11 @@ const struct lab_task lab_task_copy1 = {
 const struct lab_task lab_task_reverse = {
     .name = "reverse",
     .brief = "a string backwards",
-    .scored = "the reversed string",
+    .scored = "the reversed string and its end",
     .options = STRINGS,
     .extended = true,
     .learned = 0.9,
-    .chance = 1.0 / 32,
+    .chance = 1.0 / 33,
     .vocabulary = vocabulary,
     .longest = longest,
     .columns = columns,

@@ -36,11 +36,10 @@ static int longest(const struct lab_problem *p) { return p->length; }
 /* value[0]: variables in use */
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
-    enum { COUNT = 232 };
     int n = 0;
     for (int in_use = 1; in_use <= variables(p); in_use += variables(p) > 1 ? variables(p) - 1 : 1)
         for (int k = 1; k <= 4; k *= 2) {
-            list[n] = lab_column_of(k, k * p->length, COUNT, LAB_ACCURACY,
+            list[n] = lab_column_of(k, k * p->length, LAB_ANSWERS, LAB_ACCURACY,
                                     k > 1 ? "%d var%s at %dL" : "%d var%s at L", in_use,
                                     in_use > 1 ? "s" : "", k);
             list[n].trained = k == 1;

@@ -73,7 +73,13 @@ static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_
     struct lab_draws d = { .key = key };
     const struct lab_corpus *text = p->corpus;
     const int n = c ? c->length : p->length, words = n - BESIDE;
-    const ptrdiff_t first = c ? text->train : 0, end = c ? text->count : text->train;
+    const bool tested = c && !c->validation;
+    const ptrdiff_t first = tested ? text->tests
+                          : c      ? text->train
+                                   : 0,
+                    end = tested ? text->count
+                        : c      ? text->tests
+                                 : text->train;
     const int32_t *from =
         text->token + first + (ptrdiff_t)(lab_next(&d) * (double)(end - first - words + 1));
     const int depth =

@@ -106,20 +106,6 @@ static void stream(const struct lab_problem *p, struct lab_draws *d, struct stat
     }
 }
 
-/* One of `places`, drawn with the weight 1 / (1 + place) among the free ones. */
-static int gap(struct lab_draws *d, const int32_t *token, int first, int places)
-{
-    enum { WHOLE = 1 << 20 };
-    int sum = 0, at = 0;
-    for (int g = 0; g < places; g++)
-        if (!token[2 * (first + g) + 1]) sum += WHOLE / (1 + g);
-    for (int left = lab_pick(d, sum);; at++) {
-        if (token[2 * (first + at) + 1]) continue;
-        left -= WHOLE / (1 + at);
-        if (left < 0) return at;
-    }
-}
-
 /* Of 5 pairs 2 are keys, 1 overwrites, and 2 are for questions.  More questions if keys are few. */
 static void block(const struct lab_problem *p, struct lab_draws *d, struct state *s, int n,
                   int32_t *token, int32_t *target)
@@ -132,7 +118,7 @@ static void block(const struct lab_problem *p, struct lab_draws *d, struct state
     }
     for (int i = written; i < pairs; i++) put(token, target, n, i, 0, 0, value(p, d));
     for (int i = 0; i < live; i++) {
-        const int at = written + gap(d, token, written, pairs - written);
+        const int at = written + lab_gap(d, token + 2 * written + 1, pairs - written);
         token[2 * at + 1] = s->key[i];
         target[2 * at + 1] = s->last[s->key[i]];
         if (2 * at + 2 < n) token[2 * at + 2] = s->last[s->key[i]];

@@ -20,7 +20,6 @@ static int longest(const struct lab_problem *p) { return tokens(p, (int)p->optio
 /* value[0]: blanks */
 static int columns(const struct lab_problem *p, struct lab_column *list)
 {
-    enum { COUNT = 256 };
     const int m = (int)p->option[BLANKS];
     const struct {
         const char *name;
@@ -34,7 +33,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     int n = 0;
     for (; n < 4; n++) {
         const int length = tokens(p, kinds[n].blanks);
-        list[n] = lab_column_of((double)length / longest(p), length, COUNT, LAB_EXACT,
+        list[n] = lab_column_of((double)length / longest(p), length, LAB_STRINGS, LAB_EXACT,
                                 n ? "%s, %d blanks" : "%s", kinds[n].name, kinds[n].blanks);
         list[n].trained = n == 0;
         list[n].value[0] = kinds[n].blanks;

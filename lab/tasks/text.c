@@ -3,10 +3,10 @@
  *
  *     BOS b0 b1 ... b(n-2)        targets b0 b1 ... b(n-1): a window of n bytes, all of them scored
  *
- * Training uses windows of L bytes anywhere in the first 95 % of the corpus.  Tests score the same
- * bytes in every column: 64 stretches of 8L bytes, spread over the last 5 %, each cut into windows
- * of L, 2L, 4L or 8L.  So columns can be compared, and the gain of a longer window comes from
- * context. */
+ * Training uses windows of L bytes anywhere in the first 90 % of the corpus, validation such that
+ * are spread over the next 5 %.  Tests score the same bytes in every column: 64 stretches of 8L
+ * bytes, spread over the last 5 %, each cut into windows of L, 2L, 4L or 8L.  So columns can be
+ * compared, and the gain of a longer window comes from context. */
 #include "lab/draw.h"
 
 enum { STRETCHES = 64, LONGEST = 8 };
@@ -43,9 +43,11 @@ static ptrdiff_t place(const struct lab_problem *p, const struct lab_column *c, 
         struct lab_draws d = { .key = key };
         return (ptrdiff_t)(lab_next(&d) * (double)(text->train - p->length + 1));
     }
+    if (c->validation)
+        return text->train + row * (text->tests - text->train - c->length) / (c->count - 1);
     const int windows = (int)c->value[0];
-    const ptrdiff_t capacity = text->count - text->train - (ptrdiff_t)LONGEST * p->length;
-    return text->train + row / windows * capacity / (STRETCHES - 1)
+    const ptrdiff_t capacity = text->count - text->tests - (ptrdiff_t)LONGEST * p->length;
+    return text->tests + row / windows * capacity / (STRETCHES - 1)
          + (ptrdiff_t)(row % windows) * c->length;
 }
 

@@ -22,6 +22,7 @@ except ImportError:
 
 BETA1, BETA2, EPSILON, DECAY, CLIP = 0.9, 0.98, 1e-8, 0.1, 1.0
 GATED = ("fox", "fox-pro")
+PRO = ("fox-pro", "nope-pro", "rope-pro")
 
 
 def read(path):
@@ -69,7 +70,7 @@ def shapes(c, vocabulary):
             "w1": [dim, ffn],
             "w2": [ffn, dim],
         }
-        if c["arm"] in GATED:
+        if c["arm"].split("@")[0] in GATED:
             layer |= {"wf": [dim, c["heads"]], "bf": [c["heads"]]}
         want |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return want
@@ -96,7 +97,7 @@ def wrong_names(c, x):
             if prefix + name not in x or x[prefix + name][0] != x["w." + name][0]:
                 return f"{prefix}{name} is not there with the shape of w.{name}"
         if name not in shapes(c, vocabulary) and not re.search(
-            r"(^|\.)(pe|tape)\.|\.(wg|sk|sv|nq|nk|no)$", name
+            r"(^|\.)(pe|tape)\.|\.(wg|wi1|bi1|wi2|bi2|sk|sv|nq|nk|no)$", name
         ):
             return f"w.{name} is no tensor that is written down"
     return None
@@ -196,12 +197,13 @@ def deberta_row(d, span, most):
 class Attention:
     """Of one layer: a text of encodings, what they learn, and the positions."""
 
-    def __init__(self, text, learned, pos):
+    def __init__(self, text, learned, pos, a=None, heads=None, kv_heads=None):
         self.parts = {}
         for part in text.split("+"):
             name, _, options = part.partition(":")
             self.parts[name] = dict(o.split("=") for o in options.split(",") if o)
         self.learned, self.pos = learned, pos
+        self.a, self.heads, self.kv_heads = a, heads, kv_heads
         self.apart = pos[:, :, None] - pos[:, None, :]  # [batch, i, j], of interest for j <= i
         self.d = self.apart.clamp(min=0)
         self.causal = torch.ones(pos.shape[1], pos.shape[1]).tril().bool()
@@ -209,15 +211,27 @@ class Attention:
     def option(self, part, name, usual):
         return type(usual)(self.parts[part].get(name, usual))
 
+    def projected(self, number, heads):
+        """An input by token: a projection of its own, [batch, heads, rows, width]."""
+        y = self.a @ self.learned[f"wi{number}"]
+        if f"bi{number}" in self.learned:
+            y = y + self.learned[f"bi{number}"]
+        return y.unflatten(-1, (heads, -1)).transpose(1, 2).repeat_interleave(self.heads // heads, 1)
+
     def scale(self, width):
         return width**-0.5
 
     def run(self, q, k, v, log_f, states):
         """All [batch, heads, rows, width]; returns o, and with states their average ae."""
         if "rope" in self.parts:
-            angle = self.pos[:, None, :, None] * frequencies(
-                self.option("rope", "base", 10000.0), q.shape[-1]
-            )
+            at = self.pos[:, None, :, None].double()
+            if self.option("rope", "positions", "token") == "given":
+                at = at + self.projected(1, self.kv_heads)
+            angle = at * frequencies(self.option("rope", "base", 10000.0), q.shape[-1])
+            q, k = (turn(x, angle.cos(), angle.sin()) for x in (q, k))
+        if "angles" in self.parts:
+            steps = (1 + self.projected(1, self.kv_heads)) * frequencies(10000.0, q.shape[-1])
+            angle = steps.cumsum(-2)
             q, k = (turn(x, angle.cos(), angle.sin()) for x in (q, k))
         if "tape" in self.parts:
             q, k = (turn(x, states[..., 0], states[..., 1]) for x in (q, k))
@@ -239,7 +253,14 @@ class Attention:
     # What is added to scores.
 
     def alibi(self, q, k, scale, log_f):
-        return -slopes(q.shape[1])[:, None, None] * self.d[:, None]
+        made = self.option("alibi", "slopes", "official")
+        if made == "official":
+            return -slopes(q.shape[1])[:, None, None] * self.d[:, None]
+        first = F.softplus(self.projected(1, self.heads))
+        sides = {"keys": first.transpose(-1, -2), "queries": first}
+        if made == "both":
+            return -(first.transpose(-1, -2) + F.softplus(self.projected(2, self.heads))) * self.d[:, None]
+        return -sides[made] * self.d[:, None]
 
     def t5(self, q, k, scale, log_f):
         n, most = self.option("t5", "buckets", 32), self.option("t5", "max_distance", 128)
@@ -330,7 +351,7 @@ def shift(x, logits):
 def forward(c, w, tokens, pos):
     """Rows behind the end of a sequence are computed as well; nothing sees them."""
     heads, kv_heads, width = c["heads"], c["kv_heads"], c["dim"] // c["heads"]
-    x, pro = embedding(c, w, tokens, pos), c["arm"] == "fox-pro"
+    x, pro = embedding(c, w, tokens, pos), c["arm"] in PRO
     states = None
     if c["attention"] == "tape":
         angle = pos[:, None, :, None] * frequencies(10000.0, width)
@@ -346,7 +367,9 @@ def forward(c, w, tokens, pos):
             q, k = rms(q, 1e-5) * gains["nq"], rms(k, 1e-5) * gains["nk"]
         k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
         learned = {name[3:]: t for name, t in p.items() if name.startswith("pe.")}
-        o, ae = Attention(c["attention"], learned, pos).run(q, k, v, log_f, states)
+        learned |= {name: t for name, t in p.items() if name[:2] in ("wi", "bi")}
+        at = Attention(c["attention"], learned, pos, a, heads, kv_heads)
+        o, ae = at.run(q, k, v, log_f, states)
         if pro:
             o = rms(o, 1e-6) * gains["no"]
         o = o.transpose(1, 2).flatten(-2)

@@ -22,7 +22,11 @@ if "$python" -c 'import torch' 2>/dev/null; then
         dump $arm text --step 20
         dump $arm copy --step 20
     done
-    for arm in sinusoidal learned kerple fire sba xl deberta fox-pro rope@random; do dump $arm copy --step 20; done
+    for arm in sinusoidal learned kerple fire sba xl deberta fox-pro rope-pro fox@open shaw@wide rope@random; do dump $arm copy --step 20; done
+    for arm in alibi:slopes=keys alibi:slopes=queries alibi:slopes=both rope:positions=given angles:pairing=half; do
+        dump $arm copy --step 20
+    done
+    dump angles:pairing=half copy --step 20 --set kv_heads=2
     dump tape copy --step 40 --set layers=3,rate=0.01  # no layer reads the last layer's states
     dump nope text                                                  # gradients are clipped here,
     dump rope copy --step 100 --set kv_heads=2                      # and here
@@ -30,7 +34,7 @@ if "$python" -c 'import torch' 2>/dev/null; then
     dump t5 text --step 20 --dtype f32
 else
     echo "logits and gradients left out: there is no PyTorch here"
-    for arm in nope fox fox-pro tape; do dump $arm copy --step 2; done
+    for arm in nope fox fox-pro rope-pro tape; do dump $arm copy --step 2; done
     dump alibi+cape text
     dump t5 text --dtype f32
 fi

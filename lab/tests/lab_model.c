@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* lab_model.c -- the lab's model: every tensor's gradient by differences, the same bits for all
  * threads and instruction sets, the same model for all arms, and steps that lower the loss. */
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "math/random.h"
 #include "harness.h"
+#include "lab/config.h"
 #include "lab/decode.h"
+#include "models/safetensors.h"
+#include "scratch.h"
 
 enum { WORDS = 11, LONGEST = 48, LENGTH = 12 };
 
@@ -297,11 +301,141 @@ static void check_changed(const char *arm, enum lab_change change)
     lab_model_close(changed);
 }
 
+/* ---- Biases of a file ------------------------------------------------------------------------ */
+
+enum { HEADS = 4 };
+/* alibi's biases, by distance or by row and key, for `reach` positions. */
+static void write_bias(const char *path, const char *name, int heads, int reach, bool by_distance,
+                       bool wide)
+{
+    const ptrdiff_t count = (ptrdiff_t)heads * reach * (by_distance ? 1 : reach);
+    struct safetensor t = { .name = name,
+                            .type = wide ? ST_F64 : ST_F32,
+                            .rank = 2 + !by_distance };
+    double *x = calloc((size_t)count, sizeof *x);
+    float *f = calloc((size_t)count, sizeof *f);
+    loci_error e = { .text = "" };
+    t.shape[0] = heads;
+    t.shape[1] = t.shape[2] = reach;
+    for (ptrdiff_t i = 0; i < count; i++) {
+        const ptrdiff_t row = i / reach % reach, key = i % reach;
+        const double slope = exp2(-8.0 * (double)(i / (count / heads) + 1) / heads),
+                     apart = (double)(by_distance ? key
+                                      : row > key ? row - key
+                                                  : 0);
+        x[i] = -slope * apart;
+        f[i] = (float)x[i];
+    }
+    const void *const data[] = { wide ? (void *)x : (void *)f };
+    CHECK_THAT(!loci_safetensors_write(path, 1, &t, data, 0, NULL, &e), "%s: %s", path, e.text);
+    free(x);
+    free(f);
+}
+
+static double first_loss(const char *arm)
+{
+    struct lab_shape s = layout_of(arm, true);
+    struct lab_model *m;
+    struct lab_batch b = { .sequences = 0 };
+    loci_error e = { .text = "" };
+    if (!CHECK_THAT(!lab_model_open(&m, &s, NULL, &e), "%s: %s", arm, e.text)) return NAN;
+    lab_model_init(m, 7);
+    fill_batch(&b, lab_model_arm(m), 5, LENGTH);
+    const double loss = loss_of(m, &b);
+    lab_batch_free(&b);
+    lab_model_close(m);
+    return loss;
+}
+static void check_refused(const char *arm, const char *said)
+{
+    struct lab_shape s = layout_of(arm, false);
+    struct lab_model *m;
+    loci_error e = { .text = "" };
+    const loci_status status = lab_model_open(&m, &s, NULL, &e);
+    CHECK_THAT(status && strstr(e.text, said), "%s: '%s', wanted '%s'", arm, e.text, said);
+    if (!status) lab_model_close(m);
+}
+static void id_of(const char *arm, char id[33])
+{
+    struct lab_config c = { .steps = 9, .learned = LAB_RANDOM, .variants = 1 };
+    strcpy(c.arm, arm);
+    lab_config_size(&c, "XS", NULL);
+    lab_config_task(&c, "copy", NULL);
+    lab_config_id(&c, id);
+}
+
+/* The files are in the working folder: a path has no + or comma, which the folder may have. */
+static void check_biases(void)
+{
+    static const char *const arms[] = {
+        "bias:file=distance.st",
+        "bias:file=distance.st,learn=1",
+        "bias:file=pairs.st",
+        "bias:file=pairs.st,learn=1",
+        "rope+bias:file=pairs.st,learn=1",
+        "bias:learn=1,file=pairs.st",
+        "fox+bias:file=distance.st",
+        "t5+bias:file=distance.st,learn=1",
+    };
+    char folder[SCRATCH], id[3][33];
+    scratch(folder, "bias");
+    if (!CHECK_THAT(mkdtemp(folder) && !chdir(folder), "%s", folder)) return;
+    write_bias("distance.st", "bias", HEADS, LONGEST, true, false);
+    write_bias("pairs.st", "bias", HEADS, LONGEST, false, true);
+    write_bias("name.st", "bais", HEADS, LONGEST, true, false);
+    write_bias("heads.st", "bias", 2, LONGEST, true, false);
+    write_bias("short.st", "bias", HEADS, LENGTH - 1, false, false);
+    for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
+        check_gradients(arms[i], 0);
+        check_bits(arms[i]);
+        check_decode(arms[i]);
+    }
+    check_gradients("bias:file=pairs.st,learn=1", 2);
+    const double alibi = first_loss("alibi"), nope = first_loss("nope");
+    CHECK_THAT(fabs(alibi - nope) > 1e-5, "biases matter");
+    for (int i = 0; i < 4; i++) CHECK_CLOSE(first_loss(arms[i]), alibi, 1e-9, "%s", arms[i]);
+
+    check_refused("bias", "needs its table");
+    check_refused("bias:learn=1", "needs its table");
+    check_refused("bias:file=none.st", "none.st: ");
+    check_refused("bias:file=distance.st,lern=1", "'lern=1' is no option");
+    check_refused("bias:file=distance.st,learn=2", "'learn=2' is no option");
+    check_refused("bias:file=name.st", "name.st: it has no tensor 'bias'");
+    check_refused("bias:file=heads.st", "has 2 heads, and the model 4");
+    check_refused("bias:file=short.st", "for 11 positions, and training has 12 tokens");
+    check_refused("clip+bias:file=distance.st", "takes the place of clip");
+    check_refused("bias:file=pairs.st+bias:file=pairs.st", "has two biases");
+    check_refused("bias:file=pairs.st@random", "needs positions 0, 1, 2");
+    check_refused("fox+bias:file=pairs.st", "goes with encodings that learn nothing");
+    check_refused("t5+bias:file=pairs.st", "goes with encodings that learn nothing");
+    check_refused("sba+bias:file=pairs.st", "goes with encodings that learn nothing");
+
+    /* what is in the file belongs to a run's identity, and so does learn */
+    id_of("bias:file=distance.st", id[0]);
+    id_of("bias:file=distance.st,learn=1", id[1]);
+    write_bias("distance.st", "bias", HEADS, LONGEST, true, true);
+    id_of("bias:file=distance.st", id[2]);
+    CHECK_THAT(strcmp(id[0], id[1]) && strcmp(id[0], id[2]), "three runs");
+    static const char *const files[] = { "distance.st", "pairs.st", "name.st", "heads.st",
+                                         "short.st" };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) unlink(files[i]);
+    CHECK_THAT(!chdir("/") && !rmdir(folder), "%s", folder);
+}
+
 int main(void)
 {
-    static const char *const more[] = { "rope+fox", "rope@random", "sinusoidal+alibi+sink",
-                                        "cope:gates=given,npos=9" };
-    static const int more_kv[] = { 2, 0, 1, 2 };
+    static const char *const more[] = { "rope+fox",
+                                        "rope@random",
+                                        "sinusoidal+alibi+sink",
+                                        "cope:gates=given,npos=9",
+                                        "angles:pairing=half",
+                                        "angles:pairing=interleaved+alibi",
+                                        "rope:positions=given",
+                                        "rope:positions=given",
+                                        "alibi:slopes=keys",
+                                        "alibi:slopes=queries",
+                                        "alibi:slopes=both+fox" };
+    static const int more_kv[] = { 2, 0, 1, 2, 0, 2, 1, 0, 0, 0, 2 };
     static const char *const neutral[] = { "learned", "alibi:slopes=given",
                                            "t5",      "clip",
                                            "kerple",  "fire",
@@ -316,7 +450,7 @@ int main(void)
         check_bits(list[i].text);
         check_decode(list[i].text);
     }
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
         check_gradients(more[i], more_kv[i]);
         check_bits(more[i]);
         check_decode(more[i]);
@@ -328,5 +462,6 @@ int main(void)
         check_changed(turning[i], LAB_PI);
         check_changed(turning[i], LAB_YARN);
     }
+    check_biases();
     return harness_end();
 }

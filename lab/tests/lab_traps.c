@@ -45,7 +45,7 @@ static const struct trap {
     const char *says;
 } traps[] = {
     /* parts of tables that are never trained */
-    { "t5:max_distance=65", "copy", "most=31", "", "t5: max_distance=65, but training has 63" },
+    { "t5:max_distance=65", "copy", "most=31", "", "t5: max_distance=65, but training has 64" },
     { "t5:max_distance=65", "text", "", "",
       "t5: max_distance=65, but training has 64 tokens: buckets" },
     { "t5:max_distance=64", "text", "", "", "!never trained" },
@@ -54,6 +54,9 @@ static const struct trap {
     { "shaw:left=65,right=2", "text", "", "", "shaw: left=65" },
     { "shaw:left=64,right=2", "text", "", "", "!never trained" },
     { "shaw", "text", "", "", "!never trained" },
+    { "shaw@wide", "text", "", "", "!never trained" },
+    { "deberta@wide", "text", "", "", "!never trained" },
+    { "clip@wide", "text", "", "", "!never trained" },
     { "clip:max=65", "text", "", "", "clip: max=65" },
     { "clip", "text", "", "", "!never trained" },
     { "cope:npos=66", "text", "", "", "cope: npos=66" },
@@ -83,6 +86,10 @@ static const struct trap {
     { "alibi", "text", "heads=8", "", "!slopes" },
     { "alibi:slopes=given", "text", "", "", "!slopes" },
     { "kerple", "text", "", "", "!slopes" },
+    /* FoPE's frequencies */
+    { "fope", "text", "", "", "fope: heads are 16 wide, its authors' 64" },
+    { "fope", "text", "dim=128 heads=2", "", "!fope: heads" },
+    { "rope", "text", "", "", "!fope: heads" },
     /* a stick does not see its own token */
     { "sba", "text", "", "", "sba: a token does not see itself" },
     { "rope+sba", "text", "", "", "sba: a token does not see itself" },
@@ -162,8 +169,9 @@ static void check_starts(void)
             free(target);
         }
     }
-    static const char *const gated[] = { "fox", "rope+fox", "fox-pro" };
-    for (int i = 0; i < 3; i++) {
+    static const char *const gated[] = { "fox", "rope+fox", "fox-pro", "fox@open", "fox-pro@open" };
+    for (int i = 0; i < 5; i++) {
+        const float start = strstr(gated[i], "@open") ? 2 : 0;
         const struct lab_config c = config_of(gated[i], "copy", "");
         const struct lab_shape s = lab_config_shape(&c);
         const struct lab_tensor *t;
@@ -175,9 +183,10 @@ static void check_starts(void)
             const size_t length = strlen(t[k].name);
             if (length < 3 || strcmp(t[k].name + length - 3, ".bf") != 0) continue;
             const float *b = (const float *)lab_model_list(m, LAB_WEIGHTS) + t[k].at;
-            for (ptrdiff_t h = 0; h < t[k].cols; h++) gates += b[h] == 2;
+            for (ptrdiff_t h = 0; h < t[k].cols; h++) gates += b[h] == start;
         }
-        CHECK_THAT(gates == s.layers * s.heads, "%s has %d gates that start at 2", gated[i], gates);
+        CHECK_THAT(gates == s.layers * s.heads, "%s has %d gates that start at %g", gated[i], gates,
+                   start);
         lab_model_close(m);
     }
 }
@@ -238,8 +247,10 @@ static void check_fields(void)
         { "rope", "copy", "kv_heads=3", "kv_heads 3 must divide heads 4" },
         { "rope", "copy", "ffn=100", "ffn 100 must be a multiple of 16" },
         { "rope", "copy", "tokens=40",
-          "tokens 40: a step must have room for a sequence of copy, 41" },
+          "tokens 40: a step must have room for a sequence of copy, 42" },
         { "rope@ntk", "copy", "", "what follows @ must be random" },
+        { "alibi@open", "copy", "", "has no forget gates that could start open" },
+        { "nope-pro@open", "copy", "", "has no forget gates that could start open" },
         { "fire:threshold=x", "copy", "", "threshold" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -269,14 +280,14 @@ static void check_identity(void)
     struct text t = { .s = NULL };
     lab_config_text(&c, &t);
     static const char want[] =
-        "format=1\narm=rope\ntask=recall\nsize=S\nseed=0\nlayers=2\ndim=64\n"
+        "format=2\narm=rope\ntask=recall\nsize=S\nseed=0\nlayers=2\ndim=64\n"
         "heads=4\nkv_heads=0\nffn=0\nlength=64\nsteps=100\ntokens=2048\n"
         "rate=0.0030000000000000001\nstd=0.0625\nembed_std=1\nvariants=1\nfinetune=0\n"
         "learned=random\nkeys=16\nvalues=16\nform=0\n";
     CHECK_THAT(!strcmp(t.s, want), "the text is\n%s", t.s);
     text_free(&t);
     id_of(&c, id[n++]);
-    CHECK_THAT(!strcmp(id[0], "540a8262711f2dac9120adbbe967ecef"),
+    CHECK_THAT(!strcmp(id[0], "f888ba89bf37da358cad497601159db3"),
                "the identity of a run has changed to %s", id[0]);
     for (int i = 0; i < CHANGES; i++) {
         const struct lab_config other = config_of("rope", "recall", changes[i]);
@@ -437,6 +448,17 @@ static void check_arms(void)
         { "liere", "", "liere:axes=1,block=16", "rotate" },
         { "rope@random", "", "rope:pairing=half", "rotate" },
         { "fox-pro", "", "fox", "score" },
+        { "nope-pro", "", "nope", "nothing" },
+        { "rope-pro", "", "rope:pairing=half", "rotate" },
+        { "rope-pro@random", "", "rope:pairing=half", "rotate" },
+        { "fox@open", "", "fox", "score" },
+        { "xpos", "", "xpos:scale_base=32", "rotate" },
+        { "deberta", "", "deberta:max_distance=32,span=16", "score" },
+        { "deberta@wide", "", "deberta:kind=v1,span=64", "score" },
+        { "shaw@wide", "", "shaw:left=63,right=63", "score+value" },
+        { "shaw:left=9@wide", "", "shaw:left=9,right=63", "score+value" },
+        { "clip+rope@wide", "", "clip:max=63+rope:pairing=half", "rotate+score" },
+        { "mixed", "", "mixed:axes=1", "rotate" },
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct lab_arm a;
@@ -447,12 +469,20 @@ static void check_arms(void)
         CHECK_THAT(!strcmp(a.embed, good[i].embed) && !strcmp(a.attention, good[i].attention)
                        && !strcmp(family, good[i].family) && !strcmp(a.text, good[i].text),
                    "%s is '%s' and '%s', %s", good[i].text, a.embed, a.attention, family);
-        CHECK_THAT(a.random == !!strchr(good[i].text, '@') && a.range == (a.random ? 2048 : 0),
+        CHECK_THAT(a.random == !!strstr(good[i].text, "@random") && a.range == (a.random ? 2048 : 0)
+                       && a.open == !!strstr(good[i].text, "@open"),
                    "%s", good[i].text);
+        CHECK_CLOSE(a.unit,
+                    strstr(good[i].text, "mixed")   ? 14 / 64.0
+                    : strstr(good[i].text, "liere") ? 1 / 64.0
+                                                    : 0,
+                    0, "%s", good[i].text);
+        CHECK_THAT(lab_is_layer(good[i].text) == (strstr(good[i].text, "-pro") != NULL), "%s",
+                   good[i].text);
         CHECK_THAT(a.layer
-                       == (strstr(good[i].text, "fox-pro") ? LAB_FOX_PRO
-                           : strstr(good[i].text, "tape")  ? LAB_TAPE
-                                                           : LAB_PLAIN),
+                       == (strstr(good[i].text, "-pro")   ? LAB_FOX_PRO
+                           : strstr(good[i].text, "tape") ? LAB_TAPE
+                                                          : LAB_PLAIN),
                    "%s", good[i].text);
     }
     char most[LAB_ARM + 1];
@@ -464,6 +494,8 @@ static void check_arms(void)
         { "rope@ntk", "what follows @ must be random" },
         { "rope@", "what follows @ must be random" },
         { "rope@random@random", "what follows @ must be random" },
+        { "alibi@wide", "has no table of distances that could be wide" },
+        { "fox-pro@wide", "has no table of distances that could be wide" },
         { "+rope", "an encoding is missing next to a +" },
         { "rope++alibi", "an encoding is missing next to a +" },
         { "rope+", "an encoding is missing behind the +" },
@@ -587,9 +619,9 @@ static void check_presets(void)
     } want[] = {
         { "smoke", 4 * 3, 0 },
         { "coffee", 2 * arms, 0 },
-        { "hour", 6 * (arms + 2 * 8), 4 * 2 },
-        { "overnight", 11 * 3 * arms, 4 * 3 * 3 },
-        { "cluster", 11 * 5 * arms, 4 * 3 * 5 },
+        { "hour", 3 * 6 * (arms + 2 * 8), 3 * 4 * 2 },
+        { "overnight", 17 * 3 * arms, 4 * 3 * 3 },
+        { "cluster", 17 * 5 * arms, 4 * 3 * 5 },
     };
     const struct lab_preset *list;
     CHECK_THAT(lab_presets(&list) == 5, "presets");

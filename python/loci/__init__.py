@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 
-_MODULES = ("distributed", "hf", "layers", "nn", "plot", "rope", "seg")
+_MODULES = ("distributed", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
 
 
 def __getattr__(name: str) -> Any:

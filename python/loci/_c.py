@@ -395,6 +395,18 @@ FILE_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_rope": (_I, [_P, _I, _D, c.POINTER(Rope), _E]),
     "rope_free": (None, [c.POINTER(Rope)]),
 }
+LAB_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "lab_open": (_I, [c.POINTER(_P), c.c_char_p, _I, c.c_char_p, _E]),
+    "lab_close": (None, [_P]),
+    "lab_set": (_I, [_P, c.c_char_p, _D, _E]),
+    "lab_check": (_I, [_P, _E]),
+    "lab_about": (_Z, [_P, c.c_char_p, _Z]),
+    "lab_train": (_I, [_P, c.c_uint64, c.c_int64, _I, _P, _P, _P, _E]),
+    "lab_test": (_I, [_P, _I, _I, _I, _P, _P, _P, _E]),
+    "lab_validation": (_I, [_P, _I, _I, _I, _P, _P, _P, _E]),
+    "lab_show": (None, [_P, _I, c.c_char_p]),
+    "lab_normal": (None, [c.c_uint64, c.c_char_p, _D, _N, _P]),
+}
 
 
 def _file_of(name: str) -> str:
@@ -436,18 +448,27 @@ if (lib.version() // 10000, lib.version() // 100 % 100) != VERSION:
     raise ImportError(f"libloci {lib.version_text().decode()} at {path} does not fit loci {VERSION[0]}.{VERSION[1]}")
 lib = _load(path, FUNCTIONS)
 
-_files: Any = None
+_beside: dict[str, Any] = {}
+
+
+def beside(name: str, functions: dict[str, tuple[Any, list[Any]]], missing: str) -> Any:
+    """Another library, which lies beside libloci; it is loaded when somebody asks."""
+    if name not in _beside:
+        file = os.path.join(os.path.dirname(path), re.sub(r"^libloci", f"lib{name}", os.path.basename(path)))
+        if not os.path.isfile(file):
+            raise Error(f"this build of loci {missing}", "unsupported")
+        _beside[name] = _load(file, functions)
+    return _beside[name]
 
 
 def files() -> Any:
-    """loci-io, which lies beside libloci; it is loaded when somebody asks."""
-    global _files
-    if _files is None:
-        beside = os.path.join(os.path.dirname(path), re.sub(r"^libloci", "libloci-io", os.path.basename(path)))
-        if not os.path.isfile(beside):
-            raise Error("this build of loci does not read models' files", "unsupported")
-        _files = _load(beside, FILE_FUNCTIONS)
-    return _files
+    """loci-io."""
+    return beside("loci-io", FILE_FUNCTIONS, "does not read models' files")
+
+
+def lab() -> Any:
+    """loci-lab."""
+    return beside("loci-lab", LAB_FUNCTIONS, "has no sequences of the lab")
 
 
 # ---- Errors --------------------------------------------------------------------------------------

@@ -15,7 +15,16 @@ from typing import Any
 
 import loci
 
-MODULES = ("layers", "rope", "plot", "seg", "nn", "distributed", "hf")  # the last ones need torch, or transformers
+MODULES = (
+    "layers",
+    "rope",
+    "plot",
+    "seg",
+    "lab",
+    "nn",
+    "distributed",
+    "hf",
+)  # the last ones need torch, or transformers
 
 # Not for callers: loci.attention() and loci.attention_backward() call them.
 INTERNAL = {

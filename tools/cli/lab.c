@@ -15,6 +15,7 @@
 #include "models/io.h"
 #include "models/json.h"
 #include "lab/claims.h"
+#include "lab/corpora.h"
 #include "lab/store.h"
 #include "lab/train.h"
 
@@ -31,7 +32,7 @@ static struct lab_corpus corpus; /* live until the program exits */
 static bool open_corpus(const char *path, int length, struct lab_wish *w)
 {
     loci_error e = { .text = "" };
-    if (lab_corpus_open(&corpus, path, lab_corpus_bytes(length), &e)) return refuse("%s", e.text);
+    if (lab_corpus_find(&corpus, path, lab_corpus_bytes(length), &e)) return refuse("%s", e.text);
     w->corpus = &corpus;
     return true;
 }
@@ -375,8 +376,10 @@ static void list_json(struct text *t)
         lab_arm_parse(&a, arm[i].text, 64, 512, 16, NULL);
         lab_arm_family(&a, family);
         text_add(t,
-                 "%s\n  {\"name\": \"%s\", \"family\": \"%s\", \"chief\": %s, \"at_64_tokens\": ",
-                 i ? "," : "", arm[i].text, family, arm[i].chief ? "true" : "false");
+                 "%s\n  {\"name\": \"%s\", \"family\": \"%s\", \"chief\": %s, \"layer\": %s, "
+                 "\"at_64_tokens\": ",
+                 i ? "," : "", arm[i].text, family, arm[i].chief ? "true" : "false",
+                 a.layer != LAB_PLAIN ? "true" : "false");
         char text[2 * LAB_TEXT + 4];
         snprintf(text, sizeof text, "%s%s%s", a.embed, a.embed[0] ? " + " : "", a.attention);
         text_json(t, text);
@@ -424,11 +427,14 @@ static int run_list(const struct args *a)
         char family[LAB_NAME * 2];
         lab_arm_parse(&x, arm[i].text, 64, 512, 16, NULL);
         lab_arm_family(&x, family);
-        printf("  %c %-14s%-14s%s\n", arm[i].chief ? '*' : ' ', arm[i].text, family,
-               x.layer == LAB_FOX_PRO ? "the layer of the forgetting Transformer"
-               : x.embed[0]           ? x.embed
-                                      : x.attention);
+        printf("  %c %-14s%-14s", arm[i].chief ? '*' : ' ', arm[i].text, family);
+        if (x.layer == LAB_FOX_PRO)
+            printf("the layer of the forgetting Transformer, %s\n", x.attention);
+        else if (x.unit > 0) printf("%s, %.3g coordinates per token\n", x.attention, x.unit);
+        else printf("%s%s\n", x.embed[0] ? x.embed : x.attention, x.open ? ", gates open" : "");
     }
+    printf("    bias:file=X.safetensors[,learn=1]  a table of your own: tensor 'bias' [heads, "
+           "distances] or [heads, rows, keys]\n");
     for (int i = 0, n = lab_left_out(&left); i < n; i++)
         printf("    not %-10s%s\n", left[i].name, left[i].why);
     printf("\n%sCLAIMS%s (a report says which hold)\n", PAINT("1"), PAINT("0"));
@@ -473,10 +479,16 @@ void print_runs(const struct lab_runs *runs)
     for (int i = 0; i < runs->count;) {
         const struct lab_config *c = &runs->list[i];
         int k = i, arms = 0;
-        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++)
-            arms += k == i || strcmp(runs->list[k].arm, runs->list[k - 1].arm) != 0;
-        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g\n", c->task, c->steps, arms, k - i, c->size,
-               lab_config_shape(c).length, c->rate);
+        double low = c->rate, high = c->rate;
+        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++) {
+            const struct lab_config *o = &runs->list[k];
+            arms += k == i || strcmp(o->arm, runs->list[k - 1].arm) != 0;
+            low = fmin(low, o->rate);
+            high = fmax(high, o->rate);
+        }
+        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g", c->task, c->steps, arms, k - i, c->size,
+               lab_config_shape(c).length, low);
+        printf(high > low ? " to %.3g\n" : "\n", high);
         i = k;
     }
 }
@@ -529,12 +541,98 @@ const struct command cmd_lab_plan = {
     .run = run_plan,
 };
 
+/* ---- corpus ---------------------------------------------------------------------------------- */
+
+enum { CORPUS_JSON };
+static const struct flag corpus_flags[] = {
+    [CORPUS_JSON] = { "json", NULL, NULL, "one JSON object" }, { NULL, NULL, NULL, NULL }
+};
+
+/* A text, or the sentence that says why it is not there. */
+static void show_corpus(const char *what, const struct lab_source *from, bool json, bool first,
+                        struct text *t)
+{
+    struct lab_corpus c;
+    loci_error e = { .text = "" };
+    const bool generated = !strcmp(what, "generated");
+    const char *about = from      ? from->about
+                      : generated ? "generated stories"
+                                  : "a file",
+               *licence = from      ? from->licence
+                        : generated ? "MIT"
+                                    : "that of the file";
+    const loci_status status = lab_corpus_find(&c, what, lab_corpus_bytes(64), &e);
+    if (json) {
+        text_add(t, "%s\n  {\"name\": ", first ? "" : ",");
+        text_json(t, what);
+        text_add(t, ", \"about\": ");
+        text_json(t, about);
+        text_add(t, ", \"licence\": ");
+        text_json(t, licence);
+        if (status) {
+            text_add(t, ", \"missing\": ");
+            text_json(t, e.text);
+            text_add(t, "}");
+        } else
+            text_add(t,
+                     ", \"bytes\": %td, \"symbols\": %d, \"unigram_bits_per_byte\": %.4f, "
+                     "\"sha256\": \"%s\"}",
+                     c.count, c.symbols, c.unigram / log(2), c.sha256);
+    } else if (status) {
+        text_add(t, "%-12s%s, %s\n            not here: %s\n", what, about, licence, e.text);
+    } else {
+        text_add(t, "%-12s%s, %s\n            %td bytes of %d kinds, %.3f bits each alone\n", what,
+                 about, licence, c.count, c.symbols, c.unigram / log(2));
+        text_add(t, "            sha256 %s\n", c.sha256);
+    }
+    if (!status) lab_corpus_close(&c);
+}
+
+static int run_corpus(const struct args *a)
+{
+    const struct lab_source *list;
+    const int sources = lab_sources(&list);
+    const bool json = a->value[CORPUS_JSON] != NULL;
+    struct text t = { .s = NULL };
+    if (!args_rest(a, 64)) return EXIT_ERROR;
+    if (json) text_add(&t, "{\"corpora\": [");
+    if (a->rest_count == 0) show_corpus("generated", NULL, json, true, &t);
+    for (int i = 0; i < sources && a->rest_count == 0; i++)
+        show_corpus(list[i].name, &list[i], json, false, &t);
+    for (int i = 0; i < a->rest_count; i++) {
+        const struct lab_source *from = NULL;
+        for (int k = 0; k < sources; k++)
+            if (!strcmp(list[k].name, a->rest[i])) from = &list[k];
+        show_corpus(a->rest[i], from, json, i == 0, &t);
+    }
+    if (json) text_add(&t, "]}\n");
+    fwrite(t.s, 1, t.n, stdout);
+    text_free(&t);
+    return EXIT_DONE;
+}
+
+const struct command cmd_lab_corpus = {
+    .name = "lab corpus",
+    .brief = "real texts that are here, and how to get others",
+    .synopsis = "loci lab corpus [NAME|FILE...] [--json]",
+    .about = "    Texts for --corpus, with licence, size and SHA-256: Python's standard library,\n"
+             "    texts of Debian packages, and your own files by their paths.  Nothing is\n"
+             "    downloaded.  A run belongs to the bytes of its text, whatever the name.\n",
+    .examples = "    loci lab corpus\n"
+                "    loci lab corpus python enwik8\n"
+                "    loci lab run --arms chief --tasks text --corpus python\n",
+    .operand_text = "generated|python|jargon|kjv|@file",
+    .flags = corpus_flags,
+    .run = run_corpus,
+};
+
 /* ---- The overview ---------------------------------------------------------------------------- */
 
 static const struct flag lab_flags[] = { { NULL, NULL, NULL, NULL } };
-static const struct command *const under[] = { &cmd_lab_list,   &cmd_lab_plan,  &cmd_lab_run,
-                                               &cmd_lab_report, &cmd_lab_watch, &cmd_lab_sample,
-                                               &cmd_lab_dump,   &cmd_lab_bench, NULL };
+static const struct command *const under[] = { &cmd_lab_list,  &cmd_lab_corpus, &cmd_lab_plan,
+                                               &cmd_lab_run,   &cmd_lab_report, &cmd_lab_compare,
+                                               &cmd_lab_watch, &cmd_lab_sample, &cmd_lab_dump,
+                                               &cmd_lab_data,  &cmd_lab_bench,  NULL };
 
 /* Prints the summary of the last run in ./lab-out, if there is one. */
 static void print_last(void)

@@ -6,8 +6,8 @@
 #include "cli/cli.h"
 #include "lab/config.h"
 
-extern const struct command cmd_lab_list, cmd_lab_plan, cmd_lab_run, cmd_lab_report, cmd_lab_watch,
-    cmd_lab_sample, cmd_lab_dump, cmd_lab_bench;
+extern const struct command cmd_lab_list, cmd_lab_corpus, cmd_lab_plan, cmd_lab_run, cmd_lab_report,
+    cmd_lab_compare, cmd_lab_watch, cmd_lab_sample, cmd_lab_dump, cmd_lab_data, cmd_lab_bench;
 
 /* Flags that select runs.  A command has them first, in this order. */
 enum {
@@ -40,11 +40,11 @@ enum {
     [WISH_SIZE]   = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L" }, \
     [WISH_LR]     = { "lr", NULL, "X", "peak learning rate" }, \
     [WISH_GRID]   = { "lr-grid", NULL, "LIST", \
-                      "several rates; the test at trained length chooses one per arm" }, \
+                      "several rates; validation chooses one per arm" }, \
     [WISH_MATCH]  = { "match-params", NULL, NULL, \
                       "narrow the MLP by the parameters that an arm learns" }, \
-    [WISH_CORPUS] = { "corpus", NULL, "FILE:@file", \
-                      "your own text (default: a generated one)" }, \
+    [WISH_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file", \
+                      "a text of 'loci lab corpus', or a file (default: generated)" }, \
     [WISH_SET]    = { "set", NULL, "KEY=VALUE", "any field of the configuration" }
 /* clang-format on */
 

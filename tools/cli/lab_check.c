@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* lab_check.c -- `loci lab dump` and `loci lab bench`: dumps one step for external checks, and
- * measures the speed of steps. */
+/* lab_check.c -- `loci lab dump`, `loci lab data` and `loci lab bench`: dumps one step for external
+ * checks, writes sequences for other trainers, and measures the speed of steps. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
@@ -10,8 +10,11 @@
 
 #include "cli/lab.h"
 #include "cli/probe.h"
+#include "contract/encoding.h"
 #include "draw/text.h"
 #include "models/safetensors.h"
+#include "lab/corpora.h"
+#include "lab/data.h"
 #include "lab/train.h"
 
 /* ---- dump ------------------------------------------------------------------------------------ */
@@ -39,7 +42,8 @@ static const struct flag dump_flags[] = {
     [DUMP_STEP] = { "step", NULL, "N",
                     "the step to dump, after training the ones before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
-    [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file", "your own text (default: a generated one)" },
+    [DUMP_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
+                      "a text of 'loci lab corpus', or a file (default: generated)" },
     [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64", "f32 (default), or f64 to compute in double" },
     [DUMP_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [DUMP_THREADS] = { "threads", "t", "N", "(default 1); the bits are the same" },
@@ -218,7 +222,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         return false;
     w.length = length;
     if (a->value[DUMP_SET] && !add_settings(a, a->value[DUMP_SET], &w)) return false;
-    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+    if (lab_corpus_find(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
     if (runs.count != 1)
@@ -269,6 +273,143 @@ const struct command cmd_lab_dump = {
         "    loci lab dump --arm t5 --task text --size XS --dtype f64 -o step.safetensors\n",
     .flags = dump_flags,
     .run = run_dump,
+};
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+enum {
+    DATA_TASK,
+    DATA_SPLIT,
+    DATA_COLUMN,
+    DATA_SEED,
+    DATA_STEP,
+    DATA_SIZE,
+    DATA_LENGTH,
+    DATA_SET,
+    DATA_CORPUS,
+    DATA_OUTPUT
+};
+static const struct flag data_flags[] = {
+    [DATA_TASK] = { "task", NULL, "NAME:@task", "a task of 'loci lab list' (required)" },
+    [DATA_SPLIT] = { "split", NULL, "NAME:train|test|validation",
+                     "train (default); test (default with --column); or validation" },
+    [DATA_COLUMN] = { "column", NULL, "NAME",
+                      "the column of a test or validation, such as 4L or n=30" },
+    [DATA_SEED] = { "seed", NULL, "N", "of the training (default 0); tests depend on no seed" },
+    [DATA_STEP] = { "step", NULL, "N", "the training step, from 1 on (default 1)" },
+    [DATA_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
+    [DATA_LENGTH] = { "length", NULL, "L", "training length in tokens" },
+    [DATA_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
+    [DATA_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
+                      "a text of 'loci lab corpus', or a file (default: generated)" },
+    [DATA_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (required)" },
+    { NULL, NULL, NULL, NULL }
+};
+
+static void describe_data(struct text *t, const struct lab_config *c, const struct lab_problem *p,
+                          const struct lab_column *column, int step)
+{
+    text_add(t, "{\"task\": \"%s\", \"split\": \"%s\", \"vocabulary\": %d, \"length\": %d, ",
+             c->task,
+             !column              ? "train"
+             : column->validation ? "validation"
+                                  : "test",
+             p->task->vocabulary(p), p->task->longest(p));
+    if (column) {
+        text_add(t, "\"column\": ");
+        text_json(t, column->name);
+        text_add(t, "}");
+    } else text_add(t, "\"seed\": %d, \"step\": %d}", c->seed, step);
+}
+
+static bool write_data(const struct lab_config *c, const struct lab_column *column, int step,
+                       const char *path)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    const int longest = column ? column->length : p.task->longest(&p),
+              count = column ? column->count : c->tokens / longest;
+    const size_t room = (size_t)count * (size_t)longest;
+    int32_t *token = alloc(room, sizeof *token), *target = alloc(room, sizeof *target);
+    int64_t *starts = alloc((size_t)count + 1, sizeof *starts);
+    struct text about = { .s = NULL };
+    loci_error e = { .text = "" };
+    const ptrdiff_t rows =
+        lab_data_draw(&p, column, (uint64_t)c->seed, step - 1, 0, count, token, target, starts);
+    describe_data(&about, c, &p, column, step);
+    const struct safetensor list[] = {
+        { .name = "tokens", .type = ST_I32, .rank = 1, .shape = { rows } },
+        { .name = "targets", .type = ST_I32, .rank = 1, .shape = { rows } },
+        { .name = "starts", .type = ST_I64, .rank = 1, .shape = { count + 1 } },
+    };
+    const void *const data[] = { token, target, starts };
+    const struct safetensors_meta meta[] = { { "config", about.s } };
+    const loci_status status =
+        loci_safetensors_write(path, COUNT(list), list, data, COUNT(meta), meta, &e);
+    text_free(&about);
+    free(starts);
+    free(target);
+    free(token);
+    return !status || refuse("lab data: %s", e.text);
+}
+
+static int run_data(const struct args *a)
+{
+    struct lab_wish w = { .arms = loci_pe_plain(),
+                          .tasks = a->value[DATA_TASK],
+                          .size = a->value[DATA_SIZE],
+                          .seeds = 1 };
+    static struct lab_corpus corpus;
+    struct lab_runs runs;
+    struct lab_column list[LAB_COLUMNS];
+    const struct lab_column *column = NULL;
+    loci_error e = { .text = "" };
+    int seed = 0, step = 1, length = 0, split = 0;
+    const char *name = a->value[DATA_COLUMN];
+    if (!args_rest(a, 0)) return EXIT_ERROR;
+    if (!w.tasks || !a->value[DATA_OUTPUT])
+        return fail("lab data: --task and --output are required");
+    if (!args_whole(a, DATA_SEED, 0, 1000000000, &seed)
+        || !args_whole(a, DATA_STEP, 1, 1000000000, &step)
+        || !args_whole(a, DATA_LENGTH, 8, 65536, &length) || !args_word(a, DATA_SPLIT, &split)
+        || !args_output(a, DATA_OUTPUT))
+        return EXIT_ERROR;
+    w.length = length;
+    w.corpus = &corpus;
+    if (a->value[DATA_SET] && !add_settings(a, a->value[DATA_SET], &w)) return EXIT_ERROR;
+    if (name && a->value[DATA_SPLIT] && split == 0)
+        return fail("lab data: --column names a test; --split train has steps instead");
+    if (!name && split) return fail("lab data: --split %s needs --column", a->value[DATA_SPLIT]);
+    if (name && (a->value[DATA_SEED] || a->value[DATA_STEP]))
+        return fail("lab data: tests depend on no seed and no step");
+    if (lab_corpus_find(&corpus, a->value[DATA_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+        || lab_runs_make(&runs, &w, &e))
+        return fail("lab data: %s", e.text);
+    if (runs.count != 1) return fail("lab data: give one task, not %d", runs.count);
+    struct lab_config *c = &runs.list[0];
+    const struct lab_problem p = lab_config_problem(c);
+    c->seed = seed;
+    if (name && !(column = lab_data_column(&p, name, list, &e)))
+        return fail("lab data: %s", e.text);
+    const struct lab_column own = split == 2 ? lab_validation(column) : (struct lab_column){ 0 };
+    if (split == 2) column = &own;
+    const bool fine = write_data(c, column, step, a->value[DATA_OUTPUT]);
+    lab_runs_free(&runs);
+    lab_corpus_close(&corpus);
+    return fine ? EXIT_DONE : EXIT_ERROR;
+}
+
+const struct command cmd_lab_data = {
+    .name = "lab data",
+    .brief = "write the sequences of a step, a test or a validation, for other trainers",
+    .synopsis = "loci lab data --task NAME [--column NAME | --step N] -o FILE [OPTION...]",
+    .about =
+        "    tokens and targets [rows] (target -1: not scored), one sequence after another, and\n"
+        "    starts [sequences + 1], where each begins; metadata config: JSON.  These are the\n"
+        "    sequences that every arm of the lab is trained with and tested on.\n",
+    .examples = "    loci lab data --task copy --column n=30 -o test.safetensors\n"
+                "    loci lab data --task recall --seed 1 --step 20 -o step.safetensors\n",
+    .flags = data_flags,
+    .run = run_data,
 };
 
 /* ---- bench ----------------------------------------------------------------------------------- */
@@ -392,7 +533,7 @@ static int run_bench(const struct args *a)
         return fail("lab bench: isa '%s' does not run on this CPU; "
                     "'loci info' lists those that do",
                     isa);
-    if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
+    if (lab_corpus_find(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
         return fail("lab bench: %s", e.text);
     w.corpus = &corpus;
     if (lab_runs_make(&runs, &w, &e)) return fail("lab bench: %s", e.text);

@@ -11,6 +11,7 @@
 #include "cli/lab.h"
 #include "cli/terminal.h"
 #include "models/json.h"
+#include "lab/corpora.h"
 #include "lab/decode.h"
 #include "lab/pictures.h"
 #include "lab/report.h"
@@ -30,7 +31,7 @@ static const struct flag report_flags[] = {
     [REPORT_CSV] = { "csv", NULL, NULL,
                      "print a line for each arm, variant, task, seed and column" },
     [REPORT_JSON] = { "json", NULL, NULL, "print every number of the page" },
-    [REPORT_CORPUS] = { "corpus", NULL, "FILE:@file",
+    [REPORT_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
                         "the text of the runs, for their pictures (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
 };
@@ -108,7 +109,7 @@ static int run_report(const struct args *a)
         int longest = 0;
         for (int i = 0; i < all.count; i++)
             if (all.list[i].length > longest) longest = all.list[i].length;
-        if (lab_corpus_open(&corpus, a->value[REPORT_CORPUS], lab_corpus_bytes(longest), &e))
+        if (lab_corpus_find(&corpus, a->value[REPORT_CORPUS], lab_corpus_bytes(longest), &e))
             return fail("%s", e.text);
         lab_pictures(&pictures, dir, &all, &corpus);
         lab_corpus_close(&corpus);
@@ -148,7 +149,7 @@ static const struct flag sample_flags[] = {
     [SAMPLE_SEED] = { "seed", NULL, "N", "seed of the run (default 0)" },
     [SAMPLE_COLUMN] = { "column", NULL, "NAME", "a test of the task (default: at trained length)" },
     [SAMPLE_COUNT] = { "count", NULL, "N", "sequences (default 4)" },
-    [SAMPLE_CORPUS] = { "corpus", NULL, "FILE:@file",
+    [SAMPLE_CORPUS] = { "corpus", NULL, "TEXT:generated|python|jargon|kjv|@file",
                         "the text of the run (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
 };
@@ -160,10 +161,11 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
     struct lab_results all;
     loci_error e = { .text = "" };
     if (lab_results_read(&all, dir, &e)) return refuse("lab sample: %s", e.text);
-    bool found = false;
+    bool found = false, foreign = false;
     for (int i = 0; i < all.count && !found; i++) {
         const struct lab_result *r = &all.list[i];
         if (strcmp(r->arm, arm) || strcmp(r->task, task) || r->seed != seed) continue;
+        foreign = lab_result_foreign(r);
         snprintf(folder, LAB_PATH, "%.4000s/runs/%s", dir, r->id);
         *length = r->length;
         found = true;
@@ -174,7 +176,8 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
             "lab sample: %s has no completed run of arm '%s' on task %s with seed %d; 'loci lab "
             "watch %s' lists the runs",
             dir, arm, task, seed, dir);
-    return true;
+    return !foreign
+        || refuse("lab sample: arm '%s' was trained in torch, where its attention is", arm);
 }
 
 static void print_tokens(const struct lab_problem *p, const char *name, const int32_t *list, int n)
@@ -281,7 +284,7 @@ static int run_sample(const struct args *a)
         return EXIT_ERROR;
     if (a->rest_count < 3) return fail("lab sample: give a folder, an arm and a task");
     if (!find_run(a->rest[0], a->rest[1], a->rest[2], seed, folder, &length)) return EXIT_ERROR;
-    if (lab_corpus_open(&corpus, a->value[SAMPLE_CORPUS], lab_corpus_bytes(length), &e))
+    if (lab_corpus_find(&corpus, a->value[SAMPLE_CORPUS], lab_corpus_bytes(length), &e))
         return fail("%s", e.text);
     const int code = lab_config_read(&c, folder, &corpus, &e) ? fail("lab sample: %s", e.text)
                                                               : sample_run(a, &c, folder, count);
