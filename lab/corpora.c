@@ -34,8 +34,7 @@ static const struct lab_source sources[] = {
     { "jargon", "the Jargon File", "public domain", "/usr/share/doc/jargon-text/jargon.txt.gz",
       "apt install jargon-text", "gzip -dc /usr/share/doc/jargon-text/jargon.txt.gz 2>/dev/null" },
     { "kjv", "the King James Bible, a verse per line", "public domain", "/usr/lib/bible.data",
-      "apt install bible-kjv",
-      "bible -p /usr/lib -f gen1:1-rev22:21 </dev/null 2>/dev/null" },
+      "apt install bible-kjv", "bible -p /usr/lib -f gen1:1-rev22:21 </dev/null 2>/dev/null" },
 };
 
 int lab_sources(const struct lab_source **list)

@@ -17,6 +17,7 @@
  *                                     encoding
  *     RANGE(encoding, size)           coordinates of an encoding of pictures: L tokens of a text
  *                                     fill the range that its authors' pictures had
+ *     HEAD(encoding, width)           narrower heads have too few frequencies: a warning
  *
  * One rule for all that depends on the length L of training:
  *
@@ -50,6 +51,9 @@
 #endif
 #ifndef RANGE
 #define RANGE(encoding, size)
+#endif
+#ifndef HEAD
+#define HEAD(encoding, width)
 #endif
 
 ARM("nope", true)
@@ -160,6 +164,8 @@ RANGE("mixed", 14) /* patches of a picture of 224 pixels */
 RANGE("comrope", 1)
 RANGE("liere", 1)
 
+HEAD("fope", 64) /* as its authors have */
+
 #undef ARM
 #undef LEFT_OUT
 #undef LAYER
@@ -169,3 +175,4 @@ RANGE("liere", 1)
 #undef USUAL
 #undef WIDE
 #undef RANGE
+#undef HEAD
