@@ -278,6 +278,24 @@ loci_status lab_arm_parse(struct lab_arm *a, const char *given, int length, int 
     return LOCI_OK;
 }
 
+const char *lab_arm_narrow(const struct lab_arm *a, int head, int *width)
+{
+    static const struct {
+        const char *encoding;
+        int width;
+    } heads[] = {
+#define HEAD(encoding, width) { encoding, width },
+#include "lab/list.h"
+    };
+    for (int i = 0; i < COUNT(heads); i++) {
+        if (head >= heads[i].width || !lab_arm_part(a->attention, heads[i].encoding, NULL))
+            continue;
+        *width = heads[i].width;
+        return heads[i].encoding;
+    }
+    return NULL;
+}
+
 bool lab_is_layer(const char *arm)
 {
     struct lab_arm a;

@@ -83,6 +83,8 @@ struct lab_usual {
     const char *rows; /* what the option counts, or NULL */
 };
 int lab_usuals(const struct lab_usual **list);
+/* The name of an encoding that wants wider heads, and their width; NULL: none does. */
+const char *lab_arm_narrow(const struct lab_arm *, int head, int *width);
 /* Is the arm more than an encoding in the same Transformer?  Such rows of a table are marked. */
 bool lab_is_layer(const char *arm);
 

@@ -21,6 +21,7 @@
  *                                     encoding
  *     RANGE(encoding, size)           coordinates of an encoding of pictures: L tokens of a text
  *                                     fill the range that its authors' pictures had
+ *     HEAD(encoding, width)           narrower heads have too few frequencies: a warning
  *
  * One rule for all that depends on the length L of training:
  *
@@ -63,6 +64,9 @@
 #endif
 #ifndef RANGE
 #define RANGE(encoding, size)
+#endif
+#ifndef HEAD
+#define HEAD(encoding, width)
 #endif
 
 ARM("nope", true)
@@ -177,6 +181,7 @@ RANGE("mixed", 14) /* patches of a picture of 224 pixels */
 RANGE("comrope", 1)
 RANGE("liere", 1)
 
+HEAD("fope", 64) /* as its authors have */
 INPUT("angles", "phi_k", .made = LAB_RUNNING)
 INPUT("angles", "phi_q", .made = LAB_RUNNING, .like = "phi_k")
 INPUT("rope", "z_k", .made = LAB_POSITION)
@@ -222,3 +227,4 @@ STEPS(permute, 3000)
 #undef STEPS
 #undef WIDE
 #undef RANGE
+#undef HEAD

@@ -420,11 +420,13 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         (int)strcspn(part, ":+"), part, s->heads,
                         exp2(-8.0 / (s->heads > below ? 2 * below : below)));
     }
-    if (lab_arm_part(a->attention, "fope", &n) && s->dim / s->heads < 64)
+    int width;
+    const char *narrow = lab_arm_narrow(a, s->dim / s->heads, &width);
+    if (narrow)
         lab_add_warning(r,
-                        "fope: heads are %d wide, its authors' 64: of their few frequencies those "
+                        "%s: heads are %d wide, its authors' %d: of their few frequencies those "
                         "are cut that do not turn once within %d tokens",
-                        s->dim / s->heads, s->length);
+                        narrow, s->dim / s->heads, width, s->length);
     const char *sticks = lab_arm_at(a->attention, LOCI_PLACE_WEIGHT, &n);
     if (sticks)
         lab_add_warning(r,
