@@ -23,8 +23,8 @@ enum part_state { PART_HOLDS, PART_FAILS, PART_UNCLEAR, PART_ONE_SEED, PART_NOT_
 
 /* One side of a part.  `arm`: names as of arm_name(), with an optional "@how" behind them; "a|b" is
  * the first that was run.  NULL is the number 0.  `column` as of find_column(), or "trained" and
- * "out": the mean of all columns as trained, and of all longer ones; "<L" and ">L": positions of the
- * longest test in the last quarter of L, and beyond L.  `from`: minus that column. */
+ * "out": the mean of all columns as trained, and of all longer ones; "<L" and ">L": positions of
+ * the longest test in the last quarter of L, and beyond L.  `from`: minus that column. */
 struct side {
     const char *arm, *variant, *column, *from;
 };

@@ -20,12 +20,12 @@ double student_below(double t, double freedom);
 double student_quantile(double p, double freedom);
 
 /* A mean of n numbers with its interval of 95 % by Student's t.  p: two-sided, of a mean of 0.
- * With n = 1, low, high and p are NaN.  Variances of arms are never pooled: those of one task differ
- * by four orders of magnitude.
+ * With n = 1, low, high and p are NaN.  Variances of arms are never pooled: those of one task
+ * differ by four orders of magnitude.
  *
  * test: the standard error that the choice of the test sequences has on the mean, 0 or NaN if there
- * is none.  All n numbers share it, so it does not shrink with n.  The degrees of freedom of the two
- * are joined as Welch and Satterthwaite do. */
+ * is none.  All n numbers share it, so it does not shrink with n.  The degrees of freedom of the
+ * two are joined as Welch and Satterthwaite do. */
 struct interval {
     int n;
     double mean, low, high, p, freedom;
