@@ -204,7 +204,6 @@ static void keys(const struct call *c, int x, const struct sequence *q, ptrdiff_
 /* A gradient of 0 stays 0: pairs that are not visible may lie across a gate that is NaN.  So does
  * one whose product with a factor could be subnormal. */
 INLINE bool is_low(real d) { return d > -LOW_SUM && d < LOW_SUM; }
-INLINE real times(real d, real factor) { return is_low(d) ? 0 : d * factor; }
 /* From the gradient of staged keys, and that by rows that own their tile, to the gradient of the
  * keys; and the total's sums of q dq become those of q dq - k dk. */
 static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kh,
@@ -523,6 +522,7 @@ static ptrdiff_t total(const struct call *c, int x)
 }
 
 #if QT > 1
+INLINE real times(real d, real factor) { return is_low(d) ? 0 : d * factor; }
 /* Gradients of a block's rows and keys, with `finite` by products, else over visible pairs. */
 static void block_bwd(struct tile *t, int x, int D, int first, int half, bool finite)
 {
