@@ -30,11 +30,13 @@ enum { LEVELS = 6 }; /* of a tile of KT keys */
 #if LOCI_DOUBLE
 #define LOW_FACTOR 0x1p-500
 #define LOW_GRADIENT 0x1p-500
+#define LOW_SCORE 0x1p-500
 #define LOW_SUM 0x1p-500
 #define LOW_GATES (-346.6)
 #else
 #define LOW_FACTOR 0x1p-40f
 #define LOW_GRADIENT 0x1p-60f
+#define LOW_SCORE 0x1p-50f
 #define LOW_SUM 0x1p-84f
 #define LOW_GATES (-27.7f)
 #endif
@@ -216,29 +218,27 @@ static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrd
                *staged = (const real *)c->mem.rotated
                        + ((q->b * p->key_heads + kh) * c->Lk + j) * (ptrdiff_t)D;
     double sum[MAX_DIM], *total = c->g.total[x];
-    real e[MAX_DIM + PAD], row[MAX_DIM], kept[MAX_DIM], by[MAX_DIM], key[MAX_DIM];
+    real e[MAX_DIM + PAD], row[MAX_DIM];
     if (total) total += channel_gates_total(c, q->b, kh) + 2 * j * D;
     memset(sum, 0, sizeof *sum * (size_t)D);
     for (int k = n - 1; k >= 0; k--) {
         real *g = d + k * stride;
         key_factor(c, q, j, k, n, f, sum, e);
-        /* a key or a factor without a gradient may be NaN */
+        double *own = total ? total + (ptrdiff_t)2 * k * D : NULL, *sums = own ? own + D : NULL;
+        if (total && c->mem.unmoved)
+            memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
+        else if (total) to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
         for (int i = 0; i < D; i++) {
-            kept[i] = is_low(g[i]) ? 0 : g[i];
-            by[i] = kept[i] != 0 ? e[i] : 0;
-            key[i] = kept[i] != 0 ? staged[(ptrdiff_t)k * D + i] : 0;
-        }
-        if (!total) {
-            for (int i = 0; i < D; i++) g[i] = kept[i] * by[i];
-            continue;
-        }
-        if (c->mem.unmoved) memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
-        else to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
-        double *own = total + (ptrdiff_t)2 * k * D, *sums = own + D;
-        for (int i = 0; i < D; i++) {
-            if (own[i] == 0) row[i] = 0;
-            sums[i] -= (double)key[i] * (double)kept[i] + (double)row[i] * own[i];
-            g[i] = (real)((double)by[i] * (double)kept[i] + own[i]);
+            /* a key or a factor without a gradient may be NaN */
+            const real kept = is_low(g[i]) ? 0 : g[i], by = kept != 0 ? e[i] : 0,
+                       key = kept != 0 ? staged[(ptrdiff_t)k * D + i] : 0;
+            if (!total) {
+                g[i] = kept * by;
+                continue;
+            }
+            const double mine = own[i] == 0 ? 0 : (double)row[i] * own[i];
+            sums[i] -= (double)key * (double)kept + mine;
+            g[i] = (real)((double)by * (double)kept + own[i]);
         }
     }
 }
@@ -648,6 +648,17 @@ static void add_dq(struct tile *t, int x, const real *d)
 }
 #endif
 
+/* Squares of scores that have faded would be subnormal, and weights of softmax cannot tell them from
+ * 0. */
+static void drop_faded(struct tile *t, int x)
+{
+    (void)x;
+    for (int i = 0; i < t->keys * QT; i += VL) {
+        const vf y = vf_load(t->s + i);
+        vf_store(t->s + i, vf_from(vf_minus_abs(y), -LOW_SCORE, vf_set1(0), y));
+    }
+}
+
 static const struct moves moves = {
     .bytes = bytes,
     .keys = keys,
@@ -669,6 +680,7 @@ const struct term N(term_channel_gates) = {
     .keyed = keyed,
     .keys_at = keys_at,
     .total = total,
+    .read = drop_faded,
 #if QT > 1
     .read_bwd = end_low,
 #endif

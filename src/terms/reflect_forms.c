@@ -11,10 +11,10 @@
  * to block.  So z, M and their products are computed in double and rounded once. */
 #include "terms/reflect.h"
 
-#include "simd/doubles.h"
 #include "util/arena.h"
 
 #if QT > 1
+#include "simd/doubles.h"
 /* From this width on two products of 64 x D x D cost less than one of D x D x D and one for M. */
 enum { WIDE_HEAD = 96 };
 

@@ -498,7 +498,7 @@ static void attention(const loci_transport *t)
     uint64_t hash[MOST][COUNT(way)] = { { 0 } };
     int runs = 0;
     for (int i = 0; i < count && runs < MOST - 1; i++)
-        if (list[i].places != LOCI_PLACE_EMBED) {
+        if (list[i].places != LOCI_PLACE_EMBED && !walk_moves(list[i].example)) {
             run[runs].text = list[i].example;
             run[runs++].rows = FEW;
         }

@@ -284,7 +284,8 @@ static void decode_cached(struct problem *p)
 {
     struct problem cached = *p;
     loci_cache *cache;
-    cached.desc.keys_rotated = p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads;
+    cached.desc.keys_rotated =
+        p->plan->rotate >= 0 && (p->plan->key_heads == p->plan->kv_heads || p->plan->moves >= 0);
     if (loci_plan_create(&cached.plan, &cached.desc, &p->e)) {
         CHECK_FAILED("%s: %s", where(p), p->e.text);
         return;

@@ -37,6 +37,12 @@ static double *input_of(const struct show *s, const loci_tensor *t)
     if (t->rank < 5) {
         if (!strncmp(t->name, "log_", 4)) show_gates(s, x, n);
         else show_normal(s, STREAM_GATE, x, n);
+        for (ptrdiff_t i = 0; i < n && !strcmp(t->name, "beta"); i++) x[i] = 2 / (1 + exp(-x[i]));
+        for (ptrdiff_t i = 0; i < n && !strcmp(t->name, "w"); i += DIM) {
+            double sum = 0;
+            for (int d = 0; d < DIM; d++) sum += x[i + d] * x[i + d];
+            for (int d = 0; d < DIM; d++) x[i + d] /= sqrt(sum);
+        }
         return x;
     }
     for (ptrdiff_t i = 0; i < n / 2; i++) {
