@@ -648,8 +648,7 @@ static void add_dq(struct tile *t, int x, const real *d)
 }
 #endif
 
-/* Squares of scores that have faded would be subnormal, and weights of softmax cannot tell them from
- * 0. */
+/* Squares of scores that have faded would be subnormal, and weights cannot tell them from 0. */
 static void drop_faded(struct tile *t, int x)
 {
     (void)x;
