@@ -20,14 +20,18 @@ def attending() -> Iterator[Any]:
 
 
 def inputs(plan: loci.Plan, batch: int, rows: int, keys: int, seed: int = 0, dtype: str = "float32") -> dict[str, Any]:
-    """Numbers below 0, which gates may be."""
+    """Numbers below 0, which gates may be; of reflections those that keep rows bounded."""
     rng = np.random.default_rng(seed)
     sizes = {"batch": batch, "queries": rows, "keys": keys}
     made = {}
     for t, shape in zip(plan.tensors, plan.sizes, strict=True):
         if t.role == "input":
-            x = rng.standard_normal([sizes[z] if isinstance(z, str) else z for z in shape])
-            made[t.name] = -np.abs(x).astype(dtype)
+            x = -np.abs(rng.standard_normal([sizes[z] if isinstance(z, str) else z for z in shape]))
+            if t.source == "unit":
+                x /= np.linalg.norm(x, axis=-1, keepdims=True)
+            elif t.source == "strength":
+                x = np.minimum(-x, 2)
+            made[t.name] = x.astype(dtype)
     return made
 
 
