@@ -94,7 +94,7 @@ static void check_coverage(void)
     } of[] = { { 0.0041, 0.0043, 0 },   { 0.0043, 0.427, 0 }, { 0.427, 0.16, 0 },
                { 14, 22, 0 },           { 43, 4, 3 },         { 0.0041, 0.0124, 0.004 },
                { 0.0041, 0.0124, 0.04 } };
-    enum { DRAWS = 20000 };
+    enum { DRAWS = 1000 };
     uint64_t at = 0;
     for (int i = 0; i < COUNT(of); i++)
         for (int seeds = 3; seeds <= 5; seeds += 2) {

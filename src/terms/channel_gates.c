@@ -218,27 +218,29 @@ static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrd
                *staged = (const real *)c->mem.rotated
                        + ((q->b * p->key_heads + kh) * c->Lk + j) * (ptrdiff_t)D;
     double sum[MAX_DIM], *total = c->g.total[x];
-    real e[MAX_DIM + PAD], row[MAX_DIM];
+    real e[MAX_DIM + PAD], row[MAX_DIM], kept[MAX_DIM], key[MAX_DIM];
     if (total) total += channel_gates_total(c, q->b, kh) + 2 * j * D;
     memset(sum, 0, sizeof *sum * (size_t)D);
     for (int k = n - 1; k >= 0; k--) {
         real *g = d + k * stride;
         key_factor(c, q, j, k, n, f, sum, e);
-        double *own = total ? total + (ptrdiff_t)2 * k * D : NULL, *sums = own ? own + D : NULL;
-        if (total && c->mem.unmoved)
-            memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
-        else if (total) to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
+        /* a key or a factor without a gradient may be NaN */
         for (int i = 0; i < D; i++) {
-            /* a key or a factor without a gradient may be NaN */
-            const real kept = is_low(g[i]) ? 0 : g[i], by = kept != 0 ? e[i] : 0,
-                       key = kept != 0 ? staged[(ptrdiff_t)k * D + i] : 0;
-            if (!total) {
-                g[i] = kept * by;
-                continue;
-            }
-            const double mine = own[i] == 0 ? 0 : (double)row[i] * own[i];
-            sums[i] -= (double)key * (double)kept + mine;
-            g[i] = (real)((double)by * (double)kept + own[i]);
+            kept[i] = is_low(g[i]) ? 0 : g[i];
+            e[i] = kept[i] != 0 ? e[i] : 0;
+            key[i] = kept[i] != 0 ? staged[(ptrdiff_t)k * D + i] : 0;
+        }
+        if (!total) {
+            for (int i = 0; i < D; i++) g[i] = kept[i] * e[i];
+            continue;
+        }
+        if (c->mem.unmoved) memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
+        else to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
+        double *own = total + (ptrdiff_t)2 * k * D, *sums = own + D;
+        for (int i = 0; i < D; i++) {
+            if (own[i] == 0) row[i] = 0;
+            sums[i] -= (double)key[i] * (double)kept[i] + (double)row[i] * own[i];
+            g[i] = (real)((double)e[i] * (double)kept[i] + own[i]);
         }
     }
 }
