@@ -384,12 +384,16 @@ static int run_data(const struct args *a)
     if (lab_corpus_find(&corpus, a->value[DATA_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return fail("lab data: %s", e.text);
-    if (runs.count != 1) return fail("lab data: give one task, not %d", runs.count);
     struct lab_config *c = &runs.list[0];
     const struct lab_problem p = lab_config_problem(c);
     c->seed = seed;
-    if (name && !(column = lab_data_column(&p, name, list, &e)))
-        return fail("lab data: %s", e.text);
+    if (runs.count != 1) fail("lab data: give one task, not %d", runs.count);
+    else if (name && !(column = lab_data_column(&p, name, list, &e))) fail("lab data: %s", e.text);
+    if (runs.count != 1 || (name && !column)) {
+        lab_runs_free(&runs);
+        lab_corpus_close(&corpus);
+        return EXIT_ERROR;
+    }
     const struct lab_column own = split == 2 ? lab_validation(column) : (struct lab_column){ 0 };
     if (split == 2) column = &own;
     const bool fine = write_data(c, column, step, a->value[DATA_OUTPUT]);
