@@ -63,7 +63,7 @@ static double error_of(const double *want, const void *got, loci_dtype dtype, si
     for (size_t i = 0; i < count; i++) {
         const double x = load_stored(got, dtype, (ptrdiff_t)i),
                      d = x == want[i] || (isnan(x) && isnan(want[i])) ? 0 : fabs(x - want[i]);
-        if (!(d <= worst)) worst = d;
+        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
     }
     return worst / (1 + most);
 }

@@ -45,7 +45,7 @@ static double off(const char *name, const double *got, bool angle)
     for (ptrdiff_t i = 0; want && i < t->count; i++) {
         const double d = angle ? hypot(cos(got[i]) - cos(want[i]), sin(got[i]) - sin(want[i]))
                                : got[i] - want[i];
-        if (!(fabs(d) <= most)) most = fabs(d);
+        if (!(fabs(d) <= most)) most = isnan(d) ? INFINITY : fabs(d);
     }
     return most;
 }

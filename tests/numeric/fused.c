@@ -39,7 +39,7 @@ static void compare(const struct play *r, const char *owner, const char *name, c
         const double x = r->f64 ? ((const double *)got)[i] : (double)((const float *)got)[i];
         const double d = isfinite(want[i]) ? fabs(x - want[i]) : x == want[i] ? 0 : INFINITY;
         if (!(d <= off)) {
-            off = d;
+            off = isnan(d) ? INFINITY : d;
             at = i;
         }
     }

@@ -101,15 +101,7 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, enum 
     attend(a);
 }
 
-static double apart(const double *a, const double *b, int n)
-{
-    double most = 0;
-    for (int i = 0; i < n; i++) {
-        const double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / (1 + fabs(b[i]));
-        if (!(d <= most)) most = d;
-    }
-    return most;
-}
+static double apart(const double *a, const double *b, int n) { return attend_apart(a, b, n, true); }
 
 static void same(const char *law, const char *one, attend_fill *fill_one, enum places places,
                  const char *other, attend_fill *fill_other, enum inputs inputs, double bound)

@@ -17,12 +17,7 @@ enum { H = 4, G = 2, D = 12, P = D / 2, L = 150 };
 static bool is(const char *a, const char *b) { return !strcmp(a, b); }
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
-    double most = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / (1 + fabs(b[i]));
-        if (!(d <= most)) most = d;
-    }
-    return most;
+    return attend_apart(a, b, n, true);
 }
 
 /* ---- Inputs ---------------------------------------------------------------------------------- */

@@ -81,15 +81,7 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, bool 
     if (coordinates) a->q_coord = a->k_coord = coord;
     attend(a);
 }
-static double apart(const double *a, const double *b)
-{
-    double most = 0;
-    for (int i = 0; i < N; i++) {
-        const double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / (1 + fabs(b[i]));
-        if (!(d <= most)) most = d;
-    }
-    return most;
-}
+static double apart(const double *a, const double *b) { return attend_apart(a, b, N, true); }
 static void same(const char *law, const char *one, const char *other, attend_fill *fill, bool first,
                  double bound)
 {

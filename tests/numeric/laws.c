@@ -44,7 +44,8 @@ static double apart(const double *a, const double *b, double times, ptrdiff_t n)
     double most = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
         const double d = times * a[i] == b[i] ? 0 : fabs(times * a[i] - b[i]) / (1 + fabs(b[i]));
-        if (!(d <= most)) most = d;
+        if (isnan(d)) return INFINITY;
+        most = fmax(most, d);
     }
     return most;
 }

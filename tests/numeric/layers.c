@@ -176,7 +176,7 @@ static bool near(const double *want, const double *got, const float *rough, size
     for (size_t i = 0; i < n; i++) most = fmax(most, fabs(want[i]));
     for (size_t i = 0; i < n; i++) {
         const double d = fabs(want[i] - (rough ? (double)rough[i] : got[i]));
-        if (!(d <= off)) off = d;
+        if (!(d <= off)) off = isnan(d) ? INFINITY : d;
     }
     return off <= bound * (1 + most);
 }

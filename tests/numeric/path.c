@@ -53,10 +53,7 @@ static struct attend made(const char *text, loci_dtype dtype, bool reference)
 }
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
-    double most = 0;
-    for (ptrdiff_t i = 0; i < n; i++)
-        if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
-    return most;
+    return attend_apart(a, b, n, false);
 }
 static double all_apart(const struct attend *a, const struct attend *b)
 {

@@ -15,12 +15,7 @@ static const double full_circle = 6.28318530717958648;
 
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
-    double most = 0;
-    for (ptrdiff_t i = 0; i < n; i++) {
-        const double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / (1 + fabs(b[i]));
-        if (!(d <= most)) most = d;
-    }
-    return most;
+    return attend_apart(a, b, n, true);
 }
 static double softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
 static double slope_of(double x) { return 1 / (1 + exp(-x)); }

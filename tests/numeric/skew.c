@@ -18,7 +18,7 @@ static double apart(int n, const double *a, const double *b)
 {
     double most = 0;
     for (int i = 0; i < n * n; i++)
-        if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
+        most = fmax(most, isnan(a[i] - b[i]) ? INFINITY : fabs(a[i] - b[i]));
     return most;
 }
 static void product(int m, int k, int n, const double *x, const double *y, double *to)

@@ -41,15 +41,11 @@ static struct attend made(const char *text, loci_dtype dtype, int64_t window)
 }
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
-    double most = 0;
-    for (ptrdiff_t i = 0; i < n; i++)
-        if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
-    return most;
+    return attend_apart(a, b, n, false);
 }
 static ptrdiff_t at(int h, ptrdiff_t j) { return (h * L + j) * D; }
 
-/* ---- Gates that are nothing, or one -----------------------------------------------------------
- * */
+/* ---- Gates of 0, and one gate for all channels ----------------------------------------------- */
 
 static void open_gates(void)
 {

@@ -2,6 +2,7 @@
 /* attend.c -- see attend.h. */
 #include "attend.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,4 +141,15 @@ double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int
     const double bias = a.rows[head];
     attend_free(&a);
     return bias;
+}
+
+double attend_apart(const double *a, const double *b, ptrdiff_t n, bool relative)
+{
+    double most = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (a[i] == b[i] || (isnan(a[i]) && isnan(b[i]))) continue;
+        const double d = fabs(a[i] - b[i]) / (relative ? 1 + fabs(b[i]) : 1);
+        most = fmax(most, isnan(d) ? INFINITY : d);
+    }
+    return most;
 }

@@ -34,6 +34,10 @@ struct attend {
 void attend(struct attend *);
 void attend_free(struct attend *);
 
+/* The largest |a - b|, or with `relative` |a - b| / (1 + |b|), of n numbers.  Infinite if one of them
+ * is NaN on one side, so that no maximum loses it. */
+double attend_apart(const double *a, const double *b, ptrdiff_t n, bool relative);
+
 /* The bias of one pair: the lse of one query 0 and one key 0. */
 double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,
                    attend_fill *);
