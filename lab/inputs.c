@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "math/trig.h"
+
 static const struct lab_rule rules[] = {
 #define INPUT(encoding, tensor, ...) { encoding, tensor, __VA_ARGS__ },
 #include "lab/list.h"
@@ -73,7 +75,8 @@ void lab_inputs_start(struct lab_model *m)
         x->rate = lab_alloc((size_t)n, sizeof *x->rate);
         x->ones = lab_alloc((size_t)n, m->real);
         for (ptrdiff_t k = 0; k < n; k++) {
-            x->rate[k] = pow(10000, -(double)(k % x->width) / x->width);
+            double rest; /* below half an ulp */
+            loci_pow_dd(10000, (double)(k % x->width), x->width, &x->rate[k], &rest);
             lab_put(m, x->ones, k, 1 / sqrt((double)x->width));
         }
     }
