@@ -23,9 +23,9 @@ double student_quantile(double p, double freedom);
  * With n = 1, low, high and p are NaN.  Variances of arms are never pooled: those of one task
  * differ by four orders of magnitude.
  *
- * test: the standard error that the choice of the test sequences has on the mean, 0 or NaN if there
- * is none.  All n numbers share it, so it does not shrink with n.  The degrees of freedom of the
- * two are joined as Welch and Satterthwaite do. */
+ * test: the standard error of the mean that comes from the choice of the test sequences; 0 or NaN:
+ * none.  All n seeds saw the same sequences, so more seeds do not reduce it.  It is added to the
+ * error of the seeds, and the degrees of freedom follow Welch and Satterthwaite. */
 struct interval {
     int n;
     double mean, low, high, p, freedom;

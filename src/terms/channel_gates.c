@@ -301,8 +301,7 @@ static enum owners owners(const struct tile *t, int x)
     }
     return !own ? NO_ROWS : reads ? SOME_ROWS : ALL_ROWS;
 }
-/* Rows that own the tile, of the segment of row r, get their numbers; returns the largest number +
- * 1. Rows of earlier segments are done. */
+/* The gates of row r: those of its segment. */
 static struct gated of_row(const struct tile *t, int x, int r)
 {
     return (struct gated){ .f = gates(t->c, x, t->seq->b, t->h, t->j0),
@@ -311,6 +310,7 @@ static struct gated of_row(const struct tile *t, int x, int r)
                            .segment = t->qg ? t->qg[r] : 0,
                            .D = t->c->plan->dim };
 }
+/* Rows of this segment that own the tile get their numbers.  Returns the largest of them + 1. */
 static int number_rows(struct tile *t, int x, const struct gated *g)
 {
     int *number = state_of(t, x)->number, end = 0;

@@ -8,7 +8,8 @@
  *     k'_j = k_j - sum over l > j of (k_j.w_l) z_l        M = I - sum over l of w_l z_l^T
  *
  * This recurrence loses digits where neighbours' w agree, and errors of matrices add up from block
- * to block.  So z, M and their products are computed in double and rounded once. */
+ * to block.  So z, M and products of M are computed in double and rounded once; M of a tile of wide
+ * heads is made in float from z (WIDE_HEAD). */
 #include "terms/reflect.h"
 
 #include "util/arena.h"
