@@ -34,8 +34,8 @@ struct attend {
 void attend(struct attend *);
 void attend_free(struct attend *);
 
-/* The largest |a - b|, or with `relative` |a - b| / (1 + |b|), of n numbers.  Infinite if one of them
- * is NaN on one side, so that no maximum loses it. */
+/* The largest |a - b|, or with `relative` |a - b| / (1 + |b|), of n numbers.  Infinite if a number
+ * is NaN on one side only, so that no maximum loses it. */
 double attend_apart(const double *a, const double *b, ptrdiff_t n, bool relative);
 
 /* The bias of one pair: the lse of one query 0 and one key 0. */
