@@ -61,23 +61,17 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         for (ptrdiff_t j = end; j >= start; j--) {
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
-            if (!seen || exhausted) {
-                step_rows(t, n);
-                continue;
-            }
             /* A tile older than a negligible one may count again, but an
-             * exhausted row stays exhausted. */
-            if (skip && negligible(t, t->chunk.m)) continue;
-            exhausted = all_exhausted(t, n);
+             * exhausted row stays exhausted.  Rows that move go on through its keys. */
+            if (seen && skip && negligible(t, t->chunk.m)) continue;
+            exhausted |= seen && all_exhausted(t, n);
             if (exhausted && p->moves < 0) break;
-            if (exhausted) {
-                step_rows(t, n);
-                continue;
-            }
             const bool more = j > range.first / KT;
-            for (int i = 0; i < n; i++) by->scores(&t[i], more);
-            finish_scores(t, n);
-            for (int i = 0; i < n; i++) by->sums(&t[i], more);
+            if (seen && !exhausted) {
+                for (int i = 0; i < n; i++) by->scores(&t[i], more);
+                finish_scores(t, n);
+                for (int i = 0; i < n; i++) by->sums(&t[i], more);
+            }
             step_rows(t, n);
         }
         for (int i = 0; i < n; i++) {

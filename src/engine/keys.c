@@ -125,27 +125,11 @@ static void blocks_job(void *arg, int index)
         moves_of(c)->blocks(c, c->plan->moves, q, tile, (int)(s % heads), block_memory(c, index));
     }
 }
-/* What follows from the keys of all tiles, a sequence and key head at a time. */
-static void all_keys_job(void *arg, int index)
-{
-    struct keys *a = arg;
-    struct call *c = a->c;
-    const int heads = c->plan->key_heads;
-    (void)index;
-    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.n * heads;)
-        moves_of(c)->all_keys(c, c->plan->moves, &c->seqs.list[s / heads], (int)(s % heads));
-}
 void N(prepare_keys)(struct call *c)
 {
     if (!c->mem.rotated && !c->mem.knorm) return;
     struct keys a = { .c = c };
     atomic_init(&a.next, 0);
-    if (moves_of(c) && moves_of(c)->blocks) {
-        N(run)(c, c->threads, blocks_job, &a);
-        return;
-    }
-    N(run)(c, c->threads, keys_job, &a);
-    if (!moves_of(c) || !moves_of(c)->all_keys) return;
-    atomic_store(&a.next, 0);
-    N(run)(c, c->threads, all_keys_job, &a);
+    const struct moves *moves = moves_of(c);
+    N(run)(c, c->threads, moves && moves->blocks ? blocks_job : keys_job, &a);
 }

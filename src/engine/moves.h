@@ -28,8 +28,8 @@ struct moves {
     /* Bytes of c->mem.moved, what the term stages besides keys.  NULL: nothing. */
     size_t (*bytes)(const struct call *, int x);
     /* Makes and stages the keys of `span` tiles at once, the first of them a multiple of it, in any
-     * order; memory: block_bytes() of it.  The hooks keys() and all_keys() are then NULL.
-     * blocks_bwd(): after all sums; the gradient of staged keys becomes that of the keys. */
+     * order; memory: block_bytes() of it.  keys() is then NULL.  blocks_bwd(): after all sums; the
+     * gradient of staged keys becomes that of the keys. */
     int span;
     size_t (*block_bytes)(const struct call *, int x);
     void (*blocks)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh,
@@ -40,11 +40,7 @@ struct moves {
      * rotated if a rotation precedes.  Threads do tiles of key heads in any order. */
     void (*keys)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh, int n,
                  real *rows);
-    /* After all tiles, once per sequence and key head.  NULL: nothing to do. */
-    void (*all_keys)(const struct call *, int x, const struct sequence *, int kh);
-    /* The adjoint.  all_keys_bwd(): after all sums.  keys_bwd(): d is the gradient of staged keys
-     * and becomes that of the keys before keys(). */
-    void (*all_keys_bwd)(const struct call *, int x, const struct sequence *, int kh);
+    /* The adjoint: d is the gradient of staged keys and becomes that of the keys before keys(). */
     void (*keys_bwd)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh,
                      int n, real *d, ptrdiff_t stride);
 

@@ -179,9 +179,6 @@ void N(unmove_keys)(struct call *c)
     const struct moves *moves = moves_of(c);
     struct unmove a = { .c = c };
     if (!moves || !c->g.dk.data) return;
-    for (ptrdiff_t s = 0; s < c->seqs.n && moves->all_keys_bwd; s++)
-        for (int kh = 0; kh < c->plan->key_heads; kh++)
-            moves->all_keys_bwd(c, c->plan->moves, &c->seqs.list[s], kh);
     atomic_init(&a.next, 0);
     if (!moves->blocks_bwd) N(run)(c, c->threads, unmove_job, &a);
     else if (c->g.total[c->plan->moves]) N(run)(c, c->threads, unmove_block_job, &a);
