@@ -233,7 +233,7 @@ static inline void make_angles_of(const struct call *c, const struct pairs *p, s
             continue;
         }
         for (int r = 0; r < n; r++) {
-            double x[MAX_AXES];
+            double x[MAX_AXES] = { 0 };
             coordinates(c, p, b, query, i0 + r, x);
             real *cos = cos_of(at, p, r) + t0, *sin = cos + p->width;
             if (p->angles_f32) angles_in_float(&k, x, cos, sin);
