@@ -417,11 +417,11 @@ static const struct lab_preset presets[] = {
       { 0 },
       { { "text", 600 }, { "flipflop", 500 } } },
     { "hour",
-      "the core six; three seeds of the main eight, three learning rates",
+      "the core six; five seeds of the main eight, three learning rates",
       "S",
       LAB_ALL_ARMS,
       1,
-      3,
+      5,
       1,
       { 0.3, 1, 3 },
       { { "text", 1000 },
@@ -485,6 +485,7 @@ const struct lab_preset *lab_preset(const char *name)
 void lab_runs_free(struct lab_runs *r)
 {
     free(r->list);
+    free(r->group);
     *r = (struct lab_runs){ .count = 0 };
 }
 
@@ -511,6 +512,15 @@ static void add_run(struct lab_runs *r, const struct lab_config *c)
         r->capacity = 2 * r->capacity + 64;
     }
     r->list[r->count++] = *c;
+}
+
+static void add_group(struct lab_runs *r, const struct lab_group *g)
+{
+    struct lab_group *more = draw_alloc((size_t)r->groups + 1, sizeof *more);
+    if (r->groups) memcpy(more, r->group, (size_t)r->groups * sizeof *more);
+    free(r->group);
+    r->group = more;
+    r->group[r->groups++] = *g;
 }
 
 /* Copies the next word of a list separated by commas into `word`.  False at its end.  Commas inside
@@ -608,20 +618,26 @@ static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
     for (int i = 0; i < w->settings; i++) own_rate |= !strcmp(w->key[i], "rate");
     if (w->match) TRY(lab_config_match(&c, e));
     TRY(lab_config_check(&c, e));
-    for (c.seed = 0; c.seed < seeds; c.seed++) {
-        const char *grid = w->grid;
-        char rate[RATE];
-        const double *factor = p && !own_rate ? p->rates : (const double[]){ 0 };
-        if (!grid && !factor[0]) add_run(r, &c);
-        for (; *factor; factor++) {
-            c.rate = rate_of_size * *factor;
-            add_run(r, &c);
-        }
-        while (next_word(&grid, rate, sizeof rate, false)) {
-            TRY(lab_config_set(&c, "rate", rate, e));
-            add_run(r, &c);
-        }
+    struct lab_group g = { .first = r->count };
+    const char *grid = w->grid;
+    char rate[RATE];
+    const double *factor = p && !own_rate ? p->rates : (const double[]){ 0 };
+    c.seed = 0;
+    if (!grid && !factor[0]) add_run(r, &c);
+    for (; *factor; factor++) {
+        c.rate = rate_of_size * *factor;
+        add_run(r, &c);
     }
+    while (next_word(&grid, rate, sizeof rate, false)) {
+        TRY(lab_config_set(&c, "rate", rate, e));
+        add_run(r, &c);
+    }
+    g.tried = r->count - g.first;
+    c.rate = g.tried == 1 ? c.rate : rate_of_size;
+    c.waits = g.tried > 1;
+    for (c.seed = 1; c.seed < seeds && g.tried; c.seed++) add_run(r, &c);
+    g.count = r->count - g.first;
+    add_group(r, &g);
     return LOCI_OK;
 }
 

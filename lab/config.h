@@ -22,6 +22,7 @@ struct lab_config {
     enum lab_learned learned;
     /* variants 1: tests them; finetune 1: continues training for some */
     int variants, finetune;
+    bool waits;                      /* until its rate is chosen: no part of the identity */
     double option[LAB_OPTIONS];      /* of the task */
     const struct lab_corpus *corpus; /* NULL if the task needs none */
 };
@@ -52,9 +53,15 @@ loci_status lab_config_match(struct lab_config *, loci_error *);
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
+/* The runs of an arm on a task.  With several learning rates, the first seed tries all of them.
+ * The runs of further seeds wait: lab_choose_rates() gives them the one that validation chooses. */
+struct lab_group {
+    int first, tried, count;
+};
 struct lab_runs {
-    int count, capacity;
+    int count, capacity, groups;
     struct lab_config *list;
+    struct lab_group *group; /* [groups]; runs first .. first + tried - 1 try one rate each */
 };
 void lab_runs_free(struct lab_runs *);
 

@@ -215,7 +215,9 @@ size_t loci_lab_about(const loci_lab *lab, char *to, size_t capacity)
         const struct lab_problem *p = &lab->problem;
         text_add(&t, "\"task\": \"%s\", \"vocabulary\": %d, \"longest\": %d, ", p->task->name,
                  p->task->vocabulary(p), p->task->longest(p));
-        add_number(&t, "learned", p->task->learned);
+        struct lab_column list[LAB_COLUMNS];
+        p->task->columns(p, list);
+        add_number(&t, "learned", lab_learned_bound(list[0].metric));
         text_add(&t, ", \"options\": {");
         for (int i = 0; p->task->options[i].name; i++) {
             text_add(&t, "%s", i ? ", " : "");

@@ -287,10 +287,12 @@ static void metric_words(char *to, size_t capacity, const struct table *t)
              t->head[t->far]->name, t->head[t->far]->name);
     const size_t n = strlen(to);
     if (!is_loss(t->head[t->far]))
-        snprintf(to + n, capacity - n,
-                 " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
-                 "it have that share; 0 where the shortest has not.%s",
-                 100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "");
+        snprintf(
+            to + n, capacity - n,
+            " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
+            "it have that share; 0 where the shortest has not.%s \"Steps to %.0f %%\" is when a "
+            "small test as in training, made 24 times, first had that share.",
+            100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "", 100 * CRITERION);
 }
 
 /* The median over seeds, in tokens. */
@@ -302,11 +304,22 @@ static void reach_cell(struct figure *f, int row, int col, const struct table_ro
     else figure_cell(f, row, col, "%.0f\t%.0f to %.0f", s->median, s->least, s->most);
 }
 
+/* The median of the seeds that came there, and how many those are. */
+static void criterion_cell(struct figure *f, int row, int col, const struct table_row *r)
+{
+    const struct summary *s = &r->criterion_of;
+    if (!r->criterion) figure_cell(f, row, col, "-");
+    else if (!s->n) figure_cell(f, row, col, "never");
+    else if (s->n == r->seeds) figure_cell(f, row, col, "%.0f", s->median);
+    else figure_cell(f, row, col, "%.0f\t%d of %d", s->median, s->n, r->seeds);
+}
+
 static void main_table(struct report_section *s, const struct table *t)
 {
     static const char *const costs[] = { "extra parameters", "ms per step", "peak MB",
                                          "state, bytes per token" };
-    const int from = 2, reach = from + t->columns, versus = reach + !is_loss(t->head[t->far]),
+    const bool loss = is_loss(t->head[t->far]);
+    const int from = 2, reach = from + t->columns, versus = reach + (loss ? 0 : 2),
               cost = versus + REFERENCES;
     struct report_block *b = add_table(s, "table", t->task, t->rows + 1, cost + COUNT(costs));
     struct figure *f = &b->figure;
@@ -315,7 +328,10 @@ static void main_table(struct report_section *s, const struct table *t)
     figure_cell(f, 0, 1, "learned");
     for (int k = 0; k < t->columns; k++)
         figure_cell(f, 0, from + k, t->head[k]->trained ? "%s (trained)" : "%s", t->head[k]->name);
-    if (reach < versus) figure_cell(f, 0, reach, "%.0f %% up to", 100 * GOOD);
+    if (!loss) {
+        figure_cell(f, 0, reach, "%.0f %% up to", 100 * GOOD);
+        figure_cell(f, 0, reach + 1, "steps to %.0f %%", 100 * CRITERION);
+    }
     for (int k = 0; k < REFERENCES; k++)
         figure_cell(f, 0, versus + k, "better than %s", reference_name(k));
     for (int k = 0; k < COUNT(costs); k++) figure_cell(f, 0, cost + k, "%s", costs[k]);
@@ -325,7 +341,10 @@ static void main_table(struct report_section *s, const struct table *t)
         figure_cell(f, i + 1, 0, "%s", r->label);
         learned_cell(f, i + 1, 1, r);
         for (int k = 0; k < t->columns; k++) value_cell(f, i + 1, from + k, t, &r->cell[k], k);
-        if (reach < versus) reach_cell(f, i + 1, reach, r);
+        if (!loss) {
+            reach_cell(f, i + 1, reach, r);
+            criterion_cell(f, i + 1, reach + 1, r);
+        }
         for (int k = 0; k < REFERENCES; k++) versus_cell(f, i + 1, versus + k, t, &r->versus[k]);
         cost_cells(f, i + 1, cost, r);
     }
@@ -845,10 +864,11 @@ static void ranks(struct report *r)
         for (int k = 0; k < r->tables.count; k++)
             rank_cell(f, i + 1, k + 3, arm_in(&r->tables.list[k], list[i].arm));
     }
-    snprintf(f->about, sizeof f->about,
-             "By the mean of all columns longer than trained; ties share their mean rank. An arm "
-             "has no rank where it has not learned the task, so compare the numbers of tasks, too. "
-             "Below a rank: the least and the most of single seeds.");
+    snprintf(
+        f->about, sizeof f->about,
+        "By the mean of all columns longer than trained, learned or not; ties share their mean "
+        "rank. An arm has no rank where it was not run, so compare the numbers of tasks, too. "
+        "Below a rank: the least and the most of single seeds.");
     int known = 0;
     while (known < arms && !isnan(list[known].mean)) known++;
     if (known) {
@@ -861,7 +881,7 @@ static void ranks(struct report *r)
         }
         snprintf(bars->title, sizeof bars->title, "Mean reciprocal rank over tasks");
         snprintf(bars->y.label, FIGURE_NAME, "1 / rank");
-        snprintf(bars->about, sizeof bars->about, "1: the first on every task that it learned.");
+        snprintf(bars->about, sizeof bars->about, "1: the first on every task.");
     }
     free(list);
 }

@@ -353,7 +353,9 @@ static void column_csv(struct text *t, const struct lab_result *r, const struct 
     number_csv(t, r->teraflops);
     text_add(t, ",%s,%s", r->id, r->weights_sha256);
     number_csv(t, r->validation);
-    text_add(t, ",%d\n", chosen);
+    text_add(t, ",%d", chosen);
+    number_csv(t, c->metric == LAB_LOSS ? NAN : steps_to_criterion(r));
+    text_add(t, "\n");
 }
 
 void report_csv(struct text *t, const struct report *r)
@@ -361,7 +363,7 @@ void report_csv(struct text *t, const struct report *r)
     text_add(t, "arm,variant,task,size,settings,length,steps,seed,column,times,tokens,count,"
                 "trained,metric,value,loss,accuracy,exact,learned,params,params_encoding,"
                 "seconds_per_step,peak_bytes,cache_bytes_per_token,teraflops,id,weights_sha256,"
-                "validation,chosen\n");
+                "validation,chosen,steps_to_99\n");
     for (int i = 0; i < r->all->count; i++) {
         const struct lab_result *o = &r->all->list[i];
         const bool chosen = is_chosen(&r->tables, o);
@@ -459,6 +461,14 @@ static void row_json(struct text *t, const struct table *of, const struct table_
         key_number(t, "longest_90", r->reach_of.median);
         text_add(t, "\"longest_90_by_seed\":[");
         for (int s = 0; s < r->seeds; s++) text_add(t, "%s%.0f", s ? "," : "", r->reach[s]);
+        text_add(t, "],");
+    }
+    if (r->criterion) {
+        text_add(t, "\"steps_to_99_by_seed\":[");
+        for (int s = 0; s < r->seeds; s++) {
+            if (s) text_add(t, ",");
+            text_json_number(t, r->criterion[s]);
+        }
         text_add(t, "],");
     }
     key_number(t, "rank", r->rank);

@@ -19,8 +19,8 @@
 
 enum {
     LOGGED = 100,
-    CURVE = 12,
-    CURVE_TOKENS = 4096
+    CURVE = 24,
+    CURVE_TOKENS = 8192
     /* lines of a log; number and size of the tests */
 };
 
@@ -222,6 +222,47 @@ loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, lo
     return status == LOCI_CANCELLED ? LOCI_OK : status;
 }
 
+/* ---- Learning rates -------------------------------------------------------------------------- */
+
+/* False: the run is not done. */
+static bool read_validation(const struct lab_config *c, const char *dir, double *validation)
+{
+    char id[33], folder[LAB_PATH];
+    struct lab_result r;
+    loci_error e;
+    lab_config_id(c, id);
+    snprintf(folder, sizeof folder, "%.4000s/runs/%s", dir, id);
+    if (!lab_run_done(dir, id) || lab_result_read(&r, folder, &e)) return false;
+    *validation = r.validation;
+    lab_result_free(&r);
+    return true;
+}
+
+int lab_choose_rates(struct lab_runs *runs, const char *dir)
+{
+    int waiting = 0;
+    for (int i = 0; i < runs->groups; i++) {
+        const struct lab_group *g = &runs->group[i];
+        struct lab_config *run = runs->list + g->first;
+        double least = NAN, x;
+        int best = 0, done = 0;
+        if (g->count == g->tried || !run[g->tried].waits) continue;
+        while (done < g->tried && read_validation(&run[done], dir, &x)) {
+            if (x < least || isnan(least)) { /* as in the report: NaN is the worst */
+                least = x;
+                best = done;
+            }
+            done++;
+        }
+        for (int k = g->tried; k < g->count; k++) {
+            run[k].waits = done < g->tried;
+            if (done == g->tried) run[k].rate = run[best].rate;
+            waiting += run[k].waits;
+        }
+    }
+    return waiting;
+}
+
 /* ---- All runs -------------------------------------------------------------------------------- */
 
 static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
@@ -239,7 +280,8 @@ static void *worker(void *arg)
     while (!status && !atomic_load(w->stop) && !atomic_load(&w->failed)) {
         const int i = atomic_fetch_add(&w->next, 1);
         if (i >= w->runs->count) break;
-        if (i % w->shards == w->shard) status = lab_run_one(w, i, host, &e);
+        if (i % w->shards == w->shard && !w->runs->list[i].waits)
+            status = lab_run_one(w, i, host, &e);
     }
     if (host) loci_pool_destroy(&pool);
     if (status) {
@@ -260,7 +302,7 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     for (int i = w->shard; i < w->runs->count; i += w->shards) {
         char id[33];
         lab_config_id(&w->runs->list[i], id);
-        left += !lab_run_done(w->dir, id);
+        left += !w->runs->list[i].waits && !lab_run_done(w->dir, id);
     }
     const int wanted = left < 1 ? 1 : left < w->threads ? left : w->threads;
     w->each = w->threads / wanted;

@@ -44,6 +44,10 @@ struct lab_work {
     loci_error error; /* the first one */
 };
 
+/* Gives the runs that wait the learning rate with the least validation loss of those that their
+ * arm's first seed tried in DIR.  Returns how many still wait for such a run. */
+int lab_choose_rates(struct lab_runs *, const char *dir);
+
 /* Begins, with threads of its own; polls for the end; waits, and returns the error.  Polling also
  * refreshes the claims of runs in a test, which may last longer than LAB_STALE. */
 loci_status lab_work_begin(struct lab_work *, loci_error *);

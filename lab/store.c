@@ -107,6 +107,7 @@ static void add_runs(json_t *list, const struct lab_runs *runs)
     }
     for (int i = 0; i < runs->count; i++) {
         const struct lab_config *c = &runs->list[i];
+        if (c->waits) continue; /* it has no identity yet */
         char id[33];
         lab_config_id(c, id);
         if (json_object_get(known, id)) continue;

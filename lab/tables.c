@@ -339,14 +339,32 @@ static void fill_reach(struct table *t)
     }
 }
 
-/* ---- Learning rates -------------------------------------------------------------------------- */
-
-static double mean_validation(const struct table_row *r)
+double steps_to_criterion(const struct lab_result *r)
 {
-    double sum = 0;
-    for (int s = 0; s < r->seeds; s++) sum += r->run[s]->validation;
-    return r->seeds ? sum / r->seeds : NAN;
+    for (int i = 0; i < r->logs; i++)
+        if (r->log[i].trained >= CRITERION) return r->log[i].step;
+    return NAN;
 }
+
+static void fill_criterion(struct table *t)
+{
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        double *there;
+        int n = 0;
+        if (r->variant[0] || t->head[t->far]->metric == LAB_LOSS) continue;
+        r->criterion = draw_alloc((size_t)r->seeds, sizeof *r->criterion);
+        there = draw_alloc((size_t)r->seeds, sizeof *there);
+        for (int s = 0; s < r->seeds; s++) {
+            r->criterion[s] = steps_to_criterion(r->run[s]);
+            if (!isnan(r->criterion[s])) there[n++] = r->criterion[s];
+        }
+        r->criterion_of = summary_of(there, n);
+        free(there);
+    }
+}
+
+/* ---- Learning rates -------------------------------------------------------------------------- */
 
 /* The setting, or that of the size. */
 static double rate_of(const struct table *t, const char *own)
@@ -374,10 +392,34 @@ static int by_rate(const void *a, const void *b)
     return strcmp(x->own, y->own);
 }
 
+static bool has_seed(const struct tried *x, int seed)
+{
+    for (int s = 0; s < x->seeds; s++)
+        if (x->run[s]->seed == seed) return true;
+    return false;
+}
+
+/* The mean over the seeds that every rate of the arm has, list[0 .. n - 1]; if there is none, over
+ * its own.  Further seeds have the chosen rate alone. */
+static double mean_validation(const struct tried *x, const struct tried *list, int n)
+{
+    double sum = 0, all = 0;
+    int seeds = 0;
+    for (int s = 0; s < x->seeds; s++) {
+        bool every = true;
+        for (int i = 0; i < n; i++) every &= has_seed(&list[i], x->run[s]->seed);
+        all += x->run[s]->validation;
+        sum += every ? x->run[s]->validation : 0;
+        seeds += every;
+    }
+    return seeds ? sum / seeds : all / x->seeds;
+}
+
 /* Among the tried ones of an arm, list[0 .. n - 1]. */
 static void choose(struct tried *list, int n)
 {
     int best = 0;
+    for (int i = 0; i < n; i++) list[i].validation = mean_validation(&list[i], list, n);
     for (int i = 1; i < n; i++) /* not <: NaN is never better, and all else is better than NaN */
         if (list[i].validation < list[best].validation || isnan(list[best].validation)) best = i;
     list[best].chosen = true;
@@ -403,7 +445,7 @@ static void choose_rows(struct table *t)
         if (r->variant[0] || !is_tried_twice(t, r)) continue;
         struct tried *x = &t->tried[t->tries++];
         const struct settings s = split_settings(r->run[0]->settings);
-        *x = (struct tried){ .arm = r->arm, .seeds = r->seeds, .validation = mean_validation(r) };
+        *x = (struct tried){ .arm = r->arm, .seeds = r->seeds };
         snprintf(x->own, sizeof x->own, "%.63s", s.own);
         x->rate = rate_of(t, s.own);
         x->run = draw_alloc((size_t)r->seeds, sizeof *x->run);
@@ -548,6 +590,7 @@ static void fill(struct table *t)
         fill_cell(&t->row[i / t->columns], &t->row[i / t->columns].cell[i % t->columns],
                   t->head[i % t->columns]);
     fill_reach(t);
+    fill_criterion(t);
     fill_ranks(t);
     for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));
 }
@@ -610,6 +653,7 @@ void tables_free(struct tables *all)
             for (int c = 0; c < t->columns; c++) free(r->cell[c].value);
             free(r->cell);
             free(r->reach);
+            free(r->criterion);
             free(r->run);
             free(r->row);
         }

@@ -38,6 +38,7 @@ struct versus {
 };
 enum { REFERENCES = 2, DRAWS_OF_TEST = 400 };
 #define GOOD 0.9
+#define CRITERION 0.99
 
 struct table_row {
     const char *arm, *variant; /* variant "": as trained */
@@ -50,6 +51,10 @@ struct table_row {
      * 0: none.  NULL for losses and variants. */
     double *reach;
     struct summary reach_of;
+    /* Steps of training until a small test as in training first had CRITERION of the right answers,
+     * by seed; NaN: never.  NULL for losses and variants. */
+    double *criterion;
+    struct summary criterion_of;      /* of the seeds that came there */
     double beyond;                    /* the mean of the columns beyond L */
     double rank, rank_low, rank_high; /* by `beyond`, and over seeds; of trained arms only */
     struct versus versus[REFERENCES];
@@ -97,6 +102,8 @@ int find_column(const struct table *, const char *words);
 /* The row of these names. variant "" is the arm itself.  NULL: none. */
 const struct table_row *find_row(const struct table *, const char *names, const char *how,
                                  const char *variant);
+/* Steps of this run until the criterion, NaN: never. */
+double steps_to_criterion(const struct lab_result *);
 /* Does the report count this run, or has its arm another rate?  */
 bool is_chosen(const struct tables *, const struct lab_result *);
 /* Standard error, from the choice of the test sequences, of row a minus row b in this column.  Both

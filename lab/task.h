@@ -51,6 +51,10 @@ struct lab_problem {
 
 /* A measurement after training.  A column has all metrics; `metric` is the one that tables show. */
 enum lab_metric { LAB_LOSS, LAB_ACCURACY, LAB_EXACT };
+/* A run has learned its task if the mean over the trained columns is at least this share, or, for a
+ * loss, at most this share of what the frequencies of bytes give.  It is a mark beside the figures
+ * and excludes none of them. */
+static inline double lab_learned_bound(enum lab_metric m) { return m == LAB_LOSS ? 0.75 : 0.9; }
 struct lab_column {
     char name[LAB_NAME]; /* "4L", "0.98 at 8L", "n=30": the head of a table */
     double times;        /* length over the trained one: 1, 2, 4, 8 */
@@ -68,10 +72,7 @@ struct lab_task {
     struct lab_option options[LAB_OPTIONS + 1]; /* ends with a NULL name */
     bool extended;                              /* not one of the core six */
     bool corpus;                                /* needs a corpus */
-    /* The task is learned if the mean of the metric over its trained columns is at least this.
-     * With LAB_LOSS, at most this share of the corpus's unigram loss. */
-    double learned;
-    double chance; /* accuracy of a guess; < 0: of the corpus */
+    double chance;                              /* accuracy of a guess; < 0: of the corpus */
     /* One sentence and false if the options contradict each other or the length.  NULL: nothing to
      * check. */
     bool (*check)(const struct lab_problem *, loci_error *);

@@ -227,8 +227,9 @@ static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
         n++;
     }
     if (n == 0) return false;
-    const bool loss = p->task->corpus && row->column[0].metric == LAB_LOSS;
-    return loss ? sum / n <= p->task->learned * p->corpus->unigram : sum / n >= p->task->learned;
+    const enum lab_metric m = row->column[0].metric;
+    const double bound = lab_learned_bound(m);
+    return m == LAB_LOSS ? sum / n <= bound * p->corpus->unigram : sum / n >= bound;
 }
 
 /* Variants without training, on sequences longer than in training. */

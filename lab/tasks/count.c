@@ -106,6 +106,6 @@ const struct lab_task lab_task_count = {
     .options = {
         [VARIABLES] = { "variables", 3, 1, MOST_VARIABLES, true, "in use at most" },
     },
-    .learned = 0.99, .chance = 1.0 / 11, .check = check, .vocabulary = vocabulary,
+    .chance = 1.0 / 11, .check = check, .vocabulary = vocabulary,
     .longest = longest, .columns = columns, .draw = draw, .show = show,
 };

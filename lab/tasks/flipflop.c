@@ -80,7 +80,6 @@ const struct lab_task lab_task_flipflop = {
     .brief = "one bit of memory: written, read, and noise between",
     .scored = "bits that are read",
     .options = { [P_IGNORE] = { "p_ignore", 0.8, 0, 1, false, "share of noise in training" } },
-    .learned = 0.99,
     .chance = 0.5,
     .check = lab_check_length,
     .vocabulary = vocabulary,

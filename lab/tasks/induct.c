@@ -71,7 +71,6 @@ const struct lab_task lab_task_induct = {
     .scored = "one symbol",
     .options = { [SYMBOLS] = { "symbols", 16, 3, 4096, true, "different symbols" } },
     .extended = true,
-    .learned = 0.99,
     .chance = 1.0 / 15,
     .check = lab_check_length,
     .vocabulary = vocabulary,

@@ -63,7 +63,6 @@ const struct lab_task lab_task_modular = {
     .options = { [MOST] = { "most", 16, 4, 100000, true, "numbers in training at most" },
                  [MODULUS] = { "modulus", 5, 2, 100, true, "results are 0 .. modulus - 1" } },
     .extended = true,
-    .learned = 0.99,
     .chance = 0.2,
     .vocabulary = vocabulary,
     .longest = longest,

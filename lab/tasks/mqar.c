@@ -132,7 +132,6 @@ const struct lab_task lab_task_mqar = {
     .scored = "the value of each key",
     .options = { [SYMBOLS] = { "symbols", 512, 128, 65536, true, "half keys, half values" } },
     .extended = true,
-    .learned = 0.99,
     .chance = 1.0 / 256,
     .check = check,
     .vocabulary = vocabulary,

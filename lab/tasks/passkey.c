@@ -119,7 +119,6 @@ const struct lab_task lab_task_passkey = {
     .scored = "the five digits",
     .extended = true,
     .corpus = true,
-    .learned = 0.9,
     .chance = 0.1,
     .check = check,
     .vocabulary = vocabulary,

@@ -94,7 +94,6 @@ const struct lab_task lab_task_permute = {
     .options = { [MOST] = { "most", 20, 4, 100000, true, "permutations in training at most" },
                  [ELEMENTS] = { "elements", LARGEST, 2, LARGEST, true, "that are permuted" } },
     .extended = true,
-    .learned = 0.99,
     .chance = 1.0 / 120,
     .vocabulary = vocabulary,
     .longest = longest,

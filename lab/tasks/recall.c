@@ -157,6 +157,6 @@ const struct lab_task lab_task_recall = {
         [VALUES] = { "values", 16, 2, 4096, true, "different values" },
         [FORM] = { "form", 0, 0, 1, true, "0: a stream; 1: a block of pairs, then questions" },
     },
-    .learned = 0.99, .chance = 1.0 / 16, .check = check, .vocabulary = vocabulary,
+    .chance = 1.0 / 16, .check = check, .vocabulary = vocabulary,
     .longest = longest, .columns = columns, .draw = draw, .show = show,
 };

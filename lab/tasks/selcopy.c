@@ -80,6 +80,6 @@ const struct lab_task lab_task_selcopy = {
         [BLANKS] = { "blanks", 16, 2, 10000, true, "blanks in a sequence of training" },
         [KINDS] = { "kinds", 16, 2, 4096, true, "different symbols" },
     },
-    .extended = true, .learned = 0.9, .chance = 1.0 / 16, .vocabulary = vocabulary,
+    .extended = true, .chance = 1.0 / 16, .vocabulary = vocabulary,
     .longest = longest, .columns = columns, .draw = draw, .show = show,
 };

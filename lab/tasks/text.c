@@ -74,7 +74,6 @@ const struct lab_task lab_task_text = {
     .brief = "the next byte of a text",
     .scored = "every byte",
     .corpus = true,
-    .learned = 0.75,
     .chance = -1,
     .check = check,
     .vocabulary = vocabulary,

@@ -41,6 +41,18 @@ check "killed, and gone on" says '^3 of 3 runs are done' "${three[@]}" -o "$work
 check "nothing was damaged" test ! -s "$work/noise"
 check "the same files in the end" alike "$work/calm" "$work/killed"
 
+# ---- Several learning rates: seed 0 tries all, the other seeds get the one that validation chooses
+rates=(run --arms nope,t5 "${tiny[@]}" --steps 20 --seeds 3 --lr-grid 1e-4,3e-3 -q)
+field() { grep -Eh "\"$2\": " "$1"/runs/*/config.json | grep -c "\"$2\": $3"; }
+both() { [ "$(field "$1" rate 0.003)" -eq 6 ] && [ "$(field "$1" seed 0)" -eq 4 ] && [ "$(ls "$1/runs" | wc -l)" -eq 8 ]; }
+check "rates are tried by one seed" says '^8 of 8 runs are done' "${rates[@]}" -o "$work/rates"
+check "and the others have the better one" both "$work/rates"
+check "watch knows all of them" says '^8 of 8 runs, 100 %' watch "$work/rates" --once
+check "a part of the runs" says '^[0-4] of 4 runs are done' "${rates[@]}" --shard 0/2 -o "$work/parts"
+check "and the other part" says 'runs are done' "${rates[@]}" --shard 1/2 -o "$work/parts"
+check "and what waited for it" says '^4 of 4 runs are done' "${rates[@]}" --shard 0/2 -o "$work/parts"
+check "all of them, with the same bits" test "$(hashes "$work/rates")" = "$(hashes "$work/parts")"
+
 # ---- Obstacles
 one=(run --arms nope "${tiny[@]}" --steps $steps -q) two=(run --arms t5 "${tiny[@]}" --steps $steps -q)
 check "one run" lab "${one[@]}" -o "$work/one"

@@ -152,6 +152,8 @@ static void check_shares(void)
 /* ---- Invented runs --------------------------------------------------------------------------- */
 
 enum { MOST_RUNS = 400 };
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
 static int sequences = 400; /* of a column */
 static struct lab_results runs;
 
@@ -662,11 +664,12 @@ static void check_tables(void)
 }
 
 /* Validation chooses a learning rate, whatever the tests say.  Runs with other rates take part in
- * nothing: all numbers are as without them. */
+ * nothing: all numbers are as without them.  With 1, each rate has all seeds; with 2, the others
+ * have seed 0 alone, which is then the one that chooses. */
 static void check_rates(void)
 {
     static const double losses[][4] = { { 1.61, 1.5, 1.5, 1.5 }, { 9, 9, 9, 9 }, { 1, 1, 1, 1 } };
-    for (int with = 0; with < 2; with++) {
+    for (int with = 0; with < 3; with++) {
         add_text("rope", 3, loss_of[2]);
         add_text("nope", 3, loss_of[0]);
         add_text("alibi", 3, losses[0]);
@@ -677,10 +680,10 @@ static void check_rates(void)
         }
         for (int k = 1; k < 3 && with; k++) {
             const int from = runs.count;
-            add_text("alibi", 3, losses[k]);
+            add_text("alibi", with == 1 ? 3 : 1, losses[k]);
             for (int i = from; i < runs.count; i++) {
                 strcpy(runs.list[i].settings, k == 1 ? "rate=0.01" : "rate=0.001");
-                runs.list[i].validation = 1.4;
+                runs.list[i].validation = with == 1 ? 1.4 : 1.25;
                 text_columns(&runs.list[i], "window", losses[k], 0);
             }
         }
@@ -699,13 +702,16 @@ static void check_rates(void)
                            && now[4] == rank,
                        "runs with other rates change nothing");
         mean = now[0], high = now[1], by = now[2], p = now[3], rank = now[4];
-        CHECK_THAT(t->tries == 3 * with, "%d rates", t->tries);
+        CHECK_THAT(t->tries == (with ? 3 : 0), "%d rates", t->tries);
         for (int i = 0; i < t->tries; i++) {
             static const double rates[] = { 0.001, 0.003, 0.01 };
             const struct tried *x = &t->tried[i];
             CHECK_CLOSE(x->rate, rates[i], 1e-12, "rate %d", i);
-            CHECK_THAT(x->chosen == (i == 1) && !x->edge && x->seeds == 3, "rate %d", i);
-            CHECK_CLOSE(x->validation, i == 1 ? 1.3 : 1.4, 1e-12, "validation");
+            CHECK_THAT(x->chosen == (i == 1) && !x->edge
+                           && x->seeds == (i == 1 || with == 1 ? 3 : 1),
+                       "rate %d", i);
+            CHECK_CLOSE(x->validation, with == 1 ? (i == 1 ? 1.3 : 1.4) : (i == 1 ? 1.2 : 1.25),
+                        1e-12, "validation");
         }
         for (int i = 0; i < runs.count; i++)
             CHECK_THAT(is_chosen(&all, &runs.list[i]) == (i < 9), "run %d", i);
@@ -714,7 +720,8 @@ static void check_rates(void)
         report_make(&r, &runs, NULL, NULL);
         report_csv(&csv, &r);
         report_json(&json, &r);
-        CHECK_THAT(!with == !strstr(csv.s, ",1.4,0\n"), "the CSV says which are not chosen");
+        CHECK_THAT(!with == !strstr(csv.s, with == 2 ? ",1.25,0," : ",1.4,0,"),
+                   "the CSV says which are not chosen");
         CHECK_THAT(!with == !strstr(json.s, "\"rate\":0.001,\"validation\":1."), "so does JSON");
         text_free(&csv);
         text_free(&json);
@@ -802,6 +809,57 @@ static void check_reach(void)
     free_runs();
 }
 
+/* Steps to the criterion: of the first small test that has it, by seed. */
+static void check_criterion(void)
+{
+    static const char *const names[] = { "as trained", "n=40" };
+    static const double times[] = { 1, 2 };
+    static const double glances[3][4] = { { 0.2, 0.98999, 0.99, 0.98 },
+                                          { 0.2, 0.5, 0.9, 0.989 },
+                                          { 0.995, 0.2, 1, 1 } };
+    static const double want[] = { 300, NAN, 100 };
+    add_scores("rope", "copy", 3, NULL, names, times, 2, (const double[]){ 1, 0.5 }, 0);
+    add_scores("nope", "copy", 1, NULL, names, times, 2, (const double[]){ 0.3, 0.1 }, 0);
+    for (int s = 0; s < 3; s++) {
+        struct lab_result *r = run_of("rope", "copy", s);
+        r->log = draw_alloc(4, sizeof *r->log);
+        for (r->logs = 0; r->logs < 4; r->logs++)
+            r->log[r->logs] =
+                (struct lab_logged){ 100 * (r->logs + 1), 1, 1e-3, 0.5, glances[s][r->logs], 0.1 };
+    }
+    add_column(run_of("rope", "copy", 0), "ntk", "n=40", 2, false, LAB_EXACT, 1);
+    add_text("rope", 1, loss_of[2]);
+    struct tables all = tables_of(&runs);
+    const struct table_row *r = find_row(&all.list[1], "rope", "", "");
+    for (int s = 0; s < 3 && r; s++)
+        CHECK_THAT(same(r->criterion[s], want[s]), "seed %d: %g", s, r->criterion[s]);
+    CHECK_THAT(r && r->criterion_of.n == 2 && r->criterion_of.median == 200, "a median of seeds");
+    CHECK_THAT(!find_row(&all.list[1], "rope", "", "ntk")->criterion, "a variant");
+    CHECK_THAT(!all.list[0].row[0].criterion, "a loss");
+    tables_free(&all);
+
+    struct report page;
+    struct text csv = { 0 }, json = { 0 };
+    int cells = 0;
+    report_make(&page, &runs, NULL, NULL);
+    for (int i = 0; i < page.sections; i++)
+        for (int k = 0; k < page.section[i].blocks; k++) {
+            const struct figure *f = &page.section[i].block[k].figure;
+            for (int at = 0; at < f->rows * f->cols && f->cell; at++)
+                cells += f->cell[at]
+                      && (!strcmp(f->cell[at], "200\t2 of 3") || !strcmp(f->cell[at], "never"));
+        }
+    CHECK_THAT(cells == 2, "%d cells of steps", cells);
+    report_csv(&csv, &page);
+    report_json(&json, &page);
+    CHECK_THAT(strstr(csv.s, ",steps_to_99\n") && strstr(csv.s, ",300\n"), "CSV");
+    CHECK_THAT(strstr(json.s, "\"steps_to_99_by_seed\":[300,null,100]"), "JSON");
+    text_free(&csv);
+    text_free(&json);
+    report_free(&page);
+    free_runs();
+}
+
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static char folder[SCRATCH];
@@ -836,8 +894,6 @@ static void make_folder(const char *name)
     path_in(path, name);
     if (mkdir(path, 0777)) exit(2);
 }
-
-static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
 static void check_same(const struct lab_result *a, const struct lab_result *b)
 {
@@ -1381,6 +1437,7 @@ int main(void)
     check_tables();
     check_rates();
     check_reach();
+    check_criterion();
     check_bits();
     check_claims();
     check_files();

@@ -532,7 +532,7 @@ static void check_none_forgotten(void)
         for (int k = 0; k < knowns; k++) {
             const char *at = strstr(known[k].text, list[i].name);
             const size_t end = strlen(list[i].name);
-            found += at && (at == known[k].text || at[-1] == '+') && strchr("+", at[end]);
+            found += at && (at == known[k].text || at[-1] == '+') && strchr("+:", at[end]);
         }
         for (int k = 0; k < lefts; k++) found += !strcmp(left[k].name, list[i].name);
         CHECK_THAT(found, "%s is no arm", list[i].name);
@@ -619,7 +619,7 @@ static void check_presets(void)
     } want[] = {
         { "smoke", 4 * 3, 0 },
         { "coffee", 2 * arms, 0 },
-        { "hour", 3 * 6 * (arms + 2 * 8), 3 * 4 * 2 },
+        { "hour", 6 * (3 * arms + 4 * 8), 3 * 4 * 2 },
         { "overnight", 17 * 3 * arms, 4 * 3 * 3 },
         { "cluster", 17 * 5 * arms, 4 * 3 * 5 },
     };
@@ -692,15 +692,19 @@ static void check_wishes(void)
                                                  .settings = 2,
                                                  .key = keys,
                                                  .value = values });
-    CHECK_THAT(r.count == 12, "%d runs of a grid", r.count);
+    CHECK_THAT(r.count == 8 && r.groups == 2, "%d runs of a grid", r.count);
     check_ids(&r, "a grid");
-    for (int i = 0; i < r.count; i++) {
-        static const double rates[] = { 1e-3, 3e-3, 0.01 };
+    for (int i = 0; i < r.count; i++) { /* seed 0 tries all rates; seed 1 waits for one of them */
+        static const double rates[] = { 1e-3, 3e-3, 0.01, 2e-3 };
         const struct lab_config *c = &r.list[i];
-        CHECK_THAT(c->rate == rates[i % 3] && c->seed == i / 3 % 2 && c->steps == 9 && c->dim == 128
-                       && c->length == 80 && c->heads == 8 && c->option[0] == 4,
+        CHECK_THAT(c->rate == rates[i % 4] && c->seed == i % 4 / 3 && c->steps == 9 && c->dim == 128
+                       && c->length == 80 && c->heads == 8 && c->option[0] == 4
+                       && c->waits == (i % 4 == 3),
                    "run %d: rate %g, seed %d", i, c->rate, c->seed);
     }
+    for (int i = 0; i < r.groups; i++)
+        CHECK_THAT(r.group[i].first == 4 * i && r.group[i].tried == 3 && r.group[i].count == 4,
+                   "group %d", i);
     lab_runs_free(&r);
     r = made(&(struct lab_wish){ .preset = "smoke", .tasks = "copy,recall", .scale = 0.25 });
     CHECK_THAT(r.count == 8 && r.list[0].steps == 10 && !strcmp(r.list[7].arm, "fox")

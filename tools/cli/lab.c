@@ -436,7 +436,7 @@ static int run_list(const struct args *a)
     printf("    bias:file=X.safetensors[,learn=1]  a table of your own: tensor 'bias' [heads, "
            "distances] or [heads, rows, keys]\n");
     for (int i = 0, n = lab_left_out(&left); i < n; i++)
-        printf("    not %-10s%s\n", left[i].name, left[i].why);
+        printf("    not %-11s%s\n", left[i].name, left[i].why);
     printf("\n%sCLAIMS%s (a report says which hold)\n", PAINT("1"), PAINT("0"));
     for (int i = 0, n = lab_claims(&claim); i < n; i++)
         printf("    %-5s%s\n", claim[i].id, claim[i].sentence);
@@ -483,8 +483,8 @@ void print_runs(const struct lab_runs *runs)
         for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++) {
             const struct lab_config *o = &runs->list[k];
             arms += k == i || strcmp(o->arm, runs->list[k - 1].arm) != 0;
-            low = fmin(low, o->rate);
-            high = fmax(high, o->rate);
+            low = fmin(low, o->waits ? INFINITY : o->rate);
+            high = fmax(high, o->waits ? 0 : o->rate);
         }
         printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g", c->task, c->steps, arms, k - i, c->size,
                lab_config_shape(c).length, low);

@@ -197,8 +197,6 @@ static int run_run(const struct args *a)
     w.checkpoint = checkpoint;
     w.cpu = cpu_name(cpu, sizeof cpu);
     command_line(a, &command);
-    if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);
-    text_free(&command);
     struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
@@ -209,11 +207,18 @@ static int run_run(const struct args *a)
         fflush(stdout);
     }
     w.progress = alloc((size_t)runs.count, sizeof *w.progress);
-    loci_status status = lab_work_begin(&w, &e);
-    if (!status) {
+    loci_status status;
+    int waiting, before = lab_choose_rates(&runs, dir);
+    do { /* once more if learning rates were chosen: see lab_choose_rates() */
+        waiting = before;
+        status = lab_store_open(dir, command.s, wish.preset, &runs, &e);
+        if (!status) status = lab_work_begin(&w, &e);
+        if (status) break;
         show_progress(&w, a->value[RUN_QUIET] != NULL);
         status = lab_work_end(&w, &e);
-    }
+        before = lab_choose_rates(&runs, dir);
+    } while (!status && !atomic_load(&stopping) && before < waiting);
+    text_free(&command);
     const int code = status ? fail("lab run: %s", e.text) : report_end(&runs, &w, dir);
     free(w.progress);
     lab_runs_free(&runs);

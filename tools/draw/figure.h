@@ -37,7 +37,7 @@ struct mark {
 struct figure {
     enum figure_kind kind;
     const char *what;            /* a word for scripts */
-    char title[200], about[600]; /* a heading; and a description in words */
+    char title[200], about[900]; /* a heading; and a description in words */
     struct axis x, y;
     /* FIGURE_LINES */
     ptrdiff_t n;
