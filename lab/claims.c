@@ -172,6 +172,18 @@ static const struct part e20[] = {
     { "parity", { "*", "", "far", NULL }, { NULL, "", NULL, NULL }, 0.47,
       "at least 47 % are right at the longest", "", 0, false, false },
 };
+static const struct part e21[] = {
+    { "permute", { "path", "", "trained", NULL }, { "rope", "", "trained", NULL }, 0,
+      "path is better than rope within the trained length", NULL, 0, false, false },
+    { "flipflop", { "path", "", "0.98 8L", NULL }, { "rope", "", "0.98 8L", NULL }, 0,
+      "path is better than rope on FFL(0.98) at 8L", NULL, 0, false, false },
+};
+static const struct part e22[] = {
+    { "text", { "pope", "", "L", NULL }, { "rope", "", "L", NULL }, SAME_LOSS,
+      "pope is no worse than rope at L", NULL, 0, false, false },
+    { "text", { "pope", "", "8L", NULL }, { "rope", "", "8L", NULL }, 0,
+      "pope is better than rope at 8L", NULL, 0, false, false },
+};
 
 #define PARTS(e) COUNT(e), e
 static const struct claim claims[] = {
@@ -214,6 +226,10 @@ static const struct claim claims[] = {
     { "E19", "TaPE adds at least as well as RoPE and FIRE.", "Zhu et al. 2025 (TaPE)", PARTS(e19) },
     { "E20", "Nothing generalises on parity: within 3 points of one half at twice the length.",
       "Kazemnejad et al. 2023; negative control", PARTS(e20) },
+    { "E21", "PaTH tracks states (permutations, sparse flip-flops) better than RoPE.",
+      "Yang et al. 2025 (PaTH)", PARTS(e21) },
+    { "E22", "PoPE is no worse than RoPE at L and better beyond it, without fine-tuning.",
+      "Gopalakrishnan et al. 2025 (PoPE)", PARTS(e22) },
 };
 /* clang-format on */
 
@@ -522,6 +538,17 @@ static bool among(const char *list, const char *names)
     return false;
 }
 
+/* The arm itself, without an @how.  Its text, as arms with other options have the same name. */
+static const struct table_row *usual_row(const struct table *t, const struct table_row *r)
+{
+    const size_t n = strcspn(r->arm, "@");
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *o = &t->row[i];
+        if (!o->variant[0] && strlen(o->arm) == n && !strncmp(o->arm, r->arm, n)) return o;
+    }
+    return NULL;
+}
+
 /* Substitutes every arm for the side that has a star.  An arm that has learned the task with no
  * seed says nothing about all arms. */
 static void judge_all(const struct judge *j, bool left_star, struct judged *to)
@@ -538,7 +565,7 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
         if (strcmp(r->variant, star->variant) || strcmp(a.how, how) || among(p->but, a.names))
             continue;
         if (other->arm) {
-            with = !strcmp(other->arm, "=") ? find_row(j->t, a.names, "", "") : row_of(j->t, other);
+            with = !strcmp(other->arm, "=") ? usual_row(j->t, r) : row_of(j->t, other);
             if (!with || (with == r && same_column)) continue;
         }
         if (!r->learned) {
