@@ -20,7 +20,7 @@ struct lab_measured {
     bool trained;
     enum lab_metric metric;       /* shown in tables */
     double loss, accuracy, exact; /* means: nats per scored token; shares in [0, 1] */
-    /* [count]: the shown metric by sequence, for a bootstrap */
+    /* [count]: the shown metric by sequence, for the error that their choice leaves */
     double *each;
 };
 /* Mean loss of the tokens at positions from .. to (counted from 0, inclusive). */

@@ -163,19 +163,9 @@ void wilson(int hits, int n, double *low, double *high)
     if (hits < n) *high = middle + reach;
 }
 
-double bootstrap_error(const double *x, int n, int draws, uint64_t stream)
+double mean_error(const double *x, int n)
 {
-    if (n < 2 || draws < 2) return NAN;
-    double *mean = draw_alloc((size_t)draws, sizeof *mean);
-    uint64_t at = 0;
-    for (int d = 0; d < draws; d++) {
-        double sum = 0;
-        for (int i = 0; i < n; i++) sum += x[(int)(loci_uniform(stream, at++) * n)];
-        mean[d] = sum / n;
-    }
-    const double error = sqrt(summary_of(mean, draws).variance);
-    free(mean);
-    return error;
+    return n < 2 ? NAN : sqrt(summary_of(x, n).variance / n);
 }
 
 double share_error(double share, int n)

@@ -38,9 +38,8 @@ void holm(double *p, int n);
 /* Wilson's interval of 95 % for `hits` of n. */
 void wilson(int hits, int n, double *low, double *high);
 
-/* Standard error of the mean of x by bootstrap, with `draws` resamples.  A stream has its own
- * resamples, so that all arms of a test get the same ones. */
-double bootstrap_error(const double *x, int n, int draws, uint64_t stream);
+/* Standard error of the mean of x. */
+double mean_error(const double *x, int n);
 /* Standard error of a share of n by Agresti and Coull.  It is above 0 also if all n agree. */
 double share_error(double share, int n);
 

@@ -282,16 +282,14 @@ static bool add_sequences(const struct table_row *r, const struct lab_measured *
     return seeds > 0;
 }
 
-/* All seeds see the same sequences, so the bootstrap draws from the means over seeds.  If a row has
- * the same share in every sequence, that says less than a bootstrap would: see share_error(). */
+/* All seeds see the same sequences, so these are counted once, by their means over the seeds.  If a
+ * row has the same share in every sequence, that says less: see share_error(). */
 double sampling_error(const struct table_row *a, const struct table_row *b,
                       const struct lab_measured *head)
 {
     double *mean = draw_alloc((size_t)head->count, sizeof *mean), error = NAN;
-    uint64_t stream = 1;
-    for (const char *s = head->name; *s; s++) stream = stream * 31 + (unsigned char)*s;
     if (add_sequences(a, head, 1, mean) && (!b || add_sequences(b, head, -1, mean)))
-        error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+        error = mean_error(mean, head->count);
     if (error == 0 && !b && head->metric != LAB_LOSS) error = share_error(mean[0], head->count);
     free(mean);
     return error;

@@ -36,7 +36,7 @@ struct versus {
     struct interval by;
     double holm;
 };
-enum { REFERENCES = 2, DRAWS_OF_TEST = 400 };
+enum { REFERENCES = 2 };
 #define GOOD 0.9
 #define CRITERION 0.99
 
