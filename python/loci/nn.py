@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 try:
@@ -39,6 +39,7 @@ __all__ = [
     "GrapeA",
     "GrapeM",
     "PaTH",
+    "PoPE",
     "RePo",
     "SelectiveRoPE",
     "TaPE",
@@ -58,6 +59,13 @@ def _start(plan: Plan, tensors: Mapping[str, torch.Tensor]) -> None:
     made = plan.init(_seed()) if real else {}
     for name, x in real.items():
         x.copy_(torch.from_numpy(made[name]))
+
+
+@torch.no_grad()
+def _start_uniform(_: Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Phases of PoPE between -2 pi and 0."""
+    for x in tensors.values():
+        nn.init.uniform_(x, -2 * math.pi, 0)
 
 
 @contextlib.contextmanager
@@ -82,23 +90,30 @@ def _cache_dtype(weight: torch.Tensor, dtype: Any) -> Any:
     return autocast(weight)[0].dtype if dtype is None else dtype
 
 
+_Start = Callable[[Plan, Mapping[str, torch.Tensor]], None]
+
+
 class _Tensors(nn.Module):
     """Those of one encoding: learned ones are parameters, fixed ones buffers."""
 
-    def __init__(self, plan: Plan, encoding: str) -> None:
+    def __init__(self, plan: Plan, encoding: str, start: _Start) -> None:
         super().__init__()
-        self._plan, self._encoding = plan, encoding
+        self._plan, self._encoding, self._start = plan, encoding, start
 
     def reset_parameters(self) -> None:
         """FSDP and others ask each module with parameters of its own."""
         own = (*self._parameters.items(), *self._buffers.items())
-        _start(self._plan, {f"{self._encoding}.{name}": x for name, x in own if x is not None})
+        self._start(self._plan, {f"{self._encoding}.{name}": x for name, x in own if x is not None})
 
 
 class _Learns(nn.Module):
     """A module with the tensors of a plan, in a submodule for each encoding."""
 
     _plan: Plan
+
+    def _starts(self) -> _Start:
+        """What writes the numbers that tensors start with."""
+        return _start
 
     def _make_tensors(self, device: Any, dtype: Any) -> None:
         dtype = getattr(torch, self._plan.real) if dtype is None else dtype
@@ -107,7 +122,7 @@ class _Learns(nn.Module):
                 continue
             encoding, name = t.name.split(".")
             if encoding not in self._modules:
-                self.add_module(encoding, _Tensors(self._plan, encoding))
+                self.add_module(encoding, _Tensors(self._plan, encoding, self._starts()))
             x = torch.empty([size or 0 for size in t.shape], device=device, dtype=dtype)
             if t.role == "learned":
                 self._modules[encoding].register_parameter(name, nn.Parameter(x))  # type: ignore[union-attr]
@@ -142,7 +157,7 @@ class _Learns(nn.Module):
 
     def reset_parameters(self) -> None:
         """Set all tensors to the initial values of the encodings' papers, by torch's generator."""
-        _start(self._plan, self.tensors())
+        self._starts()(self._plan, self.tensors())
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -280,6 +295,75 @@ class Encoding(_Learns):
             Encoding and sizes.
         """
         return f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
+
+
+class PoPE(Encoding):
+    """The encoding `pope` as a module: `o = m(q, k, v)`, with phases that start at 0 or at random.
+
+    q and k have any sign: softplus makes them magnitudes. The phases are learned, one per key head and channel.
+
+    Parameters
+    ----------
+    heads : int
+        Number of query heads.
+    dim : int
+        Width of queries and keys of one head.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    value_dim : int, optional
+        Width of values of one head. By default `dim`.
+    base : float
+        Channel t has the frequency base^(-t/dim).
+    phases : {"zero", "uniform"}
+        What phases start at: 0, or random numbers between -2 pi and 0.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is 1/sqrt(dim). 0 is refused.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        dim: int,
+        *,
+        kv_heads: int | None = None,
+        value_dim: int | None = None,
+        base: float = 10000.0,
+        phases: str = "zero",
+        causal: bool = True,
+        window_size: Sequence[int] = (-1, -1),
+        scale: float | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        base = real(base, "base")
+        if not 1 <= base <= 1e18:
+            raise Error(f"base must be from 1 to 1e18, not {base}")
+        if phases not in ("zero", "uniform"):
+            raise Error(f"phases must be zero or uniform, not '{phases}'")
+        self.phases = phases
+        super().__init__(
+            f"pope:base={base!r}",
+            heads,
+            dim,
+            kv_heads=kv_heads,
+            value_dim=value_dim,
+            causal=causal,
+            window_size=window_size,
+            scale=scale,
+            device=device,
+            dtype=dtype,
+        )
+
+    def _starts(self) -> _Start:
+        return _start_uniform if self.phases == "uniform" else _start
 
 
 class Attention(nn.Module):

@@ -60,9 +60,28 @@ PARTS = (
     "sba:remainder=value",
     "sink",
     "cape:hidden=4",
+    "ssmax",
+    "logn:length=7",
+    "alibi:slopes=keys",
+    "alibi:slopes=queries",
+    "alibi:slopes=both",
+    "angles:pairing=half",
+    "angles:pairing=interleaved,values=1,dim=4",
+    "rope:pairing=half,positions=given",
+    "rope:pairing=half,values=1",
+    "rope:pairing=half,freq=given",
+    "rerope:window=5,pairing=half",
+    "rerope:window=5,pairing=interleaved,leak=0.25",
+    "selfextend:group=3,window=6,pairing=half",
+    "dca:pairing=half,chunk=12,local=4",
+    "pope",
+    "pope:base=50",
+    "wall",
+    "path",
 )
 ROTATIONS = ("rope:pairing=half", "rope:pairing=interleaved,base=50,dim=4", "mrope:sections=1/1/1,dim=6", "rope2d")
 ROTATIONS = (*ROTATIONS, "mixed", "comrope", "liere:block=3", "fope:train_length=32", "xpos")
+ROTATIONS = (*ROTATIONS, "rope:pairing=half,values=1")
 EMBEDDINGS = ("sinusoidal", "sinusoidal:layout=halves", "learned", "index", "normalised:length=64", "binary")
 
 counts: collections.Counter[str] = collections.Counter()
@@ -126,6 +145,13 @@ def encoding_of(d: Draw, parts: tuple[str, ...] = PARTS) -> str:
         if more.split(":")[0] not in text:
             text += f"+{more}"
     return text
+
+
+def within(t: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Numbers of an input: below 0, which gates may be; of reflections those that keep rows bounded."""
+    if t.source == "unit":
+        return {"most": shape[-1] ** -0.5}
+    return {"sign": 1, "most": 2} if t.source == "strength" else {"sign": -1}
 
 
 def to_layout(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -246,7 +272,7 @@ class Problem:
             shape = tuple(known[size] if isinstance(size, str) else size for size in own)
             dtype = self.plan.real if t.role == "fixed" or d.chance(80) else self.dtype
             is_input = t.role == "input"
-            x = place(d, shape, dtype, self.library, odd=is_input, sign=-1 if is_input else 0)
+            x = place(d, shape, dtype, self.library, odd=is_input, **(within(t, shape) if is_input else {}))
             if not is_input:
                 start = learned[t.name] + (0.1 * np.abs(x.values) if t.role == "learned" else 0)
                 x = self._refilled(x, start)
@@ -552,6 +578,8 @@ def rotation(d: Draw) -> None:
     library, dtype, layout = d.pick(LIBRARIES), d.pick(("float32", *DTYPES)), d.pick(("bhld", "blhd"))
     batch, heads, rows, dim = d.pick((1, 2, 0)), d.pick((1, 2, 3)), d.pick((1, 5, 9, 0)), d.pick((12, 8, 4, 6, 3))
     text, role = d.pick(ROTATIONS), d.pick(("query", "key", "cache"))
+    if "values=1" in text and d.chance(50):
+        role = "value"
     with refusals():
         plan = loci.Plan(text, heads, dim, dtype=dtype, stage="rotate")
     x = place(d, to_layout((batch, heads, rows, dim), layout), dtype, library)
@@ -675,7 +703,7 @@ class CacheModel:
         for t, own in zip(self.plan.tensors, self.plan.sizes, strict=True):
             if t.role == "input":
                 shape = tuple(sizes[z] if isinstance(z, str) else z for z in own)
-                inputs[t.name] = place(d, shape, self.plan.real, self.library, sign=-1)
+                inputs[t.name] = place(d, shape, self.plan.real, self.library, **within(t, shape))
         where: dict[str, Any] = {}
         if d.chance(15):
             where["k_lens"] = d.rng.integers(0, rows + 1, self.batch)

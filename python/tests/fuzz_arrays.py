@@ -125,14 +125,22 @@ def _strides(d: Draw, shape: tuple[int, ...], backwards: bool, distinct: bool) -
 
 
 def place(
-    d: Draw, shape: tuple[int, ...], dtype: str, library: str, *, out: bool = False, odd: bool = True, sign: int = 0
+    d: Draw,
+    shape: tuple[int, ...],
+    dtype: str,
+    library: str,
+    *,
+    out: bool = False,
+    odd: bool = True,
+    sign: int = 0,
+    most: float = np.inf,
 ) -> Placed:
-    """A view of random numbers, below 0 for a sign of -1.  What is `out` overlaps itself seldom, as that is refused;
-    odd=False is dense."""
+    """A view of random numbers, below 0 for a sign of -1, cut to +-most.  What is `out` overlaps itself seldom, as that
+    is refused; odd=False is dense."""
 
     def fill(size: Any) -> Any:
         x = d.rng.standard_normal(size)
-        return (sign * np.abs(x) if sign else x).astype(np_dtype)
+        return np.clip(sign * np.abs(x) if sign else x, -most, most).astype(np_dtype)
 
     np_dtype = DTYPES[dtype]
     item = np_dtype.itemsize

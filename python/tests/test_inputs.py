@@ -191,6 +191,67 @@ def known(*names: str) -> bool:
     return set(names) <= {e.name for e in loci.list()}
 
 
+class Polar(unittest.TestCase):
+    """PoPE by its formula: magnitudes by softplus, angles by positions and phases."""
+
+    def rows(self, x: Any, angles: Any) -> Any:
+        """Magnitudes at angles, as complex numbers."""
+        return torch.polar(torch.log1p(x.exp()), angles.expand(x.shape))
+
+    def want(self, m: Any, q: Any, k: Any, v: Any, base: float, pos: Any) -> Any:
+        angles = pos[:, None] * base ** -(torch.arange(D, dtype=torch.float64) / D)
+        phases = m.tensors()["pope.delta"].clamp(-2 * math.pi, 0)
+        a, b = self.rows(q, angles), self.rows(k, angles + phases[:, None])
+        b, v = b.repeat_interleave(H // k.shape[1], 1), v.repeat_interleave(H // k.shape[1], 1)
+        scores = (a @ b.conj().mT).real / math.sqrt(D)
+        return scores.masked_fill(~torch.ones(L, L).tril().bool(), -math.inf).softmax(-1) @ v
+
+    def test_it(self) -> None:
+        torch.manual_seed(10)
+        far = torch.arange(L) ** 2 + 1000
+        for groups, base, pos in ((H, 10000.0, None), (G, 10000.0, far), (G, 50.5, None)):
+            with self.subTest(groups=groups, base=base, pos=pos is not None):
+                options: dict[str, Any] = {} if base == 10000 else {"base": base}
+                m = nn.PoPE(H, D, kv_heads=groups, dtype=torch.float64, phases="uniform", **options)
+                with torch.no_grad():
+                    m.tensors()["pope.delta"][0, :2] = torch.tensor([0.5, -7])  # cut: they have no gradient
+                q, k, v = (torch.randn(B, n, L, D, dtype=torch.float64) for n in (H, groups, groups))
+                leaves = [x.requires_grad_() for x in (q, k, v)]
+                at = torch.arange(L) if pos is None else pos
+                got, want = m(q, k, v, pos=pos), self.want(m, q, k, v, base, at)
+                self.assertLess((got - want).abs().max(), 1e-11)
+                grads = [torch.autograd.grad(o.square().sum(), [*leaves, *m.parameters()]) for o in (got, want)]
+                for a, b in zip(*grads, strict=True):
+                    self.assertLess((a - b).abs().max(), 1e-9)
+                self.assertTrue((grads[0][-1][0, :2] == 0).all())
+
+    def test_phases(self) -> None:
+        """They start at 0, or at any angle of the circle; and a cache decodes with them."""
+        self.assertTrue((nn.PoPE(H, D).tensors()["pope.delta"] == 0).all())
+        torch.manual_seed(11)
+        m = nn.PoPE(64, 256, kv_heads=32, phases="uniform")
+        delta = m.tensors()["pope.delta"]
+        self.assertEqual(delta.shape, (32, 256))
+        histogram = torch.histc(delta, 4, -2 * math.pi, 0)
+        self.assertTrue(((histogram > 1900) & (histogram < 2200)).all(), histogram)
+        self.assertEqual(histogram.sum(), delta.numel())
+        m = nn.PoPE(H, D, kv_heads=G, phases="uniform", base=100)
+        q, k, v = (torch.randn(1, n, L, D) for n in (H, G, G))
+        with torch.no_grad():
+            cache = loci.Cache(m.encoding, H, D, kv_heads=G, capacity=16, tensors=m.tensors())
+            made = [cache.step(*(x[:, :, t : t + 1] for x in (q, k, v))) for t in range(L)]
+            self.assertTrue(torch.equal(torch.cat(made, 2), m(q, k, v)))
+
+    def test_wrong(self) -> None:
+        for base in (0, 0.5, math.inf, math.nan):
+            with self.assertRaisesRegex(loci.Error, "base must be from 1 to 1e18"):
+                nn.PoPE(H, D, base=base)
+        with self.assertRaisesRegex(loci.Error, "phases must be zero or uniform, not 'random'"):
+            nn.PoPE(H, D, phases="random")
+        with self.assertRaisesRegex(loci.Error, "pope: dim 520 must be at most 512"):
+            nn.PoPE(H, 520)
+
+
 class Reflections(unittest.TestCase):
     """PaTH and Wall: what their layers make, and attention where this build has the encodings."""
 

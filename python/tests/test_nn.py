@@ -147,6 +147,7 @@ class Modules(unittest.TestCase):
             "RePo": (nn.RePo, {"embed_dim": 32, "heads": 4}),
             "GrapeA": (nn.GrapeA, {"heads": 4, "head_dim": 8}),
             "PaTH": (nn.PaTH, {"embed_dim": 32, "heads": 4}),
+            "PoPE": (nn.PoPE, {"heads": 4, "dim": 8}),
             "Wall": (nn.Wall, {"embed_dim": 32, "heads": 4}),
         }
         heads = ("kv_heads", "head_dim")
@@ -211,6 +212,8 @@ MODULES: dict[str, tuple[Any, ...]] = {
     "RePo": (nn.RePo, 32, 4),
     "GrapeA": (nn.GrapeA, 4, 8),
     "PaTH": (nn.PaTH, 32, 4),
+    "PoPE": (nn.PoPE, 4, 8),
+    "PoPE with phases": (nn.PoPE, 4, 8),
     "Wall": (nn.Wall, 32, 4),
 }
 ALL: dict[str, Any] = {"rank": None, "bias": True, "gate": "channel", "learn_temperature": True}
@@ -223,6 +226,7 @@ def make(name: str, **options: Any) -> Any:
         "TaPE": {"units": 3},
         "Attention": {"qk_norm": True, "bias": True},
         "SelectiveRoPE with all": ALL,
+        "PoPE with phases": {"phases": "uniform"},
     }
     return cls(*arguments, **more.get(name, {}), **options)
 

@@ -38,6 +38,12 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
     };
 }
 
+/* Does a cache keep the keys as rows of later tiles read them? */
+static bool keeps_staged(const loci_plan *p)
+{
+    return p->moves >= 0 && term_is(p->use[p->moves].term, KEPT_STAGED);
+}
+
 /* The offset of a block of the cache. */
 static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
 {
@@ -100,6 +106,10 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         const struct encoding_cache *cache = p->enc[e].pe->cache;
         const size_t bytes = cache ? cache->size(&like, e) : 0;
         if (bytes) c->made[e] = reserve(&a, bytes, 1);
+    }
+    if (keeps_staged(p)) {
+        c->staged = reserve(&a, keys, (size_t)(p->key_heads * p->score_dim) * p->real);
+        c->moved = reserve(&a, p->engine->moved(&like), 1);
     }
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
@@ -376,10 +386,26 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     return LOCI_OK;
 }
 
-/* Lets encodings update their sums from key from[b] of each entry on, and records the lengths that
- * the sums cover. */
-static void save_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
+/* Stages the keys again whose form has changed, where a cache keeps them. */
+static void stage_keys(const struct call *c, struct loci_cache *to, const int64_t *from)
 {
+    const loci_plan *p = c->plan;
+    struct call all = *c;
+    if (!keeps_staged(p)) return;
+    all.cache = to;
+    all.Lk = cache_capacity(to);
+    all.seqs = (struct sequences){ .ktiles = c->B * (ptrdiff_t)to->form.tiles };
+    for (int i = 0; i < p->tensors.n; i++)
+        if (to->input[i].at) all.input[i] = (char *)to + to->input[i].at;
+    all.mem.rotated = (char *)to + to->staged;
+    all.mem.moved = (char *)to + to->moved;
+    p->engine->stage_cache(&all, from);
+}
+/* Lets encodings update their sums from key from[b] of each entry on, stages keys, and records the
+ * lengths that these cover. */
+static void save_inputs(const struct call *call, struct loci_cache *c, const int64_t *from)
+{
+    const loci_plan *p = call->plan;
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
     const struct call all = {
         .plan = p,
@@ -390,6 +416,7 @@ static void save_inputs(const loci_plan *p, const struct loci_cache *c, const in
     };
     for (int e = 0; e < p->encs; e++)
         if (c->made[e]) p->enc[e].pe->cache->update(&all, e, from);
+    stage_keys(call, c, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
 }
 /* Appends the inputs by key after the present ones.  The lengths are still the old ones. */
@@ -489,7 +516,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
         set_length(to, b, old + count);
         done[b] = old;
     }
-    save_inputs(p, to, done); /* from the old lengths on */
+    save_inputs(&c, to, done); /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
@@ -623,6 +650,6 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     /* Sums are valid up to the first key that moved, and completely in all other entries. */
     memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
     cache_list(c, c->done)[entry] = first;
-    save_inputs(p, c, cache_list(c, c->done));
+    save_inputs(&call, c, cache_list(c, c->done));
     return LOCI_OK;
 }

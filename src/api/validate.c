@@ -117,6 +117,14 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->mem.unmoved =
                 carve_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
         c->mem.moved = carve_bytes(&a, engine->moved(c), 1);
+        /* Keys that the cache keeps staged are used, but bf16 products would change them. */
+        void *kept =
+            c->cache && base && !c->fast ? cache_made_at(c->cache, c->cache->staged) : NULL;
+        if (kept) {
+            c->mem.kept = true;
+            c->mem.rotated = kept;
+            c->mem.moved = cache_made_at(c->cache, c->cache->moved);
+        }
     }
     const bool turns = p->turns_values && !p->keys_rotated;
     if (turns)

@@ -34,7 +34,11 @@ struct loci_cache {
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
     ptrdiff_t made[MAX_ENCODINGS]; /* what encodings store for their inputs; 0: nothing */
-    ptrdiff_t done;                /* [B]: the length that `made` covers */
+    /* For rows that change on their walk (engine/moves.h): keys in the form that rows of later
+     * tiles read, and what the term stages besides, as a call has them in its workspace; 0: not
+     * kept. */
+    ptrdiff_t staged, moved;
+    ptrdiff_t done; /* [B]: the length that these cover */
 };
 
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
@@ -51,14 +55,19 @@ static inline int64_t *cache_list(const struct loci_cache *c, ptrdiff_t at)
     return (int64_t *)((char *)c + at);
 }
 
-/* What an encoding has stored, or NULL if it does not cover exactly the keys of the cache.  After
- * truncate() it is stale until keys are appended. */
-static inline void *cache_made(const struct loci_cache *c, int enc)
+/* What was made of the keys, at this offset, or NULL if it does not cover exactly the keys of the
+ * cache.  After truncate() it is stale until keys are appended. */
+static inline void *cache_made_at(const struct loci_cache *c, ptrdiff_t at)
 {
-    bool whole = c->made[enc] != 0;
+    bool whole = at != 0;
     for (int64_t b = 0; b < c->form.batch; b++)
         whole &= cache_list(c, c->done)[b] == cache_list(c, c->len)[b];
-    return whole ? (char *)c + c->made[enc] : NULL;
+    return whole ? (char *)c + at : NULL;
+}
+/* What an encoding has stored. */
+static inline void *cache_made(const struct loci_cache *c, int enc)
+{
+    return cache_made_at(c, c->made[enc]);
 }
 
 /* The oldest key that a ring still has.  Keys are dropped by whole tiles: a new tile overwrites the

@@ -71,6 +71,7 @@ struct call_memory {
     /* If rows change on their walk: keys after rotation alone, reals [B][kv_heads][Lk][D] (NULL: k
      * is read in place), and what the term stages. */
     void *unmoved, *moved;
+    bool kept; /* rotated and moved are those of a cache, of all its keys */
     /* Values after they have turned, reals [B][kv_heads][Lk][Dv].  NULL: v is read in place. */
     void *turned;
     /* [key_heads][ktiles]: the largest |k| of a tile, rounded up; NaN if a k or v is not finite.

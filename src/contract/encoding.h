@@ -116,6 +116,8 @@ enum trait {
     BY_HEAD = 256,
     /* Rows that it changes, and its keys, are read as they are: no rotation can precede it. */
     UNROTATED = 512,
+    /* A cache keeps the keys as the term stages them, and what it stages besides. */
+    KEPT_STAGED = 1024,
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {

@@ -82,6 +82,9 @@ struct engine {
     const struct chained *chained;
     size_t (*cache_workspace)(const struct call *); /* bytes of one thread */
     loci_status (*update_cache)(struct call *, const struct cache_update *);
+    /* Stages the keys of a cache where mem.rotated and mem.moved say, from the tile of the key
+     * before number from[b] of each entry on. */
+    void (*stage_cache)(struct call *, const int64_t *from);
     size_t (*rotate_workspace)(const struct call *); /* bytes of one thread */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x,

@@ -58,7 +58,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     real *rotated =
         stages ? (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     /* With keys_rotated they are rotated already, and only fading remains. */
-    if (rotated) {
+    if (rotated && !c->mem.kept) {
         load_keys(c, KEYS, q->b, kvh, j, n, rotated, D);
         if (rotation && !p->keys_rotated)
             rotation->rotate(c, p->rotate, angles, q->b, p->moves >= 0 ? kvh : kh, false, j, n,
@@ -127,9 +127,52 @@ static void blocks_job(void *arg, int index)
 }
 void N(prepare_keys)(struct call *c)
 {
-    if (!c->mem.rotated && !c->mem.knorm) return;
+    if ((!c->mem.rotated || c->mem.kept) && !c->mem.knorm) return;
     struct keys a = { .c = c };
     atomic_init(&a.next, 0);
     const struct moves *moves = moves_of(c);
     N(run)(c, c->threads, moves && moves->blocks ? blocks_job : keys_job, &a);
 }
+
+/* ---- Keys that a cache keeps staged ---------------------------------------------------------- */
+
+#if QT > 1
+/* An item is a tile of a key head: tile `tile` from the first one of the entry that is staged. */
+struct kept {
+    struct call *c;
+    const int64_t *from;
+    ptrdiff_t tiles;
+    atomic_llong next;
+};
+/* A tile that was the newest one has another form once it is whole, so the one before key from[b]
+ * is staged again. */
+static ptrdiff_t first_tile(const struct kept *a, ptrdiff_t b)
+{
+    return (ptrdiff_t)(a->from[b] > 0 ? a->from[b] - 1 : 0) / KT;
+}
+static void stage_job(void *arg, int index)
+{
+    struct kept *a = arg;
+    struct call *c = a->c;
+    const ptrdiff_t heads = c->plan->key_heads, capacity = c->seqs.ktiles / c->B;
+    (void)index;
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->B * heads * a->tiles;) {
+        const ptrdiff_t b = i / heads / a->tiles;
+        const struct sequence q = { .b = b,
+                                    .nk = (ptrdiff_t)cache_list(c->cache, c->cache->len)[b],
+                                    .first_ktile = b * capacity };
+        keys_item(c, NULL, &q, first_tile(a, b) + i / heads % a->tiles, (int)(i % heads));
+    }
+}
+void N(stage_cache)(struct call *c, const int64_t *from)
+{
+    struct kept a = { .c = c, .from = from };
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const ptrdiff_t keys = (ptrdiff_t)cache_list(c->cache, c->cache->len)[b],
+                        tiles = (keys + KT - 1) / KT - first_tile(&a, b);
+        if (tiles > a.tiles) a.tiles = tiles;
+    }
+    atomic_init(&a.next, 0);
+    N(run)(c, c->threads, stage_job, &a);
+}
+#endif

@@ -29,6 +29,7 @@ void N(turn_output)(const struct call *, ptrdiff_t b, int h, ptrdiff_t i, void *
 extern const struct chained N(chained);
 size_t N(cache_workspace)(const struct call *);
 loci_status N(update_cache)(struct call *, const struct cache_update *);
+void N(stage_cache)(struct call *, const int64_t *from);
 size_t N(rotate_workspace)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *,
@@ -96,6 +97,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .chained = &N(chained),
     .cache_workspace = N(cache_workspace),
     .update_cache = N(update_cache),
+    .stage_cache = N(stage_cache),
     .rotate_workspace = N(rotate_workspace),
     .rotate = N(rotate),
     .rotate_backward = N(rotate_backward),

@@ -344,12 +344,15 @@ static void add_row(struct tile *t, int x, int r)
     }
 }
 
-/* The score hook.  Rows that have ended get -inf in this tile. */
+/* The score hook.  Rows that have ended get -inf in this tile.  A gate that is NaN must not reach
+ * masked pairs. */
 static void add_gates(struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
     const ptrdiff_t J = tile_number(t);
-    if (whole(t) && end_of(t, x, J, 0).mark == end_of(t, x, J - 1, 0).mark) add_run(t, x);
+    const int64_t mark = end_of(t, x, J, 0).mark;
+    const bool spoilt = t->partial && g->last_mark - mark >= NOT_A_GATE;
+    if (whole(t) && mark == end_of(t, x, J - 1, 0).mark && !spoilt) add_run(t, x);
     else
         for (int r = 0; r < t->rows; r++) add_row(t, x, r);
     for (int r = 0; J < g->last_end && r < t->rows; r++)

@@ -151,9 +151,24 @@ static loci_dtype real_of(const struct problem *p)
 static void choose_text(struct problem *p)
 {
     static const char *const more[] = {
-        "sink",   "softcap:cap=3",        "t5:bidirectional=0",  "rope:pairing=half", "alibi",
-        "cope",   "sba:remainder=vector", "sba:remainder=value", "fox:stop=0.001",    "cape",
+        "sink",
+        "softcap:cap=3",
+        "t5:bidirectional=0",
+        "rope:pairing=half",
+        "alibi",
+        "cope",
+        "sba:remainder=vector",
+        "sba:remainder=value",
+        "fox:stop=0.001",
+        "cape",
         "rope2d",
+        "fox",
+        "wall",
+        "ssmax",
+        "logn:length=12",
+        "alibi:slopes=both",
+        "rope:pairing=half,values=1",
+        "rope:pairing=half,positions=given",
     };
     const loci_encoding_info *list;
     const unsigned n = (unsigned)loci_encodings(&list);
@@ -391,6 +406,7 @@ static void choose_tensors(struct problem *p, const loci_plan *plan)
     for (int i = 0; i < p->tensors; i++) {
         const loci_tensor *t = &p->tensor[i];
         const size_t n = p->count[i] = count_of(t, &p->call);
+        const loci_source source = loci_tensor_source(plan, i);
         const loci_dtype real = real_of(p);
         p->data[i] = alloc(n * size_of(real));
         p->ddata[i] = alloc(n * size_of(real));
@@ -401,7 +417,10 @@ static void choose_tensors(struct problem *p, const loci_plan *plan)
         for (size_t k = 0; k < n; k++) {
             double x = load(p->data[i], real, k);
             if (t->role == LOCI_INPUT)
-                x = !strcmp(t->name, "log_f") ? -0.02 - 0.01 * uniform() : 0.5 * uniform();
+                x = !strcmp(t->name, "log_f")      ? -0.02 - 0.01 * uniform()
+                  : source == LOCI_SOURCE_STRENGTH ? 1 + uniform()
+                  : source == LOCI_SOURCE_UNIT     ? uniform() / sqrt(p->desc.dim)
+                                                   : 0.5 * uniform();
             else if (t->role == LOCI_LEARNED && x == 0) x = 0.1 * uniform();
             store(p->data[i], real, k, x);
             p->exact_data[i][k] = load(p->data[i], real, k);
@@ -783,10 +802,13 @@ static void attend(struct problem *p, loci_plan *plan)
     const uint64_t bits = hash(p);
     /* The reference handles whole entries only. */
     const bool parts = c->k_lens || c->q_starts;
+    /* Only a cache accepts rows before its first key, which have no own one. */
+    const bool ownless =
+        p->cached && c->q_len > p->k.n[2] && strstr(p->text, "remainder=value") != NULL;
     /* Rotated keys are rounded if a cache has 16 bits, which makes another problem. */
     const bool rounded = p->cached && p->desc.keys_rotated && size_of(p->desc.dtype) == 2;
     const ptrdiff_t pairs = (ptrdiff_t)p->rows * p->k.n[2];
-    if (p->dull && !parts && !rounded && pairs <= MOST_PAIRS
+    if (p->dull && !parts && !ownless && !rounded && pairs <= MOST_PAIRS
         && (p->cached || !p->desc.keys_rotated))
         judge(p);
     if (!p->cached) again(p, range, bits);

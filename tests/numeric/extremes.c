@@ -153,6 +153,30 @@ static void fox(void)
     }
 }
 
+/* With a window: rows that see a key before the gate, and that gate, are NaN; others are not, even
+ * if they share a tile with such rows. */
+static void fox_in_windows(void)
+{
+    const int window = 130;
+    struct attend a = { .desc = LOCI_DESC(.encoding = "fox", .heads = H, .dim = D,
+                                          .window_left = window),
+                        .q_len = LONG,
+                        .k_len = LONG,
+                        .seed = 3,
+                        .fill = gates };
+    int wrong = 0;
+    gate = NAN;
+    attend(&a);
+    for (int r = 0; r < H * LONG; r++) {
+        const int i = r % LONG, oldest = i - window;
+        const bool across = (i >= 500 && oldest < 500) || (i >= 1290 && oldest < 1290);
+        wrong += isnan(a.rows[r]) != across || isnan(a.o[r * D]) != across;
+    }
+    CHECK_THAT(!wrong, "fox, window %d: a gate of NaN reaches %d rows too many or too few", window,
+               wrong);
+    attend_free(&a);
+}
+
 /* ---- Products that overflow the floats ------------------------------------------------------- */
 
 /* One query, at row `row` of both heads, whose products with all visible keys are below
@@ -627,6 +651,7 @@ static void too_far(void)
 int main(void)
 {
     fox();
+    fox_in_windows();
     far_blocks("comrope:block=3,axes=1");
     far_blocks("liere:block=3,axes=1");
     far_matrices();

@@ -30,6 +30,7 @@ static void draw(int seed)
 }
 /* Tensors of the last `len` keys. */
 static int len;
+static int64_t window; /* 0: none */
 static double fill(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     const ptrdiff_t each = strcmp(t->name, "w") ? 1 : D, head = i / (len * each),
@@ -39,7 +40,8 @@ static double fill(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 }
 static struct attend made(const char *text, loci_dtype dtype, bool reference)
 {
-    struct attend a = { .desc = LOCI_DESC(.encoding = text, .heads = H, .dim = D, .dtype = dtype),
+    struct attend a = { .desc = LOCI_DESC(.encoding = text, .heads = H, .dim = D, .dtype = dtype,
+                                          .window_left = window),
                         .q_len = L,
                         .k_len = L,
                         .q = q,
@@ -208,26 +210,44 @@ static void chunks(void)
 
 /* ---- NaN ------------------------------------------------------------------------------------- */
 
-/* w of a key reaches rows that see an older key and that key, and no others. */
-static void nan_reaches(void)
+/* NaN in x of key at[s] reaches the rows that may have it, and no others. */
+static void spoil(const char *name, double *x, int64_t left)
 {
-    static const int at[] = { 0, 30, 64, 511, 512, 699 };
+    static const int at[] = { 0, 30, 64, 300, 511, 512, 699 };
+    window = left;
     for (size_t s = 0; s < sizeof at / sizeof *at; s++) {
         draw(11);
         struct attend a = made("path", LOCI_F32, false);
-        w[at[s] * D + 2] = NAN;
+        x[at[s] * D + 2] = NAN;
         struct attend b = made("path", LOCI_F32, false);
-        bool right = true;
-        for (int i = 0; i < L; i++)
+        int wrong = 0;
+        for (int i = 0; i < L; i++) {
+            const int oldest = left && i > left ? i - (int)left : 0;
+            const bool sees = i >= at[s] && oldest <= at[s], across = sees && oldest < at[s],
+                       hit = x == q ? i == at[s]
+                           : x == w ? across
+                                    : sees;
             for (int d = 0; d < D; d++) {
-                const double x = a.o[i * D + d], y = b.o[i * D + d];
-                right &= i >= at[s] && at[s] > 0 ? isnan(y) : x == y;
+                const double y = a.o[i * D + d], z = b.o[i * D + d];
+                wrong += hit && x != v ? !isnan(z) : !hit && y != z;
             }
-        CHECK_THAT(right, "NaN in w of key %d reaches the rows from it on", at[s]);
+        }
+        CHECK_THAT(!wrong, "NaN in %s of key %d, window %d: %d numbers", name, at[s], (int)left,
+                   wrong);
         CHECK_THAT(!memcmp(a.o + L * D, b.o + L * D, sizeof(double) * L * D),
-                   "NaN in w of key %d: not the other head", at[s]);
+                   "NaN in %s of key %d: not the other head", name, at[s]);
         attend_free(&a);
         attend_free(&b);
+    }
+    window = 0;
+}
+static void nan_reaches(void)
+{
+    for (int64_t left = 0; left < 150; left = left ? left + 30 : 100) {
+        spoil("w", w, left);
+        spoil("q", q, left);
+        spoil("k", k, left);
+        spoil("v", v, left);
     }
 }
 
