@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An encoder of speech with relative positions, Parakeet's, by loci and by transformers' own attention: time and memory.
+"""An encoder of speech with relative positions, Parakeet's, by loci and by transformers' own attention: time, memory.
 Weights and sound are random; nothing is loaded.
 
     python speech.py                                        # twenty seconds of sound, two layers of true size

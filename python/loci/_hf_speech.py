@@ -197,7 +197,8 @@ def _shaw(self: Any, q: torch.Tensor, k: torch.Tensor, seen: Sight) -> dict[str,
 
     def bias() -> torch.Tensor:
         at = (-seen.distances(rows, keys)).clamp(-left, right) + left
-        return self.scaling * _by_distance(q, vectors, at)
+        moved: torch.Tensor = self.scaling * _by_distance(q, vectors, at)
+        return moved
 
     text = f"shaw:left={left},right={right},values=0"
     return {"encoding": text, "tensors": {"shaw.k": vectors}, "bias": bias}
@@ -212,7 +213,8 @@ def _wav2vec2(
 ) -> Any:
     """wav2vec2-conformer, wav2vec2-bert and Seamless."""
     kind = self.position_embeddings_type
-    if not _ours(self) or kind not in ("relative", "relative_key"):
+    drops = kind == "relative" and _drops(self.linear_pos)  # then the bias is dense, as the class makes it
+    if not _ours(self) or kind not in ("relative", "relative_key") or drops:
         given = {"relative_position_embeddings": relative_position_embeddings}
         given = {name: x for name, x in given.items() if x is not None}
         return type(self).forward(self, hidden_states, attention_mask, **given, **kwargs)
@@ -260,7 +262,7 @@ def _fastspeech2(
     pos_emb: torch.Tensor | None = None,
     output_attentions: Any = False,
 ) -> Any:
-    if not _ours(self) or _drops(self._loci_positions[0]):
+    if not _ours(self) or _drops(self._loci_positions[0]) or _drops(self.linear_pos):
         if _ours(self):
             fall_back("positions")
         return type(self).forward(self, hidden_states, attention_mask, pos_emb, output_attentions)
