@@ -26,6 +26,7 @@ _REASONS = {
     "dropout": "dropout of weights is",
     "sinks": "attention with sinks that depend on the row is",
     "query_states": "attention of other rows' queries is",
+    "positions": "attention to positions that are dropped is",
 }
 
 _lock = threading.Lock()

@@ -47,15 +47,20 @@ class Mask(torch.Tensor):
         name = getattr(func, "__name__", "")
         if name in _STAYS:
             return args[0]
-        private = name.startswith("_") and not name.startswith("__")  # torch.compile's
-        if name not in _LOOKS and not name.startswith("is_") and not private:
-            raise Error(
-                f"this model computes with its attention mask ({name}), which attn_implementation='loci' cannot "
-                "follow; use 'eager'",
-                "unsupported",
-            )
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        return look(func, name, args, kwargs)
+
+
+def look(func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """What may be done with a mask that is none of pairs; else an Error."""
+    private = name.startswith("_") and not name.startswith("__")  # torch.compile's
+    if name not in _LOOKS and not name.startswith("is_") and not private:
+        raise Error(
+            f"this model computes with its attention mask ({name}), which attn_implementation='loci' cannot "
+            "follow; use 'eager'",
+            "unsupported",
+        )
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 def _numbers(mask: Mask) -> torch.Tensor:
@@ -442,12 +447,14 @@ def _assemble(w: Wanted, r: Reading, whole: bool, counted: bool) -> Mask:
 @dataclass
 class Treatment:
     """How a model takes its masks.  `own`: its attention is ours, patched; `never_none`: it calls methods of its
-    mask; `counted`: positions do not count padding; `flat`: a mask of four dimensions would be added to."""
+    mask; `counted`: positions do not count padding; `flat`: a mask of four dimensions would be added to; `local`: it
+    describes a window by a function of its own."""
 
     own: bool = False
     never_none: bool = False
     counted: bool = False
     flat: bool = False
+    local: bool = False
 
 
 def positions(shares: Any) -> torch.Tensor:

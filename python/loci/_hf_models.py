@@ -11,6 +11,7 @@ import math
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from . import _hf_masks as masks
+from . import _hf_speech as speech
 from ._c import Error
 from ._hf_attend import attend, fall_back
 from ._hf_masks import Sight
@@ -362,6 +364,7 @@ _PATCHES: dict[str, tuple[dict[str, Callable[..., Any]], masks.Treatment]] = {
     "DisentangledSelfAttention": ({"forward": _deberta}, masks.Treatment(own=True)),
     "DebertaEncoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
     "DebertaV2Encoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
+    **speech.PATCHES,
 }
 
 
@@ -373,7 +376,9 @@ def _found(model: Any) -> list[tuple[Any, str]]:
             raise Error("this Falcon is made for flash attention; load it without that", "unsupported")
         if type(module).__name__ == "DisentangledSelfAttention":
             _check_deberta(module)
-        if type(module).__name__ in _PATCHES and type(module).__module__.startswith("transformers."):
+        if type(module).__name__ not in _PATCHES or not type(module).__module__.startswith("transformers."):
+            continue
+        if speech.known(module):
             found.append((module, type(module).__name__))
     return found
 
@@ -389,7 +394,10 @@ def _owners(model: Any) -> dict[Any, Any]:
 
 
 def patch(model: Any) -> None:
+    speech.prepare(model)
     found, owners = _found(model), _owners(model)
+    for module, name in found:  # first, as models that compute attention themselves are warned about
+        masks.remember(owners[module], _PATCHES[name][1])
     if model._can_set_attn_implementation():
         model.set_attn_implementation("loci")
     elif not found:
@@ -408,7 +416,7 @@ def patch(model: Any) -> None:
         for method, function in replaced.items():
             setattr(module, method, types.MethodType(function, module))
         flat = name == "FalconAttention" and bool(getattr(config, "alibi", False))
-        masks.remember(config, masks.Treatment(how.own, how.never_none, how.counted, flat))
+        masks.remember(config, replace(how, flat=flat))
         config._attn_implementation_internal = "loci"
     for module in model.modules():
         if _is_t5(module):

@@ -33,6 +33,7 @@ from torch._dynamo import assume_constant_result
 
 from . import _hf_families as families
 from . import _hf_masks as masks
+from . import _hf_speech as speech
 from ._c import Error
 from ._hf_attend import FallbackWarning, attend, leave, reset_stats, set_mode, stats
 from ._hf_families import PATCHABLE
@@ -130,9 +131,18 @@ def _mask(
     }
     if facts.own or facts.rewrites:
         return masking_utils.eager_mask(**everything, dtype=dtype)  # what the model's own code computes with
+    padding = None if attention_mask is None or attention_mask.ndim != 2 else attention_mask.bool()
+    if how.local and use_vmap:
+        found = None
+        if not torch.compiler.is_compiling() and (padding is not None or attention_mask is None):
+            wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
+            found = speech.local_mask(wanted, mask_function)
+        if found is not None:
+            return found
+        if how.own:
+            return masking_utils.eager_mask(**everything, dtype=dtype)
     if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
         return masking_utils.sdpa_mask(**everything)
-    padding = None if attention_mask is None else attention_mask.bool()
     if torch.compiler.is_compiling():
         return masks.traced(batch_size, q_length, kv_length, q_offset, kv_offset, padding, mask_function, how.counted)
     wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
@@ -277,6 +287,9 @@ def _attention(
 
 def _left(model: Any) -> None:
     """Warns, or refuses, where a model computes attention in its own code."""
+    how = masks.treatment(model.config)
+    if how is not None and how.own:
+        return
     own = families.facts_of_model(type(model)).own
     if any(name in PATCHABLE for name in own):
         if not any(hook is _refuse_unpatched for hook in model._forward_pre_hooks.values()):

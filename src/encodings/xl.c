@@ -78,73 +78,100 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
 }
 
-/* State shared by the threads of prepare().  A job is one wave, or one head
+/* State shared by the threads of prepare().  A job is a few waves, or one head
  * and a range of distances. */
-enum { COLUMNS = 32, STEPS = 64 };
+enum { COLUMNS = 64, STEPS = 64, WAVES = 8 };
 struct xl_work {
     const struct prep *p;
     struct roll v;
 };
 
-/* A wave at all distances.  d = 64 n + m rotates by the angle of 64 n and by that of m: few
- * cosines, and two products in double for each distance.  An odd width has one cosine less. */
-static void wave_job(void *arg, int t)
+/* Some waves at all distances, as one wave after the other would visit each line of the table
+ * anew.  d = 64 n + m rotates by the angle of 64 n and by that of m: few cosines, and two products
+ * in double for each distance.  An odd width has one cosine less. */
+static void waves_job(void *arg, int index)
 {
     const struct xl_work *a = arg;
     const struct prep *p = a->p;
     const struct roll *v = &a->v;
-    const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
+    const int Dm = waves(p->cfg), half = (Dm + 1) / 2, t0 = index * WAVES,
+              n = half - t0 < WAVES ? half - t0 : WAVES;
     void *to = (char *)p->table + v->waves;
-    double w, rest, small[STEPS][2], c = 1, s = 0;
-    loci_pow_dd(p->cfg->opt[BASE], 2 * t, Dm, &w, &rest);
-    for (int m = 0; m < STEPS; m++) loci_sincos(m, w, rest, &small[m][0], &small[m][1]);
+    double w[WAVES], rest[WAVES], small[WAVES][STEPS][2], c[WAVES] = { 0 }, s[WAVES] = { 0 };
+    for (int t = 0; t < n; t++) {
+        loci_pow_dd(p->cfg->opt[BASE], 2 * (t0 + t), Dm, &w[t], &rest[t]);
+        for (int m = 0; m < STEPS; m++)
+            loci_sincos(m, w[t], rest[t], &small[t][m][0], &small[t][m][1]);
+    }
     for (int64_t d = v->lo; d <= v->hi; d++) {
         const int64_t m = d & (STEPS - 1);
-        const double *rotate = small[m];
-        if (d == v->lo || m == 0) loci_sincos((double)(d - m), w, rest, &c, &s);
-        const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t;
-        store_real(to, p->f64, at, s * rotate[0] + c * rotate[1]);
-        if (half + t < Dm) store_real(to, p->f64, at + half, c * rotate[0] - s * rotate[1]);
+        const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t0;
+        for (int t = 0; t < n; t++) {
+            const double *rotate = small[t][m];
+            if (d == v->lo || m == 0)
+                loci_sincos((double)(d - m), w[t], rest[t], &c[t], &s[t]);
+            store_real(to, p->f64, at + t, s[t] * rotate[0] + c[t] * rotate[1]);
+            if (half + t0 + t < Dm)
+                store_real(to, p->f64, at + half + t, c[t] * rotate[0] - s[t] * rotate[1]);
+        }
     }
 }
 
-/* W R_d of a head for some distances: a product in double, by pieces that fit on a stack.
- * Largest distance first, like the oldest keys, as the term reads them. */
+/* sum += W R_d for waves m0 .. m1, some rows of W and the distances from `first` on: a product in
+ * double, by pieces. */
+enum { SLICE = 64, PIECE = 32 };
+static void add_waves(const struct xl_work *a, ptrdiff_t row, int rows, int m0, int m1,
+                      ptrdiff_t first, int n, double *sum)
+{
+    const struct prep *p = a->p;
+    const int Dm = waves(p->cfg);
+    const void *from = (const char *)p->table + a->v.waves;
+    double w[SLICE * PIECE], r[PIECE * COLUMNS] = { 0 };
+    for (; m0 < m1; m0 += PIECE) {
+        const int most = m1 - m0 < PIECE ? m1 - m0 : PIECE;
+        for (int d = 0; d < rows; d++)
+            for (int m = 0; m < most; m++)
+                w[d * most + m] = param(p, PROJECTION, (row + d) * Dm + m0 + m);
+        for (int i = 0; i < n; i++)
+            for (int m = 0; m < most; m++)
+                r[m * COLUMNS + i] = load_real(
+                    from, p->f64, (first - (ptrdiff_t)a->v.lo + i) * a->v.waves_width + m0 + m);
+        p->engine->add_product(rows, most, COLUMNS, w, r, sum);
+    }
+}
+
+/* W R_d of a head for some distances that are not negative, and for those of the other sign, where
+ * sines change theirs: both are made of two sums.  Largest distance first, like the oldest keys, as
+ * the term reads them. */
 static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
 {
-    enum { SLICE = 64, PIECE = 32 };
     const struct prep *p = a->p;
     const struct roll *v = &a->v;
-    const int D = p->cfg->dim, Dm = waves(p->cfg);
+    const int D = p->cfg->dim, Dm = waves(p->cfg), half = (Dm + 1) / 2;
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
-    const void *from = (const char *)p->table + v->waves;
     void *to =
         (char *)p->table + v->heads + (size_t)((ptrdiff_t)h * roll_head(v) + v->width) * real;
     for (int d0 = 0; d0 < D; d0 += SLICE) {
         const int rows = D - d0 < SLICE ? D - d0 : SLICE;
-        double sum[SLICE * COLUMNS] = { 0 }, w[SLICE * PIECE], r[PIECE * COLUMNS] = { 0 };
-        for (int m0 = 0; m0 < Dm; m0 += PIECE) {
-            const int most = Dm - m0 < PIECE ? Dm - m0 : PIECE;
-            for (int d = 0; d < rows; d++)
-                for (int m = 0; m < most; m++)
-                    w[d * most + m] =
-                        param(p, PROJECTION, ((ptrdiff_t)h * D + d0 + d) * Dm + m0 + m);
-            for (int i = 0; i < n; i++)
-                for (int m = 0; m < most; m++)
-                    r[m * COLUMNS + i] =
-                        load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
-            p->engine->add_product(rows, most, COLUMNS, w, r, sum);
+        const ptrdiff_t row = (ptrdiff_t)h * D + d0;
+        double sines[SLICE * COLUMNS] = { 0 }, cosines[SLICE * COLUMNS] = { 0 };
+        add_waves(a, row, rows, 0, half, first, n, sines);
+        add_waves(a, row, rows, half, Dm, first, n, cosines);
+        for (int i = 0; i < n; i++) {
+            const ptrdiff_t behind = (ptrdiff_t)v->hi - (first + i),
+                            ahead = (ptrdiff_t)v->hi + (first + i);
+            for (int d = 0; d < rows; d++) {
+                const double s = sines[d * COLUMNS + i], c = cosines[d * COLUMNS + i];
+                store_real(to, p->f64, behind * v->width + d0 + d, c + s);
+                if (v->lo < 0) store_real(to, p->f64, ahead * v->width + d0 + d, c - s);
+            }
         }
-        for (int i = 0; i < n; i++)
-            for (int d = 0; d < rows; d++)
-                store_real(to, p->f64, (v->hi - v->lo - (first + i)) * v->width + d0 + d,
-                           sum[d * COLUMNS + i]);
     }
 }
 static void vectors_job(void *arg, int index)
 {
     const struct xl_work *a = arg;
-    const ptrdiff_t count = (ptrdiff_t)(a->v.hi - a->v.lo) + 1;
+    const ptrdiff_t count = (ptrdiff_t)a->v.hi + 1;
     const int heads = a->p->cfg->heads;
     const ptrdiff_t first = (ptrdiff_t)(index / heads) * COLUMNS;
     project(a, index % heads, first, count - first < COLUMNS ? (int)(count - first) : COLUMNS);
@@ -161,8 +188,7 @@ static void prepare(const struct prep *p)
     size_t bytes;
     if (!layout(c, p->range, real, v, &bytes)) return;
     const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere),
-                    width = (ptrdiff_t)vectors_width(c->dim),
-                    count = (ptrdiff_t)(v->hi - v->lo) + 1;
+                    width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)v->hi + 1;
     char *table = p->table;
     memcpy(table, v, sizeof *v);
     for (int h = 0; h < c->heads; h++) {
@@ -178,7 +204,7 @@ static void prepare(const struct prep *p)
         for (int d = 0; d < c->dim; d++)
             store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
     }
-    prepare_each(p, (waves(c) + 1) / 2, wave_job, &a);
+    prepare_each(p, ((waves(c) + 1) / 2 + WAVES - 1) / WAVES, waves_job, &a);
     prepare_each(p, (int)((count + COLUMNS - 1) / COLUMNS) * c->heads, vectors_job, &a);
 }
 

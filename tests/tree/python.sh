@@ -19,7 +19,7 @@ for file in python/examples/*.py; do
     name=$(basename "$file" .py)
     case $name in
     train | generate) "$python" -c 'import torch' 2>/dev/null || continue ;;
-    huggingface | distributed) "$python" -c 'import torch, transformers' 2>/dev/null || continue ;;
+    huggingface | distributed | speech) "$python" -c 'import torch, transformers' 2>/dev/null || continue ;;
     esac
     check "python/examples/$name.py" env PYTHONPATH=python "$python" "$file"
 done
