@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from . import _attend, _linear, _rows
 from ._c import Error
 from ._c import lib as _lib
+from ._fallback import FallbackWarning
 from ._linear import State
 from ._masks import MASKS as _MASKS
 from ._plan import (
@@ -43,6 +44,7 @@ __all__ = [
     "Cache",
     "Encoding",
     "Error",
+    "FallbackWarning",
     "Option",
     "Plan",
     "State",
@@ -58,12 +60,13 @@ __all__ = [
     "list",
     "release",
     "rotate",
+    "sdpa",
     "set_num_threads",
     "weights",
 ]
 
 
-_MODULES = ("distributed", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
+_MODULES = ("distributed", "flash_attn", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
 
 
 def __getattr__(name: str) -> Any:
@@ -81,6 +84,8 @@ Array = TypeVar("Array", bound=ArrayLike)  # of numpy or torch: what goes in com
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._sdpa import SDPA
 
 
 class _Options(TypedDict, total=False):
@@ -107,6 +112,7 @@ class _Options(TypedDict, total=False):
     mask: ArrayLike | None
     k_first: IntArrayLike | None
     k_last: IntArrayLike | None
+    pages: IntArrayLike | None
     layout: str
     max_len: int | None
     keys_rotated: bool
@@ -123,7 +129,7 @@ _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
     *("scale", "max_len", "keys_rotated", "fast"),
 )
-_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last"))
+_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last", "pages"))
 
 
 def _named(names: tuple[str, ...], *values: Any) -> dict[str, Any]:
@@ -199,6 +205,7 @@ def attention(
     mask: ArrayLike | None = None,
     k_first: IntArrayLike | None = None,
     k_last: IntArrayLike | None = None,
+    pages: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
     keys_rotated: bool = False,
@@ -272,6 +279,9 @@ def attention(
         First key that each row sees. It broadcasts to [batch, rows].
     k_last : int array, optional
         Last key that each row sees. It broadcasts to [batch, rows].
+    pages : int array [batch, pages of an entry], optional
+        Keys and values are in pages: k is [pages, kv_heads, page length, dim], and row b of this table lists the
+        pages of entry b, in order. With `k_lens`, entries that hold no key are not read. Forward only.
     layout : {"bhld", "blhd", "thd"}
         Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
     max_len : int, optional
@@ -327,7 +337,7 @@ def attention(
         _attend.refuse_keywords("attention", others)
     given = _named(
         *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
-        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, pages),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
     arguments = _named(_OPTIONS, *options)
@@ -490,7 +500,7 @@ def attention_backward(
     """
     given = _named(
         *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
-        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, None),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
     arguments = _named(_OPTIONS, *options)
@@ -725,3 +735,23 @@ def embed(
     opened = _rows.open_embedding(x, encoding, **arguments)
     moved: Array = opened.forward(opened.x, opened.tensors)
     return moved
+
+
+def sdpa() -> SDPA:
+    """Send torch's `scaled_dot_product_attention` to loci, in a block of code of this thread.
+
+        with loci.sdpa() as calls:
+            y = model(x)
+
+    Masks, is_causal, scale and enable_gqa are those of torch, and gradients flow. Calls inside modules of `torch.nn`
+    come here too. What loci cannot compute (dropout, other devices, more than 4 dimensions), torch computes, with one
+    warning for each reason.
+
+    Returns
+    -------
+    SDPA
+        A context, which counts: `fused` calls that loci computed, and `fallback` ones by reason.
+    """
+    from ._sdpa import SDPA as _SDPA
+
+    return _SDPA()

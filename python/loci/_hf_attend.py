@@ -13,13 +13,9 @@ from torch.nn import functional
 
 from . import attention as _attention
 from ._c import Error
+from ._fallback import FallbackWarning
 from ._hf_masks import Sight
 from ._ranks import alone
-
-
-class FallbackWarning(UserWarning):
-    """Warns that torch computed an attention that loci could not."""
-
 
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",

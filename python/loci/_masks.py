@@ -12,6 +12,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._numbers import INT
 from ._shape import Shape
 
 MASKS = (
@@ -29,6 +30,7 @@ MASKS = (
     "cu_seqlens_k",
     "k_first",
     "k_last",
+    "pages",
 )
 
 
@@ -47,6 +49,8 @@ class Masking:
     k_starts: Any = None
     k_first: Any = None
     k_last: Any = None
+    pages: Any = None  # the table, int32 [batch, pages of an entry], and the keys of a page
+    page_length: int = 0
     per_batch: bool = False
     distance: int = 0
 
@@ -105,6 +109,29 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
             _lengths_as_segments(s, m)
     batch_in_front(s, m)
     return m
+
+
+def page_table(x: Any) -> Any:
+    """Which pages each batch entry has, as C reads it."""
+    got = arrays.whole(x, "pages")
+    if got.ndim != 2:
+        raise Error(f"pages has {got.ndim} dimensions; it is a table [batch, pages of an entry]")
+    if got.size and int(got.max()) > INT:
+        raise Error(f"pages has {got.max()}, which is no number of a page")
+    return np.ascontiguousarray(got.astype(np.int32))
+
+
+def set_pages(m: Masking, table: Any, pages: int, length: int, s: Shape) -> None:
+    """Entries of the table that hold no key are not read, and may be anything."""
+    if not length:
+        raise Error("k has pages of 0 rows; a page holds at least one key")
+    m.pages, m.page_length = table, length
+    ends = [s.keys] * s.batch if m.k_lens is None else m.k_lens
+    for entry, keys in enumerate(ends):
+        held = table[entry, : -(-int(keys) // length)]
+        if held.size and not 0 <= int(held.min()) <= int(held.max()) < pages:
+            wrong = next(int(page) for page in held if not 0 <= page < pages)
+            raise Error(f"pages: entry {entry} has page {wrong}, and k has {pages} pages")
 
 
 def _bound(x: Any, name: str, open_: int, s: Shape) -> Any:

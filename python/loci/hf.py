@@ -34,7 +34,8 @@ from torch._dynamo import assume_constant_result
 from . import _hf_families as families
 from . import _hf_masks as masks
 from ._c import Error
-from ._hf_attend import FallbackWarning, attend, leave, reset_stats, set_mode, stats
+from ._fallback import FallbackWarning
+from ._hf_attend import attend, leave, reset_stats, set_mode, stats
 from ._hf_families import PATCHABLE
 from ._ranks import now
 
