@@ -8,6 +8,7 @@ q, k and v are arrays of numpy or tensors of torch, [batch, heads, rows, width];
 
 from __future__ import annotations
 
+import functools as _functools
 import importlib as _importlib
 import sys as _sys
 from collections.abc import Iterable, Sequence
@@ -246,7 +247,8 @@ def attention(
     softcap : float, optional
         Cap c of the product: c tanh(score / c). None or 0 is no cap.
     sinks : array [heads], optional
-        Logit of each head that joins the softmax and takes weight without a value.
+        Logit of each head that joins the softmax and takes weight without a value. Logits of each row have a shape
+        that broadcasts to that of `lse`.
     pos : int array [rows] or [batch, rows], optional
         Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
         last key.
@@ -267,7 +269,7 @@ def attention(
     k_seg : int array [keys] or [batch, keys], optional
         Segments of keys, given together with `q_seg`.
     k_lens : int or int array [batch], optional
-        Number of valid keys of each batch entry, or one number for all.
+        Number of valid keys of each batch entry or packed sequence, or one number for all.
     cu_seqlens_q : int array [sequences + 1], optional
         Where packed sequences of rows start, and the end of the last one.
     cu_seqlens_k : int array [sequences + 1], optional
@@ -341,6 +343,13 @@ def attention(
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
     arguments = _named(_OPTIONS, *options)
+    if sinks is not None and len(getattr(sinks, "shape", ())) > 1:
+        from . import _sinks
+
+        over = {"group": group, "shares": shares, "key_shares": key_shares, "gather": gather}
+        same: dict[str, Any] = {**given, **arguments, **over, "sinks": None, "return_lse": True}
+        call = _functools.partial(attention, q, k, v, encoding, **same)
+        return _sinks.by_row(sinks, q, encoding, layout, return_lse, out, call)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 
@@ -455,7 +464,7 @@ def attention_backward(
     k_seg : int array [keys] or [batch, keys], optional
         Segments of keys, given together with `q_seg`.
     k_lens : int or int array [batch], optional
-        Number of valid keys of each batch entry, or one number for all.
+        Number of valid keys of each batch entry or packed sequence, or one number for all.
     cu_seqlens_q : int array [sequences + 1], optional
         Where packed sequences of rows start, and the end of the last one.
     cu_seqlens_k : int array [sequences + 1], optional
@@ -620,6 +629,7 @@ def rotate(
     encoding: str | Plan,
     *,
     pos: IntArrayLike | None = None,
+    cu_seqlens: IntArrayLike | None = None,
     coords: RealArrayLike | None = None,
     role: str = "query",
     tensors: Tensors | None = None,
@@ -637,6 +647,8 @@ def rotate(
         encoding.
     pos : int array [rows] or [batch, rows], optional
         Positions of rows. By default 0, 1, 2, ...
+    cu_seqlens : int array [sequences + 1], optional
+        Where packed sequences start, and the end of the last one. Positions of each begin with 0.
     coords : array [axes, rows] or [batch, axes, rows], optional
         Coordinates of rows, for encodings of several axes.
     role : {"query", "key", "cache", "value"}
@@ -668,6 +680,8 @@ def rotate(
     >>> loci.rotate(x, "rope:pairing=half")[0, 0, 0]
     array([1., 1.], dtype=float32)
     """
+    if cu_seqlens is not None:
+        pos = _rows.packed_positions(cu_seqlens, x, pos, layout)
     if pos is None and coords is None:
         _alone("pos is missing")
     arguments: dict[str, Any] = {

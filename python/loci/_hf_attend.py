@@ -20,7 +20,6 @@ from ._ranks import alone
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
     "dropout": "dropout of weights is",
-    "sinks": "attention with sinks that depend on the row is",
     "query_states": "attention of other rows' queries is",
 }
 
@@ -175,8 +174,6 @@ def attend(
         reason = "output_attentions"
     elif dropout:
         reason = "dropout"
-    elif sinks is not None and sinks.ndim > 1:
-        reason = "sinks"
     if reason is not None:
         alone(f"{_REASONS[reason]} computed by torch")
         fall_back(reason)
@@ -193,7 +190,7 @@ def attend(
         tensors=tensors,
         scale=scale,
         softcap=softcap,
-        sinks=sinks,
+        sinks=sinks if sinks is None or sinks.ndim == 1 else sinks.squeeze(-1),  # of each row: [batch, heads, rows, 1]
         mask=mask,
         layout="blhd",
         **({"causal": False} if sight.dense is not None else sight.arguments(encoding != "nope")),
