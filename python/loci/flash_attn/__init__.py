@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from .. import _attend
@@ -100,6 +101,8 @@ def _check_whole(x: Any, name: str, shape: Sequence[int] | None) -> None:
         raise TypeError(f"{name} must be a tensor of torch, not {type(x).__name__}")
     if x.dtype is not torch.int32:
         raise Error(f"{name} must have the dtype int32, not {str(x.dtype).removeprefix('torch.')}")
+    if x.device.type != "cpu":
+        raise Error(f"{name} is on {x.device}; loci computes on the CPU", "unsupported")
     if x.ndim != 1 if shape is None else tuple(x.shape) != tuple(shape):
         raise Error(f"{name} has the shape {list(x.shape)}, not {'[sequences + 1]' if shape is None else list(shape)}")
 
@@ -247,7 +250,7 @@ def _varlen(
             raise Error(f"v has blocks {list(v.shape[:2])} and k {list(k.shape[:2])}")
         _end(cu_k, names[1], table.shape[1] * k.shape[1] * sequences, longest[1], names[3])
         counts, lens = cu_q.diff(), cu_k.diff()
-        _check_table(table, lens, k.shape[0], k.shape[1])
+        _check_table(table.numpy(), lens.numpy(), k.shape[0], k.shape[1])
         each = end // sequences
         if each and bool((counts == each).all()) and not _wants_gradient(q, k, v, slopes):
             # As batch entries of the same number of rows they are read from their pages.
@@ -296,13 +299,12 @@ def _check_table(table: Any, lens: Any, blocks: int, length: int) -> None:
     """Blocks that hold keys must be there; the other entries of a table may be anything."""
     if not length:
         raise Error("blocks have 0 rows; a block has at least one")
-    columns = torch.arange(table.shape[1])
-    used = columns[None] * length < lens.long()[:, None]
-    if bool((lens > table.shape[1] * length).any()):
-        raise Error(f"block_table has {table.shape[1]} blocks of {length} rows, too few for {int(lens.max())} keys")
+    if (lens > table.shape[1] * length).any():
+        raise Error(f"block_table has {table.shape[1]} blocks of {length} rows, too few for {lens.max()} keys")
+    used = np.arange(table.shape[1]) * length < lens[:, None]
     wrong = table[used & ((table < 0) | (table >= blocks))]
-    if wrong.numel():
-        raise Error(f"block_table has the block {int(wrong[0])}, and the cache has {blocks} blocks")
+    if wrong.size:
+        raise Error(f"block_table has the block {wrong[0]}, and the cache has {blocks} blocks")
 
 
 def _unpacked(x: Any, name: str, count: int, axes: str) -> Any:
@@ -710,13 +712,14 @@ def _check_like(x: Any, name: str, q: Any) -> None:
 def _lengths(cache_seqlens: Any, batch: int, capacity: int) -> Any:
     """The keys that are in the cache, int64 [batch]."""
     if cache_seqlens is None:
-        return torch.full((batch,), capacity)
+        return np.full(batch, capacity)
     if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((batch,), whole(cache_seqlens, "cache_seqlens"), dtype=torch.int32)
-    _check_whole(cache_seqlens, "cache_seqlens", (batch,))
-    lens = cache_seqlens.long()
-    if batch and not 0 <= int(lens.min()) <= int(lens.max()) <= capacity:
-        raise Error(f"cache_seqlens are {cache_seqlens.tolist()}, and the cache has {capacity} rows for each entry")
+        lens = np.full(batch, whole(cache_seqlens, "cache_seqlens"))
+    else:
+        _check_whole(cache_seqlens, "cache_seqlens", (batch,))
+        lens = cache_seqlens.numpy().astype(np.int64)
+    if batch and not 0 <= lens.min() <= lens.max() <= capacity:
+        raise Error(f"cache_seqlens are {lens.tolist()}, and the cache has {capacity} rows for each entry")
     return lens
 
 
@@ -727,9 +730,10 @@ def _entries(cache_batch_idx: Any, batch: int, entries: int) -> Any:
             raise Error(f"k_cache has {entries} entries, and q a batch of {batch}")
         return None
     _check_whole(cache_batch_idx, "cache_batch_idx", (batch,))
-    if batch and not 0 <= int(cache_batch_idx.min()) <= int(cache_batch_idx.max()) < entries:
-        raise Error(f"cache_batch_idx is {cache_batch_idx.tolist()}, and the cache has {entries} entries")
-    return cache_batch_idx
+    which = cache_batch_idx.numpy()
+    if batch and not 0 <= which.min() <= which.max() < entries:
+        raise Error(f"cache_batch_idx is {which.tolist()}, and the cache has {entries} entries")
+    return which
 
 
 def _new_rows(k: Any, v: Any, q: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any) -> int:
@@ -865,7 +869,7 @@ def flash_attn_with_kvcache(
         _check_block_table(block_table, batch)
         if cache_batch_idx is not None:
             raise Error("cache_batch_idx must be None with block_table, which says where each entry lies")
-        table: Any = block_table
+        table: Any = block_table.numpy()
         capacity = block_table.shape[1] * length
     else:
         entries = _entries(cache_batch_idx, batch, k_cache.shape[0])
@@ -874,29 +878,30 @@ def flash_attn_with_kvcache(
     new = _new_rows(k, v, q, k_cache, v_cache, cache_seqlens)
     held = _lengths(cache_seqlens, batch, capacity)
     lens = held + new
-    if batch and int(lens.max()) > capacity:
-        raise Error(f"the cache has {capacity} rows for each entry, too few for {int(lens.max())} keys")
-    if block_table is not None:
-        _check_table(block_table, lens, k_cache.shape[0], length)
+    if batch and lens.max() > capacity:
+        raise Error(f"the cache has {capacity} rows for each entry, too few for {lens.max()} keys")
+    if paged:
+        _check_table(table, lens, k_cache.shape[0], length)
+    first = None
     if cache_leftpad is not None:
         _check_whole(cache_leftpad, "cache_leftpad", (batch,))
-        if batch and int(cache_leftpad.min()) < 0:
+        first = cache_leftpad.numpy()[:, None]
+        if batch and first.min() < 0:
             raise Error(f"cache_leftpad must not be negative, as in {cache_leftpad.tolist()}")
-    at = held[:, None] + torch.arange(new)
+    at = held[:, None] + np.arange(new)
     if rotary_cos is not None or rotary_sin is not None:
         _check_rotary(rotary_cos, rotary_sin, k, q, capacity)
         apart = options.causal or options.window != (-1, -1)
-        steps = torch.arange(rows) if apart else torch.zeros(rows, dtype=torch.long)
-        pos = held[:, None] + steps
-        if pos.numel() and int(pos.max()) >= len(rotary_cos):  # type: ignore[arg-type]
-            raise Error(f"rotary_cos has {len(rotary_cos)} rows, too few for position {int(pos.max())}")  # type: ignore[arg-type]
+        pos = held[:, None] + np.arange(rows) * apart
+        if pos.size and pos.max() >= len(rotary_cos):  # type: ignore[arg-type]
+            raise Error(f"rotary_cos has {len(rotary_cos)} rows, too few for position {pos.max()}")  # type: ignore[arg-type]
         interleaved = bool(rotary_interleaved)
-        q = turned(q, rotary_cos, rotary_sin, interleaved, pos)
-        k = turned(k, rotary_cos, rotary_sin, interleaved, at)
+        q = turned(q, rotary_cos, rotary_sin, interleaved, torch.from_numpy(pos))
+        k = turned(k, rotary_cos, rotary_sin, interleaved, torch.from_numpy(at))
     # All of the call is checked before anything is written.
     text, tensors = _bias(alibi_slopes, heads, batch, lambda x: x[:, :, None].expand(batch, heads, rows))
     given: dict[str, Any] = dict.fromkeys(MASKS)
-    given.update(pages=table, k_lens=lens, k_first=None if cache_leftpad is None else cache_leftpad[:, None])
+    given.update(pages=table, k_lens=lens, k_first=first)
     own = slice(batch if table is None else None)
     opened = _attend.open_call(
         q,
@@ -912,9 +917,9 @@ def flash_attn_with_kvcache(
         layout="blhd",
     )
     if new:
-        block = at // length
-        entry = torch.arange(batch)[:, None] if table is None else table.long().gather(1, block)
-        k_cache[entry, at % length] = k  # type: ignore[assignment]
-        v_cache[entry, at % length] = v  # type: ignore[assignment]
+        entry = np.arange(batch)[:, None] if table is None else np.take_along_axis(table, at // length, 1)
+        where = torch.from_numpy(entry.astype(np.int64)), torch.from_numpy(at % length)
+        k_cache.index_put_(where, k)  # type: ignore[arg-type]
+        v_cache.index_put_(where, v)  # type: ignore[arg-type]
     o, lse, _ = opened.forward(None, bool(return_softmax_lse))
     return (o, _shown(lse)) if return_softmax_lse else o
