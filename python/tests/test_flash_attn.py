@@ -519,6 +519,7 @@ class Caches(Tests):
         wide = tables(24, 9, torch.float32)
         lens, table = int32(3, 4, 5), int32(*range(5), 0, 1, 2, 3).view(3, 3)
         new = {"k": k, "v": v, "cache_seqlens": lens}
+        paged = {**new, "block_table": table}
         for sentence, options in (
             ("v is missing", {"k": k, "cache_seqlens": lens}),
             ("k is missing", {"v": v, "cache_seqlens": lens}),
@@ -543,6 +544,14 @@ class Caches(Tests):
             ("cache_batch_idx must have the dtype", {**new, "cache_batch_idx": int32(0, 1, 2).long()}),
             ("cache_batch_idx must be None with block_table", {**new, "block_table": table, "cache_batch_idx": lens}),
             ("block_table has the block 7", {**new, "block_table": table + 4}),
+            (
+                "block_table has 3 blocks of 24 rows, too few for 74",
+                {**paged, "cache_seqlens": lens + 67},
+            ),
+            (
+                "cache_seqlens are .* block_table has 3 blocks",
+                {**paged, "cache_seqlens": lens + 70},
+            ),
             ("cache_leftpad must not be negative", {**new, "cache_leftpad": int32(0, -1, 0)}),
             ("cache_leftpad has the shape", {**new, "cache_leftpad": int32(0, 1)}),
             ("num_splits must be from 0 to 128", {**new, "num_splits": 129}),

@@ -24,6 +24,7 @@ from .._c import Error as _LociError
 from .._masks import MASKS
 from .._numbers import real, whole
 from .._rotary import check_tables, turned
+from .._torch import by_op
 
 __version__ = "2.8.4"  # of the interface that these functions have
 
@@ -199,7 +200,7 @@ def _batch(q: Any, k: Any, v: Any, dropout_p: Any, options: _Options, slopes: An
 def _end(cu: Any, name: str, rows: int, longest: Any, longest_name: str) -> int:
     """Where the last sequence ends; rows behind it are unused.  Compiled code leaves the checks to the op."""
     _check_whole(cu, name, None)
-    if torch.compiler.is_compiling():
+    if by_op(cu):
         return rows
     longest = whole(longest, longest_name)
     starts = cu.tolist()
@@ -709,7 +710,7 @@ def _check_like(x: Any, name: str, q: Any) -> None:
         raise Error(f"{name} is {said[0]} and q {said[1]}")
 
 
-def _lengths(cache_seqlens: Any, batch: int, capacity: int) -> Any:
+def _lengths(cache_seqlens: Any, batch: int, capacity: int, space: str) -> Any:
     """The keys that are in the cache, int64 [batch]."""
     if cache_seqlens is None:
         return np.full(batch, capacity)
@@ -719,7 +720,7 @@ def _lengths(cache_seqlens: Any, batch: int, capacity: int) -> Any:
         _check_whole(cache_seqlens, "cache_seqlens", (batch,))
         lens = cache_seqlens.numpy().astype(np.int64)
     if batch and not 0 <= lens.min() <= lens.max() <= capacity:
-        raise Error(f"cache_seqlens are {lens.tolist()}, and the cache has {capacity} rows for each entry")
+        raise Error(f"cache_seqlens are {lens.tolist()}, and {space}")
     return lens
 
 
@@ -876,10 +877,13 @@ def flash_attn_with_kvcache(
         table = None if entries is None else entries[:, None]
         capacity = length
     new = _new_rows(k, v, q, k_cache, v_cache, cache_seqlens)
-    held = _lengths(cache_seqlens, batch, capacity)
+    space = f"the cache has {capacity} rows for each entry"
+    if paged:
+        space = f"block_table has {table.shape[1]} blocks of {length} rows"
+    held = _lengths(cache_seqlens, batch, capacity, space)
     lens = held + new
     if batch and lens.max() > capacity:
-        raise Error(f"the cache has {capacity} rows for each entry, too few for {lens.max()} keys")
+        raise Error(f"{space}, too few for {lens.max()} keys")
     if paged:
         _check_table(table, lens, k_cache.shape[0], length)
     first = None
