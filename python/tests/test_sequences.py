@@ -185,6 +185,12 @@ class Sinks(unittest.TestCase):
             return loci.attention(q, k, v, "alibi", sinks=sinks, k_lens=[0, 3], return_lse=True)
 
         self.assertTrue(torch.autograd.gradcheck(attend, leaves))
+        whole = loci.attention(q, k, v, sinks=sinks)
+        heads_last = (x.transpose(1, 2) for x in (q, k, v))
+        self.assertTrue(torch.equal(loci.attention(*heads_last, sinks=sinks, layout="blhd"), whole.transpose(1, 2)))
+        arrays = (x.detach().numpy() for x in (q, k, v))
+        numpy = loci.attention(*arrays, sinks=sinks.detach().numpy())
+        np.testing.assert_allclose(whole.detach().numpy(), numpy, rtol=0, atol=1e-15)
         compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
         for a, b in zip(compiled(*leaves), attend(*leaves), strict=True):
             self.assertTrue(torch.equal(a, b))
