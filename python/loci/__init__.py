@@ -8,6 +8,7 @@ q, k and v are arrays of numpy or tensors of torch, [batch, heads, rows, width];
 
 from __future__ import annotations
 
+import functools as _functools
 import importlib as _importlib
 import sys as _sys
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from . import _attend, _linear, _rows
 from ._c import Error
 from ._c import lib as _lib
+from ._fallback import FallbackWarning
 from ._linear import State
 from ._masks import MASKS as _MASKS
 from ._plan import (
@@ -43,6 +45,7 @@ __all__ = [
     "Cache",
     "Encoding",
     "Error",
+    "FallbackWarning",
     "Option",
     "Plan",
     "State",
@@ -58,12 +61,13 @@ __all__ = [
     "list",
     "release",
     "rotate",
+    "sdpa",
     "set_num_threads",
     "weights",
 ]
 
 
-_MODULES = ("distributed", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
+_MODULES = ("distributed", "flash_attn", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
 
 
 def __getattr__(name: str) -> Any:
@@ -81,6 +85,8 @@ Array = TypeVar("Array", bound=ArrayLike)  # of numpy or torch: what goes in com
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._sdpa import SDPA
 
 
 class _Options(TypedDict, total=False):
@@ -107,6 +113,7 @@ class _Options(TypedDict, total=False):
     mask: ArrayLike | None
     k_first: IntArrayLike | None
     k_last: IntArrayLike | None
+    pages: IntArrayLike | None
     layout: str
     max_len: int | None
     keys_rotated: bool
@@ -123,7 +130,7 @@ _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
     *("scale", "max_len", "keys_rotated", "fast"),
 )
-_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last"))
+_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last", "pages"))
 
 
 def _named(names: tuple[str, ...], *values: Any) -> dict[str, Any]:
@@ -199,6 +206,7 @@ def attention(
     mask: ArrayLike | None = None,
     k_first: IntArrayLike | None = None,
     k_last: IntArrayLike | None = None,
+    pages: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
     keys_rotated: bool = False,
@@ -239,7 +247,8 @@ def attention(
     softcap : float, optional
         Cap c of the product: c tanh(score / c). None or 0 is no cap.
     sinks : array [heads], optional
-        Logit of each head that joins the softmax and takes weight without a value.
+        Logit of each head that joins the softmax and takes weight without a value. Logits of each row have a shape
+        that broadcasts to that of `lse`.
     pos : int array [rows] or [batch, rows], optional
         Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
         last key.
@@ -260,7 +269,7 @@ def attention(
     k_seg : int array [keys] or [batch, keys], optional
         Segments of keys, given together with `q_seg`.
     k_lens : int or int array [batch], optional
-        Number of valid keys of each batch entry, or one number for all.
+        Number of valid keys of each batch entry or packed sequence, or one number for all.
     cu_seqlens_q : int array [sequences + 1], optional
         Where packed sequences of rows start, and the end of the last one.
     cu_seqlens_k : int array [sequences + 1], optional
@@ -272,6 +281,9 @@ def attention(
         First key that each row sees. It broadcasts to [batch, rows].
     k_last : int array, optional
         Last key that each row sees. It broadcasts to [batch, rows].
+    pages : int array [batch, pages of an entry], optional
+        Keys and values are in pages: k is [pages, kv_heads, page length, dim], and row b of this table lists the
+        pages of entry b, in order. With `k_lens`, entries that hold no key are not read. Forward only.
     layout : {"bhld", "blhd", "thd"}
         Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
     max_len : int, optional
@@ -327,10 +339,17 @@ def attention(
         _attend.refuse_keywords("attention", others)
     given = _named(
         *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
-        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, pages),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
     arguments = _named(_OPTIONS, *options)
+    if sinks is not None and len(getattr(sinks, "shape", ())) > 1:
+        from . import _sinks
+
+        over = {"group": group, "shares": shares, "key_shares": key_shares, "gather": gather}
+        same: dict[str, Any] = {**given, **arguments, **over, "sinks": None, "return_lse": True}
+        call = _functools.partial(attention, q, k, v, encoding, **same)
+        return _sinks.by_row(sinks, q, encoding, layout, return_lse, out, call)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 
@@ -445,7 +464,7 @@ def attention_backward(
     k_seg : int array [keys] or [batch, keys], optional
         Segments of keys, given together with `q_seg`.
     k_lens : int or int array [batch], optional
-        Number of valid keys of each batch entry, or one number for all.
+        Number of valid keys of each batch entry or packed sequence, or one number for all.
     cu_seqlens_q : int array [sequences + 1], optional
         Where packed sequences of rows start, and the end of the last one.
     cu_seqlens_k : int array [sequences + 1], optional
@@ -490,7 +509,7 @@ def attention_backward(
     """
     given = _named(
         *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
-        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, None),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
     arguments = _named(_OPTIONS, *options)
@@ -610,6 +629,7 @@ def rotate(
     encoding: str | Plan,
     *,
     pos: IntArrayLike | None = None,
+    cu_seqlens: IntArrayLike | None = None,
     coords: RealArrayLike | None = None,
     role: str = "query",
     tensors: Tensors | None = None,
@@ -627,6 +647,8 @@ def rotate(
         encoding.
     pos : int array [rows] or [batch, rows], optional
         Positions of rows. By default 0, 1, 2, ...
+    cu_seqlens : int array [sequences + 1], optional
+        Where packed sequences start, and the end of the last one. Positions of each begin with 0.
     coords : array [axes, rows] or [batch, axes, rows], optional
         Coordinates of rows, for encodings of several axes.
     role : {"query", "key", "cache", "value"}
@@ -658,6 +680,8 @@ def rotate(
     >>> loci.rotate(x, "rope:pairing=half")[0, 0, 0]
     array([1., 1.], dtype=float32)
     """
+    if cu_seqlens is not None:
+        pos = _rows.packed_positions(cu_seqlens, x, pos, layout)
     if pos is None and coords is None:
         _alone("pos is missing")
     arguments: dict[str, Any] = {
@@ -725,3 +749,23 @@ def embed(
     opened = _rows.open_embedding(x, encoding, **arguments)
     moved: Array = opened.forward(opened.x, opened.tensors)
     return moved
+
+
+def sdpa() -> SDPA:
+    """Send torch's `scaled_dot_product_attention` to loci, in a block of code of this thread.
+
+        with loci.sdpa() as calls:
+            y = model(x)
+
+    Masks, is_causal, scale and enable_gqa are those of torch, and gradients flow. Calls inside modules of `torch.nn`
+    come here too. What loci cannot compute (dropout, other devices, more than 4 dimensions), torch computes, with one
+    warning for each reason.
+
+    Returns
+    -------
+    SDPA
+        A context, which counts: `fused` calls that loci computed, and `fallback` ones by reason.
+    """
+    from ._sdpa import SDPA as _SDPA
+
+    return _SDPA()

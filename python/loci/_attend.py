@@ -16,7 +16,7 @@ from . import _arrays as arrays
 from . import _c
 from ._c import Error
 from ._interrupt import run
-from ._masks import Masking, Pairs, masking, open_mask, repeated
+from ._masks import Masking, Pairs, masking, open_mask, page_table, repeated, set_pages
 from ._numbers import scale_of, whole_or_none, window_of
 from ._plan import SINKS, Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
@@ -169,7 +169,9 @@ def other_forms(plan: Plan, given: Mapping[str, Any]) -> dict[str, tuple[int, ..
 class Form:
     """What calls that look alike have in common."""
 
-    def __init__(self, kind: Any, plan: Plan, s: Shape, q: Any, checked: Mapping[str, Any]) -> None:
+    def __init__(
+        self, kind: Any, plan: Plan, s: Shape, q: Any, checked: Mapping[str, Any], paged: bool = False
+    ) -> None:
         self.kind, self.plan, self.shape = kind, plan, s
         self.casts = [kind.dtype(checked[t.name]) != plan.real for t in plan.tensors]
         self.names = [t.name for t in plan.tensors]
@@ -182,6 +184,8 @@ class Form:
         self.bytes = _c.SIZES[_c.DTYPES[plan.dtype]]
         # strides of arrays that are dense: as their library has them, and as C wants them
         self.dense = {name: kind.dense_strides(self.shapes[name], q) for name in "qkvo"}
+        if paged:  # k and v have shapes of their own
+            self.dense["k"] = self.dense["v"] = None
         self.strides = {
             name: arrays.strides_for(self.shapes[name], arrays.dense_strides(self.shapes[name]), s.layout, name == "o")
             for name in "qkvo"
@@ -206,11 +210,12 @@ def form_of(
     max_len: int | None,
     keys_rotated: bool,
     fast: bool,
+    table: tuple[int, int] | None = None,
 ) -> Form:
     """The form of a call, kept from an earlier one or checked and made."""
     signature = kind.signature
     key = (
-        *(kind, encoding, stage, layout, causal, window_size, scale, max_len, keys_rotated, fast),
+        *(kind, encoding, stage, layout, causal, window_size, scale, max_len, keys_rotated, fast, table),
         *(signature(q), signature(k), signature(v)),
         *((name, signature(x)) for name, x in mapping.items()),
     )
@@ -221,7 +226,7 @@ def form_of(
         dtype = arrays.check_dtype(kind, q, "q")
         arrays.check_dtype(kind, k, "k", dtype)
         arrays.check_dtype(kind, v, "v", dtype)
-        s = shape_of(q, k, v, layout)
+        s = shape_of(q, k, v, layout, table)
         if isinstance(encoding, Plan):
             plan, p = encoding, s.to_plan()
             sizes = {"heads": p.heads, "kv_heads": p.kv_heads, "dim": p.dim, "value_dim": p.value_dim}
@@ -241,7 +246,7 @@ def form_of(
                 fast=bool(fast),
             )
         take_tensors(kind, plan, mapping, s)
-        return Form(kind, plan, s, q, mapping)
+        return Form(kind, plan, s, q, mapping, table is not None)
 
     form: Form = kept(key, make)
     return form
@@ -295,8 +300,9 @@ class Problem:
 
     def tiled(self, times: int, like: Any) -> Problem:
         """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
-        if self.mask is not None or self.ranks is not None:
-            what = "a call over ranks" if self.mask is None else "a mask"
+        paged = self.masking is not None and self.masking.pages is not None
+        if self.mask is not None or self.ranks is not None or paged:
+            what = "a table of pages" if paged else "a call over ranks" if self.mask is None else "a mask"
             raise Error(f"{what} cannot be mapped by torch.func.vmap", "unsupported")
         s = replace(self.shape, batch=self.shape.batch * times)
         given = dict(zip(self.form.names, self.tensors, strict=True))
@@ -361,6 +367,10 @@ class Problem:
             call.k_lens, call.q_starts, call.k_starts = _at(m.k_lens), _at(m.q_starts), _at(m.k_starts)
             call.sequences = 0 if m.q_starts is None else m.q_starts.size - 1
             call.k_first, call.k_last = _at(m.k_first), _at(m.k_last)
+            if m.pages is not None:
+                pages = _c.Pages(_at(m.pages), m.page_length, m.pages.shape[1])
+                call.pages = c.pointer(pages)
+                alive.append(pages)
         if self.mask is not None:
             call.mask_kind, call.mask = self.mask.kind, arrays.view(self.kind, self.mask.x, "bhld")
             alive.append(self.mask.x)
@@ -575,10 +585,16 @@ def open_call(
         _refuse_options(encoding, causal, window_size, scale, max_len, keys_rotated, fast, softcap, sinks)
     text = encoding if isinstance(encoding, Plan) else full_text(encoding, softcap, sinks is not None)
     options = causal, window_size, scale, max_len, keys_rotated, fast
-    form = form_of(kind, q, k, v, text, mapping, stage, layout, *options)
+    table = page_table(given["pages"]) if given.get("pages") is not None else None
+    if table is not None and layout == "thd":
+        raise Error("pages are of batch entries; layout 'thd' has packed sequences")
+    form = form_of(kind, q, k, v, text, mapping, stage, layout, *options, None if table is None else table.shape)
     m = None
     if form.plan.axes > 1 or any(given[name] is not None for name in given) or layout == "thd":
         m = masking(given, form.shape, form.plan.axes)
+        if table is not None:
+            pages, _, length, _ = arrays.sizes(k, "k", layout)
+            set_pages(m, table, pages, length, form.shape)
     ordered = []
     for name, cast in zip(form.names, form.casts, strict=True):
         x = mapping[name]

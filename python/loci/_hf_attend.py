@@ -13,18 +13,13 @@ from torch.nn import functional
 
 from . import attention as _attention
 from ._c import Error
+from ._fallback import FallbackWarning
 from ._hf_masks import Sight
 from ._ranks import alone
-
-
-class FallbackWarning(UserWarning):
-    """Warns that torch computed an attention that loci could not."""
-
 
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
     "dropout": "dropout of weights is",
-    "sinks": "attention with sinks that depend on the row is",
     "query_states": "attention of other rows' queries is",
     "positions": "attention to positions that are dropped is",
 }
@@ -180,8 +175,6 @@ def attend(
         reason = "output_attentions"
     elif dropout:
         reason = "dropout"
-    elif sinks is not None and sinks.ndim > 1:
-        reason = "sinks"
     if reason is not None:
         alone(f"{_REASONS[reason]} computed by torch")
         fall_back(reason)
@@ -198,7 +191,7 @@ def attend(
         tensors=tensors,
         scale=scale,
         softcap=softcap,
-        sinks=sinks,
+        sinks=sinks if sinks is None or sinks.ndim == 1 else sinks.squeeze(-1),  # of each row: [batch, heads, rows, 1]
         mask=mask,
         layout="blhd",
         **({"causal": False} if sight.dense is not None else sight.arguments(encoding != "nope")),

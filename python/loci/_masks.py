@@ -12,6 +12,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._numbers import INT
 from ._shape import Shape
 
 MASKS = (
@@ -29,6 +30,7 @@ MASKS = (
     "cu_seqlens_k",
     "k_first",
     "k_last",
+    "pages",
 )
 
 
@@ -47,6 +49,8 @@ class Masking:
     k_starts: Any = None
     k_first: Any = None
     k_last: Any = None
+    pages: Any = None  # the table, int32 [batch, pages of an entry], and the keys of a page
+    page_length: int = 0
     per_batch: bool = False
     distance: int = 0
 
@@ -99,12 +103,37 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
         m.k_first = _bound(given.get("k_first"), "k_first", 0, s)
         m.k_last = _bound(given.get("k_last"), "k_last", s.keys - 1, s)
     _starts_of_sequences(given, s, m)
-    if given.get("k_lens") is not None:
+    if given.get("k_lens") is not None and m.q_starts is not None:
+        _lengths_of_sequences(given["k_lens"], s, m)
+    elif given.get("k_lens") is not None:
         m.k_lens = lengths(given["k_lens"], s.batch)
         if m.q_seg is not None:
             _lengths_as_segments(s, m)
     batch_in_front(s, m)
     return m
+
+
+def page_table(x: Any) -> Any:
+    """Which pages each batch entry has, as C reads it."""
+    got = arrays.whole(x, "pages")
+    if got.ndim != 2:
+        raise Error(f"pages has {got.ndim} dimensions; it is a table [batch, pages of an entry]")
+    if got.size and int(got.max()) > INT:
+        raise Error(f"pages has {got.max()}, which is no number of a page")
+    return np.ascontiguousarray(got.astype(np.int32))
+
+
+def set_pages(m: Masking, table: Any, pages: int, length: int, s: Shape) -> None:
+    """Entries of the table that hold no key are not read, and may be anything."""
+    if not length:
+        raise Error("k has pages of 0 rows; a page holds at least one key")
+    m.pages, m.page_length = table, length
+    ends = [s.keys] * s.batch if m.k_lens is None else m.k_lens
+    for entry, keys in enumerate(ends):
+        held = table[entry, : -(-int(keys) // length)]
+        if held.size and not 0 <= int(held.min()) <= int(held.max()) < pages:
+            wrong = next(int(page) for page in held if not 0 <= page < pages)
+            raise Error(f"pages: entry {entry} has page {wrong}, and k has {pages} pages")
 
 
 def _bound(x: Any, name: str, open_: int, s: Shape) -> Any:
@@ -138,6 +167,23 @@ def _lengths_as_segments(s: Shape, m: Masking) -> None:
     m.k_lens = None
 
 
+def _lengths_of_sequences(k_lens: Any, s: Shape, m: Masking) -> None:
+    """Packed sequences whose last keys are unused: C takes starts or lengths.  So rows have a last key, and the
+    positions that lengths would give them."""
+    counts, rows = np.diff(m.k_starts), np.diff(m.q_starts)
+    lens = arrays.whole(k_lens, "k_lens", (counts.shape, ()))
+    lens = np.broadcast_to(lens, counts.shape)
+    for which in np.flatnonzero((lens < 0) | (lens > counts))[:1]:
+        raise Error(f"k_lens: sequence {which} has {lens[which]} keys, and k {counts[which]} for it")
+    last = np.repeat(m.k_starts[:-1] + lens - 1, rows)
+    m.k_first = np.zeros(s.rows, np.int64) if m.k_first is None else m.k_first
+    m.k_last = last if m.k_last is None else np.minimum(m.k_last, last)
+    if m.q_pos is None:
+        m.q_pos = np.arange(s.rows) + np.repeat(lens - rows - m.q_starts[:-1], rows)
+        m.k_pos = np.arange(s.keys) - np.repeat(m.k_starts[:-1], counts)
+        m.distance = s.rows + s.keys
+
+
 def batch_in_front(s: Shape, m: Masking) -> None:
     """Either all of them have it or none."""
     ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1, "k_first": 1, "k_last": 1}
@@ -158,19 +204,19 @@ def _starts_of_sequences(given: Mapping[str, Any], s: Shape, m: Masking) -> None
         return
     if s.batch != 1:
         raise Error(f"cu_seqlens_q is for packed sequences, with a batch of 1; q has one of {s.batch}")
-    m.q_starts = _starts(starts, "cu_seqlens_q", s.rows, "q")
+    m.q_starts = read_starts(starts, "cu_seqlens_q", s.rows, "q")
     if k_starts is None:
         if s.rows != s.keys:
             raise Error(f"cu_seqlens_k is missing: q has {s.rows} rows and k {s.keys}")
         m.k_starts = m.q_starts
     else:
-        m.k_starts = _starts(k_starts, "cu_seqlens_k", s.keys, "k")
+        m.k_starts = read_starts(k_starts, "cu_seqlens_k", s.keys, "k")
     if m.q_starts.size != m.k_starts.size:
         counts = m.k_starts.size - 1, m.q_starts.size - 1
         raise Error(f"cu_seqlens_k has {counts[0]} sequences and cu_seqlens_q {counts[1]}")
 
 
-def _starts(x: Any, name: str, end: int, of: str) -> Any:
+def read_starts(x: Any, name: str, end: int, of: str) -> Any:
     got = arrays.whole(x, name, ((int(np.shape(x)[0]),),) if np.ndim(x) == 1 else ((0,),))
     if got.size < 2 or got[0] != 0 or got[-1] != end:
         raise Error(f"{name} must go from 0 to the {end} rows of {of}, one number more than there are sequences")

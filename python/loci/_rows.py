@@ -14,7 +14,7 @@ from . import _arrays as arrays
 from . import _c
 from ._attend import formed_plan, take_tensors
 from ._c import Error
-from ._masks import masking
+from ._masks import masking, read_starts
 from ._numbers import whole_or_none
 from ._plan import Plan, Tables, host, thread
 from ._shape import Shape
@@ -132,6 +132,23 @@ def _given(kind: Any, tensors: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: arrays.read(x, name, kind)[1] for name, x in (tensors or {}).items()}
 
 
+def packed_positions(cu_seqlens: Any, x: Any, pos: Any, layout: str) -> Any:
+    """Where rows of packed sequences are, each of which begins with 0."""
+    if pos is not None:
+        raise Error("cu_seqlens and pos both say where rows are; give one of them")
+    if layout != "thd":
+        raise Error(f"cu_seqlens is for packed rows, layout 'thd', not '{layout}'")
+    rows = int(x.shape[0])
+    if arrays.is_torch(cu_seqlens) and arrays.is_torch(x):
+        from ._torch import by_op
+        from ._torch import packed_positions as of_tensors
+
+        if by_op(x):
+            return of_tensors(cu_seqlens, rows)
+    starts = read_starts(cu_seqlens, "cu_seqlens", rows, "x")
+    return np.arange(rows) - np.repeat(starts[:-1], np.diff(starts))
+
+
 def open_rotation(
     x: Any,
     encoding: Any,
@@ -147,8 +164,10 @@ def open_rotation(
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
     if role not in _c.WHICH:
         raise Error(f"role must be one of {', '.join(_c.WHICH)}, not '{role}'")
-    if layout not in arrays.LAYOUTS[:2]:
-        raise Error(f"layout must be bhld or blhd here, not '{layout}'")
+    if layout not in arrays.LAYOUTS:
+        raise Error(f"layout must be one of {', '.join(arrays.LAYOUTS)}, not '{layout}'")
+    if layout == "thd" and pos is None and coords is None:
+        raise Error("layout 'thd' is packed: cu_seqlens says where its sequences begin, or pos where each row is")
     max_len = whole_or_none(max_len, "max_len")
     kind, x = arrays.read(x, "x")
     dtype = arrays.check_dtype(kind, x, "x")
@@ -167,7 +186,7 @@ def open_rotation(
         key = (stage, encoding, heads, dim, dtype, max_len)
         options = {"heads": max(heads, 1), "dim": max(dim, 1), "dtype": dtype, "stage": stage, "max_len": max_len}
         plan = _plan(key, checked, encoding=encoding, **options)
-    m = masking({"pos": pos, "coords": coords}, s, plan.axes)
+    m = masking({"pos": pos, "coords": coords}, replace(s, layout="bhld"), plan.axes)  # rows alone need no starts
     distance = m.distance
     if m.q_pos is not None and m.q_pos.size:
         distance = max(abs(int(m.q_pos.max())), abs(int(m.q_pos.min())), 1)

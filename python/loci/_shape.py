@@ -46,13 +46,22 @@ class Shape:
         return replace(self, **{name: max(getattr(self, name), 1) for name in names})
 
 
-def shape_of(q: Any, k: Any, v: Any, layout: str) -> Shape:
-    """Checked in this order, so that the sentence is about the later one."""
+def shape_of(q: Any, k: Any, v: Any, layout: str, table: tuple[int, int] | None = None) -> Shape:
+    """Checked in this order, so that the sentence is about the later one.  With a table of pages k and v are pages."""
     if layout not in arrays.LAYOUTS:
         raise Error(f"layout must be one of {', '.join(arrays.LAYOUTS)}, not '{layout}'")
     batch, heads, rows, dim = arrays.sizes(q, "q", layout)
     k_batch, kv_heads, keys, k_dim = arrays.sizes(k, "k", layout)
     v_batch, v_heads, v_keys, value_dim = arrays.sizes(v, "v", layout)
+    if table is not None:
+        if table[0] != batch:
+            raise Error(f"pages has {table[0]} rows, and q a batch of {batch}")
+        if v_batch != k_batch:
+            raise Error(f"v has {v_batch} pages and k {k_batch}")
+        if v_keys != keys:
+            raise Error(f"v has pages of {v_keys} rows and k of {keys}")
+        k_batch = v_batch = batch
+        keys = v_keys = keys * table[1]
     if k_batch != batch:
         raise Error(f"k has a batch of {k_batch} and q of {batch}")
     if k_dim != dim:

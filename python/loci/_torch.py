@@ -180,6 +180,12 @@ def by_op(x: Any) -> bool:
     return torch.compiler.is_compiling() or _recorded() or isinstance(x, FakeTensor)
 
 
+def packed_positions(cu_seqlens: Any, rows: int) -> Any:
+    """Where rows of packed sequences are, in ops of torch."""
+    starts = torch.repeat_interleave(cu_seqlens[:-1], cu_seqlens.diff(), output_size=rows)
+    return torch.arange(rows) - starts
+
+
 def _tangent(x: Any) -> Any:
     return forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
 

@@ -172,6 +172,8 @@ def attention(
         follow = wants_gradient(q, k, v, *learned) or transformed()
         if follow and opened.masking is not None:
             opened.masking = opened.masking.copied()
+        if follow and opened.masking is not None and opened.masking.pages is not None:
+            raise Error("keys in pages have no gradient: use torch.no_grad(), or give k and v as rows")
         if follow and out is not None:
             raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
         return opened, follow, _attend.check_out(opened, out)

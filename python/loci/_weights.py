@@ -128,7 +128,7 @@ def weights(
     TypeError
         An argument has a wrong Python type.
     """
-    values = pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg, k_lens, None, None, k_first, k_last
+    values = pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg, k_lens, None, None, k_first, k_last, None
     given: dict[str, Any] = dict(zip(MASKS, values, strict=True))
     kind, whole = arrays.read(q, "q")
     _, k = arrays.read(k, "k", kind)

@@ -232,11 +232,17 @@ def sharing(
         now.said = before
 
 
+def _refuse_pages(given: Any) -> None:
+    if given["pages"] is not None:
+        raise Error("keys in pages are not shared out over ranks; give each rank its keys as rows", "unsupported")
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def attention(
     q: Any, k: Any, v: Any, encoding: Any, given: Any, arguments: Any, return_lse: bool, out: Any, over: Any
 ) -> Any:
     """loci.attention() with shares."""
+    _refuse_pages(given)
     ranks = _ranks(**over)
     if isinstance(q, torch.Tensor):
         from . import _torch_calls
@@ -320,6 +326,7 @@ def decode(
     """
     ranks = DecodeRanks(_group(group), None, _shares(shares, "shares"), False)
     given = {name: options.pop(name, None) for name in MASKS}
+    _refuse_pages(given)
 
     def make() -> Any:
         opened = _attend.open_call(q, k, v, encoding, given=given, **options)

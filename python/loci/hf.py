@@ -35,7 +35,8 @@ from . import _hf_families as families
 from . import _hf_masks as masks
 from . import _hf_speech as speech
 from ._c import Error
-from ._hf_attend import FallbackWarning, attend, leave, reset_stats, set_mode, stats
+from ._fallback import FallbackWarning
+from ._hf_attend import attend, leave, reset_stats, set_mode, stats
 from ._hf_families import PATCHABLE
 from ._ranks import now
 

@@ -23,6 +23,9 @@ MODULES = (
     "lab",
     "nn",
     "distributed",
+    "flash_attn",
+    "flash_attn.bert_padding",
+    "flash_attn.layers.rotary",
     "hf",
 )  # the last ones need torch, or transformers
 

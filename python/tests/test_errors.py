@@ -216,7 +216,7 @@ class Errors(unittest.TestCase):
             (lambda: loci.rotate(x, "rope:pairing=half", role="output"), "role must be one of"),
             (lambda: loci.rotate(x, "rope:pairing=half", role="value"), "values do not rotate here"),
             (lambda: loci.rotate(x, "alibi"), "alibi"),
-            (lambda: loci.rotate(x, "rope:pairing=half", layout="thd"), "layout must be bhld or blhd"),
+            (lambda: loci.rotate(x, "rope:pairing=half", layout="thd"), "layout 'thd' is packed"),
             (lambda: loci.embed(x, "sinusoidal"), "x has 4 dimensions"),
             (lambda: loci.linear_attention(Q, K, K, "t5"), "t5"),
             (lambda: loci.weights(Q, K, rows=[9]), "rows are indices into the 5 rows"),

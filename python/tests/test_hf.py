@@ -367,6 +367,20 @@ class Families(Case):
                     inputs["decoder_input_ids"] = tokens()
                 self.same(one, other, None if make is t5 else mask, **inputs)
 
+    @unittest.skipUnless(hasattr(tf, "Inkling2TextConfig"), "there is no Inkling 2")
+    def test_sinks_that_depend_on_the_row(self) -> None:
+        """Inkling 2 computes some of its numbers in float32, whatever the model is."""
+        sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "hidden_size": 32}
+        sizes |= {f"swa_{name}": sizes[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")}
+        more = {"sliding_window_size": 5, "rel_extent": 6, "d_rel": 4, "moe_intermediate_size": 16}
+        more |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "layer_types": ["hybrid_sliding", "hybrid"]}
+        words = {"vocab_size": VOCABULARY, "unpadded_vocab_size": VOCABULARY, "eos_token_id": 2, "num_hidden_layers": 2}
+        one = eager(lambda: tf.Inkling2ForCausalLM(tf.Inkling2TextConfig(**sizes, **more, **words)), torch.float32)
+        other = with_loci(one, False)
+        for side in ("left", "right"):
+            mask = padding(side)
+            self.same(one, other, mask, tol=1e-3, input_ids=tokens(), attention_mask=mask, use_cache=False)
+
 
 class Masks(Case):
     def test_prefill_in_parts(self) -> None:
