@@ -4,27 +4,27 @@
  *     u <- u - beta_l (w_l.u) w_l        for l from the row's newest key down
  *
  * layout/reflect.h has the forms of keys that spare rows most of these steps.  A row meets the keys
- * of a tile in one of three ways, which depends on its newest key alone:
+ * of a tile in a way that depends on its newest key alone:
  *
- *     OWN     its newest key lies in the tile: key by key, with keys and w as they are
- *     TILE    it lies in a newer tile of the block: S = u.k', then u <- M u
- *     BLOCK   it lies in a newer block: S = u.k^ for all tiles of the block, then u <- MB u
+ *     OWN         its newest key lies in the tile: key by key, with keys and w as they are
+ *     NODE + n    it lies in a newer tile of the block, in the right sibling of the tile's node of
+ *                 level n: S = u.k(n) for all tiles of the node, then u <- M u
+ *     BLOCK       it lies in a newer block: the same, and the node is the block
  *
  * Rows own the tiles of their block in the sense of engine/moves.h.  Where segments are not ranges
  * of keys, only the keys of a row's segment act on it, so it meets all tiles as OWN.
  *
  * Backward, oldest key first, with a the gradient of u:
  *
- *     BLOCK   dMB += a u^T, a <- MB^T a, then dk^ += dS u, a += dS k^ tile by tile
- *     TILE    dM += a u^T, a <- M^T a + dS k', dk' += dS u
- *     OWN     dbeta_l -= (w_l.u)(w_l.a), dw_l -= beta_l ((w_l.u) a + (w_l.a) u),
- *             a <- H_l a + dS k_l, dk_l += dS u
+ *     NODE + n    dM += a u^T, a <- M^T a, then dk(n) += dS u, a += dS k(n) tile by tile
+ *     OWN         dbeta_l -= (w_l.u)(w_l.a), dw_l -= beta_l ((w_l.u) a + (w_l.a) u),
+ *                 a <- H_l a + dS k_l, dk_l += dS u
  *
- * reflect_forms.c turns the sums dMB, dM, dk^ and dk' into gradients of k, w and beta. */
+ * reflect_forms.c turns the sums dM and dk(n) into gradients of k, w and beta. */
 #include "engine/tile_gemm.h"
 #include "terms/reflect.h"
 
-enum way { LATER, OWN, TILE, BLOCK };
+enum way { LATER, OWN, NODE, BLOCK = NODE + LEVELS };
 struct walk {
     ptrdiff_t last[QT]; /* newest key, counted in the sequence; -1: none */
     ptrdiff_t took;     /* the tile that `after` and `coef` belong to, or -1 */
@@ -152,7 +152,10 @@ static enum way way_of(const struct walk *w, int r, ptrdiff_t tile)
     const ptrdiff_t own = w->last[r] < 0 ? -1 : w->last[r] / KT;
     if (own < tile) return LATER;
     if (own == tile || w->apart) return OWN;
-    return own / SPAN == tile / SPAN ? TILE : BLOCK;
+    if (own / SPAN != tile / SPAN) return BLOCK;
+    int level = 0;
+    for (ptrdiff_t apart = own ^ tile; apart > 1; apart >>= 1) level++;
+    return NODE + level;
 }
 /* Which ways occur: bit `way` is set.  Rows that see no key go any way. */
 static unsigned ways(const struct tile *t, int x, ptrdiff_t tile)
@@ -164,6 +167,11 @@ static unsigned ways(const struct tile *t, int x, ptrdiff_t tile)
     return set;
 }
 static bool has(unsigned set, enum way way) { return set >> way & 1; }
+static bool single(unsigned set) { return !(set & (set - 1)); }
+/* Do rows read tiles of their block as nodes? */
+static bool in_nodes(unsigned set) { return set >> NODE & ((1u << LEVELS) - 1); }
+/* Is this the oldest tile of its node, whose step takes rows of this way to the node's start? */
+static bool begins(enum way way, ptrdiff_t tile) { return !(tile & ((1 << (way - NODE)) - 1)); }
 
 /* to[n][r] = from[n][r] for the rows that go this way. */
 static void take(const struct tile *t, int x, enum way way, int n, const real *from, real *to)
@@ -285,17 +293,19 @@ static enum owners owners(const struct tile *t, int x)
 {
     const unsigned set = ways(t, x, tile_of(t));
     if (!has(set, BLOCK)) return ALL_ROWS;
-    return has(set, OWN) || has(set, TILE) ? SOME_ROWS : NO_ROWS;
+    return has(set, OWN) || in_nodes(set) ? SOME_ROWS : NO_ROWS;
 }
 static void scores(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     const unsigned set = ways(t, x, tile_of(t));
     const struct arrays a = arrays_of(t, x);
-    if (has(set, TILE)) {
-        const real *k = forms_of(t->c, t->seq->b, t->kvh).keys + t->j0 * D;
-        dot_rows(t->keys, k, D, D, t->own[x].carry, a.s);
-        take(t, x, TILE, t->keys, a.s, t->s);
+    for (int level = 0; level < LEVELS && in_nodes(set); level++) {
+        if (!has(set, NODE + level)) continue;
+        const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
+        real *s = single(set) ? t->s : a.s;
+        dot_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, t->own[x].carry, s);
+        if (!single(set)) take(t, x, NODE + level, t->keys, a.s, t->s);
     }
     if (has(set, OWN)) {
         meet_keys(t, x);
@@ -307,7 +317,9 @@ static bool keeps(const struct tile *t, int x)
 {
     const ptrdiff_t tile = tile_of(t);
     const unsigned set = ways(t, x, tile);
-    return !tile || !(has(set, OWN) || has(set, TILE) || (has(set, BLOCK) && tile % SPAN == 0));
+    bool steps = has(set, OWN);
+    for (int way = NODE; way <= BLOCK; way++) steps |= has(set, way) && begins(way, tile);
+    return !tile || !steps;
 }
 static void step(struct tile *t, int x)
 {
@@ -322,19 +334,16 @@ static void step(struct tile *t, int x)
     if (keeps(t, x)) return;
     if (has(set, OWN) && walk->took != tile) meet_keys(t, x);
     const real *to = has(set, OWN) ? a.after : a.one; /* if all rows go one way */
-    const bool mixed = (set & (set - 1)) != 0;
+    const bool mixed = !single(set);
     if (mixed) {
         to = a.two;
         memcpy(a.two, u, sizeof(real) * (size_t)(D * QT));
         if (has(set, OWN)) take(t, x, OWN, D, a.after, a.two);
     }
-    if (has(set, TILE)) {
-        dot_rows(D, f.tiles + (t->seq->first_ktile + tile) * D * D, D, D, u, a.one);
-        if (mixed) take(t, x, TILE, D, a.one, a.two);
-    }
-    if (has(set, BLOCK) && tile % SPAN == 0) {
-        dot_rows(D, f.blocks + block_number(t->seq, tile) * D * D, D, D, u, a.one);
-        if (mixed) take(t, x, BLOCK, D, a.one, a.two);
+    for (int way = NODE; way <= BLOCK; way++) {
+        if (!has(set, way) || !begins(way, tile)) continue;
+        dot_rows(D, left_matrix(&f, t->seq, tile, way - NODE, D), D, D, u, a.one);
+        if (mixed) take(t, x, way, D, a.one, a.two);
     }
     for (int i = 0; i < D; i++)
         for (int r = 0; r < QT; r++) {
@@ -393,56 +402,53 @@ static void mix_rows(int keys, const real *g, ptrdiff_t gi, ptrdiff_t gm, const 
             c[i * Dp + d] += sum;
         }
 }
-/* a is the gradient of the row as older keys meet it: dM += a u^T, and a <- M^T a, for the rows
- * that go this way.  Rows that have met no older key keep a = 0. */
-static void pass(struct tile *t, int x, enum way way, const real *m, real *dm)
+/* The rows of this way pass the node that begins with the tile.  dq is the gradient of the row as
+ * older keys meet it: dM += dq u^T, and dq <- M^T dq.  Rows that have met no older key keep dq = 0.
+ */
+static void pass(struct tile *t, int x, enum way way)
 {
-    const int D = t->c->plan->dim, Dp = padded(D);
+    const int D = t->c->plan->dim, Dp = padded(D), level = way - NODE;
+    const ptrdiff_t tile = tile_of(t);
     const struct arrays a = arrays_of(t, x);
+    const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
     real some[QT] = { 0 }, any = 0;
+    if (!tile || !begins(way, tile)) return;
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) some[r] = t->dq[d * QT + r] != 0 ? 1 : some[r];
     for (int r = 0; r < QT; r++) any = some[r] != 0 ? 1 : any;
     if (any == 0) return;
-    if (dm) {
+    real *sums = tiled_sums_of(t, x, (1 << level) - 1);
+    if (sums) {
         memcpy(a.one, t->dq, sizeof(real) * (size_t)(D * QT));
         keep(t, x, way, D, a.one);
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
-        add_outers(D, a.one, a.urows, Dp, dm);
+        add_outers(D, a.one, a.urows, Dp, sums + sums_in(D).node);
     }
-    product(SET, D, QT, D, m, 1, D, t->dq, QT, a.two, QT, NULL);
+    product(SET, D, QT, D, left_matrix(&f, t->seq, tile, level, D), 1, D, t->dq, QT, a.two, QT,
+            NULL);
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
     take(t, x, way, D, a.two, t->dq);
 }
 static void step_bwd(struct tile *t, int x)
 {
-    const int D = t->c->plan->dim;
-    const ptrdiff_t tile = tile_of(t);
-    if (!tile || tile % SPAN || !has(ways(t, x, tile), BLOCK)) return;
-    real *sums = tiled_sums(t, x);
-    pass(t, x, BLOCK, forms_of(t->c, t->seq->b, t->kvh).blocks + block_number(t->seq, tile) * D * D,
-         sums ? sums + sums_in(D).block : NULL);
+    if (has(ways(t, x, tile_of(t)), BLOCK)) pass(t, x, BLOCK);
 }
 
-static void tile_bwd(struct tile *t, int x)
+static void node_bwd(struct tile *t, int x, int level)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
-    const ptrdiff_t tile = tile_of(t);
     const struct arrays a = arrays_of(t, x);
     const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
-    const struct sums_at at = sums_in(D);
-    real *sums = tiled_sums(t, x);
-    if (tile)
-        pass(t, x, TILE, f.tiles + (t->seq->first_ktile + tile) * D * D,
-             sums ? sums + at.tile : NULL);
+    pass(t, x, NODE + level);
+    real *sums = tiled_sums_of(t, x, 0);
     memcpy(a.s, t->ds, sizeof(real) * (size_t)(t->keys * QT));
-    keep(t, x, TILE, t->keys, a.s);
+    keep(t, x, NODE + level, t->keys, a.s);
     if (sums) {
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
-        add_outers(t->keys, a.s, a.urows, Dp, sums + at.keys);
+        add_outers(t->keys, a.s, a.urows, Dp, sums + level * KT * Dp);
     }
-    add_rows(t->keys, f.keys + t->j0 * D, D, D, a.s, t->dq);
+    add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq);
 }
 
 /* [KT][KT] += x y^T over the rows of the tile, from y by row. */
@@ -456,7 +462,7 @@ static void own_bwd(struct tile *t, int x)
     const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
                *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
                *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
-    real *sums = tiled_sums(t, x);
+    real *sums = tiled_sums_of(t, x, 0);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
     const struct limits limits = limits_of(t, walk);
@@ -532,7 +538,8 @@ static void scores_bwd(struct tile *t, int x)
     const struct walk *w = walk_of(t, x);
     const unsigned set = ways(t, x, tile_of(t));
     if (has(set, OWN)) own_bwd(t, x);
-    if (has(set, TILE)) tile_bwd(t, x);
+    for (int level = 0; level < LEVELS; level++)
+        if (has(set, NODE + level)) node_bwd(t, x, level);
     if (!has(set, BLOCK)) return;
     for (int r = 0; r < QT; r++) {
         if (r < t->rows && way_of(w, r, tile_of(t)) == BLOCK) continue;
@@ -561,7 +568,7 @@ static size_t bytes(const struct call *c, int x)
 static size_t memory(const struct call *c, int x)
 {
     (void)x;
-    return WIDE(reflect_bytes)(c->plan->dim);
+    return WIDE(reflect_bytes)(c);
 }
 
 static const struct moves moves = {

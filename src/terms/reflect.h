@@ -14,36 +14,58 @@ enum { FEW = 4 };
 /* Numbers of matrices below this are 0: see the floor of a row in reflect.c. */
 #define LEAST 0x1p-40
 
-/* All forms of a key head.  Keys are counted in the batch entry, tiles and blocks in all
- * sequences. */
+/* All forms of a key head.  Keys are counted in the batch entry, tiles in all sequences.  M of a
+ * left child or a block is found by its last tile, that of a right child by its first one: no two
+ * share it. */
 struct forms {
-    real *keys;   /* [Lk][D]: k' */
-    real *gram;   /* [Lk][2][FEW]: k_j.w_m and w_j.w_m of the FEW keys around j */
-    real *tiles;  /* [ktiles][D][D]: M */
-    real *blocks; /* [..][D][D]: MB */
+    real *keys;  /* [slots_of_tiles()][KT][D] */
+    real *gram;  /* [Lk][2][FEW]: k_j.w_m and w_j.w_m of the FEW keys around j */
+    real *left;  /* [ktiles][D][D] */
+    real *right; /* [ktiles][D][D]; only in a backward pass */
 };
-/* Numbers of blocks that rows step over, all but the newest of a sequence: no two share one. */
-INLINE ptrdiff_t block_count(const struct call *c) { return c->seqs.ktiles / SPAN; }
-INLINE ptrdiff_t block_number(const struct sequence *q, ptrdiff_t tile)
+/* A whole block has LEVELS / 2 forms a tile, and the newest one of a sequence two more. */
+INLINE ptrdiff_t slots_of_tiles(ptrdiff_t tiles) { return (LEVELS + 1) * tiles / 2; }
+/* Where a tile's keys are carried to the end of its node of this level, a left child.  The forms
+ * that rows read from tile `reader` on come after those that older tiles read. */
+INLINE ptrdiff_t form_slot(const struct sequence *q, ptrdiff_t tile, int level)
 {
-    return q->first_ktile / SPAN + tile / SPAN;
+    const int in = (int)(tile % SPAN), reader = ((in >> level) + 1) << level;
+    ptrdiff_t slot =
+        slots_of_tiles(q->first_ktile) + LEVELS * (tile - in) / 2 + in - (reader - (1 << level));
+    for (int i = 1; i < reader; i++) slot += i & -i;
+    return slot;
 }
 INLINE ptrdiff_t forms_reals(const struct call *c)
 {
-    const ptrdiff_t D = c->plan->dim;
-    return c->B * c->Lk * (D + 2 * FEW) + (c->seqs.ktiles + block_count(c)) * D * D;
+    const ptrdiff_t D = c->plan->dim, squares = c->seqs.ktiles * (c->backward ? 2 : 1);
+    return c->B * c->Lk * 2 * FEW + slots_of_tiles(c->seqs.ktiles) * KT * D + squares * D * D;
 }
 INLINE struct forms forms_of(const struct call *c, ptrdiff_t b, int kvh)
 {
     const ptrdiff_t D = c->plan->dim;
     real *at = (real *)c->mem.moved + kvh * forms_reals(c);
-    struct forms f = { .keys = at + b * c->Lk * D };
-    at += c->B * c->Lk * D;
+    struct forms f = { .keys = at };
+    at += slots_of_tiles(c->seqs.ktiles) * KT * D;
     f.gram = at + b * c->Lk * 2 * FEW;
     at += c->B * c->Lk * 2 * FEW;
-    f.tiles = at;
-    f.blocks = at + c->seqs.ktiles * D * D;
+    f.left = at;
+    f.right = c->backward ? at + c->seqs.ktiles * D * D : NULL;
     return f;
+}
+INLINE real *form_keys(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int level,
+                       int D)
+{
+    return f->keys + form_slot(q, tile, level) * KT * D;
+}
+/* M of the left child or block of this level that begins with a tile. */
+INLINE real *left_matrix(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int level,
+                         int D)
+{
+    return f->left + (q->first_ktile + tile + (1 << level) - 1) * D * D;
+}
+INLINE real *right_matrix(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int D)
+{
+    return f->right + (q->first_ktile + tile) * D * D;
 }
 INLINE ptrdiff_t tiles_in(const struct sequence *q) { return (q->nk + KT - 1) / KT; }
 /* w and beta of the keys from j on. */
@@ -60,24 +82,25 @@ INLINE const real *beta_of(const struct call *c, int x, ptrdiff_t b, int kvh, pt
          + j;
 }
 
-/* What rows of a tile of keys sum for its gradients, reals: dk', the sums of the rows' own tile by
- * k, w and beta, dM, and dMB in the first tile of a block. */
+/* What rows of a tile of keys sum for its gradients, reals: those of its forms by level, the sums
+ * of the rows' own tile by k, w and beta, and dM of the left child or block that ends with it. */
 struct sums_at {
-    ptrdiff_t keys, own_k, own_w, own_beta, tile, block, begun, end;
+    ptrdiff_t own_k, own_w, own_beta, node, begun, end;
 };
 INLINE struct sums_at sums_in(int D)
 {
-    const ptrdiff_t rows = (ptrdiff_t)KT * padded(D), square = (ptrdiff_t)D * padded(D);
-    struct sums_at a = { .own_k = rows, .own_w = 2 * rows, .own_beta = 3 * rows };
-    a.tile = a.own_beta + KT;
-    a.block = a.tile + square;
-    a.begun = a.block + square;
+    const ptrdiff_t rows = (ptrdiff_t)KT * padded(D);
+    struct sums_at a = { .own_k = LEVELS * rows };
+    a.own_w = a.own_k + rows;
+    a.own_beta = a.own_w + rows;
+    a.node = a.own_beta + KT;
+    a.begun = a.node + (ptrdiff_t)D * padded(D);
     a.end = a.begun + 1;
     return a;
 }
 
 /* Bytes of the memory that the next two functions need. */
-size_t WIDE(reflect_bytes)(int D);
+size_t WIDE(reflect_bytes)(const struct call *);
 /* Makes all forms of the block that begins with this tile, and stages k^. */
 void WIDE(reflect_block)(const struct call *, int x, const struct sequence *, ptrdiff_t tile,
                          int kvh, void *memory);

@@ -7,18 +7,14 @@
  *     z_l = beta_l (w_l - sum over m > l of (w_m.w_l) z_m)
  *     k'_j = k_j - sum over l > j of (k_j.w_l) z_l        M = I - sum over l of w_l z_l^T
  *
- * This recurrence loses digits where neighbours' w agree, and errors of matrices add up from block
- * to block.  So z, M and products of M are computed in double and rounded once; M of a tile of wide
- * heads is made in float from z (WIDE_HEAD). */
+ * This recurrence loses digits where neighbours' w agree, so z is computed in double and rounded
+ * once.  All else is float: M of a tile, products of M, and keys that are carried on. */
 #include "terms/reflect.h"
 
 #include "util/arena.h"
 
 #if QT > 1
 #include "simd/doubles.h"
-/* From this width on two products of 64 x D x D cost less than one of D x D x D and one for M. */
-enum { WIDE_HEAD = 96 };
-
 /* A tile in double.  Rows after the last key are 0. */
 struct made {
     double *w, *z, *wt; /* [KT][Dp], [KT][Dp], [Dp][KT] */
@@ -31,37 +27,47 @@ struct made {
 };
 struct memory {
     struct made tile;
-    double *m, *p, *next;                                /* [D][Dp] */
-    real *square[SPAN + 3], *rows;                       /* [D][Dp] each, [KT][Dp] */
+    real *node[LEVELS + 1];                              /* [D][Dp]: M of the node that ends here */
+    real *rows[2];                                       /* [KT][Dp] */
     double *dz, *dw, *dg, *dy, *zt, *de, *dkp, *dk, *dm; /* backward */
+    double *across;                                      /* [D][Dp] */
+    real *dnode[LEVELS + 1], *by;                        /* [D][Dp]: dM of nodes */
+    real *carried;                                       /* [SPAN][KT][Dp]: dk(n) */
 };
-static size_t lay_out(int D, char *base, struct memory *m)
+static size_t lay_out(const struct call *c, char *base, struct memory *m)
 {
+    const int D = c->plan->dim;
     const size_t Dp = (size_t)padded(D), rows = KT * Dp, square = (size_t)D * Dp;
     struct arena a = { .base = base };
     struct made *t = &m->tile;
-    double **const by_rows[] = { &t->w,  &t->z,  &t->wt,  &m->dz, &m->dw,
-                                 &m->dy, &m->zt, &m->dkp, &m->dk };
-    double **const squares[] = { &m->m, &m->p, &m->next, &m->dm };
-    real **const real_rows[] = { &t->k, &t->kp, &t->rwt, &t->rz, &m->rows };
+    double **const by_rows[] = { &t->w, &t->z, &t->wt };
+    double **const more[] = { &m->dz, &m->dw, &m->dy, &m->zt, &m->dkp, &m->dk };
+    real **const real_rows[] = { &t->k, &t->kp, &t->rwt, &t->rz, &m->rows[0], &m->rows[1] };
     for (size_t i = 0; i < sizeof by_rows / sizeof *by_rows; i++)
         *by_rows[i] = carve_bytes(&a, rows, sizeof(double));
-    for (size_t i = 0; i < sizeof squares / sizeof *squares; i++)
-        *squares[i] = carve_bytes(&a, square, sizeof(double));
     for (size_t i = 0; i < sizeof real_rows / sizeof *real_rows; i++)
         *real_rows[i] = carve_bytes(&a, rows, sizeof(real));
-    for (int i = 0; i < SPAN + 3; i++) m->square[i] = carve_bytes(&a, square, sizeof(real));
+    for (int i = 0; i <= LEVELS; i++) m->node[i] = carve_bytes(&a, square, sizeof(real));
     t->gram = carve_bytes(&a, KT * KT, sizeof(double));
     t->beta = carve_bytes(&a, KT, sizeof(double));
     t->e = carve_bytes(&a, KT * KT, sizeof(real));
-    m->dg = carve_bytes(&a, KT * KT, sizeof(double));
-    m->de = carve_bytes(&a, KT * KT, sizeof(double));
+    if (c->backward) {
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            *more[i] = carve_bytes(&a, rows, sizeof(double));
+        m->dm = carve_bytes(&a, square, sizeof(double));
+        m->across = carve_bytes(&a, square, sizeof(double));
+        m->dg = carve_bytes(&a, KT * KT, sizeof(double));
+        m->de = carve_bytes(&a, KT * KT, sizeof(double));
+        for (int i = 0; i <= LEVELS; i++) m->dnode[i] = carve_bytes(&a, square, sizeof(real));
+        m->by = carve_bytes(&a, square, sizeof(real));
+        m->carried = carve_bytes(&a, SPAN * rows, sizeof(real));
+    }
     return a.full ? SIZE_MAX : a.used;
 }
-size_t WIDE(reflect_bytes)(int D)
+size_t WIDE(reflect_bytes)(const struct call *c)
 {
     struct memory m;
-    return lay_out(D, NULL, &m);
+    return lay_out(c, NULL, &m);
 }
 
 static void zero(double *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
@@ -149,105 +155,104 @@ static void carry_keys(struct made *t, int D)
         for (int d = 0; d < Dp; d++) t->kp[j * Dp + d] = NAN;
 }
 /* M = I - sum of w z^T. */
-static void make_matrix(const struct made *t, int D, double *m)
+static void make_matrix(const struct made *t, int D, real *m)
 {
     const int Dp = padded(D);
-    zero(m, (ptrdiff_t)D * Dp);
-    for (int d = 0; d < D; d++) m[d * Dp + d] = 1;
-    vd_product(-1, D, Dp, KT, t->wt, KT, 1, t->z, Dp, m, Dp);
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) m[i] = NAN;
-}
-/* Wide heads: -M in floats, as P passes a tile by z and w. */
-static void store_wide(const struct made *t, int D, real *scratch, real *to)
-{
-    const int Dp = padded(D);
-    zero_reals(scratch, (ptrdiff_t)D * Dp);
-    for (int d = 0; d < D; d++) scratch[d * Dp + d] = -1;
-    product(ADD, D, Dp, KT, t->rwt, KT, 1, t->rz, Dp, scratch, Dp, NULL);
-    for (int a = 0; a < D; a++)
-        for (int b = 0; b < D; b++) {
-            const real x = -scratch[a * Dp + b];
-            to[a * D + b] = t->bad >= 0 ? (real)NAN : abs_(x) < (real)LEAST ? 0 : x;
-        }
-}
-/* P <- M P = P - sum over l of w_l (z_l P). */
-static void pass_wide(const struct made *t, int D, double *p, double *zp)
-{
-    const int Dp = padded(D);
-    zero(zp, (ptrdiff_t)KT * Dp);
-    vd_product(1, KT, Dp, D, t->z, Dp, 1, p, Dp, zp, Dp);
-    vd_product(-1, D, Dp, KT, t->wt, KT, 1, zp, Dp, p, Dp);
-    for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp && t->bad >= 0; i++) p[i] = NAN;
+    zero_reals(m, (ptrdiff_t)D * Dp);
+    for (int d = 0; d < D; d++) m[d * Dp + d] = -1;
+    product(ADD, D, Dp, KT, t->rwt, KT, 1, t->rz, Dp, m, Dp, NULL);
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp; i++) m[i] = t->bad >= 0 ? (real)NAN : -m[i];
 }
 static void store_rows_of(const real *from, int n, int D, real *to)
 {
     for (int j = 0; j < n; j++)
         memcpy(to + (ptrdiff_t)j * D, from + (ptrdiff_t)j * padded(D), sizeof(real) * (size_t)D);
 }
-INLINE real rounded(double x) { return fabs(x) < LEAST ? 0 : (real)x; }
-static void store_matrix(const double *m, int D, real *to)
-{
-    for (int a = 0; a < D; a++)
-        for (int b = 0; b < D; b++) to[a * D + b] = rounded(m[a * padded(D) + b]);
-}
-
 /* ---- A block --------------------------------------------------------------------------------- */
 
+struct block {
+    const struct call *c;
+    const struct sequence *q;
+    ptrdiff_t tile, all; /* its first tile; tiles of the sequence */
+    int kvh;
+    struct forms f;
+    struct memory m;
+};
+static struct block open_block(const struct call *c, const struct sequence *q, ptrdiff_t tile,
+                               int kvh, void *memory)
+{
+    struct block b = { .c = c, .q = q, .tile = tile, .all = tiles_in(q), .kvh = kvh };
+    b.f = forms_of(c, q->b, kvh);
+    lay_out(c, memory, &b.m);
+    return b;
+}
+/* Does a row come from behind the tiles before `end` and pass nodes that end there? */
+static bool passed(const struct block *b, ptrdiff_t end) { return end < b->all && !b->q->segments; }
+
+/* Where rows read the keys of a tile of a node of this level, a left child or the block. */
+static real *keys_of_node(const struct block *b, ptrdiff_t tile, int level)
+{
+    const struct call *c = b->c;
+    if (level < LEVELS) return form_keys(&b->f, b->q, tile, level, c->plan->dim);
+    return (real *)c->mem.rotated
+         + ((b->q->b * c->plan->kv_heads + b->kvh) * c->Lk + b->q->k0 + tile * KT) * c->plan->dim;
+}
+/* m is M of the node of this level that ends with a tile. */
+static void store_node(const struct block *b, ptrdiff_t tile, int level, real *m)
+{
+    const int D = b->c->plan->dim, Dp = padded(D);
+    const ptrdiff_t first = tile + 1 - (1 << level);
+    const bool left = level == LEVELS || !(tile >> level & 1);
+    for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp; i++) m[i] = abs_(m[i]) < (real)LEAST ? 0 : m[i];
+    if (left) store_rows_of(m, D, D, left_matrix(&b->f, b->q, first, level, D));
+    else if (b->f.right) store_rows_of(m, D, D, right_matrix(&b->f, b->q, first, D));
+}
+/* Where keys of a tile go that have been carried to the end of its node of this level: the rows
+ * that read them first see a left child, as they stay what they are in a right one.  NULL: no row
+ * reads them. */
+static real *carried_keys(const struct block *b, ptrdiff_t tile, int level)
+{
+    while (level < LEVELS && tile >> level & 1) level++;
+    const ptrdiff_t end = ((tile >> level) + 1) << level;
+    return passed(b, end) ? keys_of_node(b, tile, level) : NULL;
+}
+/* A right child of this level ends with a tile, and its parent with it. */
+static void join_nodes(const struct block *b, ptrdiff_t tile, int level)
+{
+    const int D = b->c->plan->dim, Dp = padded(D);
+    const ptrdiff_t middle = tile + 1 - (1 << level), first = middle - (1 << level);
+    const real *m = b->m.node[level];
+    for (ptrdiff_t i = first; i < middle; i++) {
+        const real *from = keys_of_node(b, i, level);
+        real *to = carried_keys(b, i, level + 1), *rows = D == Dp ? to : b->m.rows[0];
+        if (!to) continue;
+        product(SET, KT, Dp, D, from, D, 1, m, Dp, rows, Dp, NULL);
+        if (rows != to) store_rows_of(rows, KT, D, to);
+    }
+    product(SET, D, Dp, D, left_matrix(&b->f, b->q, first, level, D), D, 1, m, Dp,
+            b->m.node[level + 1], Dp, NULL);
+    store_node(b, tile, level + 1, b->m.node[level + 1]);
+}
 void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile,
                          int kvh, void *memory)
 {
-    const struct loci_plan *p = c->plan;
-    const int D = p->dim, Dp = padded(D);
-    const struct forms f = forms_of(c, q->b, kvh);
-    struct memory m;
-    lay_out(D, memory, &m);
-    const ptrdiff_t all = tiles_in(q), end = tile + SPAN < all ? tile + SPAN : all;
-    const bool whole = end < all && !q->segments; /* rows step over the block */
-    /* P u is the row at the end of a tile, for the row u at the end of the block. */
-    zero(m.p, (ptrdiff_t)D * Dp);
-    for (int d = 0; d < D; d++) m.p[d * Dp + d] = 1;
-    for (ptrdiff_t i = end - 1; i >= tile; i--) {
-        const ptrdiff_t j0 = q->k0 + i * KT;
+    const int D = c->plan->dim;
+    struct block b = open_block(c, q, tile, kvh, memory);
+    struct made *t = &b.m.tile;
+    const ptrdiff_t end = tile + SPAN < b.all ? tile + SPAN : b.all;
+    for (ptrdiff_t i = tile; i < end; i++) {
         const int n = q->nk - i * KT < KT ? (int)(q->nk - i * KT) : KT;
-        real *staged = (real *)c->mem.rotated + ((q->b * p->kv_heads + kvh) * c->Lk + j0) * D;
-        make_tile(c, x, q, i, kvh, &m.tile);
-        store_gram(&m.tile, n, f.gram + j0 * 2 * FEW);
-        if (q->segments) { /* rows meet keys one by one */
-            store_rows_of(m.tile.k, n, D, staged);
-            continue;
-        }
-        carry_keys(&m.tile, D);
-        store_rows_of(m.tile.kp, n, D, f.keys + j0 * D);
-        const real *last = m.tile.kp;
-        if (whole && i < end - 1) {
-            real *by = m.square[0];
-            for (int a = 0; a < D; a++)
-                for (int b = 0; b < Dp; b++) by[a * Dp + b] = rounded(m.p[a * Dp + b]);
-            product(SET, KT, Dp, D, m.tile.kp, Dp, 1, by, Dp, m.rows, Dp, NULL);
-            last = m.rows;
-        }
-        store_rows_of(last, n, D, staged);
-        if (i == all - 1) continue; /* no row comes from behind it */
-        real *matrix = f.tiles + (q->first_ktile + i) * D * D;
-        if (D >= WIDE_HEAD) {
-            store_wide(&m.tile, D, m.square[0], matrix);
-            if (whole) pass_wide(&m.tile, D, m.p, m.dz);
-            continue;
-        }
-        make_matrix(&m.tile, D, m.m);
-        store_matrix(m.m, D, matrix);
-        if (!whole) continue;
-        if (i == end - 1) {
-            memcpy(m.p, m.m, sizeof(double) * (size_t)(D * Dp));
-            continue;
-        }
-        zero(m.next, (ptrdiff_t)D * Dp);
-        vd_product(1, D, Dp, D, m.m, Dp, 1, m.p, Dp, m.next, Dp);
-        double *next = m.next;
-        m.next = m.p;
-        m.p = next;
+        make_tile(c, x, q, i, kvh, t);
+        store_gram(t, n, b.f.gram + (q->k0 + i * KT) * 2 * FEW);
+        if (q->segments) store_rows_of(t->k, n, D, keys_of_node(&b, i, LEVELS));
+        if (!passed(&b, i + 1)) continue;
+        carry_keys(t, D);
+        real *to = carried_keys(&b, i, 0);
+        if (to) store_rows_of(t->kp, KT, D, to);
+        make_matrix(t, D, b.m.node[0]);
+        store_node(&b, i, 0, b.m.node[0]);
+        for (int level = 0; level < LEVELS && i >> level & 1; level++) join_nodes(&b, i, level);
     }
-    if (whole) store_matrix(m.p, D, f.blocks + block_number(q, tile) * D * D);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -292,8 +297,8 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
         /* M: dz_l = -dM^T w_l, dw_l = -dM z_l */
         zero(m->dz, rows);
         vd_product(-1, KT, Dp, D, t->w, Dp, 1, m->dm, Dp, m->dz, Dp);
-        flip(m->dm, Dp, D, D, m->next, Dp);
-        vd_product(-1, KT, Dp, D, t->z, Dp, 1, m->next, Dp, m->dw, Dp);
+        flip(m->dm, Dp, D, D, m->across, Dp);
+        vd_product(-1, KT, Dp, D, t->z, Dp, 1, m->across, Dp, m->dw, Dp);
         /* k' = k + e z */
         vd_product(1, KT, Dp, KT, m->de, 1, KT, m->dkp, Dp, m->dz, Dp);
         for (int i = 0; i < rows; i++) m->dk[i] += m->dkp[i];
@@ -347,54 +352,76 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     }
 }
 
+/* From the gradients of M of the node of this level that begins with a tile, and of its keys as they
+ * are carried to its end, to those of its tiles.  Only rows and nodes behind it have made them. */
+static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
+{
+    const struct call *c = b->c;
+    const int D = c->plan->dim, Dp = padded(D), below = level - 1;
+    const ptrdiff_t size = (ptrdiff_t)KT * Dp, square = (ptrdiff_t)D * Dp;
+    struct memory *m = &b->m;
+    real *const carried = m->carried + (tile - b->tile) * size, *const dm = m->dnode[level];
+    if (tile >= b->all) return;
+    if (!level) {
+        for (ptrdiff_t i = 0; i < square; i++) m->dm[i] = (double)dm[i];
+        for (ptrdiff_t i = 0; i < size; i++) m->dkp[i] = (double)carried[i];
+        tile_bwd(c, x, b->q, tile, b->kvh, m);
+        return;
+    }
+    const ptrdiff_t half = 1 << below, middle = tile + half;
+    const bool whole = passed(b, middle + half);
+    real *const dleft = m->dnode[below], *const dright = m->by;
+    const real *left = left_matrix(&b->f, b->q, tile, below, D);
+    zero_reals(dleft, square);
+    if (whole) {
+        /* M = left right, k(n+1) = k(n) right */
+        real *by = m->node[0];
+        zero_reals(by, square);
+        transpose(right_matrix(&b->f, b->q, middle, D), D, D, D, by, Dp);
+        product(SET, D, Dp, D, dm, Dp, 1, by, Dp, dleft, Dp, NULL);
+        product(SET, D, Dp, D, left, 1, D, dm, Dp, dright, Dp, NULL);
+        for (ptrdiff_t i = 0; i < half; i++) {
+            real *d = carried + i * size;
+            product(ADD, D, Dp, KT, keys_of_node(b, tile + i, below), 1, D, d, Dp, dright, Dp,
+                    NULL);
+            product(SET, KT, Dp, D, d, Dp, 1, by, Dp, m->rows[0], Dp, NULL);
+            memcpy(d, m->rows[0], sizeof(real) * (size_t)size);
+        }
+        memcpy(dm, dright, sizeof(real) * (size_t)square); /* dm has been read */
+    }
+    if (middle < b->all) {
+        const struct sums_at at = sums_in(D);
+        const double *sums = sums_of_tile(c, x, b->q, middle - 1, b->kvh) + at.node;
+        for (ptrdiff_t i = 0; i < square; i++) dleft[i] += (real)sums[i];
+        for (ptrdiff_t i = 0; i < half; i++) {
+            const double *dk = sums_of_tile(c, x, b->q, tile + i, b->kvh) + below * size;
+            for (ptrdiff_t k = 0; k < size; k++) carried[i * size + k] += (real)dk[k];
+        }
+    }
+    node_bwd(b, x, tile, below);
+    memcpy(m->dnode[below], dm, sizeof(real) * (size_t)square);
+    node_bwd(b, x, middle, below);
+}
+
 void WIDE(reflect_block_bwd)(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile,
                              int kvh, void *memory)
 {
-    const int D = c->plan->dim, Dp = padded(D), square = D * Dp;
-    const struct forms f = forms_of(c, q->b, kvh);
-    const struct sums_at at = sums_in(D);
-    struct memory m;
-    lay_out(D, memory, &m);
-    const ptrdiff_t all = tiles_in(q), end = tile + SPAN < all ? tile + SPAN : all;
-    const bool whole = end < all && !q->segments;
-    /* P of every tile, and dP from the oldest on: P before a tile is M P. */
-    real *const *p = m.square, *dp = m.square[SPAN], *next = m.square[SPAN + 1],
-                *flipped = m.square[SPAN + 2];
-    if (whole) {
-        real *last = p[SPAN - 1];
-        zero_reals(last, square);
-        for (int d = 0; d < D; d++) last[d * Dp + d] = 1;
-        for (int i = SPAN - 1; i > 0; i--)
-            product(SET, D, Dp, D, f.tiles + (q->first_ktile + tile + i) * D * D, D, 1, p[i], Dp,
-                    p[i - 1], Dp, NULL);
-        const double *sums = sums_of_tile(c, x, q, tile, kvh);
-        for (int i = 0; i < square; i++) dp[i] = (real)sums[at.block + i];
-    }
-    for (ptrdiff_t i = tile; i < end; i++) {
-        const double *sums = sums_of_tile(c, x, q, i, kvh);
-        const int n = q->nk - i * KT < KT ? (int)(q->nk - i * KT) : KT;
-        memcpy(m.dm, sums + at.tile, sizeof(double) * (size_t)square);
-        memcpy(m.dkp, sums + at.keys, sizeof(double) * (size_t)(KT * Dp));
-        if (whole) {
-            const real *matrix = f.tiles + (q->first_ktile + i) * D * D,
-                       *keys = f.keys + (q->k0 + i * KT) * D, *dk = dk_at(c, q, i, kvh);
-            real *d = m.rows, *to = m.tile.kp;
-            zero_reals(d, (ptrdiff_t)KT * Dp);
-            for (int j = 0; j < n; j++)
-                memcpy(d + j * Dp, dk + j * c->g.dk.row, sizeof(real) * (size_t)D);
-            zero_reals(flipped, square);
-            transpose(p[i - tile], Dp, D, D, flipped, Dp);
-            product(SET, D, Dp, D, dp, Dp, 1, flipped, Dp, next, Dp, NULL);
-            for (int k = 0; k < square; k++) m.dm[k] += (double)next[k];
-            product(SET, KT, Dp, D, d, Dp, 1, flipped, Dp, to, Dp, NULL);
-            for (int k = 0; k < KT * Dp; k++) m.dkp[k] += (double)to[k];
-            product(SET, D, Dp, D, matrix, 1, D, dp, Dp, next, Dp, NULL);
-            product(ADD, D, Dp, KT, keys, 1, D, d, Dp, next, Dp, NULL);
-            real *swap = dp;
-            dp = next;
-            next = swap;
+    const int D = c->plan->dim, Dp = padded(D);
+    const ptrdiff_t size = (ptrdiff_t)KT * Dp, square = (ptrdiff_t)D * Dp;
+    struct block b = open_block(c, q, tile, kvh, memory);
+    real *const dm = b.m.dnode[LEVELS];
+    zero_reals(dm, square);
+    zero_reals(b.m.carried, SPAN * size);
+    if (passed(&b, tile + SPAN)) {
+        const double *sums = sums_of_tile(c, x, q, tile + SPAN - 1, kvh) + sums_in(D).node;
+        for (ptrdiff_t i = 0; i < square; i++) dm[i] = (real)sums[i];
+        for (int i = 0; i < SPAN; i++) {
+            const real *dk = dk_at(c, q, tile + i, kvh);
+            for (int j = 0; j < KT; j++)
+                memcpy(b.m.carried + i * size + j * Dp, dk + j * c->g.dk.row,
+                       sizeof(real) * (size_t)D);
         }
-        tile_bwd(c, x, q, i, kvh, &m);
     }
+    node_bwd(&b, x, tile, LEVELS);
 }
 #endif
