@@ -214,7 +214,29 @@ INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *
         }
 }
 
-/* ---- The row's own tile ---------------------------------------------------------------------- */
+/* The products with matrices of FEW keys. */
+INLINE void dot_few(int n, const real *by, const real *x, real *out)
+{
+#if QT > 1
+    product(SET, n, QT, n, by, BY, 1, x, QT, out, QT, NULL);
+#else
+    for (int j = 0; j < n; j++) {
+        real sum = 0;
+        for (int m = 0; m < n; m++) sum = fma_(by[j * BY + m], x[m], sum);
+        out[j] = sum;
+    }
+#endif
+}
+INLINE void add_few(int n, const real *by, const real *x, real *out)
+{
+#if QT > 1
+    product(ADD, n, QT, n, by, BY, 1, x, QT, out, QT, NULL);
+#else
+    real some[FEW];
+    dot_few(n, by, x, some);
+    for (int i = 0; i < n; i++) out[i] += some[i];
+#endif
+}
 
 static const real *own_keys(struct tile *t, real *buffer, ptrdiff_t *stride)
 {
@@ -243,42 +265,102 @@ INLINE void limit(const struct tile *t, const struct walk *w, const struct limit
         if (t->kg[k] != t->qg[r]) x[r] = 0;
 }
 
-/* Scores of all rows, as if the tile were their own, and u behind it.  A FEW keys at a time: their
- * products with u, then what each of them takes from u for the older ones. */
+/* FEW keys of a tile. */
+struct few {
+    int first, n;
+    const real *k, *w, *beta, *by; /* of the first of them */
+    ptrdiff_t stride;              /* of k */
+    bool fine;                     /* w and beta are finite */
+};
+static struct few few_of(const struct tile *t, int x, const real *k, ptrdiff_t stride, int first)
+{
+    const struct call *c = t->c;
+    const ptrdiff_t j = t->j0 + first, D = c->plan->dim;
+    struct few f = { .first = first, .k = k + first * stride, .stride = stride };
+    f.n = t->keys - first < FEW ? t->keys - first : FEW;
+    f.w = w_of(c, x, t->seq->b, t->kvh, j);
+    f.beta = beta_of(c, x, t->seq->b, t->kvh, j);
+    f.by = forms_of(c, t->seq->b, t->kvh).few + j * BY;
+    f.fine = finite_rows(f.w, D, f.n, (int)D) && finite_rows(f.beta, 1, f.n, 1);
+    return f;
+}
+static bool bad_key(const struct few *f, int j, int D)
+{
+    return !(finite_rows(f->w + (ptrdiff_t)j * D, D, 1, D) && f->beta[j] * 0 == 0);
+}
+/* What is not finite makes a row NaN for all older keys, and no newer one. */
+static void spoil(const struct tile *t, const struct limits *limits, const struct few *f,
+                  const struct arrays *a)
+{
+    const int D = t->c->plan->dim;
+    for (int j = 0; j < f->n; j++) {
+        if (!bad_key(f, j, D)) continue;
+        for (int r = 0; r < QT; r++) {
+            if (f->first + j >= limits->keys[r]) continue;
+            for (int d = 0; d < D; d++) a->after[d * QT + r] = NAN;
+            for (int i = f->first; i <= f->first + j; i++) {
+                a->coef[i * QT + r] = a->dots[i * QT + r] = NAN;
+                if (i < f->first + j) a->s[i * QT + r] = NAN;
+            }
+        }
+    }
+}
+/* Keys one by one: dots are w.u before them, and become w.u at each key. */
+static void meet_one_by_one(const struct tile *t, const struct walk *walk,
+                            const struct limits *limits, const struct few *f,
+                            const struct arrays *a)
+{
+    for (int j = f->n - 1; j >= 0; j--) {
+        const ptrdiff_t at = (f->first + j) * QT;
+        real *s = a->s + at, *dots = a->dots + at, *coef = a->coef + at;
+        for (int m = j + 1; m < f->n; m++) {
+            const real kw = f->by[j * BY + KEYS_BY + m], ww = f->by[j * BY + DOTS_BY + m];
+            const real *by = a->coef + (f->first + m) * QT;
+            for (int r = 0; r < QT; r++) {
+                s[r] = fma_(kw, by[r], s[r]);
+                dots[r] = fma_(ww, by[r], dots[r]);
+            }
+        }
+        for (int r = 0; r < QT; r++) coef[r] = -f->beta[j] * dots[r];
+        limit(t, walk, limits, f->first + j, coef);
+        flush(walk, 1, coef);
+    }
+}
+/* Scores of all rows, as if the tile were their own, and u behind it. */
 static void meet_keys(struct tile *t, int x)
 {
     const struct call *c = t->c;
     const int D = c->plan->dim;
     struct walk *walk = walk_of(t, x);
     const struct arrays a = arrays_of(t, x);
-    const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
-               *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
-               *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
     const struct limits limits = limits_of(t, walk);
     memcpy(a.after, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
     for (int first = (t->keys - 1) / FEW * FEW; first >= 0; first -= FEW) {
-        const int n = t->keys - first < FEW ? t->keys - first : FEW;
-        dot_rows(n, k + first * stride, stride, D, a.after, a.s + first * QT);
-        dot_rows(n, w + (ptrdiff_t)first * D, D, D, a.after, a.dots + first * QT);
-        for (int j = first + n - 1; j >= first; j--) {
-            real *s = a.s + j * QT, *dots = a.dots + j * QT, *coef = a.coef + j * QT;
-            for (int m = j + 1; m < first + n; m++) {
-                const real kw = gram[j * 2 * FEW + m - first],
-                           ww = gram[j * 2 * FEW + FEW + m - first];
-                const real *f = a.coef + m * QT;
-                for (int r = 0; r < QT; r++) {
-                    s[r] = fma_(kw, f[r], s[r]);
-                    dots[r] = fma_(ww, f[r], dots[r]);
-                }
+        const struct few f = few_of(t, x, k, stride, first);
+        real *s = a.s + first * QT, *dots = a.dots + first * QT, *coef = a.coef + first * QT;
+        dot_rows(f.n, f.k, stride, D, a.after, s);
+        dot_rows(f.n, f.w, D, D, a.after, dots);
+        if (walk->apart) meet_one_by_one(t, walk, &limits, &f, &a);
+        else {
+            real before[FEW * QT];
+            memcpy(before, dots, sizeof(real) * (size_t)(f.n * QT));
+            for (int j = 0; j < f.n; j++) {
+                limit(t, walk, &limits, first + j, before + j * QT);
+                if (!f.fine && bad_key(&f, j, D)) memset(before + j * QT, 0, sizeof(real) * QT);
             }
-            for (int r = 0; r < QT; r++) coef[r] = -beta[j] * dots[r];
-            limit(t, walk, &limits, j, coef);
-            flush(walk, 1, coef);
+            dot_few(f.n, f.by + DOTS_BY, before, dots);
+            for (int j = 0; j < f.n; j++)
+                for (int r = 0; r < QT; r++) {
+                    const real y = f.fine || f.beta[j] * 0 == 0 ? -f.beta[j] * dots[j * QT + r] : 0;
+                    coef[j * QT + r] = abs_(y) < walk->floor[r] ? 0 : y;
+                }
+            add_few(f.n, f.by + KEYS_BY, coef, s);
         }
-        add_rows(n, w + (ptrdiff_t)first * D, D, D, a.coef + first * QT, a.after);
-        if (first % 16 == 0) flush(walk, D, a.after);
+        add_rows(f.n, f.w, D, D, coef, a.after);
+        if (!f.fine && !walk->apart) spoil(t, &limits, &f, &a);
+        flush(walk, D, a.after);
     }
     walk->took = tile_of(t);
 }
@@ -451,7 +533,42 @@ static void node_bwd(struct tile *t, int x, int level)
     add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq);
 }
 
-/* [KT][KT] += x y^T over the rows of the tile, from y by row. */
+/* turn[j] += sum over m < j of (k_m.w_j) ds[m].  A key that is not finite does not reach rows that
+ * do not see it. */
+static void turn_few(const struct few *f, const real *ds, real *turn)
+{
+    const real *kw = f->by + KEYS_BY;
+    if (finite_rows(kw, BY, f->n, f->n)) {
+        product(ADD, f->n, QT, f->n, kw, 1, BY, ds, QT, turn, QT, NULL);
+        return;
+    }
+    for (int j = 0; j < f->n; j++)
+        for (int r = 0; r < QT; r++) {
+            real sum = 0;
+            for (int m = 0; m < f->n; m++)
+                if (ds[m * QT + r] != 0) sum = fma_(kw[m * BY + j], ds[m * QT + r], sum);
+            turn[j * QT + r] += sum;
+        }
+}
+/* Keys one by one: turn is w.a before them, and becomes w.a at each key. */
+static void turn_one_by_one(const struct tile *t, const struct walk *walk,
+                            const struct limits *limits, const struct few *f,
+                            const struct arrays *a)
+{
+    for (int j = 0; j < f->n; j++) {
+        real *turn = a->turn + (f->first + j) * QT, *back = a->back + (f->first + j) * QT;
+        for (int m = 0; m < j; m++) {
+            const real kw = f->by[m * BY + KEYS_BY + j], ww = f->by[m * BY + DOTS_BY + j];
+            const real *b = a->back + (f->first + m) * QT, *ds = a->s + (f->first + m) * QT;
+            for (int r = 0; r < QT; r++) {
+                turn[r] = ds[r] != 0 ? fma_(kw, ds[r], turn[r]) : turn[r];
+                turn[r] = fma_(ww, b[r], turn[r]);
+            }
+        }
+        for (int r = 0; r < QT; r++) back[r] = -f->beta[j] * turn[r];
+        limit(t, walk, limits, f->first + j, back);
+    }
+}
 static void own_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -459,9 +576,7 @@ static void own_bwd(struct tile *t, int x)
     const struct walk *walk = walk_of(t, x);
     const struct arrays a = arrays_of(t, x);
     const struct sums_at at = sums_in(D);
-    const real *gram = forms_of(c, t->seq->b, t->kvh).gram + t->j0 * 2 * FEW,
-               *w = w_of(c, x, t->seq->b, t->kvh, t->j0),
-               *beta = beta_of(c, x, t->seq->b, t->kvh, t->j0);
+    const real *w = w_of(c, x, t->seq->b, t->kvh, t->j0);
     real *sums = tiled_sums_of(t, x, 0);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
@@ -475,27 +590,24 @@ static void own_bwd(struct tile *t, int x)
     keep(t, x, OWN, D, a.a);
     transpose(a.a, QT, D, QT, a.arows, Dp);
     for (int first = 0; first < keys; first += FEW) {
-        const int n = keys - first < FEW ? keys - first : FEW;
-        dot_rows(n, w + (ptrdiff_t)first * D, D, D, a.a, a.turn + first * QT);
-        for (int j = first; j < first + n; j++) {
-            real *turn = a.turn + j * QT, *back = a.back + j * QT;
-            for (int m = first; m < j; m++) {
-                const real kw = gram[m * 2 * FEW + j - first],
-                           ww = gram[j * 2 * FEW + FEW + m - first];
-                const real *b = a.back + m * QT, *ds = a.s + m * QT;
-                if (kw * 0 == 0)
-                    for (int r = 0; r < QT; r++) turn[r] = fma_(kw, ds[r], turn[r]);
-                else
-                    for (int r = 0; r < QT; r++)
-                        turn[r] = ds[r] != 0 ? fma_(kw, ds[r], turn[r]) : turn[r];
-                for (int r = 0; r < QT; r++) turn[r] = fma_(ww, b[r], turn[r]);
-            }
-            for (int r = 0; r < QT; r++) back[r] = -beta[j] * turn[r];
-            limit(t, walk, &limits, j, turn);
-            limit(t, walk, &limits, j, back);
+        const struct few f = few_of(t, x, k, stride, first);
+        real *turn = a.turn + first * QT, *back = a.back + first * QT, *ds = a.s + first * QT;
+        dot_rows(f.n, f.w, D, D, a.a, turn);
+        if (walk->apart) turn_one_by_one(t, walk, &limits, &f, &a);
+        else {
+            real before[FEW * QT];
+            turn_few(&f, ds, turn);
+            memcpy(before, turn, sizeof(real) * (size_t)(f.n * QT));
+            for (int j = 0; j < f.n; j++) limit(t, walk, &limits, first + j, before + j * QT);
+            dot_few(f.n, f.by + TURNS_BY, before, turn);
         }
-        add_rows(n, w + (ptrdiff_t)first * D, D, D, a.back + first * QT, a.a);
-        add_rows(n, k + first * stride, stride, D, a.s + first * QT, a.a);
+        for (int j = 0; j < f.n; j++) {
+            for (int r = 0; r < QT; r++) back[j * QT + r] = -f.beta[j] * turn[j * QT + r];
+            limit(t, walk, &limits, first + j, turn + j * QT);
+            limit(t, walk, &limits, first + j, back + j * QT);
+        }
+        add_rows(f.n, f.w, D, D, back, a.a);
+        add_rows(f.n, f.k, stride, D, ds, a.a);
     }
     take(t, x, OWN, D, a.a, t->dq);
     if (!sums) return;

@@ -8,8 +8,15 @@
 #include "layout/reflect.h"
 
 /* Keys of a tile that a row meets together: their products with the row are computed at once, and
- * then corrected by products among these few keys. */
-enum { FEW = 4 };
+ * then corrected by matrices of these few keys, of which each key stores its rows.  With G_jm =
+ * w_j.w_m, B = diag(beta) and U, L the triangles of a matrix above and below its diagonal,
+ *
+ *     KEYS   U(k_j.w_m)               what newer keys take from a row changes the score of older ones
+ *     DOTS   (I + U(G) B)^-1          from w_j.u of the row before these keys to that at each key
+ *     TURNS  (I + L(G) B)^-1          the same for its gradient, which comes from the other end
+ *
+ * Where rows meet keys one by one, KEYS is k_j.w_m and DOTS is G. */
+enum { FEW = 16, KEYS_BY = 0, DOTS_BY = FEW, TURNS_BY = 2 * FEW, BY = 3 * FEW };
 
 /* Numbers of matrices below this are 0: see the floor of a row in reflect.c. */
 #define LEAST 0x1p-40
@@ -19,7 +26,7 @@ enum { FEW = 4 };
  * share it. */
 struct forms {
     real *keys;  /* [slots_of_tiles()][KT][D] */
-    real *gram;  /* [Lk][2][FEW]: k_j.w_m and w_j.w_m of the FEW keys around j */
+    real *few;   /* [Lk][BY] */
     real *left;  /* [ktiles][D][D] */
     real *right; /* [ktiles][D][D]; only in a backward pass */
 };
@@ -38,7 +45,7 @@ INLINE ptrdiff_t form_slot(const struct sequence *q, ptrdiff_t tile, int level)
 INLINE ptrdiff_t forms_reals(const struct call *c)
 {
     const ptrdiff_t D = c->plan->dim, squares = c->seqs.ktiles * (c->backward ? 2 : 1);
-    return c->B * c->Lk * 2 * FEW + slots_of_tiles(c->seqs.ktiles) * KT * D + squares * D * D;
+    return c->B * c->Lk * BY + slots_of_tiles(c->seqs.ktiles) * KT * D + squares * D * D;
 }
 INLINE struct forms forms_of(const struct call *c, ptrdiff_t b, int kvh)
 {
@@ -46,8 +53,8 @@ INLINE struct forms forms_of(const struct call *c, ptrdiff_t b, int kvh)
     real *at = (real *)c->mem.moved + kvh * forms_reals(c);
     struct forms f = { .keys = at };
     at += slots_of_tiles(c->seqs.ktiles) * KT * D;
-    f.gram = at + b * c->Lk * 2 * FEW;
-    at += c->B * c->Lk * 2 * FEW;
+    f.few = at + b * c->Lk * BY;
+    at += c->B * c->Lk * BY;
     f.left = at;
     f.right = c->backward ? at + c->seqs.ktiles * D * D : NULL;
     return f;

@@ -130,15 +130,33 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
                sizeof(real) * (size_t)D);
     product(SET, KT, KT, D, t->k, Dp, 1, t->rwt, KT, t->e, KT, NULL);
 }
-/* Products among the FEW keys that rows meet together. */
-static void store_gram(const struct made *t, int n, real *to)
+/* The matrices of FEW keys each that rows meet together, of n keys. */
+static void store_few(const struct made *t, int n, bool apart, real *to)
 {
-    for (int j = 0; j < n; j++, to += 2 * FEW) {
-        const int first = j / FEW * FEW;
-        for (int m = 0; m < FEW; m++) {
-            to[m] = t->e[j * KT + first + m];
-            to[FEW + m] = (real)t->gram[j < first + m ? j * KT + first + m : (first + m) * KT + j];
+    for (int first = 0; first < n; first += FEW) {
+        double dots[FEW][FEW] = { { 0 } }, turns[FEW][FEW] = { { 0 } };
+        real *few = to + first * BY;
+        for (int i = 0; i < FEW; i++) {
+            const int j = FEW - 1 - i;
+            dots[j][j] = turns[i][i] = 1;
+            for (int m = j + 1; m < FEW; m++) {
+                const double by = t->gram[(first + j) * KT + first + m] * t->beta[first + m];
+                for (int l = 0; l < FEW; l++) dots[j][l] -= by * dots[m][l];
+            }
+            for (int m = 0; m < i; m++) {
+                const double by = t->gram[(first + m) * KT + first + i] * t->beta[first + m];
+                for (int l = 0; l < FEW; l++) turns[i][l] -= by * turns[m][l];
+            }
         }
+        for (int j = 0; j < FEW && first + j < n; j++)
+            for (int m = 0; m < FEW; m++) {
+                const int old = j < m ? j : m, new = j < m ? m : j;
+                const real kw = t->e[(first + j) * KT + first + m];
+                few[j * BY + KEYS_BY + m] = apart || m > j ? kw : 0;
+                few[j * BY + DOTS_BY + m] =
+                    (real)(apart ? t->gram[(first + old) * KT + first + new] : dots[j][m]);
+                few[j * BY + TURNS_BY + m] = (real)turns[j][m];
+            }
     }
 }
 /* k' from k and k.w, which become what is multiplied by z: strips of 16 keys need no older one. */
@@ -243,7 +261,7 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
     for (ptrdiff_t i = tile; i < end; i++) {
         const int n = q->nk - i * KT < KT ? (int)(q->nk - i * KT) : KT;
         make_tile(c, x, q, i, kvh, t);
-        store_gram(t, n, b.f.gram + (q->k0 + i * KT) * 2 * FEW);
+        store_few(t, n, q->segments, b.f.few + (q->k0 + i * KT) * BY);
         if (q->segments) store_rows_of(t->k, n, D, keys_of_node(&b, i, LEVELS));
         if (!passed(&b, i + 1)) continue;
         carry_keys(t, D);
