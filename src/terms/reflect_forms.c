@@ -15,24 +15,28 @@
 
 #if QT > 1
 #include "simd/doubles.h"
-/* A tile in double.  Rows after the last key are 0. */
+/* A tile.  Rows after the last key are 0. */
 struct made {
-    double *w, *z, *wt; /* [KT][Dp], [KT][Dp], [Dp][KT] */
-    double *gram;       /* [KT][KT]: w_l.w_m */
-    double *beta;       /* [KT] */
-    real *k, *kp;       /* [KT][Dp]: k, k' */
-    real *e;            /* [KT][KT]: k_j.w_l */
-    real *rwt, *rz;     /* wt and z, rounded */
-    int bad;            /* the newest key whose w or beta is not finite, or -1 */
+    double *w, *wt, *y, *z;  /* [KT][Dp], [Dp][KT], [KT][Dp]; z = beta y */
+    double *gram;            /* [KT][KT]: w_l.w_m of m >= l, and of a strip of FEW keys */
+    double *dots, *turns;    /* [KT][FEW]: of each strip, see reflect.h */
+    double *beta;            /* [KT] */
+    real *k, *kp;            /* [KT][Dp]: k, k' */
+    real *e;                 /* [KT][KT]: k_j.w_l, likewise */
+    real *rw, *rwt, *rz;     /* w, its transpose, and z rounded */
+    int bad;                 /* the newest key whose w or beta is not finite, or -1 */
 };
 struct memory {
     struct made tile;
-    real *node[LEVELS + 1];                              /* [D][Dp]: M of the node that ends here */
-    real *rows[2];                                       /* [KT][Dp] */
-    double *dz, *dw, *dg, *dy, *zt, *de, *dkp, *dk, *dm; /* backward */
-    double *across;                                      /* [D][Dp] */
-    real *dnode[LEVELS + 1], *by;                        /* [D][Dp]: dM of nodes */
-    real *carried;                                       /* [SPAN][KT][Dp]: dk(n) */
+    real *node[LEVELS + 1]; /* [D][Dp]: M of the node that ends here */
+    real *rows;             /* [KT][Dp] */
+    /* backward */
+    double *dz, *dy, *part;       /* [KT][Dp] */
+    real *rdy, *dw, *dk;          /* [KT][Dp] */
+    real *zt, *across;            /* [Dp][KT], [D][Dp] */
+    real *de;                     /* [KT][KT] */
+    real *dnode[LEVELS + 1], *by; /* [D][Dp]: dM of nodes */
+    real *carried;                /* [SPAN][KT][Dp]: dk(n) */
 };
 static size_t lay_out(const struct call *c, char *base, struct memory *m)
 {
@@ -40,24 +44,22 @@ static size_t lay_out(const struct call *c, char *base, struct memory *m)
     const size_t Dp = (size_t)padded(D), rows = KT * Dp, square = (size_t)D * Dp;
     struct arena a = { .base = base };
     struct made *t = &m->tile;
-    double **const by_rows[] = { &t->w, &t->z, &t->wt };
-    double **const more[] = { &m->dz, &m->dw, &m->dy, &m->zt, &m->dkp, &m->dk };
-    real **const real_rows[] = { &t->k, &t->kp, &t->rwt, &t->rz, &m->rows[0], &m->rows[1] };
-    for (size_t i = 0; i < sizeof by_rows / sizeof *by_rows; i++)
-        *by_rows[i] = carve_bytes(&a, rows, sizeof(double));
-    for (size_t i = 0; i < sizeof real_rows / sizeof *real_rows; i++)
-        *real_rows[i] = carve_bytes(&a, rows, sizeof(real));
+    double **const doubles[] = { &t->w, &t->wt, &t->y, &t->z, &m->dz, &m->dy, &m->part };
+    real **const reals[] = { &t->k,    &t->kp,  &t->rw, &t->rwt, &t->rz,
+                             &m->rows, &m->rdy, &m->dw, &m->dk,  &m->zt };
+    for (int i = 0; i < (c->backward ? 7 : 4); i++)
+        *doubles[i] = carve_bytes(&a, rows, sizeof(double));
+    for (int i = 0; i < (c->backward ? 10 : 6); i++)
+        *reals[i] = carve_bytes(&a, rows, sizeof(real));
     for (int i = 0; i <= LEVELS; i++) m->node[i] = carve_bytes(&a, square, sizeof(real));
     t->gram = carve_bytes(&a, KT * KT, sizeof(double));
+    t->dots = carve_bytes(&a, KT * FEW, sizeof(double));
+    t->turns = carve_bytes(&a, KT * FEW, sizeof(double));
     t->beta = carve_bytes(&a, KT, sizeof(double));
     t->e = carve_bytes(&a, KT * KT, sizeof(real));
     if (c->backward) {
-        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-            *more[i] = carve_bytes(&a, rows, sizeof(double));
-        m->dm = carve_bytes(&a, square, sizeof(double));
-        m->across = carve_bytes(&a, square, sizeof(double));
-        m->dg = carve_bytes(&a, KT * KT, sizeof(double));
-        m->de = carve_bytes(&a, KT * KT, sizeof(double));
+        m->across = carve_bytes(&a, square, sizeof(real));
+        m->de = carve_bytes(&a, KT * KT, sizeof(real));
         for (int i = 0; i <= LEVELS; i++) m->dnode[i] = carve_bytes(&a, square, sizeof(real));
         m->by = carve_bytes(&a, square, sizeof(real));
         m->carried = carve_bytes(&a, SPAN * rows, sizeof(real));
@@ -70,101 +72,104 @@ size_t WIDE(reflect_bytes)(const struct call *c)
     return lay_out(c, NULL, &m);
 }
 
-static void zero(double *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
 static void zero_reals(real *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
-/* to[j][i] = from[i][j], an n x m matrix. */
-static void flip(const double *from, ptrdiff_t stride, int n, int m, double *to,
-                 ptrdiff_t to_stride)
+static void widen(const real *from, ptrdiff_t n, double *to)
 {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < m; j++) to[j * to_stride + i] = from[i * stride + j];
+    for (ptrdiff_t i = 0; i < n; i++) to[i] = (double)from[i];
 }
 
 /* ---- One tile -------------------------------------------------------------------------------- */
 
-/* w, z and k of n keys, k.w, and k'.  A w or beta that is not finite counts as 0 here: it reaches
+/* DOTS and TURNS of a strip, of which g are the products. */
+static void make_strip(const double *g, const double *beta, double *dots, double *turns)
+{
+    memset(dots, 0, sizeof(double) * FEW * FEW);
+    memset(turns, 0, sizeof(double) * FEW * FEW);
+    for (int i = 0; i < FEW; i++) {
+        const int j = FEW - 1 - i;
+        dots[j * FEW + j] = turns[i * FEW + i] = 1;
+        for (int m = j + 1; m < FEW; m++)
+            for (int l = 0; l < FEW; l++)
+                dots[j * FEW + l] -= g[j * KT + m] * beta[m] * dots[m * FEW + l];
+        for (int m = 0; m < i; m++)
+            for (int l = 0; l < FEW; l++)
+                turns[i * FEW + l] -= g[i * KT + m] * beta[m] * turns[m * FEW + l];
+    }
+}
+/* w, y, z and k of n keys, and k.w.  A w or beta that is not finite counts as 0 here: it reaches
  * only the older keys, which become NaN. */
 static void make_tile(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile,
                       int kvh, struct made *t)
 {
     const int D = c->plan->dim, Dp = padded(D);
-    const ptrdiff_t j0 = q->k0 + tile * KT;
+    const ptrdiff_t j0 = q->k0 + tile * KT, rows = (ptrdiff_t)KT * Dp;
     const int n = q->nk - tile * KT < KT ? (int)(q->nk - tile * KT) : KT;
     const real *w = w_of(c, x, q->b, kvh, j0), *beta = beta_of(c, x, q->b, kvh, j0);
+    const size_t row = sizeof(real) * (size_t)D;
     t->bad = -1;
-    zero(t->w, (ptrdiff_t)KT * Dp);
-    for (int l = 0; l < KT; l++) t->beta[l] = 0;
-    for (int l = 0; l < n; l++) {
-        if (!finite_rows(w + (ptrdiff_t)l * D, D, 1, D) || !(beta[l] * 0 == 0)) {
+    if (n < KT || D < Dp) {
+        zero_reals(t->rw, rows);
+        zero_reals(t->k, rows);
+    }
+    for (int l = 0; l < KT; l++) t->beta[l] = l < n ? (double)beta[l] : 0;
+    for (int l = 0; l < n; l++) memcpy(t->rw + l * Dp, w + (ptrdiff_t)l * D, row);
+    if (!finite_rows(w, D, n, D) || !finite_rows(beta, 1, 1, n))
+        for (int l = 0; l < n; l++) {
+            if (finite_rows(w + (ptrdiff_t)l * D, D, 1, D) && beta[l] * 0 == 0) continue;
             t->bad = l;
-            continue;
+            t->beta[l] = 0;
+            zero_reals(t->rw + l * Dp, D);
         }
-        t->beta[l] = (double)beta[l];
-        for (int d = 0; d < D; d++) t->w[l * Dp + d] = (double)w[(ptrdiff_t)l * D + d];
+    transpose(t->rw, Dp, KT, Dp, t->rwt, KT);
+    widen(t->rw, rows, t->w);
+    widen(t->rwt, rows, t->wt);
+    memset(t->gram, 0, sizeof(double) * KT * KT);
+    for (int l = 0; l < KT; l += FEW)
+        vd_product(1, FEW, KT - l, D, t->w + l * Dp, Dp, 1, t->wt + l, KT, t->gram + l * KT + l,
+                   KT);
+    /* strips, newest first: y = DOTS (w - the sum of g z over newer strips) */
+    for (int l = KT - FEW; l >= 0; l -= FEW) {
+        double *dots = t->dots + l * FEW, *rest = t->w + l * Dp, *y = t->y + l * Dp;
+        make_strip(t->gram + l * KT + l, t->beta + l, dots, t->turns + l * FEW);
+        if (l + FEW < KT)
+            vd_product(-1, FEW, Dp, KT - FEW - l, t->gram + l * KT + l + FEW, KT, 1,
+                       t->z + (l + FEW) * Dp, Dp, rest, Dp);
+        memset(y, 0, sizeof(double) * (size_t)(FEW * Dp));
+        vd_product(1, FEW, Dp, FEW, dots, FEW, 1, rest, Dp, y, Dp);
+        for (int i = l; i < l + FEW; i++)
+            for (int d = 0; d < Dp; d++) {
+                const double z = t->beta[i] * t->y[i * Dp + d];
+                t->z[i * Dp + d] = z;
+                t->rz[i * Dp + d] = fabs(z) < LEAST ? 0 : (real)z;
+            }
     }
-    flip(t->w, Dp, KT, Dp, t->wt, KT);
-    zero(t->gram, KT * KT);
-    /* only pairs m >= l are read */
-    for (int l = 0; l < KT; l += 16)
-        vd_product(1, 16, KT - l, D, t->w + l * Dp, Dp, 1, t->wt + l, KT, t->gram + l * KT + l, KT);
-    memcpy(t->z, t->w, sizeof(double) * (size_t)(KT * Dp));
-    for (int l0 = KT - 4; l0 >= 0; l0 -= 4) {
-        double *z = t->z + l0 * Dp;
-        const double *g = t->gram + l0 * KT + l0;
-        if (l0 + 4 < KT) vd_product(-1, 4, Dp, KT - 4 - l0, g + 4, KT, 1, z + 4 * Dp, Dp, z, Dp);
-        for (int l = 3; l >= 0; l--) {
-            for (int m = l + 1; m < 4; m++)
-                for (int d = 0; d < Dp; d++) z[l * Dp + d] -= g[l * KT + m] * z[m * Dp + d];
-            for (int d = 0; d < Dp; d++) z[l * Dp + d] *= t->beta[l0 + l];
-        }
-    }
-    for (int i = 0; i < KT * Dp; i++) {
-        t->rz[i] = fabs(t->z[i]) < LEAST ? 0 : (real)t->z[i];
-        t->rwt[i] = (real)t->wt[i];
-    }
-    zero_reals(t->k, (ptrdiff_t)KT * Dp);
     ptrdiff_t stride;
-    real buffer[MAX_DIM];
-    for (int l = 0; l < n; l++)
-        memcpy(t->k + l * Dp, find_rows(c, KEYS, q->b, kvh, j0 + l, 1, buffer, &stride),
-               sizeof(real) * (size_t)D);
-    product(SET, KT, KT, D, t->k, Dp, 1, t->rwt, KT, t->e, KT, NULL);
+    const real *k = find_rows(c, KEYS, q->b, kvh, j0, n, t->kp, &stride);
+    for (int l = 0; l < n; l++) memcpy(t->k + l * Dp, k + l * stride, row);
+    for (int j = 0; j < KT; j += FEW)
+        product(SET, FEW, KT - j, D, t->k + j * Dp, Dp, 1, t->rwt + j, KT, t->e + j * KT + j, KT,
+                NULL);
 }
-/* The matrices of FEW keys each that rows meet together, of n keys. */
+/* What rows read of n keys that they meet FEW at a time. */
 static void store_few(const struct made *t, int n, bool apart, real *to)
 {
-    for (int first = 0; first < n; first += FEW) {
-        double dots[FEW][FEW] = { { 0 } }, turns[FEW][FEW] = { { 0 } };
-        real *few = to + first * BY;
-        for (int i = 0; i < FEW; i++) {
-            const int j = FEW - 1 - i;
-            dots[j][j] = turns[i][i] = 1;
-            for (int m = j + 1; m < FEW; m++) {
-                const double by = t->gram[(first + j) * KT + first + m] * t->beta[first + m];
-                for (int l = 0; l < FEW; l++) dots[j][l] -= by * dots[m][l];
-            }
-            for (int m = 0; m < i; m++) {
-                const double by = t->gram[(first + m) * KT + first + i] * t->beta[first + m];
-                for (int l = 0; l < FEW; l++) turns[i][l] -= by * turns[m][l];
-            }
-        }
-        for (int j = 0; j < FEW && first + j < n; j++)
-            for (int m = 0; m < FEW; m++) {
-                const int old = j < m ? j : m, new = j < m ? m : j;
-                const real kw = t->e[(first + j) * KT + first + m];
-                few[j * BY + KEYS_BY + m] = apart || m > j ? kw : 0;
-                few[j * BY + DOTS_BY + m] =
-                    (real)(apart ? t->gram[(first + old) * KT + first + new] : dots[j][m]);
-                few[j * BY + TURNS_BY + m] = (real)turns[j][m];
-            }
+    for (int j = 0; j < n; j++, to += BY) {
+        const ptrdiff_t strip = j * KT + j / FEW * FEW;
+        const double *dots = apart ? t->gram + strip : t->dots + j * FEW;
+        for (int m = 0; m < FEW; m++) to[KEYS_BY + m] = t->e[strip + m];
+        for (int m = 0; m <= j % FEW && !apart; m++) to[KEYS_BY + m] = 0;
+        for (int m = 0; m < FEW; m++) to[DOTS_BY + m] = (real)dots[m];
+        for (int m = 0; m < FEW; m++) to[TURNS_BY + m] = (real)t->turns[j * FEW + m];
     }
 }
 /* k' from k and k.w, which become what is multiplied by z: strips of 16 keys need no older one. */
 static void carry_keys(struct made *t, int D)
 {
     const int Dp = padded(D);
-    for (int j = 0; j < KT; j++)
-        for (int l = 0; l < KT; l++) t->e[j * KT + l] = l > j ? -t->e[j * KT + l] : 0;
+    for (int j = 0; j < KT; j++) {
+        for (int l = j / 16 * 16; l < KT; l++) t->e[j * KT + l] = -t->e[j * KT + l];
+        for (int l = j / 16 * 16; l <= j; l++) t->e[j * KT + l] = 0;
+    }
     memcpy(t->kp, t->k, sizeof(real) * (size_t)(KT * Dp));
     for (int j = 0; j < KT; j += 16)
         product(ADD, 16, Dp, KT - j, t->e + j * KT + j, KT, 1, t->rz + j * Dp, Dp, t->kp + j * Dp,
@@ -242,7 +247,7 @@ static void join_nodes(const struct block *b, ptrdiff_t tile, int level)
     const real *m = b->m.node[level];
     for (ptrdiff_t i = first; i < middle; i++) {
         const real *from = keys_of_node(b, i, level);
-        real *to = carried_keys(b, i, level + 1), *rows = D == Dp ? to : b->m.rows[0];
+        real *to = carried_keys(b, i, level + 1), *rows = D == Dp ? to : b->m.rows;
         if (!to) continue;
         product(SET, KT, Dp, D, from, D, 1, m, Dp, rows, Dp, NULL);
         if (rows != to) store_rows_of(rows, KT, D, to);
@@ -289,9 +294,38 @@ static real *dk_at(const struct call *c, const struct sequence *q, ptrdiff_t til
          + (q->k0 + tile * KT) * c->g.dk.row;
 }
 
-/* dM, dk' and the sums of the rows' own tile -> dk, dw, dbeta. */
+/* out_j += sum over l of a_jl x_l, where a is 0 but for l > j. */
+static void add_newer(const real *a, const real *x, int Dp, real *out)
+{
+    for (int j = 0; j < KT; j += 16)
+        product(ADD, 16, Dp, KT - j, a + j * KT + j, KT, 1, x + j * Dp, Dp, out + j * Dp, Dp, NULL);
+}
+/* out_l += sum over j of a_jl x_j, likewise. */
+static void add_older(const real *a, const real *x, int Dp, real *out)
+{
+    for (int l = 0; l < KT; l += 16)
+        product(ADD, 16, Dp, l + 16, a + l, 1, KT, x, Dp, out + l * Dp, Dp, NULL);
+}
+/* a_jl = x_j.y_l for l > j, else 0; y is across. */
+static void newer_dots(const real *x, const real *y, int D, real *a)
+{
+    const int Dp = padded(D);
+    for (int j = 0; j < KT; j += 16)
+        product(SET, 16, KT - j, D, x + j * Dp, Dp, 1, y + j, KT, a + j * KT + j, KT, NULL);
+    for (int j = 0; j < KT; j++)
+        for (int l = 0; l <= j; l++) a[j * KT + l] = 0;
+}
+
+/* From dM and dk' of a tile, and what rows have summed in it: dk, dw and dbeta.
+ *
+ *     M            dz_l = -dM^T w_l                         dw_l = -dM z_l
+ *     k' = k - e z dk = dk', de = -dk' z^T                  dz -= e^T dk'
+ *     e = k w^T    dk += de w                               dw += de^T k
+ *     z            dz_l -= sum over o < l of g_ol dy_o, dy = beta dz, oldest first;
+ *                  dbeta = dz.y, dw += dy
+ *     g            dg_lm = -dy_l.z_m of m > l               dw += (dg + dg^T) w */
 static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile, int kvh,
-                     struct memory *m)
+                     struct memory *m, const real *dm, const real *dkp)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
@@ -302,59 +336,48 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     const int n = q->nk - tile * KT < KT ? (int)(q->nk - tile * KT) : KT, rows = KT * Dp;
     const int first = p->first_tensor[p->use[x].enc];
     double *dw = c->g.dtensor[first + REFLECT_W], *dbeta = c->g.dtensor[first + REFLECT_BETA];
-    memcpy(m->dk, sums + at.own_k, sizeof(double) * (size_t)rows);
-    memcpy(m->dw, sums + at.own_w, sizeof(double) * (size_t)rows);
     double db[KT];
     memcpy(db, sums + at.own_beta, sizeof db);
+    zero_reals(m->dk, rows);
+    zero_reals(m->dw, rows);
     if (tile < tiles_in(q) - 1 && !q->segments) {
         make_tile(c, x, q, tile, kvh, t);
-        /* e is -k_j.w_l of l > j, else 0 */
+        real *dz = m->rows, *dg = m->de;
+        zero_reals(m->zt, rows);
+        transpose(t->rz, Dp, KT, Dp, m->zt, KT);
+        zero_reals(m->across, (ptrdiff_t)D * Dp);
+        transpose(dm, Dp, D, D, m->across, Dp);
         for (int j = 0; j < KT; j++)
-            for (int l = 0; l < KT; l++) m->de[j * KT + l] = l > j ? -(double)t->e[j * KT + l] : 0;
-        flip(t->z, Dp, KT, Dp, m->zt, KT);
-        /* M: dz_l = -dM^T w_l, dw_l = -dM z_l */
-        zero(m->dz, rows);
-        vd_product(-1, KT, Dp, D, t->w, Dp, 1, m->dm, Dp, m->dz, Dp);
-        flip(m->dm, Dp, D, D, m->across, Dp);
-        vd_product(-1, KT, Dp, D, t->z, Dp, 1, m->across, Dp, m->dw, Dp);
-        /* k' = k + e z */
-        vd_product(1, KT, Dp, KT, m->de, 1, KT, m->dkp, Dp, m->dz, Dp);
-        for (int i = 0; i < rows; i++) m->dk[i] += m->dkp[i];
-        zero(m->dg, KT * KT);
-        vd_product(1, KT, KT, D, m->dkp, Dp, 1, m->zt, KT, m->dg, KT);
-        for (int j = 0; j < KT; j++)
-            for (int l = 0; l <= j; l++) m->dg[j * KT + l] = 0;
-        vd_product(-1, KT, Dp, KT, m->dg, KT, 1, t->w, Dp, m->dk, Dp);
-        for (int i = 0; i < rows; i++) m->dy[i] = (double)t->k[i];
-        vd_product(-1, KT, Dp, KT, m->dg, 1, KT, m->dy, Dp, m->dw, Dp);
-        /* z, oldest first: y_l = z_l / beta_l = w_l - sum over m > l of g_lm z_m, dy_l = beta dz */
-        for (int l0 = 0; l0 < KT; l0 += 4) {
-            for (int l = l0; l < l0 + 4; l++) {
-                double *dz = m->dz + l * Dp, *dy = m->dy + l * Dp;
-                for (int o = l0; o < l; o++)
-                    for (int d = 0; d < Dp; d++) dz[d] -= t->gram[o * KT + l] * m->dy[o * Dp + d];
-                for (int d = 0; d < Dp; d++) dy[d] = t->beta[l] * dz[d];
-            }
-            if (l0 + 4 < KT)
-                vd_product(-1, KT - 4 - l0, Dp, 4, t->gram + l0 * KT + l0 + 4, 1, KT,
-                           m->dy + l0 * Dp, Dp, m->dz + (l0 + 4) * Dp, Dp);
+            for (int l = 0; l <= j; l++) t->e[j * KT + l] = 0;
+        /* of dz, dw and dk the negatives */
+        product(SET, KT, Dp, D, t->rw, Dp, 1, dm, Dp, dz, Dp, NULL);
+        add_older(t->e, dkp, Dp, dz);
+        product(SET, KT, Dp, D, t->rz, Dp, 1, m->across, Dp, m->dw, Dp, NULL);
+        newer_dots(dkp, m->zt, D, dg);
+        add_newer(dg, t->rw, Dp, m->dk);
+        add_older(dg, t->k, Dp, m->dw);
+        for (int l = 0; l < KT; l += FEW) {
+            double *part = m->part + l * Dp, *to = m->dz + l * Dp;
+            for (int i = 0; i < FEW * Dp; i++) part[i] = -(double)dz[l * Dp + i];
+            if (l) vd_product(-1, FEW, Dp, l, t->gram + l, 1, KT, m->dy, Dp, part, Dp);
+            memset(to, 0, sizeof(double) * (size_t)(FEW * Dp));
+            vd_product(1, FEW, Dp, FEW, t->turns + l * FEW, FEW, 1, part, Dp, to, Dp);
+            for (int i = l; i < l + FEW; i++)
+                for (int d = 0; d < Dp; d++) {
+                    const double dy = t->beta[i] * m->dz[i * Dp + d];
+                    m->dy[i * Dp + d] = dy;
+                    m->rdy[i * Dp + d] = (real)dy;
+                }
         }
-        /* dbeta_l = dz_l . y_l, where y_l = w_l - sum of g z is computed again, as beta may be 0 */
-        double *y = t->wt; /* not needed any more */
-        memcpy(y, t->w, sizeof(double) * (size_t)rows);
         for (int l = 0; l < KT; l++)
-            for (int o = 0; o <= l; o++) t->gram[l * KT + o] = 0;
-        vd_product(-1, KT, Dp, KT, t->gram, KT, 1, t->z, Dp, y, Dp);
-        for (int l = 0; l < KT; l++)
-            for (int d = 0; d < D; d++) db[l] += m->dz[l * Dp + d] * y[l * Dp + d];
-        /* dg_lm = -dy_l.z_m of m > l */
-        zero(m->dg, KT * KT);
-        vd_product(-1, KT, KT, D, m->dy, Dp, 1, m->zt, KT, m->dg, KT);
-        for (int l = 0; l < KT; l++)
-            for (int o = 0; o <= l; o++) m->dg[l * KT + o] = 0;
-        for (int i = 0; i < rows; i++) m->dw[i] += m->dy[i];
-        vd_product(1, KT, Dp, KT, m->dg, KT, 1, t->w, Dp, m->dw, Dp);
-        vd_product(1, KT, Dp, KT, m->dg, 1, KT, t->w, Dp, m->dw, Dp);
+            for (int d = 0; d < D; d++) db[l] += m->dz[l * Dp + d] * t->y[l * Dp + d];
+        newer_dots(m->rdy, m->zt, D, dg);
+        add_newer(dg, t->rw, Dp, m->dw);
+        add_older(dg, t->rw, Dp, m->dw);
+        for (int i = 0; i < rows; i++) {
+            m->dk[i] = dkp[i] - m->dk[i];
+            m->dw[i] = m->rdy[i] - m->dw[i];
+        }
         for (int l = 0; l <= t->bad; l++) {
             db[l] = NAN;
             for (int d = 0; d < D; d++) m->dw[l * Dp + d] = m->dk[l * Dp + d] = NAN;
@@ -362,10 +385,11 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     }
     real *dk = dk_at(c, q, tile, kvh);
     for (int j = 0; j < n; j++) {
-        for (int d = 0; d < D; d++) {
-            if (dw) dw[(key + j) * D + d] = m->dw[j * Dp + d];
-            dk[j * c->g.dk.row + d] = (real)m->dk[j * Dp + d];
-        }
+        const double *own_k = sums + at.own_k + j * Dp, *own_w = sums + at.own_w + j * Dp;
+        for (int d = 0; d < D && dw; d++)
+            dw[(key + j) * D + d] = own_w[d] + (double)m->dw[j * Dp + d];
+        for (int d = 0; d < D; d++)
+            dk[j * c->g.dk.row + d] = (real)(own_k[d] + (double)m->dk[j * Dp + d]);
         if (dbeta) dbeta[key + j] = db[j];
     }
 }
@@ -381,9 +405,7 @@ static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
     real *const carried = m->carried + (tile - b->tile) * size, *const dm = m->dnode[level];
     if (tile >= b->all) return;
     if (!level) {
-        for (ptrdiff_t i = 0; i < square; i++) m->dm[i] = (double)dm[i];
-        for (ptrdiff_t i = 0; i < size; i++) m->dkp[i] = (double)carried[i];
-        tile_bwd(c, x, b->q, tile, b->kvh, m);
+        tile_bwd(c, x, b->q, tile, b->kvh, m, dm, carried);
         return;
     }
     const ptrdiff_t half = 1 << below, middle = tile + half;
@@ -402,8 +424,8 @@ static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
             real *d = carried + i * size;
             product(ADD, D, Dp, KT, keys_of_node(b, tile + i, below), 1, D, d, Dp, dright, Dp,
                     NULL);
-            product(SET, KT, Dp, D, d, Dp, 1, by, Dp, m->rows[0], Dp, NULL);
-            memcpy(d, m->rows[0], sizeof(real) * (size_t)size);
+            product(SET, KT, Dp, D, d, Dp, 1, by, Dp, m->rows, Dp, NULL);
+            memcpy(d, m->rows, sizeof(real) * (size_t)size);
         }
         memcpy(dm, dright, sizeof(real) * (size_t)square); /* dm has been read */
     }
