@@ -139,10 +139,10 @@ static void open(struct tile *t, int x)
 }
 
 /* Numbers below the floor of their row become 0. */
-INLINE void flush(const struct walk *w, int n, real *x)
+INLINE void flush(const struct walk *w, int n, real *x, int lane)
 {
     for (int i = 0; i < n; i++)
-        for (int r = 0; r < QT; r++)
+        for (int r = lane; r < QT; r++)
             x[i * QT + r] = abs_(x[i * QT + r]) < w->floor[r] ? 0 : x[i * QT + r];
 }
 
@@ -185,28 +185,31 @@ static void take(const struct tile *t, int x, enum way way, int n, const real *f
             to[i * QT + r] = yes[r] != 0 ? from[i * QT + r] : to[i * QT + r];
 }
 
-/* out[i] = a_i.u for n rows of a. */
-INLINE void dot_rows(int n, const real *a, ptrdiff_t stride, int D, const real *u, real *out)
+/* out[i] = a_i.u for n rows of a, for the columns from `lane` on, a multiple of PAD or 0. */
+INLINE void dot_rows(int n, const real *a, ptrdiff_t stride, int D, const real *u, real *out,
+                     int lane)
 {
 #if QT > 1
-    product(SET, n, QT, D, a, stride, 1, u, QT, out, QT, NULL);
+    product(SET, n, QT - lane, D, a, stride, 1, u + lane, QT, out + lane, QT, NULL);
 #else
+    (void)lane;
     dot_keys(n, a, stride, D, u, out);
 #endif
 }
 /* u += sum over n rows of f_i w_i.  Factors of 0 are those of keys that must not reach the row: if
  * w is not finite they are left out, with the same sums of the others. */
-INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *f, real *u)
+INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *f, real *u,
+                     int lane)
 {
     const bool fine = finite_rows(w, stride, n, D);
 #if QT > 1
     if (fine) {
-        product(ADD, D, QT, n, w, 1, stride, f, QT, u, QT, NULL);
+        product(ADD, D, QT - lane, n, w, 1, stride, f + lane, QT, u + lane, QT, NULL);
         return;
     }
 #endif
     for (int d = 0; d < D; d++)
-        for (int r = 0; r < QT; r++) {
+        for (int r = lane; r < QT; r++) {
             real sum = 0;
             for (int i = 0; i < n; i++)
                 if (fine || f[i * QT + r] != 0) sum = fma_(w[i * stride + d], f[i * QT + r], sum);
@@ -215,11 +218,12 @@ INLINE void add_rows(int n, const real *w, ptrdiff_t stride, int D, const real *
 }
 
 /* The products with matrices of FEW keys. */
-INLINE void dot_few(int n, const real *by, const real *x, real *out)
+INLINE void dot_few(int n, const real *by, const real *x, real *out, int lane)
 {
 #if QT > 1
-    product(SET, n, QT, n, by, BY, 1, x, QT, out, QT, NULL);
+    product(SET, n, QT - lane, n, by, BY, 1, x + lane, QT, out + lane, QT, NULL);
 #else
+    (void)lane;
     for (int j = 0; j < n; j++) {
         real sum = 0;
         for (int m = 0; m < n; m++) sum = fma_(by[j * BY + m], x[m], sum);
@@ -227,13 +231,13 @@ INLINE void dot_few(int n, const real *by, const real *x, real *out)
     }
 #endif
 }
-INLINE void add_few(int n, const real *by, const real *x, real *out)
+INLINE void add_few(int n, const real *by, const real *x, real *out, int lane)
 {
 #if QT > 1
-    product(ADD, n, QT, n, by, BY, 1, x, QT, out, QT, NULL);
+    product(ADD, n, QT - lane, n, by, BY, 1, x + lane, QT, out + lane, QT, NULL);
 #else
     real some[FEW];
-    dot_few(n, by, x, some);
+    dot_few(n, by, x, some, lane);
     for (int i = 0; i < n; i++) out[i] += some[i];
 #endif
 }
@@ -255,6 +259,13 @@ static struct limits limits_of(const struct tile *t, const struct walk *w)
         a.keys[r] = n < 0 ? 0 : n < KT ? (int)n : KT;
     }
     return a;
+}
+/* No key from this one on acts on a row before the lane. */
+static int first_lane(const struct limits *a, int key)
+{
+    int r = 0;
+    while (r < QT && a->keys[r] <= key) r++;
+    return QT > 1 ? r / PAD * PAD : 0;
 }
 /* x[r] becomes 0 where the key does not act on the row. */
 INLINE void limit(const struct tile *t, const struct walk *w, const struct limits *a, int k,
@@ -323,44 +334,55 @@ static void meet_one_by_one(const struct tile *t, const struct walk *walk,
         }
         for (int r = 0; r < QT; r++) coef[r] = -f->beta[j] * dots[r];
         limit(t, walk, limits, f->first + j, coef);
-        flush(walk, 1, coef);
+        flush(walk, 1, coef, 0);
     }
 }
-/* Scores of all rows, as if the tile were their own, and u behind it. */
-static void meet_keys(struct tile *t, int x)
+/* Scores of all rows, as if the tile were their own, and u behind it.  Not those of rows that see
+ * none of FEW keys. */
+static void meet_keys(struct tile *t, int x, real *scores)
 {
     const struct call *c = t->c;
     const int D = c->plan->dim;
     struct walk *walk = walk_of(t, x);
-    const struct arrays a = arrays_of(t, x);
+    struct arrays a = arrays_of(t, x);
     ptrdiff_t stride;
     const real *k = own_keys(t, t->k.buffer, &stride);
     const struct limits limits = limits_of(t, walk);
+    a.s = scores;
     memcpy(a.after, t->own[x].carry, sizeof(real) * (size_t)(D * QT));
     for (int first = (t->keys - 1) / FEW * FEW; first >= 0; first -= FEW) {
         const struct few f = few_of(t, x, k, stride, first);
+        const int lane = walk->apart ? 0 : first_lane(&limits, first);
         real *s = a.s + first * QT, *dots = a.dots + first * QT, *coef = a.coef + first * QT;
-        dot_rows(f.n, f.k, stride, D, a.after, s);
-        dot_rows(f.n, f.w, D, D, a.after, dots);
+        for (int j = 0; j < f.n && lane; j++) {
+            memset(dots + j * QT, 0, sizeof(real) * (size_t)lane);
+            memset(coef + j * QT, 0, sizeof(real) * (size_t)lane);
+        }
+        if (lane == QT) continue;
+        dot_rows(f.n, f.k, stride, D, a.after, s, lane);
+        dot_rows(f.n, f.w, D, D, a.after, dots, lane);
         if (walk->apart) meet_one_by_one(t, walk, &limits, &f, &a);
         else {
             real before[FEW * QT];
-            memcpy(before, dots, sizeof(real) * (size_t)(f.n * QT));
             for (int j = 0; j < f.n; j++) {
-                limit(t, walk, &limits, first + j, before + j * QT);
-                if (!f.fine && bad_key(&f, j, D)) memset(before + j * QT, 0, sizeof(real) * QT);
+                const bool bad = !f.fine && bad_key(&f, j, D);
+                for (int r = lane; r < QT; r++)
+                    before[j * QT + r] =
+                        first + j < limits.keys[r] && !bad ? dots[j * QT + r] : 0;
             }
-            dot_few(f.n, f.by + DOTS_BY, before, dots);
-            for (int j = 0; j < f.n; j++)
-                for (int r = 0; r < QT; r++) {
-                    const real y = f.fine || f.beta[j] * 0 == 0 ? -f.beta[j] * dots[j * QT + r] : 0;
+            dot_few(f.n, f.by + DOTS_BY, before, dots, lane);
+            for (int j = 0; j < f.n; j++) {
+                const real by = f.fine || f.beta[j] * 0 == 0 ? -f.beta[j] : 0;
+                for (int r = lane; r < QT; r++) {
+                    const real y = by * dots[j * QT + r];
                     coef[j * QT + r] = abs_(y) < walk->floor[r] ? 0 : y;
                 }
-            add_few(f.n, f.by + KEYS_BY, coef, s);
+            }
+            add_few(f.n, f.by + KEYS_BY, coef, s, lane);
         }
-        add_rows(f.n, f.w, D, D, coef, a.after);
+        add_rows(f.n, f.w, D, D, coef, a.after, lane);
         if (!f.fine && !walk->apart) spoil(t, &limits, &f, &a);
-        flush(walk, D, a.after);
+        flush(walk, D, a.after, lane);
     }
     walk->took = tile_of(t);
 }
@@ -386,12 +408,12 @@ static void scores(struct tile *t, int x)
         if (!has(set, NODE + level)) continue;
         const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
         real *s = single(set) ? t->s : a.s;
-        dot_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, t->own[x].carry, s);
+        dot_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, t->own[x].carry, s, 0);
         if (!single(set)) take(t, x, NODE + level, t->keys, a.s, t->s);
     }
     if (has(set, OWN)) {
-        meet_keys(t, x);
-        take(t, x, OWN, t->keys, a.s, t->s);
+        meet_keys(t, x, single(set) ? t->s : a.s);
+        if (!single(set)) take(t, x, OWN, t->keys, a.s, t->s);
     }
 }
 /* Does a step over this tile change no row? */
@@ -414,7 +436,7 @@ static void step(struct tile *t, int x)
     const struct forms f = forms_of(c, t->seq->b, t->kvh);
     real *u = t->own[x].carry;
     if (keeps(t, x)) return;
-    if (has(set, OWN) && walk->took != tile) meet_keys(t, x);
+    if (has(set, OWN) && walk->took != tile) meet_keys(t, x, a.s);
     const real *to = has(set, OWN) ? a.after : a.one; /* if all rows go one way */
     const bool mixed = !single(set);
     if (mixed) {
@@ -424,7 +446,7 @@ static void step(struct tile *t, int x)
     }
     for (int way = NODE; way <= BLOCK; way++) {
         if (!has(set, way) || !begins(way, tile)) continue;
-        dot_rows(D, left_matrix(&f, t->seq, tile, way - NODE, D), D, D, u, a.one);
+        dot_rows(D, left_matrix(&f, t->seq, tile, way - NODE, D), D, D, u, a.one, 0);
         if (mixed) take(t, x, way, D, a.one, a.two);
     }
     for (int i = 0; i < D; i++)
@@ -530,16 +552,16 @@ static void node_bwd(struct tile *t, int x, int level)
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
         add_outers(t->keys, a.s, a.urows, Dp, sums + level * KT * Dp);
     }
-    add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq);
+    add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq, 0);
 }
 
 /* turn[j] += sum over m < j of (k_m.w_j) ds[m].  A key that is not finite does not reach rows that
  * do not see it. */
-static void turn_few(const struct few *f, const real *ds, real *turn)
+static void turn_few(const struct few *f, const real *ds, real *turn, int lane)
 {
     const real *kw = f->by + KEYS_BY;
     if (finite_rows(kw, BY, f->n, f->n)) {
-        product(ADD, f->n, QT, f->n, kw, 1, BY, ds, QT, turn, QT, NULL);
+        product(ADD, f->n, QT - lane, f->n, kw, 1, BY, ds + lane, QT, turn + lane, QT, NULL);
         return;
     }
     for (int j = 0; j < f->n; j++)
@@ -592,22 +614,26 @@ static void own_bwd(struct tile *t, int x)
     for (int first = 0; first < keys; first += FEW) {
         const struct few f = few_of(t, x, k, stride, first);
         real *turn = a.turn + first * QT, *back = a.back + first * QT, *ds = a.s + first * QT;
-        dot_rows(f.n, f.w, D, D, a.a, turn);
+        const int lane = walk->apart ? 0 : first_lane(&limits, first);
+        memset(turn, 0, sizeof(real) * (size_t)(f.n * QT));
+        memset(back, 0, sizeof(real) * (size_t)(f.n * QT));
+        if (lane == QT) continue;
+        dot_rows(f.n, f.w, D, D, a.a, turn, lane);
         if (walk->apart) turn_one_by_one(t, walk, &limits, &f, &a);
         else {
             real before[FEW * QT];
-            turn_few(&f, ds, turn);
+            turn_few(&f, ds, turn, lane);
             memcpy(before, turn, sizeof(real) * (size_t)(f.n * QT));
             for (int j = 0; j < f.n; j++) limit(t, walk, &limits, first + j, before + j * QT);
-            dot_few(f.n, f.by + TURNS_BY, before, turn);
+            dot_few(f.n, f.by + TURNS_BY, before, turn, lane);
         }
         for (int j = 0; j < f.n; j++) {
             for (int r = 0; r < QT; r++) back[j * QT + r] = -f.beta[j] * turn[j * QT + r];
             limit(t, walk, &limits, first + j, turn + j * QT);
             limit(t, walk, &limits, first + j, back + j * QT);
         }
-        add_rows(f.n, f.w, D, D, back, a.a);
-        add_rows(f.n, f.k, stride, D, ds, a.a);
+        add_rows(f.n, f.w, D, D, back, a.a, lane);
+        add_rows(f.n, f.k, stride, D, ds, a.a, lane);
     }
     take(t, x, OWN, D, a.a, t->dq);
     if (!sums) return;
