@@ -28,6 +28,8 @@ enum way { LATER, OWN, NODE, BLOCK = NODE + LEVELS };
 struct walk {
     ptrdiff_t last[QT]; /* newest key, counted in the sequence; -1: none */
     ptrdiff_t took;     /* the tile that `after` and `coef` belong to, or -1 */
+    /* the oldest and the newest tile with the newest key of a row; none: -1 */
+    ptrdiff_t oldest, newest;
     bool apart;         /* segments are not ranges of keys */
     real floor[QT];     /* numbers of the row below this are 0 */
 };
@@ -40,14 +42,14 @@ static ptrdiff_t head_rows(void)
     return ((ptrdiff_t)sizeof(struct walk) + row - 1) / row;
 }
 static int side(const struct call *c) { return c->plan->dim > KT ? c->plan->dim : KT; }
-/* after, coef, scores, and two squares of scratch; backward: taken, a, rows of u and a, ds and
- * three arrays by row. */
+/* after, coef, scores, and two squares of scratch; backward: back, turn, a, u,
+ * rows of u and a, and two arrays of keys. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const ptrdiff_t D = c->plan->dim;
     (void)x;
     return head_rows() + D + 3 * KT + 2 * side(c)
-         + (c->backward ? 2 * KT + 2 * D + 2 * padded((int)D) + 3 * KT + 2 * KT : 0);
+         + (c->backward ? 4 * KT + 2 * D + 2 * padded((int)D) : 0);
 }
 struct arrays {
     real *after;     /* [D][QT]: u behind the row's own tile */
@@ -59,8 +61,8 @@ struct arrays {
     real *back, *turn;   /* [KT][QT]: -beta w.a, and w.a */
     real *a, *u;         /* [D][QT] */
     real *urows, *arows; /* [QT][Dp] */
-    real *by_row[3];     /* [QT][KT] */
-    real *gram[2];       /* [KT][KT] */
+    real *by_row;        /* [QT][KT] */
+    real *gram;          /* [KT][KT] */
 };
 static struct walk *walk_of(const struct tile *t, int x) { return (struct walk *)t->own[x].mem; }
 static struct arrays arrays_of(const struct tile *t, int x)
@@ -79,8 +81,8 @@ static struct arrays arrays_of(const struct tile *t, int x)
     a.u = a.a + D * QT;
     a.urows = a.u + D * QT;
     a.arows = a.urows + Dp * QT;
-    for (int i = 0; i < 3; i++) a.by_row[i] = a.arows + Dp * QT + i * KT * QT;
-    for (int i = 0; i < 2; i++) a.gram[i] = a.by_row[2] + KT * QT + i * KT * KT;
+    a.by_row = a.arows + Dp * QT;
+    a.gram = a.by_row + KT * QT;
     return a;
 }
 static int carry(const struct call *c, int x)
@@ -92,29 +94,11 @@ static int carry(const struct call *c, int x)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* The newest key of every row: of the band of distances, or of the pairs that are listed. */
-static void open(struct tile *t, int x)
+static void find_newest(struct tile *t, struct walk *w)
 {
     const struct call *c = t->c;
     const struct sequence *q = t->seq;
-    struct walk *w = walk_of(t, x);
     const ptrdiff_t row = t->i0 - q->q0;
-    w->took = -1;
-    w->apart = q->segments;
-    for (int r = 0; r < QT; r++) w->last[r] = -1;
-    if (c->backward) { /* padding stays 0 */
-        const struct arrays a = arrays_of(t, x);
-        memset(a.urows, 0, sizeof(real) * (size_t)(2 * QT * padded(c->plan->dim)));
-    }
-    memcpy(t->own[x].carry, t->q.across, sizeof(real) * (size_t)(c->plan->dim * QT));
-    /* A row that has faded to 2^-40 of what it was changes no score, and later products would be
-     * subnormal numbers. */
-    for (int r = 0; r < QT; r++) w->floor[r] = 0;
-    for (int d = 0; d < c->plan->dim; d++)
-        for (int r = 0; r < QT; r++) {
-            const real size = abs_(t->q.across[d * QT + r]);
-            w->floor[r] = size > w->floor[r] ? size : w->floor[r];
-        }
-    for (int r = 0; r < QT; r++) w->floor[r] *= (real)LEAST;
     if (!t->listed) {
         const int64_t low = band(c->plan).lo;
         for (int r = 0; r < t->rows; r++) {
@@ -137,6 +121,37 @@ static void open(struct tile *t, int x)
             }
     }
 }
+static void open(struct tile *t, int x)
+{
+    const struct call *c = t->c;
+    const struct sequence *q = t->seq;
+    struct walk *w = walk_of(t, x);
+    w->took = -1;
+    w->apart = q->segments;
+    for (int r = 0; r < QT; r++) w->last[r] = -1;
+    if (c->backward) { /* padding stays 0 */
+        const struct arrays a = arrays_of(t, x);
+        memset(a.urows, 0, sizeof(real) * (size_t)(2 * QT * padded(c->plan->dim)));
+    }
+    memcpy(t->own[x].carry, t->q.across, sizeof(real) * (size_t)(c->plan->dim * QT));
+    /* A row that has faded to 2^-40 of what it was changes no score, and later products would be
+     * subnormal numbers. */
+    for (int r = 0; r < QT; r++) w->floor[r] = 0;
+    for (int d = 0; d < c->plan->dim; d++)
+        for (int r = 0; r < QT; r++) {
+            const real size = abs_(t->q.across[d * QT + r]);
+            w->floor[r] = size > w->floor[r] ? size : w->floor[r];
+        }
+    for (int r = 0; r < QT; r++) w->floor[r] *= (real)LEAST;
+    find_newest(t, w);
+    w->oldest = w->newest = -1;
+    for (int r = 0; r < t->rows; r++) {
+        const ptrdiff_t tile = w->last[r] / KT;
+        if (w->last[r] < 0) continue;
+        w->oldest = w->oldest < 0 || tile < w->oldest ? tile : w->oldest;
+        w->newest = tile > w->newest ? tile : w->newest;
+    }
+}
 
 /* Numbers below the floor of their row become 0. */
 INLINE void flush(const struct walk *w, int n, real *x, int lane)
@@ -147,9 +162,9 @@ INLINE void flush(const struct walk *w, int n, real *x, int lane)
 }
 
 static ptrdiff_t tile_of(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
-static enum way way_of(const struct walk *w, int r, ptrdiff_t tile)
+/* The way of rows whose newest key is in tile `own`. */
+static enum way way_from(const struct walk *w, ptrdiff_t own, ptrdiff_t tile)
 {
-    const ptrdiff_t own = w->last[r] < 0 ? -1 : w->last[r] / KT;
     if (own < tile) return LATER;
     if (own == tile || w->apart) return OWN;
     if (own / SPAN != tile / SPAN) return BLOCK;
@@ -157,11 +172,17 @@ static enum way way_of(const struct walk *w, int r, ptrdiff_t tile)
     for (ptrdiff_t apart = own ^ tile; apart > 1; apart >>= 1) level++;
     return NODE + level;
 }
+static enum way way_of(const struct walk *w, int r, ptrdiff_t tile)
+{
+    return way_from(w, w->last[r] < 0 ? -1 : w->last[r] / KT, tile);
+}
 /* Which ways occur: bit `way` is set.  Rows that see no key go any way. */
 static unsigned ways(const struct tile *t, int x, ptrdiff_t tile)
 {
     const struct walk *w = walk_of(t, x);
     unsigned set = 0;
+    if (w->oldest < 0) return 0;
+    if (w->oldest == w->newest) return 1u << way_from(w, w->newest, tile);
     for (int r = 0; r < t->rows; r++)
         if (w->last[r] >= 0) set |= 1u << way_of(w, r, tile);
     return set;
@@ -470,11 +491,20 @@ static void keep(const struct tile *t, int x, enum way way, int n, real *rows)
             for (int i = 0; i < n; i++) rows[i * QT + r] = 0;
 }
 /* C[m][n] += sum over the rows r of x[m][r] rows[r][n].  What is not finite does not reach what it
- * has a factor of 0 for. */
-static void add_outers(int n, const real *x, const real *rows, int width, real *c)
+ * has a factor of 0 for.  With limits, x is 0 where a key does not act on the row, and only columns
+ * from the strip of the key on are wanted if `newer`. */
+static void add_outers(int n, const real *x, const real *rows, int width, real *c,
+                       const struct limits *limits, bool newer)
 {
     if (finite_rows(rows, width, QT, width) && finite_rows(x, QT, n, QT)) {
-        product(ADD, n, width, QT, x, QT, 1, rows, width, c, width, NULL);
+        const int strip = limits ? FEW : n;
+        for (int m = 0; m < n; m += strip) {
+            const int lane = limits ? first_lane(limits, m) : 0, from = newer ? m : 0;
+            if (lane < QT)
+                product(ADD, n - m < strip ? n - m : strip, width - from, QT - lane,
+                        x + m * QT + lane, QT, 1, rows + lane * width + from, width,
+                        c + m * width + from, width, NULL);
+        }
         return;
     }
     for (int i = 0; i < n; i++)
@@ -486,17 +516,21 @@ static void add_outers(int n, const real *x, const real *rows, int width, real *
             c[i * width + d] += sum;
         }
 }
-/* The same with C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile. */
-static void mix_rows(int keys, const real *g, ptrdiff_t gi, ptrdiff_t gm, const real *rows,
-                     ptrdiff_t stride, int D, real *c)
+/* C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile, where g is 0 unless
+ * m > i, or m < i if `older`. */
+static void mix_rows(int keys, const real *g, bool older, const real *rows, ptrdiff_t stride, int D,
+                     real *c)
 {
+    const ptrdiff_t gi = older ? 1 : KT, gm = older ? KT : 1;
     const bool fine = finite_rows(rows, stride, keys, D);
     const int Dp = padded(D);
-    if (fine && D == Dp) {
-        product(ADD, keys, D, keys, g, gi, gm, rows, stride, c, Dp, NULL);
-        return;
+    for (int i = 0; i < keys && fine && D == Dp; i += FEW) {
+        const int n = keys - i < FEW ? keys - i : FEW, m = older ? 0 : i,
+                  end = older ? i + n : keys;
+        product(ADD, n, D, end - m, g + i * gi + m * gm, gi, gm, rows + m * stride, stride,
+                c + i * Dp, Dp, NULL);
     }
-    for (int i = 0; i < keys; i++)
+    for (int i = 0; i < keys && !(fine && D == Dp); i++)
         for (int d = 0; d < D; d++) {
             real sum = 0;
             for (int m = 0; m < keys; m++) {
@@ -526,7 +560,7 @@ static void pass(struct tile *t, int x, enum way way)
         memcpy(a.one, t->dq, sizeof(real) * (size_t)(D * QT));
         keep(t, x, way, D, a.one);
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
-        add_outers(D, a.one, a.urows, Dp, sums + sums_in(D).node);
+        add_outers(D, a.one, a.urows, Dp, sums + sums_in(D).node, NULL, false);
     }
     product(SET, D, QT, D, left_matrix(&f, t->seq, tile, level, D), 1, D, t->dq, QT, a.two, QT,
             NULL);
@@ -550,7 +584,7 @@ static void node_bwd(struct tile *t, int x, int level)
     keep(t, x, NODE + level, t->keys, a.s);
     if (sums) {
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
-        add_outers(t->keys, a.s, a.urows, Dp, sums + level * KT * Dp);
+        add_outers(t->keys, a.s, a.urows, Dp, sums + level * KT * Dp, NULL, false);
     }
     add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq, 0);
 }
@@ -641,27 +675,22 @@ static void own_bwd(struct tile *t, int x)
      * a before key j is a + sum over m < j of back_m w_m + ds_m k_m. */
     transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
     real *dk = sums + at.own_k, *dw = sums + at.own_w, *db = sums + at.own_beta;
-    add_outers(keys, a.s, a.urows, Dp, dk);
-    add_outers(keys, a.back, a.urows, Dp, dw);
-    add_outers(keys, a.coef, a.arows, Dp, dw);
-    const real *by_key[2] = { a.coef, a.back };
+    const struct limits *some = walk->apart ? NULL : &limits;
+    add_outers(keys, a.s, a.urows, Dp, dk, some, false);
+    add_outers(keys, a.back, a.urows, Dp, dw, some, false);
+    add_outers(keys, a.coef, a.arows, Dp, dw, some, false);
+    memset(a.by_row, 0, sizeof(real) * KT * QT);
+    transpose(a.coef, QT, keys, QT, a.by_row, KT);
+    /* g_im = sum of ds_i coef_m, or back_i coef_m, of m > i */
+    real *g = a.gram;
     for (int i = 0; i < 2; i++) {
-        memset(a.by_row[i], 0, sizeof(real) * KT * QT);
-        transpose(by_key[i], QT, keys, QT, a.by_row[i], KT);
+        memset(g, 0, sizeof(real) * KT * KT);
+        add_outers(keys, i ? a.back : a.s, a.by_row, KT, g, some, true);
+        for (int j = 0; j < keys; j++)
+            for (int m = 0; m <= j; m++) g[j * KT + m] = 0;
+        mix_rows(keys, g, false, w, D, D, i ? dw : dk);
+        mix_rows(keys, g, true, i ? w : k, i ? D : stride, D, dw);
     }
-    real *g = a.gram[0], *mixed = a.gram[1];
-    memset(g, 0, sizeof(real) * KT * KT);
-    add_outers(keys, a.s, a.by_row[0], KT, g);
-    for (int i = 0; i < keys; i++)
-        for (int m = 0; m <= i; m++) g[i * KT + m] = 0;
-    mix_rows(keys, g, KT, 1, w, D, D, dk);
-    mix_rows(keys, g, 1, KT, k, stride, D, dw);
-    memset(g, 0, sizeof(real) * KT * KT);
-    add_outers(keys, a.coef, a.by_row[1], KT, g);
-    for (int i = 0; i < keys; i++)
-        for (int m = 0; m < keys; m++)
-            mixed[i * KT + m] = m == i ? 0 : m < i ? g[i * KT + m] : g[m * KT + i];
-    mix_rows(keys, mixed, KT, 1, w, D, D, dw);
     for (int j = 0; j < keys; j++) {
         real sum = 0;
         for (int r = 0; r < QT; r++)

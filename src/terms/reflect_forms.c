@@ -21,9 +21,10 @@ struct made {
     double *gram;            /* [KT][KT]: w_l.w_m of m >= l, and of a strip of FEW keys */
     double *dots, *turns;    /* [KT][FEW]: of each strip, see reflect.h */
     double *beta;            /* [KT] */
-    real *k, *kp;            /* [KT][Dp]: k, k' */
+    const real *k, *rw;      /* [KT][Dp]: k and w, in place if their rows are not padded */
+    real *kbuf, *wbuf, *kp;  /* [KT][Dp]: k' */
     real *e;                 /* [KT][KT]: k_j.w_l, likewise */
-    real *rw, *rwt, *rz;     /* w, its transpose, and z rounded */
+    real *rwt, *rz;          /* w across, and z rounded */
     int bad;                 /* the newest key whose w or beta is not finite, or -1 */
 };
 struct memory {
@@ -45,7 +46,7 @@ static size_t lay_out(const struct call *c, char *base, struct memory *m)
     struct arena a = { .base = base };
     struct made *t = &m->tile;
     double **const doubles[] = { &t->w, &t->wt, &t->y, &t->z, &m->dz, &m->dy, &m->part };
-    real **const reals[] = { &t->k,    &t->kp,  &t->rw, &t->rwt, &t->rz,
+    real **const reals[] = { &t->kbuf, &t->kp,  &t->wbuf, &t->rwt, &t->rz,
                              &m->rows, &m->rdy, &m->dw, &m->dk,  &m->zt };
     for (int i = 0; i < (c->backward ? 7 : 4); i++)
         *doubles[i] = carve_bytes(&a, rows, sizeof(double));
@@ -73,6 +74,15 @@ size_t WIDE(reflect_bytes)(const struct call *c)
 }
 
 static void zero_reals(real *x, ptrdiff_t n) { memset(x, 0, sizeof *x * (size_t)n); }
+/* n rows padded to KT of Dp. */
+static const real *copy_rows(const real *from, ptrdiff_t stride, int n, int D, real *to)
+{
+    const int Dp = padded(D);
+    if (n < KT || D < Dp) zero_reals(to, (ptrdiff_t)KT * Dp);
+    for (int l = 0; l < n; l++)
+        memcpy(to + l * Dp, from + l * stride, sizeof(real) * (size_t)D);
+    return to;
+}
 static void widen(const real *from, ptrdiff_t n, double *to)
 {
     for (ptrdiff_t i = 0; i < n; i++) to[i] = (double)from[i];
@@ -105,21 +115,21 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
     const ptrdiff_t j0 = q->k0 + tile * KT, rows = (ptrdiff_t)KT * Dp;
     const int n = q->nk - tile * KT < KT ? (int)(q->nk - tile * KT) : KT;
     const real *w = w_of(c, x, q->b, kvh, j0), *beta = beta_of(c, x, q->b, kvh, j0);
-    const size_t row = sizeof(real) * (size_t)D;
+    const bool fine = finite_rows(w, D, n, D) && finite_rows(beta, 1, 1, n);
+    ptrdiff_t stride;
+    const real *k = find_rows(c, KEYS, q->b, kvh, j0, n, t->kp, &stride);
     t->bad = -1;
-    if (n < KT || D < Dp) {
-        zero_reals(t->rw, rows);
-        zero_reals(t->k, rows);
-    }
+    t->rw = w;
+    t->k = k;
     for (int l = 0; l < KT; l++) t->beta[l] = l < n ? (double)beta[l] : 0;
-    for (int l = 0; l < n; l++) memcpy(t->rw + l * Dp, w + (ptrdiff_t)l * D, row);
-    if (!finite_rows(w, D, n, D) || !finite_rows(beta, 1, 1, n))
-        for (int l = 0; l < n; l++) {
-            if (finite_rows(w + (ptrdiff_t)l * D, D, 1, D) && beta[l] * 0 == 0) continue;
-            t->bad = l;
-            t->beta[l] = 0;
-            zero_reals(t->rw + l * Dp, D);
-        }
+    if (!fine || n < KT || D < Dp) t->rw = copy_rows(w, D, n, D, t->wbuf);
+    if (k == t->kp || stride != Dp || n < KT || D < Dp) t->k = copy_rows(k, stride, n, D, t->kbuf);
+    for (int l = 0; l < n && !fine; l++) {
+        if (finite_rows(w + (ptrdiff_t)l * D, D, 1, D) && beta[l] * 0 == 0) continue;
+        t->bad = l;
+        t->beta[l] = 0;
+        zero_reals(t->wbuf + l * Dp, D);
+    }
     transpose(t->rw, Dp, KT, Dp, t->rwt, KT);
     widen(t->rw, rows, t->w);
     widen(t->rwt, rows, t->wt);
@@ -143,9 +153,6 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
                 t->rz[i * Dp + d] = fabs(z) < LEAST ? 0 : (real)z;
             }
     }
-    ptrdiff_t stride;
-    const real *k = find_rows(c, KEYS, q->b, kvh, j0, n, t->kp, &stride);
-    for (int l = 0; l < n; l++) memcpy(t->k + l * Dp, k + l * stride, row);
     for (int j = 0; j < KT; j += FEW)
         product(SET, FEW, KT - j, D, t->k + j * Dp, Dp, 1, t->rwt + j, KT, t->e + j * KT + j, KT,
                 NULL);
