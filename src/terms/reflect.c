@@ -422,14 +422,24 @@ static enum owners owners(const struct tile *t, int x)
 }
 static void scores(struct tile *t, int x)
 {
-    const int D = t->c->plan->dim;
+    const struct call *c = t->c;
+    const int D = c->plan->dim;
     const unsigned set = ways(t, x, tile_of(t));
     const struct arrays a = arrays_of(t, x);
     for (int level = 0; level < LEVELS && in_nodes(set); level++) {
         if (!has(set, NODE + level)) continue;
-        const struct forms f = forms_of(t->c, t->seq->b, t->kvh);
+        const struct forms f = forms_of(c, t->seq->b, t->kvh);
+        const real *k = form_keys(&f, t->seq, tile_of(t), level, D);
         real *s = single(set) ? t->s : a.s;
-        dot_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, t->own[x].carry, s, 0);
+#if QT > 1
+        /* it prefetches the keys of the next tile of the node, in the order of this pass */
+        const bool ends = begins(NODE + level, tile_of(t) + (c->backward ? 1 : 0));
+        const struct next next = { ends ? NULL : (const char *)(k + next_tile(c) * D),
+                                   D * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
+        product_on(SET, t->keys, t->live, D, k, D, 1, t->own[x].carry, QT, s, QT, NULL, next);
+#else
+        dot_rows(t->keys, k, D, D, t->own[x].carry, s, 0);
+#endif
         if (!single(set)) take(t, x, NODE + level, t->keys, a.s, t->s);
     }
     if (has(set, OWN)) {

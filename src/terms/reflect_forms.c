@@ -216,7 +216,8 @@ static struct block open_block(const struct call *c, const struct sequence *q, p
     lay_out(c, memory, &b.m);
     return b;
 }
-/* Does a row come from behind the tiles before `end` and pass nodes that end there? */
+/* Does a row come from behind the tiles before `end` and pass nodes that end there?  If they begin
+ * with the first tile, no key is older, and their M is never used. */
 static bool passed(const struct block *b, ptrdiff_t end) { return end < b->all && !b->q->segments; }
 
 /* Where rows read the keys of a tile of a node of this level, a left child or the block. */
@@ -259,6 +260,7 @@ static void join_nodes(const struct block *b, ptrdiff_t tile, int level)
         product(SET, KT, Dp, D, from, D, 1, m, Dp, rows, Dp, NULL);
         if (rows != to) store_rows_of(rows, KT, D, to);
     }
+    if (!first) return;
     product(SET, D, Dp, D, left_matrix(&b->f, b->q, first, level, D), D, 1, m, Dp,
             b->m.node[level + 1], Dp, NULL);
     store_node(b, tile, level + 1, b->m.node[level + 1]);
@@ -279,8 +281,10 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
         carry_keys(t, D);
         real *to = carried_keys(&b, i, 0);
         if (to) store_rows_of(t->kp, KT, D, to);
-        make_matrix(t, D, b.m.node[0]);
-        store_node(&b, i, 0, b.m.node[0]);
+        if (i) {
+            make_matrix(t, D, b.m.node[0]);
+            store_node(&b, i, 0, b.m.node[0]);
+        }
         for (int level = 0; level < LEVELS && i >> level & 1; level++) join_nodes(&b, i, level);
     }
 }
@@ -357,9 +361,12 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
         for (int j = 0; j < KT; j++)
             for (int l = 0; l <= j; l++) t->e[j * KT + l] = 0;
         /* of dz, dw and dk the negatives */
-        product(SET, KT, Dp, D, t->rw, Dp, 1, dm, Dp, dz, Dp, NULL);
+        zero_reals(dz, rows);
+        if (tile) {
+            product(SET, KT, Dp, D, t->rw, Dp, 1, dm, Dp, dz, Dp, NULL);
+            product(SET, KT, Dp, D, t->rz, Dp, 1, m->across, Dp, m->dw, Dp, NULL);
+        }
         add_older(t->e, dkp, Dp, dz);
-        product(SET, KT, Dp, D, t->rz, Dp, 1, m->across, Dp, m->dw, Dp, NULL);
         newer_dots(dkp, m->zt, D, dg);
         add_newer(dg, t->rw, Dp, m->dk);
         add_older(dg, t->k, Dp, m->dw);
@@ -418,15 +425,18 @@ static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
     const ptrdiff_t half = 1 << below, middle = tile + half;
     const bool whole = passed(b, middle + half);
     real *const dleft = m->dnode[below], *const dright = m->by;
-    const real *left = left_matrix(&b->f, b->q, tile, below, D);
     zero_reals(dleft, square);
     if (whole) {
         /* M = left right, k(n+1) = k(n) right */
         real *by = m->node[0];
         zero_reals(by, square);
         transpose(right_matrix(&b->f, b->q, middle, D), D, D, D, by, Dp);
-        product(SET, D, Dp, D, dm, Dp, 1, by, Dp, dleft, Dp, NULL);
-        product(SET, D, Dp, D, left, 1, D, dm, Dp, dright, Dp, NULL);
+        zero_reals(dright, square);
+        if (tile) {
+            product(SET, D, Dp, D, dm, Dp, 1, by, Dp, dleft, Dp, NULL);
+            product(SET, D, Dp, D, left_matrix(&b->f, b->q, tile, below, D), 1, D, dm, Dp, dright,
+                    Dp, NULL);
+        }
         for (ptrdiff_t i = 0; i < half; i++) {
             real *d = carried + i * size;
             product(ADD, D, Dp, KT, keys_of_node(b, tile + i, below), 1, D, d, Dp, dright, Dp,
