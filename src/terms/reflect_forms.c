@@ -55,10 +55,10 @@ static size_t lay_out(const struct call *c, char *base, struct memory *m)
     for (int i = 0; i <= LEVELS; i++) m->node[i] = carve_bytes(&a, square, sizeof(real));
     t->gram = carve_bytes(&a, KT * KT, sizeof(double));
     t->dots = carve_bytes(&a, KT * FEW, sizeof(double));
-    t->turns = carve_bytes(&a, KT * FEW, sizeof(double));
     t->beta = carve_bytes(&a, KT, sizeof(double));
     t->e = carve_bytes(&a, KT * KT, sizeof(real));
     if (c->backward) {
+        t->turns = carve_bytes(&a, KT * FEW, sizeof(double));
         m->across = carve_bytes(&a, square, sizeof(real));
         m->de = carve_bytes(&a, KT * KT, sizeof(real));
         for (int i = 0; i <= LEVELS; i++) m->dnode[i] = carve_bytes(&a, square, sizeof(real));
@@ -90,20 +90,29 @@ static void widen(const real *from, ptrdiff_t n, double *to)
 
 /* ---- One tile -------------------------------------------------------------------------------- */
 
-/* DOTS and TURNS of a strip, of which g are the products. */
+/* DOTS and TURNS of a strip, of which g are the products; turns NULL: not wanted. */
 static void make_strip(const double *g, const double *beta, double *dots, double *turns)
 {
     memset(dots, 0, sizeof(double) * FEW * FEW);
+    for (int j = FEW - 1; j >= 0; j--) {
+        double row[FEW] = { 0 };
+        row[j] = 1;
+        for (int m = j + 1; m < FEW; m++) {
+            const double by = g[j * KT + m] * beta[m];
+            for (int l = 0; l < FEW; l++) row[l] -= by * dots[m * FEW + l];
+        }
+        memcpy(dots + j * FEW, row, sizeof row);
+    }
+    if (!turns) return;
     memset(turns, 0, sizeof(double) * FEW * FEW);
-    for (int i = 0; i < FEW; i++) {
-        const int j = FEW - 1 - i;
-        dots[j * FEW + j] = turns[i * FEW + i] = 1;
-        for (int m = j + 1; m < FEW; m++)
-            for (int l = 0; l < FEW; l++)
-                dots[j * FEW + l] -= g[j * KT + m] * beta[m] * dots[m * FEW + l];
-        for (int m = 0; m < i; m++)
-            for (int l = 0; l < FEW; l++)
-                turns[i * FEW + l] -= g[i * KT + m] * beta[m] * turns[m * FEW + l];
+    for (int j = 0; j < FEW; j++) {
+        double row[FEW] = { 0 };
+        row[j] = 1;
+        for (int m = 0; m < j; m++) {
+            const double by = g[m * KT + j] * beta[m];
+            for (int l = 0; l < FEW; l++) row[l] -= by * turns[m * FEW + l];
+        }
+        memcpy(turns + j * FEW, row, sizeof row);
     }
 }
 /* w, y, z and k of n keys, and k.w.  A w or beta that is not finite counts as 0 here: it reaches
@@ -140,7 +149,8 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
     /* strips, newest first: y = DOTS (w - the sum of g z over newer strips) */
     for (int l = KT - FEW; l >= 0; l -= FEW) {
         double *dots = t->dots + l * FEW, *rest = t->w + l * Dp, *y = t->y + l * Dp;
-        make_strip(t->gram + l * KT + l, t->beta + l, dots, t->turns + l * FEW);
+        make_strip(t->gram + l * KT + l, t->beta + l, dots,
+                   c->backward ? t->turns + l * FEW : NULL);
         if (l + FEW < KT)
             vd_product(-1, FEW, Dp, KT - FEW - l, t->gram + l * KT + l + FEW, KT, 1,
                        t->z + (l + FEW) * Dp, Dp, rest, Dp);
@@ -158,7 +168,7 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
                 NULL);
 }
 /* What rows read of n keys that they meet FEW at a time. */
-static void store_few(const struct made *t, int n, bool apart, real *to)
+static void store_few(const struct made *t, int n, bool apart, bool backward, real *to)
 {
     for (int j = 0; j < n; j++, to += BY) {
         const ptrdiff_t strip = j * KT + j / FEW * FEW;
@@ -166,23 +176,31 @@ static void store_few(const struct made *t, int n, bool apart, real *to)
         for (int m = 0; m < FEW; m++) to[KEYS_BY + m] = t->e[strip + m];
         for (int m = 0; m <= j % FEW && !apart; m++) to[KEYS_BY + m] = 0;
         for (int m = 0; m < FEW; m++) to[DOTS_BY + m] = (real)dots[m];
-        for (int m = 0; m < FEW; m++) to[TURNS_BY + m] = (real)t->turns[j * FEW + m];
+        for (int m = 0; m < FEW && backward; m++)
+            to[TURNS_BY + m] = (real)t->turns[j * FEW + m];
     }
 }
+static void store_rows_of(const real *from, int n, int D, real *to)
+{
+    for (int j = 0; j < n; j++)
+        memcpy(to + (ptrdiff_t)j * D, from + (ptrdiff_t)j * padded(D), sizeof(real) * (size_t)D);
+}
 /* k' from k and k.w, which become what is multiplied by z: strips of 16 keys need no older one. */
-static void carry_keys(struct made *t, int D)
+static void carry_keys(struct made *t, int D, real *to)
 {
     const int Dp = padded(D);
+    real *kp = D == Dp ? to : t->kp;
     for (int j = 0; j < KT; j++) {
-        for (int l = j / 16 * 16; l < KT; l++) t->e[j * KT + l] = -t->e[j * KT + l];
-        for (int l = j / 16 * 16; l <= j; l++) t->e[j * KT + l] = 0;
+        for (int l = j / FEW * FEW; l < KT; l++) t->e[j * KT + l] = -t->e[j * KT + l];
+        for (int l = j / FEW * FEW; l <= j; l++) t->e[j * KT + l] = 0;
     }
-    memcpy(t->kp, t->k, sizeof(real) * (size_t)(KT * Dp));
-    for (int j = 0; j < KT; j += 16)
-        product(ADD, 16, Dp, KT - j, t->e + j * KT + j, KT, 1, t->rz + j * Dp, Dp, t->kp + j * Dp,
-                Dp, NULL);
+    memcpy(kp, t->k, sizeof(real) * (size_t)(KT * Dp));
+    for (int j = 0; j < KT; j += FEW)
+        product(ADD, FEW, Dp, KT - j, t->e + j * KT + j, KT, 1, t->rz + j * Dp, Dp, kp + j * Dp, Dp,
+                NULL);
     for (int j = 0; j < t->bad; j++)
-        for (int d = 0; d < Dp; d++) t->kp[j * Dp + d] = NAN;
+        for (int d = 0; d < Dp; d++) kp[j * Dp + d] = NAN;
+    if (kp != to) store_rows_of(kp, KT, D, to);
 }
 /* M = I - sum of w z^T. */
 static void make_matrix(const struct made *t, int D, real *m)
@@ -192,11 +210,6 @@ static void make_matrix(const struct made *t, int D, real *m)
     for (int d = 0; d < D; d++) m[d * Dp + d] = -1;
     product(ADD, D, Dp, KT, t->rwt, KT, 1, t->rz, Dp, m, Dp, NULL);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp; i++) m[i] = t->bad >= 0 ? (real)NAN : -m[i];
-}
-static void store_rows_of(const real *from, int n, int D, real *to)
-{
-    for (int j = 0; j < n; j++)
-        memcpy(to + (ptrdiff_t)j * D, from + (ptrdiff_t)j * padded(D), sizeof(real) * (size_t)D);
 }
 /* ---- A block --------------------------------------------------------------------------------- */
 
@@ -275,12 +288,11 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
     for (ptrdiff_t i = tile; i < end; i++) {
         const int n = q->nk - i * KT < KT ? (int)(q->nk - i * KT) : KT;
         make_tile(c, x, q, i, kvh, t);
-        store_few(t, n, q->segments, b.f.few + (q->k0 + i * KT) * BY);
+        store_few(t, n, q->segments, c->backward, b.f.few + (q->k0 + i * KT) * BY);
         if (q->segments) store_rows_of(t->k, n, D, keys_of_node(&b, i, LEVELS));
         if (!passed(&b, i + 1)) continue;
-        carry_keys(t, D);
         real *to = carried_keys(&b, i, 0);
-        if (to) store_rows_of(t->kp, KT, D, to);
+        if (to) carry_keys(t, D, to);
         if (i) {
             make_matrix(t, D, b.m.node[0]);
             store_node(&b, i, 0, b.m.node[0]);
@@ -308,21 +320,21 @@ static real *dk_at(const struct call *c, const struct sequence *q, ptrdiff_t til
 /* out_j += sum over l of a_jl x_l, where a is 0 but for l > j. */
 static void add_newer(const real *a, const real *x, int Dp, real *out)
 {
-    for (int j = 0; j < KT; j += 16)
-        product(ADD, 16, Dp, KT - j, a + j * KT + j, KT, 1, x + j * Dp, Dp, out + j * Dp, Dp, NULL);
+    for (int j = 0; j < KT; j += FEW)
+        product(ADD, FEW, Dp, KT - j, a + j * KT + j, KT, 1, x + j * Dp, Dp, out + j * Dp, Dp, NULL);
 }
 /* out_l += sum over j of a_jl x_j, likewise. */
 static void add_older(const real *a, const real *x, int Dp, real *out)
 {
-    for (int l = 0; l < KT; l += 16)
-        product(ADD, 16, Dp, l + 16, a + l, 1, KT, x, Dp, out + l * Dp, Dp, NULL);
+    for (int l = 0; l < KT; l += FEW)
+        product(ADD, FEW, Dp, l + FEW, a + l, 1, KT, x, Dp, out + l * Dp, Dp, NULL);
 }
 /* a_jl = x_j.y_l for l > j, else 0; y is across. */
 static void newer_dots(const real *x, const real *y, int D, real *a)
 {
     const int Dp = padded(D);
-    for (int j = 0; j < KT; j += 16)
-        product(SET, 16, KT - j, D, x + j * Dp, Dp, 1, y + j, KT, a + j * KT + j, KT, NULL);
+    for (int j = 0; j < KT; j += FEW)
+        product(SET, FEW, KT - j, D, x + j * Dp, Dp, 1, y + j, KT, a + j * KT + j, KT, NULL);
     for (int j = 0; j < KT; j++)
         for (int l = 0; l <= j; l++) a[j * KT + l] = 0;
 }
