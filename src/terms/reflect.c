@@ -30,8 +30,8 @@ struct walk {
     ptrdiff_t took;     /* the tile that `after` and `coef` belong to, or -1 */
     /* the oldest and the newest tile with the newest key of a row; none: -1 */
     ptrdiff_t oldest, newest;
-    bool apart;         /* segments are not ranges of keys */
-    real floor[QT];     /* numbers of the row below this are 0 */
+    bool apart;     /* segments are not ranges of keys */
+    real floor[QT]; /* numbers of the row below this are 0 */
 };
 
 /* ---- Memory of a query tile ------------------------------------------------------------------ */
@@ -388,8 +388,7 @@ static void meet_keys(struct tile *t, int x, real *scores)
             for (int j = 0; j < f.n; j++) {
                 const bool bad = !f.fine && bad_key(&f, j, D);
                 for (int r = lane; r < QT; r++)
-                    before[j * QT + r] =
-                        first + j < limits.keys[r] && !bad ? dots[j * QT + r] : 0;
+                    before[j * QT + r] = first + j < limits.keys[r] && !bad ? dots[j * QT + r] : 0;
             }
             dot_few(f.n, f.by + DOTS_BY, before, dots, lane);
             for (int j = 0; j < f.n; j++) {
@@ -429,7 +428,7 @@ static void scores(struct tile *t, int x)
     for (int level = 0; level < LEVELS && in_nodes(set); level++) {
         if (!has(set, NODE + level)) continue;
         const struct forms f = forms_of(c, t->seq->b, t->kvh);
-        const real *k = form_keys(&f, t->seq, tile_of(t), level, D);
+        const real *k = form_keys(t->c, &f, t->seq, tile_of(t), level);
         real *s = single(set) ? t->s : a.s;
 #if QT > 1
         /* it prefetches the keys of the next tile of the node, in the order of this pass */
@@ -477,7 +476,7 @@ static void step(struct tile *t, int x)
     }
     for (int way = NODE; way <= BLOCK; way++) {
         if (!has(set, way) || !begins(way, tile)) continue;
-        dot_rows(D, left_matrix(&f, t->seq, tile, way - NODE, D), D, D, u, a.one, 0);
+        dot_rows(D, left_matrix(c, &f, t->seq, tile, way - NODE), D, D, u, a.one, 0);
         if (mixed) take(t, x, way, D, a.one, a.two);
     }
     for (int i = 0; i < D; i++)
@@ -572,7 +571,7 @@ static void pass(struct tile *t, int x, enum way way)
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
         add_outers(D, a.one, a.urows, Dp, sums + sums_in(D).node, NULL, false);
     }
-    product(SET, D, QT, D, left_matrix(&f, t->seq, tile, level, D), 1, D, t->dq, QT, a.two, QT,
+    product(SET, D, QT, D, left_matrix(t->c, &f, t->seq, tile, level), 1, D, t->dq, QT, a.two, QT,
             NULL);
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
@@ -596,7 +595,7 @@ static void node_bwd(struct tile *t, int x, int level)
         transpose(t->own[x].carry, QT, D, QT, a.urows, Dp);
         add_outers(t->keys, a.s, a.urows, Dp, sums + level * KT * Dp, NULL, false);
     }
-    add_rows(t->keys, form_keys(&f, t->seq, tile_of(t), level, D), D, D, a.s, t->dq, 0);
+    add_rows(t->keys, form_keys(t->c, &f, t->seq, tile_of(t), level), D, D, a.s, t->dq, 0);
 }
 
 /* turn[j] += sum over m < j of (k_m.w_j) ds[m].  A key that is not finite does not reach rows that

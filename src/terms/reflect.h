@@ -21,58 +21,61 @@ enum { FEW = 16, KEYS_BY = 0, DOTS_BY = FEW, TURNS_BY = 2 * FEW, BY = 3 * FEW };
 /* Numbers of matrices below this are 0: see the floor of a row in reflect.c. */
 #define LEAST 0x1p-40
 
-/* All forms of a key head.  Keys are counted in the batch entry, tiles in all sequences.  M of a
- * left child or a block is found by its last tile, that of a right child by its first one: no two
- * share it. */
+/* All forms of a key head.  Keys are counted in the batch entry.  Only whole tiles are carried, and
+ * have an M: tiles of all sequences that are one after another without a gap.  M of a left child or
+ * a block is found by its last tile, that of a right child by its first one: no two share it. */
 struct forms {
-    real *keys;  /* [slots_of_tiles()][KT][D] */
+    real *keys;  /* [rows_of_forms()][D] */
     real *few;   /* [Lk][BY] */
-    real *left;  /* [ktiles][D][D] */
-    real *right; /* [ktiles][D][D]; only in a backward pass */
+    real *left;  /* [whole tiles][D][D] */
+    real *right; /* [whole tiles][D][D]; only in a backward pass */
 };
-/* A whole block has LEVELS / 2 forms a tile, and the newest one of a sequence two more. */
-INLINE ptrdiff_t slots_of_tiles(ptrdiff_t tiles) { return (LEVELS + 1) * tiles / 2; }
-/* Where a tile's keys are carried to the end of its node of this level, a left child.  The forms
- * that rows read from tile `reader` on come after those that older tiles read. */
-INLINE ptrdiff_t form_slot(const struct sequence *q, ptrdiff_t tile, int level)
-{
-    const int in = (int)(tile % SPAN), reader = ((in >> level) + 1) << level;
-    ptrdiff_t slot =
-        slots_of_tiles(q->first_ktile) + LEVELS * (tile - in) / 2 + in - (reader - (1 << level));
-    for (int i = 1; i < reader; i++) slot += i & -i;
-    return slot;
-}
+/* A whole block has LEVELS / 2 forms of a key, and tiles behind the last one half a form more. */
+INLINE ptrdiff_t rows_of_forms(ptrdiff_t keys) { return (LEVELS + 1) * keys / 2; }
 INLINE ptrdiff_t forms_reals(const struct call *c)
 {
-    const ptrdiff_t D = c->plan->dim, squares = c->seqs.ktiles * (c->backward ? 2 : 1);
-    return c->B * c->Lk * BY + slots_of_tiles(c->seqs.ktiles) * KT * D + squares * D * D;
+    const ptrdiff_t D = c->plan->dim, keys = c->B * c->Lk, squares = c->backward ? 2 : 1;
+    return keys * BY + rows_of_forms(keys) * D + squares * (keys / KT) * D * D;
 }
 INLINE struct forms forms_of(const struct call *c, ptrdiff_t b, int kvh)
 {
-    const ptrdiff_t D = c->plan->dim;
+    const ptrdiff_t D = c->plan->dim, keys = c->B * c->Lk;
     real *at = (real *)c->mem.moved + kvh * forms_reals(c);
     struct forms f = { .keys = at };
-    at += slots_of_tiles(c->seqs.ktiles) * KT * D;
+    at += rows_of_forms(keys) * D;
     f.few = at + b * c->Lk * BY;
-    at += c->B * c->Lk * BY;
+    at += keys * BY;
     f.left = at;
-    f.right = c->backward ? at + c->seqs.ktiles * D * D : NULL;
+    f.right = c->backward ? at + keys / KT * D * D : NULL;
     return f;
 }
-INLINE real *form_keys(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int level,
-                       int D)
+/* The first key of a sequence, counted in all batch entries. */
+INLINE ptrdiff_t first_key_in(const struct call *c, const struct sequence *q)
 {
-    return f->keys + form_slot(q, tile, level) * KT * D;
+    return q->b * c->Lk + q->k0;
+}
+/* Where a tile's keys are carried to the end of its node of this level, a left child.  The forms
+ * that rows read from tile `reader` on come after those that older tiles read. */
+INLINE real *form_keys(const struct call *c, const struct forms *f, const struct sequence *q,
+                       ptrdiff_t tile, int level)
+{
+    const int in = (int)(tile % SPAN), reader = ((in >> level) + 1) << level;
+    ptrdiff_t before = LEVELS * (tile - in) / 2 + in - (reader - (1 << level));
+    for (int i = 1; i < reader; i++) before += i & -i;
+    return f->keys + (rows_of_forms(first_key_in(c, q)) + before * KT) * c->plan->dim;
 }
 /* M of the left child or block of this level that begins with a tile. */
-INLINE real *left_matrix(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int level,
-                         int D)
+INLINE real *left_matrix(const struct call *c, const struct forms *f, const struct sequence *q,
+                         ptrdiff_t tile, int level)
 {
-    return f->left + (q->first_ktile + tile + (1 << level) - 1) * D * D;
+    const ptrdiff_t D = c->plan->dim;
+    return f->left + (first_key_in(c, q) / KT + tile + (1 << level) - 1) * D * D;
 }
-INLINE real *right_matrix(const struct forms *f, const struct sequence *q, ptrdiff_t tile, int D)
+INLINE real *right_matrix(const struct call *c, const struct forms *f, const struct sequence *q,
+                          ptrdiff_t tile)
 {
-    return f->right + (q->first_ktile + tile) * D * D;
+    const ptrdiff_t D = c->plan->dim;
+    return f->right + (first_key_in(c, q) / KT + tile) * D * D;
 }
 INLINE ptrdiff_t tiles_in(const struct sequence *q) { return (q->nk + KT - 1) / KT; }
 /* w and beta of the keys from j on. */

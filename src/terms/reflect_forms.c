@@ -17,15 +17,15 @@
 #include "simd/doubles.h"
 /* A tile.  Rows after the last key are 0. */
 struct made {
-    double *w, *wt, *y, *z;  /* [KT][Dp], [Dp][KT], [KT][Dp]; z = beta y */
-    double *gram;            /* [KT][KT]: w_l.w_m of m >= l, and of a strip of FEW keys */
-    double *dots, *turns;    /* [KT][FEW]: of each strip, see reflect.h */
-    double *beta;            /* [KT] */
-    const real *k, *rw;      /* [KT][Dp]: k and w, in place if their rows are not padded */
-    real *kbuf, *wbuf, *kp;  /* [KT][Dp]: k' */
-    real *e;                 /* [KT][KT]: k_j.w_l, likewise */
-    real *rwt, *rz;          /* w across, and z rounded */
-    int bad;                 /* the newest key whose w or beta is not finite, or -1 */
+    double *w, *wt, *y, *z; /* [KT][Dp], [Dp][KT], [KT][Dp]; z = beta y */
+    double *gram;           /* [KT][KT]: w_l.w_m of m >= l, and of a strip of FEW keys */
+    double *dots, *turns;   /* [KT][FEW]: of each strip, see reflect.h */
+    double *beta;           /* [KT] */
+    const real *k, *rw;     /* [KT][Dp]: k and w, in place if their rows are not padded */
+    real *kbuf, *wbuf, *kp; /* [KT][Dp]: k' */
+    real *e;                /* [KT][KT]: k_j.w_l, likewise */
+    real *rwt, *rz;         /* w across, and z rounded */
+    int bad;                /* the newest key whose w or beta is not finite, or -1 */
 };
 struct memory {
     struct made tile;
@@ -47,7 +47,7 @@ static size_t lay_out(const struct call *c, char *base, struct memory *m)
     struct made *t = &m->tile;
     double **const doubles[] = { &t->w, &t->wt, &t->y, &t->z, &m->dz, &m->dy, &m->part };
     real **const reals[] = { &t->kbuf, &t->kp,  &t->wbuf, &t->rwt, &t->rz,
-                             &m->rows, &m->rdy, &m->dw, &m->dk,  &m->zt };
+                             &m->rows, &m->rdy, &m->dw,   &m->dk,  &m->zt };
     for (int i = 0; i < (c->backward ? 7 : 4); i++)
         *doubles[i] = carve_bytes(&a, rows, sizeof(double));
     for (int i = 0; i < (c->backward ? 10 : 6); i++)
@@ -79,8 +79,7 @@ static const real *copy_rows(const real *from, ptrdiff_t stride, int n, int D, r
 {
     const int Dp = padded(D);
     if (n < KT || D < Dp) zero_reals(to, (ptrdiff_t)KT * Dp);
-    for (int l = 0; l < n; l++)
-        memcpy(to + l * Dp, from + l * stride, sizeof(real) * (size_t)D);
+    for (int l = 0; l < n; l++) memcpy(to + l * Dp, from + l * stride, sizeof(real) * (size_t)D);
     return to;
 }
 static void widen(const real *from, ptrdiff_t n, double *to)
@@ -176,8 +175,7 @@ static void store_few(const struct made *t, int n, bool apart, bool backward, re
         for (int m = 0; m < FEW; m++) to[KEYS_BY + m] = t->e[strip + m];
         for (int m = 0; m <= j % FEW && !apart; m++) to[KEYS_BY + m] = 0;
         for (int m = 0; m < FEW; m++) to[DOTS_BY + m] = (real)dots[m];
-        for (int m = 0; m < FEW && backward; m++)
-            to[TURNS_BY + m] = (real)t->turns[j * FEW + m];
+        for (int m = 0; m < FEW && backward; m++) to[TURNS_BY + m] = (real)t->turns[j * FEW + m];
     }
 }
 static void store_rows_of(const real *from, int n, int D, real *to)
@@ -237,7 +235,7 @@ static bool passed(const struct block *b, ptrdiff_t end) { return end < b->all &
 static real *keys_of_node(const struct block *b, ptrdiff_t tile, int level)
 {
     const struct call *c = b->c;
-    if (level < LEVELS) return form_keys(&b->f, b->q, tile, level, c->plan->dim);
+    if (level < LEVELS) return form_keys(c, &b->f, b->q, tile, level);
     return (real *)c->mem.rotated
          + ((b->q->b * c->plan->kv_heads + b->kvh) * c->Lk + b->q->k0 + tile * KT) * c->plan->dim;
 }
@@ -248,8 +246,8 @@ static void store_node(const struct block *b, ptrdiff_t tile, int level, real *m
     const ptrdiff_t first = tile + 1 - (1 << level);
     const bool left = level == LEVELS || !(tile >> level & 1);
     for (ptrdiff_t i = 0; i < (ptrdiff_t)D * Dp; i++) m[i] = abs_(m[i]) < (real)LEAST ? 0 : m[i];
-    if (left) store_rows_of(m, D, D, left_matrix(&b->f, b->q, first, level, D));
-    else if (b->f.right) store_rows_of(m, D, D, right_matrix(&b->f, b->q, first, D));
+    if (left) store_rows_of(m, D, D, left_matrix(b->c, &b->f, b->q, first, level));
+    else if (b->f.right) store_rows_of(m, D, D, right_matrix(b->c, &b->f, b->q, first));
 }
 /* Where keys of a tile go that have been carried to the end of its node of this level: the rows
  * that read them first see a left child, as they stay what they are in a right one.  NULL: no row
@@ -274,7 +272,7 @@ static void join_nodes(const struct block *b, ptrdiff_t tile, int level)
         if (rows != to) store_rows_of(rows, KT, D, to);
     }
     if (!first) return;
-    product(SET, D, Dp, D, left_matrix(&b->f, b->q, first, level, D), D, 1, m, Dp,
+    product(SET, D, Dp, D, left_matrix(b->c, &b->f, b->q, first, level), D, 1, m, Dp,
             b->m.node[level + 1], Dp, NULL);
     store_node(b, tile, level + 1, b->m.node[level + 1]);
 }
@@ -321,7 +319,8 @@ static real *dk_at(const struct call *c, const struct sequence *q, ptrdiff_t til
 static void add_newer(const real *a, const real *x, int Dp, real *out)
 {
     for (int j = 0; j < KT; j += FEW)
-        product(ADD, FEW, Dp, KT - j, a + j * KT + j, KT, 1, x + j * Dp, Dp, out + j * Dp, Dp, NULL);
+        product(ADD, FEW, Dp, KT - j, a + j * KT + j, KT, 1, x + j * Dp, Dp, out + j * Dp, Dp,
+                NULL);
 }
 /* out_l += sum over j of a_jl x_j, likewise. */
 static void add_older(const real *a, const real *x, int Dp, real *out)
@@ -442,11 +441,11 @@ static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
         /* M = left right, k(n+1) = k(n) right */
         real *by = m->node[0];
         zero_reals(by, square);
-        transpose(right_matrix(&b->f, b->q, middle, D), D, D, D, by, Dp);
+        transpose(right_matrix(c, &b->f, b->q, middle), D, D, D, by, Dp);
         zero_reals(dright, square);
         if (tile) {
             product(SET, D, Dp, D, dm, Dp, 1, by, Dp, dleft, Dp, NULL);
-            product(SET, D, Dp, D, left_matrix(&b->f, b->q, tile, below, D), 1, D, dm, Dp, dright,
+            product(SET, D, Dp, D, left_matrix(c, &b->f, b->q, tile, below), 1, D, dm, Dp, dright,
                     Dp, NULL);
         }
         for (ptrdiff_t i = 0; i < half; i++) {
