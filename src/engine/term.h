@@ -63,7 +63,7 @@ struct term {
     ptrdiff_t (*keys_at)(const struct call *, int x, ptrdiff_t b, int h);
 
     /* Reals per tile of keys and kv head that are summed in own.keys and added to the total,
-     * [ktiles][kv heads][reals].  The last one says whether they have begun (tiled_sums()). */
+     * [ktiles][kv heads][reals].  The last one says whether they have begun (tiled_sums_of()). */
     ptrdiff_t (*tiled)(const struct call *, int x);
 
     /* Changes the rows of Q, once per query tile, after they are loaded, rotated and scaled.  The
@@ -138,11 +138,12 @@ INLINE const struct moves *moves_of(const struct call *c)
 {
     return c->plan->moves >= 0 ? term_of(c, c->plan->moves)->moves : NULL;
 }
-/* The sums of a term for the tile's keys and kv head, zeroed when they begin; NULL: not wanted. */
-INLINE real *tiled_sums(struct tile *t, int x)
+/* The sums of a term for the tile's keys and kv head, or those of the tile of keys that is `newer`
+ * tiles later; zeroed when they begin.  NULL: not wanted. */
+INLINE real *tiled_sums_of(struct tile *t, int x, int newer)
 {
-    real *sums = t->own[x].keys;
-    const ptrdiff_t last = term_of(t->c, x)->tiled(t->c, x) - 1;
+    const ptrdiff_t n = term_of(t->c, x)->tiled(t->c, x), last = n - 1;
+    real *sums = t->own[x].keys ? t->own[x].keys + newer * n : NULL;
     if (sums && sums[last] == 0) {
         memset(sums, 0, sizeof(real) * (size_t)last);
         sums[last] = 1;

@@ -34,7 +34,7 @@ struct own {
     real *part;
     real *fresh; /* its first numbers, of this query tile alone */
     /* gradient by key: likewise, from the tile's first key on, rows of key_row(); or sums of this
-     * tile of keys and kv head (tiled_sums()) */
+     * tile of keys and kv head (tiled_sums_of()) */
     real *keys;
     int outn, gradn, carryn;
 };
