@@ -111,6 +111,8 @@ class _Options(TypedDict, total=False):
     max_len: int | None
     keys_rotated: bool
     fast: bool
+    dropout_p: float
+    dropout_seed: int | None
     out: ArrayLike | None
     shares: Iterable[Iterable[int]] | None
     key_shares: Iterable[Iterable[int]] | None
@@ -121,7 +123,7 @@ class _Options(TypedDict, total=False):
 # Of attention() and attention_backward(), beside what says who sees whom.
 _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
-    *("scale", "max_len", "keys_rotated", "fast"),
+    *("scale", "max_len", "keys_rotated", "fast", "dropout_p", "dropout_seed"),
 )
 _LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last"))
 
@@ -203,6 +205,8 @@ def attention(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
     return_lse: bool = False,
     out: ArrayLike | None = None,
     shares: Iterable[Iterable[int]] | None = None,
@@ -280,6 +284,12 @@ def attention(
         k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
     fast : bool
         For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    dropout_p : float
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. For
+        training.
+    dropout_seed : int, optional
+        Which weights are dropped. Torch tensors have a default: a number drawn from torch's generator, which
+        `torch.manual_seed()` sets and `torch.utils.checkpoint` replays.
     return_lse : bool
         Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
     out : array, optional
@@ -330,7 +340,7 @@ def attention(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 
@@ -381,6 +391,8 @@ def attention_backward(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
     shares: Iterable[Iterable[int]] | None = None,
     key_shares: Iterable[Iterable[int]] | None = None,
     group: GroupLike | None = None,
@@ -465,6 +477,10 @@ def attention_backward(
         k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
     fast : bool
         For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    dropout_p : float
+        That of the forward call.
+    dropout_seed : int, optional
+        That of the forward call.
     shares : list of (first, count, rank), optional
         Which rank has which rows, from `loci.distributed.share_out()`. The arrays then hold the rows of this rank.
     key_shares : list of (first, count, rank), optional
@@ -493,7 +509,7 @@ def attention_backward(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 

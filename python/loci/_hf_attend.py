@@ -23,7 +23,6 @@ class FallbackWarning(UserWarning):
 
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
-    "dropout": "dropout of weights is",
     "sinks": "attention with sinks that depend on the row is",
     "query_states": "attention of other rows' queries is",
 }
@@ -177,8 +176,6 @@ def attend(
     reason = None
     if output_attentions:
         reason = "output_attentions"
-    elif dropout:
-        reason = "dropout"
     elif sinks is not None and sinks.ndim > 1:
         reason = "sinks"
     if reason is not None:
@@ -199,6 +196,7 @@ def attend(
         softcap=softcap,
         sinks=sinks,
         mask=mask,
+        dropout_p=dropout,
         layout="blhd",
         **({"causal": False} if sight.dense is not None else sight.arguments(encoding != "nope")),
     )

@@ -98,8 +98,7 @@ INLINE void swap_weights(struct tile *t)
 INLINE void drop_weights_again(struct tile *t)
 {
     swap_weights(t);
-    for (int r = 0; r < QT; r += 2 * VL)
-        drop_columns(2, t, r, t->drop.whole, t->p, t->drop.factor);
+    for (int r = 0; r < QT; r += 2 * VL) drop_columns(2, t, r, t->drop.whole, t->p, t->drop.factor);
 }
 #endif
 
