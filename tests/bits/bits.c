@@ -11,8 +11,8 @@
  *                         with gradients by row
  *     padding             whatever it holds, NaN too
  *
- * All of it once more with dropout, where entry s of a call is another call's entry 0 with an offset
- * larger by s.
+ * All of it once more with dropout, where entry s of a call is entry 0 of another call with an
+ * offset larger by s.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* dropout.c -- which weights are dropped: as many as asked for, and as if by chance.  With queries
- * of zeros all weights of a row are equal, so loci_weights() shows them pair by pair.  Counts are in
- * units of their standard deviation; everything here is the same in every run.
+ * of zeros all weights of a row are equal, so loci_weights() shows them pair by pair.  Counts are
+ * in units of their standard deviation; everything here is the same in every run.
  *
  * numeric/fused.c compares numbers and gradients with the definition, bits/bits.c tests bits. */
 #include <math.h>
@@ -129,9 +129,8 @@ static void refuse(const loci_plan *plan, loci_call call, const char *sentence)
     call.error = &e;
     const bool linear = strstr(sentence, "linear") != NULL;
     if (loci_prepare(plan, 8, NULL, tables)) exit(2);
-    const loci_status status = linear
-                                 ? loci_linear_forward(plan, tables, work, &call, NULL, NULL)
-                                 : loci_forward(plan, tables, work, &call);
+    const loci_status status = linear ? loci_linear_forward(plan, tables, work, &call, NULL, NULL)
+                                      : loci_forward(plan, tables, work, &call);
     CHECK_THAT(status && !strncmp(e.text, sentence, strlen(sentence)), "%g: %d '%s', not '%s'",
                call.dropout, (int)status, e.text, sentence);
     CHECK_THAT(!loci_workspace(plan, &call, 1), "dropout %g: it has a workspace", call.dropout);
@@ -140,7 +139,7 @@ static void refusals(void)
 {
     static float x[64], o[64];
     const double wrong[] = { -0.1, 1, 1.5, NAN, INFINITY };
-    const char *const sentence[] = { "dropout -0.1 must be at least 0 and below 1", "dropout 1 must",
+    const char *const sentence[] = { "dropout -0.1 must be at least 0 and below", "dropout 1 must",
                                      "dropout 1.5 must", "dropout nan must", "dropout inf must" };
     loci_call call = LOCI_CALL(.batch = 1, .q_len = 4, .k_len = 4, .q = { x }, .k = { x },
                                .v = { x }, .o = { o });
