@@ -7,6 +7,7 @@
  *     s_ij = a_ij + add_ij, or the mix of the two; then plus the mask
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
  *                                is 0; or another weight rule (sba)
+ *     then, with dropout, w_ij is 0 or w_ij / (1 - p)
  *     o_i  = sum_j w_ij v_j + what the encodings add; if values turn with the keys, v_j is turned
  *            by the angles of key j, and the sum back by those of row i
  *     ae_i = sum_j w_ij (the state of key j), where keys have states
@@ -41,8 +42,9 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
 
     p->sees = (bool *)carve(base, &used, p->H * p->Lk); /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
-    double **row[] = { &p->product, &p->raw,  &p->log_mul, &p->add,      &p->flat, &p->a,  &p->s,
-                       &p->w,       &p->dadd, &p->draw,    &p->dlog_mul, &p->da,   &p->ds, &p->dw };
+    double **row[] = { &p->product, &p->raw, &p->log_mul, &p->add,  &p->flat,     &p->a,
+                       &p->s,       &p->w,   &p->dadd,    &p->draw, &p->dlog_mul, &p->da,
+                       &p->ds,      &p->dw,  &p->keep,    &p->whole };
     for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->bend) p->before[e] = carve(base, &used, p->H * p->Lk);
@@ -361,12 +363,57 @@ int loci_reference_weights(const struct problem *p)
     return -1;
 }
 
-/* ds of head h from dw, dlse and drem. */
+/* ds of head h from dw, dlse and drem.  dw becomes the gradient of the weights before dropout. */
 void loci_reference_weights_backward(struct problem *p, int h)
 {
     const int rule = loci_reference_weights(p);
+    double *const w = p->w;
+    for (ptrdiff_t j = 0; j < p->Lk && p->call->dropout > 0; j++)
+        of_head(p, p->dw, h)[j] *= of_head(p, p->keep, h)[j];
+    p->w = p->whole;
     if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
     else softmax_backward(p, h);
+    p->w = w;
+}
+
+/* ---- Dropout --------------------------------------------------------------------------------- */
+
+/* docs/bits.md defines it, number by number. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+static bool dropped(const struct problem *p, int h, ptrdiff_t j)
+{
+    const loci_call *c = p->call;
+    uint64_t entry = (uint64_t)p->b, row = (uint64_t)p->i, key = (uint64_t)j;
+    if (c->q_starts) {
+        const ptrdiff_t s = sequence_of(p, c->q_starts, p->i);
+        entry = (uint64_t)s;
+        row += (uint64_t)(c->k_starts[s + 1] - c->k_starts[s] - c->q_starts[s + 1]);
+        key -= (uint64_t)c->k_starts[s];
+    } else row += (uint64_t)((c->k_lens ? c->k_lens[p->b] : p->Lk) - p->Lq);
+    const uint64_t head = mix(mix(mix(c->dropout_seed) + c->dropout_offset + entry) + (uint64_t)h),
+                   keys = mix(head + row);
+    uint32_t u = (uint32_t)keys + (uint32_t)key * 0x9e3779b9;
+    u = (u ^ u >> 16) * 0x21f0aaad ^ (uint32_t)(keys >> 32);
+    u = (u ^ u >> 15) * 0x735a2d97;
+    const double limit = floor(c->dropout * 0x1p32 + 0.5);
+    return (double)(int32_t)u < fmin(limit, 0x1p32 - 1) - 0x1p31;
+}
+static void drop(struct problem *p, int h)
+{
+    double *w = of_head(p, p->w, h), *keep = of_head(p, p->keep, h);
+    memcpy(of_head(p, p->whole, h), w, (size_t)p->Lk * sizeof *w);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        keep[j] = 1;
+        if (!p->seen[j] || p->call->dropout == 0) continue;
+        keep[j] = dropped(p, h, j) ? 0 : 1 / (1 - p->call->dropout);
+        w[j] *= keep[j];
+    }
 }
 
 /* ---- One row --------------------------------------------------------------------------------- */
@@ -389,6 +436,7 @@ static void forward_row(struct problem *p)
         p->rem[h] = 0; /* a softmax has no remainder */
         if (rule >= 0) p->def[rule]->weights_of_row(p, rule, h);
         else softmax(p, h);
+        drop(p, h);
         double *o = p->o + h * p->Dv;
         zero(o, p->Dv);
         zero(p->ae + h * p->D, p->D);
@@ -528,6 +576,8 @@ loci_status loci_reference_budget(const loci_plan *plan, const void *const *tens
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage attention");
+    CHECK(call->error, call->dropout >= 0 && call->dropout < 1, LOCI_BAD_ARG,
+          "dropout %g must be at least 0 and below 1", call->dropout);
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 

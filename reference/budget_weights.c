@@ -102,7 +102,7 @@ void loci_output_sizes(struct problem *p, int h, const struct places *real)
 static double weight_sizes(struct problem *p, int h)
 {
     struct sizes *z = p->budget;
-    const double *w = of_head(p, p->w, h), *s = of_head(p, p->s, h);
+    const double *w = of_head(p, p->whole, h), *s = of_head(p, p->s, h);
     double *size = of_head(p, z->j[0], h), newer = 0;
     zero(size, p->Lk);
     if (loci_reference_weights(p) < 0) {
@@ -124,8 +124,9 @@ static double weight_sizes(struct problem *p, int h)
 void loci_weight_sizes(struct problem *p, int h, const struct places *real)
 {
     struct sizes *z = p->budget;
-    const double rem = weight_sizes(p, h), *size = of_head(p, z->j[0], h),
-                 *dw = of_head(p, real->dw, h), *w = of_head(p, p->w, h), *s = of_head(p, p->s, h);
+    double *size = of_head(p, z->j[0], h);
+    const double rem = weight_sizes(p, h), *dw = of_head(p, real->dw, h),
+                 *w = of_head(p, p->whole, h), *s = of_head(p, p->s, h);
     const int sink = loci_reference_sinking(p);
     double mean = 0, older = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) mean += counts(p, h, j) ? w[j] * dw[j] : 0;
@@ -147,7 +148,8 @@ void loci_weight_sizes(struct problem *p, int h, const struct places *real)
             older += mine;
         }
     }
-    /* Values: their definitions applied to sizes. */
+    /* Values: their definitions applied to sizes, of weights after dropout. */
+    for (ptrdiff_t j = 0; j < p->Lk; j++) size[j] *= of_head(p, p->keep, h)[j];
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         for (int c = 0; c < p->Dv && counts(p, h, j); c++)
             z->dv[v_row(p, h, j) + c] += size[j] * z->dout[h * p->Dv + c] + z->to->least;

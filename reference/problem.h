@@ -41,6 +41,8 @@ struct problem {
     double *before[MAX_ENCODINGS]; /* by encoding that bends: the sum that is added before it */
     /* flat = mul scale (q.k + raw); a, after all bends; s, the final score; w, the weight */
     double *flat, *a, *s, *w;
+    /* dropout: 0 or 1 / (1 - p) of each weight, and weights before it; w has those after it */
+    double *keep, *whole;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem; /* [H] */
     double *o, *dout;                /* [H][Dv]; of turned values, if values turn */

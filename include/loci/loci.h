@@ -361,6 +361,18 @@ typedef struct {
     /* Since 0.2: a mask [batch][heads][q_len][k_len]. */
     loci_mask mask_kind;
     loci_view mask;
+    /* Since 0.3: dropout of weights, for training; 0 = none, else below 1.  Each weight is 0 with
+     * this probability, and divided by 1 - dropout otherwise; lse, rem and the sum of the softmax
+     * are those without.  loci_backward() drops the same weights for the same three numbers, and
+     * loci_weights() returns them dropped.  A cache, linear attention and attention over several
+     * processes do not support it.  `fast` has no effect with it.
+     *
+     * A weight is dropped by its seed, offset + batch entry, head, row and key alone, so neither
+     * threads nor chunks of a prefill matter.  Entry b of a call drops what a call of that entry
+     * alone drops with offset + b; packed sequences count as entries.  Another call needs another
+     * seed, or an offset larger by the number of entries. */
+    double dropout;
+    uint64_t dropout_seed, dropout_offset;
 } loci_call;
 #define LOCI_CALL(...) LOCI_SIZED(loci_call, __VA_ARGS__)
 

@@ -118,6 +118,8 @@ class _Options(TypedDict, total=False):
     max_len: int | None
     keys_rotated: bool
     fast: bool
+    dropout_p: float
+    dropout_seed: int | None
     out: ArrayLike | None
     shares: Iterable[Iterable[int]] | None
     key_shares: Iterable[Iterable[int]] | None
@@ -128,7 +130,7 @@ class _Options(TypedDict, total=False):
 # Of attention() and attention_backward(), beside what says who sees whom.
 _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
-    *("scale", "max_len", "keys_rotated", "fast"),
+    *("scale", "max_len", "keys_rotated", "fast", "dropout_p", "dropout_seed"),
 )
 _LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last", "pages"))
 
@@ -211,6 +213,8 @@ def attention(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
     return_lse: bool = False,
     out: ArrayLike | None = None,
     shares: Iterable[Iterable[int]] | None = None,
@@ -292,6 +296,12 @@ def attention(
         k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
     fast : bool
         For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    dropout_p : float
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. For
+        training.
+    dropout_seed : int, optional
+        Which weights are dropped. Torch tensors have a default: a number drawn from torch's generator, which
+        `torch.manual_seed()` sets and `torch.utils.checkpoint` replays.
     return_lse : bool
         Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
     out : array, optional
@@ -342,7 +352,7 @@ def attention(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, pages),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
     if sinks is not None and len(getattr(sinks, "shape", ())) > 1:
         from . import _sinks
 
@@ -400,6 +410,8 @@ def attention_backward(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
     shares: Iterable[Iterable[int]] | None = None,
     key_shares: Iterable[Iterable[int]] | None = None,
     group: GroupLike | None = None,
@@ -484,6 +496,10 @@ def attention_backward(
         k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
     fast : bool
         For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    dropout_p : float
+        That of the forward call.
+    dropout_seed : int, optional
+        That of the forward call.
     shares : list of (first, count, rank), optional
         Which rank has which rows, from `loci.distributed.share_out()`. The arrays then hold the rows of this rank.
     key_shares : list of (first, count, rank), optional
@@ -512,7 +528,7 @@ def attention_backward(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, None),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 

@@ -17,7 +17,7 @@ from . import _c
 from ._c import Error
 from ._interrupt import run
 from ._masks import Masking, Pairs, masking, open_mask, page_table, repeated, set_pages
-from ._numbers import scale_of, whole_or_none, window_of
+from ._numbers import real, scale_of, whole, whole_or_none, window_of
 from ._plan import SINKS, Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
@@ -264,6 +264,7 @@ class Problem:
     processes, each with its own part."""
 
     __slots__ = (
+        "dropout",
         "form",
         "k",
         "kind",
@@ -288,6 +289,7 @@ class Problem:
         self.listed: Any = None
         self.shared: Tables | None = None
         self.ranks: Any = None
+        self.dropout: tuple[float, int] | None = None  # the probability, and the seed
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
         """The same with other arrays that look like these; behind the tensors may stand a mask."""
@@ -295,14 +297,15 @@ class Problem:
         if len(tensors) > count:
             mask = open_mask(self.kind, tensors[count], self.shape, self.plan.real, self.plan.dtype)
         again = Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
-        again.shared, again.ranks = self.shared, self.ranks
+        again.shared, again.ranks, again.dropout = self.shared, self.ranks, self.dropout
         return again
 
     def tiled(self, times: int, like: Any) -> Problem:
         """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
         paged = self.masking is not None and self.masking.pages is not None
-        if self.mask is not None or self.ranks is not None or paged:
-            what = "a table of pages" if paged else "a call over ranks" if self.mask is None else "a mask"
+        if self.mask is not None or self.ranks is not None or paged or self.dropout is not None:
+            what = "a mask" if self.mask is not None else "a call over ranks" if self.ranks is not None else "dropout"
+            what = "a table of pages" if paged else what
             raise Error(f"{what} cannot be mapped by torch.func.vmap", "unsupported")
         s = replace(self.shape, batch=self.shape.batch * times)
         given = dict(zip(self.form.names, self.tensors, strict=True))
@@ -374,6 +377,8 @@ class Problem:
         if self.mask is not None:
             call.mask_kind, call.mask = self.mask.kind, arrays.view(self.kind, self.mask.x, "bhld")
             alive.append(self.mask.x)
+        if self.dropout is not None:
+            call.dropout, call.dropout_seed = self.dropout
         return call, alive
 
     def room(self, call: Any, backward: int) -> int:
@@ -382,7 +387,8 @@ class Problem:
             return int(self.ranks.workspace(self.plan._handle, call, backward))
         key = None
         if self.masking is None and self.mask is None:
-            key = backward, call.host.contents.threads if call.host else 1, call.lse is None, call.rem is None
+            threads = call.host.contents.threads if call.host else 1
+            key = backward, threads, call.lse is None, call.rem is None, self.dropout is None
             size = self.form.sizes.get(key)
             if size is not None:
                 return size
@@ -524,6 +530,7 @@ class Problem:
         return [*dtensors, self.kind.cast(dmask, self.kind.dtype(self.mask.given)) if self.mask.cast else dmask]
 
 
+SEEDS = 1 << 64  # of dropout
 OPEN = (-1, -1)  # a window without ends
 
 
@@ -555,6 +562,8 @@ def open_call(
     keys_rotated: bool = False,
     fast: bool = False,
     mask: Any = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
     stage: str = "attention",
 ) -> Problem:
     """Everything that attention() is given, checked."""
@@ -602,7 +611,20 @@ def open_call(
     pairs = None if mask is None else open_mask(kind, mask, form.shape, form.plan.real, form.plan.dtype)
     opened = Problem(form, m, q, k, v, ordered, pairs)
     opened.shared = tables
+    opened.dropout = _dropout(dropout_p, dropout_seed)
     return opened
+
+
+def _dropout(p: Any, seed: Any) -> tuple[float, int] | None:
+    """The probability and the seed; None: nothing is dropped."""
+    if p == 0:
+        return None
+    p = real(p, "dropout_p")
+    if not 0 <= p < 1:
+        raise Error(f"dropout_p must be from 0 and below 1, not {p}")
+    if seed is None:
+        raise Error("dropout_p needs dropout_seed=, a whole number; only attention() of torch's tensors draws one")
+    return p, whole(seed, "dropout_seed", 0, SEEDS - 1)
 
 
 # Keywords of other libraries' attention, and what loci has for them.
@@ -611,8 +633,7 @@ ELSEWHERE = {
     "attn_mask": "loci calls it mask, which counts beside causal=True; say causal=False where it alone decides",
     "attention_mask": "loci.seg.from_mask(attention_mask), given as seg=, says which tokens are padding",
     "key_padding_mask": "loci.seg.from_mask() makes segments of a mask of tokens, given as seg=",
-    "dropout_p": "loci has no dropout of weights; leave it out",
-    "dropout": "loci has no dropout of weights; leave it out",
+    "dropout": "loci calls it dropout_p",
     "enable_gqa": "loci reads the number of kv heads from k and v; leave it out",
     "softmax_scale": "loci calls it scale",
     "sm_scale": "loci calls it scale",

@@ -155,6 +155,9 @@ class Call(c.Structure):
         ("k_last", c.c_void_p),
         ("mask_kind", c.c_int),
         ("mask", View),
+        ("dropout", c.c_double),
+        ("dropout_seed", c.c_uint64),
+        ("dropout_offset", c.c_uint64),
     ]
 
 

@@ -19,7 +19,6 @@ from ._ranks import alone
 
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
-    "dropout": "dropout of weights is",
     "query_states": "attention of other rows' queries is",
     "positions": "attention to positions that are dropped is",
 }
@@ -173,8 +172,6 @@ def attend(
     reason = None
     if output_attentions:
         reason = "output_attentions"
-    elif dropout:
-        reason = "dropout"
     if reason is not None:
         alone(f"{_REASONS[reason]} computed by torch")
         fall_back(reason)
@@ -193,6 +190,7 @@ def attend(
         softcap=softcap,
         sinks=sinks if sinks is None or sinks.ndim == 1 else sinks.squeeze(-1),  # of each row: [batch, heads, rows, 1]
         mask=mask,
+        dropout_p=dropout,
         layout="blhd",
         **({"causal": False} if sight.dense is not None else sight.arguments(encoding != "nope")),
     )

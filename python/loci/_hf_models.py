@@ -315,8 +315,6 @@ def _deberta(
     reason = None
     if output_attentions:
         reason = "output_attentions"
-    elif self.training and self.dropout.p:
-        reason = "dropout"
     elif query_states is not None:
         reason = "query_states"
     elif relative_pos is not None:
@@ -343,6 +341,7 @@ def _deberta(
         more = {"encoding": _deberta_text(self, v2), "tensors": _project(self, rel, v2)}
     scale = (q.shape[-1] * (1 + len(set(self.pos_att_type)))) ** -0.5
     n = q.shape[2]
+    more["dropout"] = self.dropout.p if self.training else 0.0
     o, _ = attend(q, k, v, masks.sight_of(attention_mask, n, n), scaling=scale, **more)
     return o.flatten(2), None
 

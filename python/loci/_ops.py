@@ -17,8 +17,9 @@ from ._masks import MASKS
 from ._plan import SINKS, acts_on, full_text
 from ._torch import incoming
 
+SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
-ATTENTION = ("layout", "causal", "keys_rotated", "fast")
+ATTENTION = ("layout", "causal", "keys_rotated", "fast", "dropout_p")
 LINEAR = ("layout", "causal")
 
 
@@ -32,6 +33,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "causal": _truth,
     "keys_rotated": _truth,
     "fast": _truth,
+    "dropout_p": float,
 }
 
 
@@ -60,12 +62,15 @@ def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bo
     stage = "linear_attention" if linear else "attention"
     mapping = _named(names, [x.detach() for x in tensors])
     mask = mapping.pop("mask", None)
+    placed = _named(given, masks)
+    if SEED in placed:
+        numbers[SEED] = int(placed.pop(SEED))
     return _attend.open_call(
         q.detach(),
         k.detach(),
         v.detach(),
         encoding,
-        given=_named(given, masks),
+        given=placed,
         tensors=mapping,
         mask=mask,
         stage=stage,
@@ -233,9 +238,12 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
         tensors["mask"] = arguments["mask"]
     text = full_text(encoding, None, sinks is not None)
     masks, list_ = _masks(given)
+    if arguments["dropout_p"]:
+        masks = f"{masks},{SEED}" if masks else SEED
+        list_ = [*list_, torch.as_tensor(arguments[SEED])]
     left, right = arguments["window_size"]
     key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
+    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}{END}{arguments['dropout_p']}"
     numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"]
     o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
     return _attend.results(o, lse if return_lse else None, ae if ae.ndim > 1 else None)  # ae is [0] where there is none

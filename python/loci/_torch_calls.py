@@ -134,6 +134,14 @@ def _subclass(public: Any, arrays: Any, encoding: str, options: Any, learned: An
     return (handle(public, (*arrays, *learned), *arrays, encoding, **options),)
 
 
+def _seeded(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With a seed from torch's generator, if dropout needs one; a tensor, if ops are recorded."""
+    if arguments["dropout_p"] == 0 or arguments["dropout_seed"] is not None:
+        return arguments
+    seed = torch.randint(0, 2**63 - 1, (1,), device="cpu")
+    return {**arguments, "dropout_seed": seed if by_op(seed) else int(seed)}
+
+
 def attention(
     q: Any,
     k: Any,
@@ -160,6 +168,7 @@ def attention(
     refuse_tangents(q, k, v, *learned)
     arguments = read_numbers(arguments)
     q, k, v = autocast(q, k, v)
+    arguments = _seeded(arguments)
     if by_op(q) and ranks is None:
         from . import _ops
 

@@ -88,6 +88,9 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((Q, K, K[..., :0]), {}, "v is 0 wide"),
     ((Q, K, K), {"scale": float("nan")}, "scale"),
     ((Q, K, K), {"sinks": shaped(3)}, "sink"),
+    ((Q, K, K), {"dropout_p": 1.0, "dropout_seed": 1}, "dropout_p must be from 0 and below 1, not 1.0"),
+    ((Q, K, K), {"dropout_p": float("nan"), "dropout_seed": 1}, "dropout_p must be from 0 and below 1, not nan"),
+    ((Q, K, K), {"dropout_p": 0.1, "dropout_seed": -1}, "dropout_seed must be from 0 to"),
     ((Q, K, K), {"out": shaped(2, 4, 5, 8)}, "out has the shape [2, 4, 5, 8], not [2, 4, 5, 16]"),
     ((Q, K, K), {"out": shaped(2, 4, 5, 16, dtype=np.float64)}, "out is float64 and q float32"),
 ]
@@ -121,7 +124,7 @@ class Errors(unittest.TestCase):
             ("is_causal", "causal"),
             ("attn_mask", "mask"),
             ("attention_mask", "loci.seg.from_mask"),
-            ("dropout_p", "leave it out"),
+            ("dropout", "dropout_p"),
             ("softmax_scale", "scale"),
             ("theta", "rope:pairing=half,base="),
             ("rotary", "rope:pairing=half"),

@@ -254,9 +254,29 @@ static ptrdiff_t few_rows(const struct loci_plan *p, ptrdiff_t rows)
 static void choose_way(struct call *c, bool wide)
 {
     const struct loci_plan *p = c->plan;
+    wide |= c->dropout.on;
     c->decode = !wide && c->Lq == few_rows(p, c->Lq);
     /* Few rows are limited by memory, not by products. */
     c->fast = p->fast && !wide && !c->decode;
+}
+static loci_status open_dropout(struct call *c)
+{
+    const double p = c->in->dropout;
+    loci_error *e = c->in->error;
+    CHECK(e, p >= 0 && p < 1, LOCI_BAD_ARG, "dropout %g must be at least 0 and below 1", p);
+    CHECK(e, p == 0 || !c->in->cache, LOCI_UNSUPPORTED,
+          "dropout must be 0 with a cache: it is for training");
+    CHECK(e, p == 0 || c->plan->stage != LOCI_LINEAR_ATTENTION, LOCI_UNSUPPORTED,
+          "dropout must be 0 in linear attention, which has no weights");
+    const double least = p * 0x1p32 + 0.5;
+    c->dropout = (struct dropout){
+        .on = p > 0,
+        .seed = c->in->dropout_seed,
+        .offset = c->in->dropout_offset,
+        .limit = (least < 0x1p32 ? (uint32_t)least : UINT32_MAX) ^ UINT32_C(0x80000000),
+        .factor = 1 / (1 - p),
+    };
+    return LOCI_OK;
 }
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
@@ -313,6 +333,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
           "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
+    TRY(open_dropout(c));
     choose_way(c, wide);
     return LOCI_OK;
 }

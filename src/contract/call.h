@@ -85,6 +85,14 @@ struct call_memory {
     size_t block;
 };
 
+/* Which weights are dropped: engine/dropout.h. */
+struct dropout {
+    bool on;
+    uint64_t seed, offset;
+    uint32_t limit; /* numbers with a sign below it are dropped */
+    double factor;  /* of the weights that are kept: 1 / (1 - p) */
+};
+
 /* The inputs of a call, its memory, and how it is streamed. */
 struct call {
     const struct loci_plan *plan;
@@ -97,6 +105,7 @@ struct call {
     /* fast: bf16 dot products.  packed: rotated keys are bf16, each in the first half of its
      * row. */
     bool fast, packed;
+    struct dropout dropout;
 
     loci_view q, k, v, o, mask, weights; /* strides resolved */
     ptrdiff_t mask_keys;                 /* keys in a row of the mask */

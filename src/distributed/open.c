@@ -74,6 +74,8 @@ loci_status loci_check_fields(const struct rank_ctx *a)
         CHECK(e, !fields[i].given, LOCI_UNSUPPORTED,
               "%s must be NULL: rows of several processes form one sequence per batch entry",
               fields[i].name);
+    CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED,
+          "dropout must be 0: attention over several processes does not support it");
     return LOCI_OK;
 }
 

@@ -85,6 +85,30 @@ static void dscore(int keys, const real *p, const real *dp, const real *delta, r
     }
 }
 
+/* With dropout: dP of the weights before, and ds from these weights. */
+static void dscore_before(const struct tile *t)
+{
+    const real *factor = t->drop.factor, *p = t->drop.whole;
+    for (int r = 0; r < QT; r += 2 * VL) {
+        const vf d[2] = { vf_load(t->delta + r), vf_load(t->delta + r + VL) };
+        for (int n = r; n < t->keys * QT; n += QT)
+            UNROLL_FOR(int i = 0; i < 2; i++) {
+                const int at = n + i * VL;
+                const vf dp = vf_mul(vf_load(t->dp + at), vf_load(factor + at));
+                vf_store(t->ds + at, vf_mul(vf_load(p + at), vf_sub(dp, d[i])));
+            }
+    }
+}
+/* The same for weights that are no softmax. */
+static void weights_before(struct tile *t, int x)
+{
+    for (int n = 0; n < t->keys * QT; n += VL)
+        vf_store(t->dp + n, vf_mul(vf_load(t->dp + n), vf_load(t->drop.factor + n)));
+    swap_weights(t);
+    weights_of(t->c)->tile_weights_bwd(t, x);
+    swap_weights(t);
+}
+
 /* p and ds of a tile whose scores are computed.  The mask sets ds of pairs that no row sees to
  * 0: their p is 0, but dP may be inf or NaN. */
 static void weights_gradient(struct tile *t)
@@ -96,12 +120,15 @@ static void weights_gradient(struct tile *t)
         weights_of(c)->tile_weights(t, p->weight);
         weights_of(c)->whole(t, p->weight);
     }
+    if (c->dropout.on) drop_weights_again(t);
     t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
     t->next.first = NULL; /* keys are prefetched once */
     EACH_USE(c, x, term)
         if (term->value_bwd) term->value_bwd(t, x);
-    if (p->weight < 0) dscore(t->keys, t->p, t->dp, t->delta, t->ds);
+    if (c->dropout.on && p->weight < 0) dscore_before(t);
+    else if (c->dropout.on) weights_before(t, p->weight);
+    else if (p->weight < 0) dscore(t->keys, t->p, t->dp, t->delta, t->ds);
     else weights_of(c)->tile_weights_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }

@@ -16,6 +16,7 @@ static void sums(struct tile *t, bool more)
     const int weight = t->c->plan->weight;
     if (weight >= 0) weights_of(t->c)->tile_weights(t, weight);
     else softmax(t);
+    drop_weights(t);
     find_values(t);
     t->next = to_next(t, VALUES, more);
     value_tile(t);

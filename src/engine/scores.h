@@ -5,6 +5,7 @@
 #define LOCI_ENGINE_SCORES_H
 
 #include "engine/tile_gemm.h"
+#include "engine/dropout.h"
 #include "engine/keys.h"
 
 /* ---- Forms of rows and keys ------------------------------------------------------------------ */
@@ -134,6 +135,9 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         transpose(t->q.rows, Dp, QT, p->score_dim, t->q.across, QT);
     }
     use_form(t, 0);
+#if QT > 1
+    open_dropout(t);
+#endif
 }
 
 /* Fades the queries from the reference of the tile's keys.  Tiles share references in blocks, so

@@ -89,6 +89,13 @@ struct bf16_pairs {
     uint16_t *k;
 };
 
+/* Dropout: the keys of the rows (dropout.h), [QT]; backward the weights before any are dropped, and
+ * the factors of all pairs, 0 or 1 / (1 - p), [KT][QT]. */
+struct dropped {
+    uint32_t *a, *b;
+    real *whole, *factor;
+};
+
 struct tile {
     const struct call *c;
 
@@ -137,6 +144,7 @@ struct tile {
     /* [QT]: not 0 where scores are -inf because products overflowed the reals */
     real *lost;
     real *alpha; /* [QT]: the factor of the sums so far */
+    struct dropped drop;
 
     /* Backward.  A gradient by score is that of the stage whose backward runs. */
     struct {

@@ -36,6 +36,7 @@ static void store(struct tile *t, bool more)
                 vf_store(t->p + k * QT + r,
                          vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
     }
+    drop_weights(t);
     transpose(t->p, QT, t->keys, t->rows, to, v->row);
 }
 static void close(struct tile *t) { (void)t; }

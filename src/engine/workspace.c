@@ -56,6 +56,14 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         t->last = carve_bytes(a, QT, sizeof(int64_t));
     }
     if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = carve_reals(a, KT * QT);
+    if (c->dropout.on) {
+        t->drop.a = carve_bytes(a, QT, sizeof *t->drop.a);
+        t->drop.b = carve_bytes(a, QT, sizeof *t->drop.b);
+    }
+    if (c->dropout.on && backward) {
+        t->drop.whole = carve_reals(a, KT * QT);
+        t->drop.factor = carve_reals(a, KT * QT);
+    }
     if (backward) {
         t->dout.across = carve_reals(a, (ptrdiff_t)Dv * QT);
         t->dout.rows = carve_reals(a, (ptrdiff_t)QT * Dvp);

@@ -60,6 +60,17 @@ INLINE real abs_(real a) { return a < 0 ? -a : a; }
 #define LOWEST (-FLT_MAX)
 #endif
 
+#if VL == 1
+typedef uint32_t vu;
+INLINE vu vu_load(const uint32_t *p) { return *p; }
+INLINE vu vu_set1(uint32_t x) { return x; }
+INLINE vu vu_add(vu a, vu b) { return a + b; }
+INLINE vu vu_mul(vu a, vu b) { return a * b; }
+INLINE vu vu_xor(vu a, vu b) { return a ^ b; }
+INLINE vu vu_shift(vu x, int by) { return x >> by; }
+INLINE vf vf_not_below(vu x, vu limit, vf y) { return (int32_t)x < (int32_t)limit ? 0 : y; }
+#endif
+
 /* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
  * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one
  * float).  Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining

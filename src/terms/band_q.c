@@ -315,23 +315,25 @@ static void gather(const struct query_reach *b, const real *ends, const real *li
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* Sums of weights: the two ends, and lines if the weights are not a softmax. */
+/* Are the weights a softmax of all scores, so that lines can be scores? */
+static bool from_scores(const struct call *c) { return c->plan->weight < 0 && !c->dropout.on; }
+/* Sums of weights: the two ends, and lines if scores do not give them. */
 static ptrdiff_t out(const struct call *c, int x)
 {
     if (!vectors_of(c, x).values) return 0;
-    return c->plan->weight >= 0 ? 2 + most_lines(c, x) : 2;
+    return from_scores(c) ? 2 : 2 + most_lines(c, x);
 }
 
-/* Weights go to the ends and to lines: the weights of a stick as they are, and
- * those of a softmax as scores. */
+/* Weights go to the ends and to lines: those of a softmax as scores, those of a stick, or some of
+ * which are dropped, as they are. */
 static void value(struct tile *t, int x)
 {
     const struct query_reach *b = reach_of(t, x);
     real *to = t->own[x].out;
     if (!b->of.values) return;
     add_ends(t, b, t->p, to);
-    if (t->c->plan->weight >= 0) put_lines(t, b, false, t->p, to + 2 * QT);
-    else put_lines(t, b, true, t->s, b->spare);
+    if (from_scores(t->c)) put_lines(t, b, true, t->s, b->spare);
+    else put_lines(t, b, false, t->p, to + 2 * QT);
 }
 
 /* o += V^T w, with w the weights by row of the table, under the max of all chunks. */
@@ -344,8 +346,8 @@ static void close(struct tile *t, int x)
     if (!b->of.values || b->to < b->from) return;
     real base[QT], *w = b->scores;
     for (int r = 0; r < QT; r++) base[r] = t->total.m[r] == -INFINITY ? 0 : t->total.m[r];
-    if (t->c->plan->weight >= 0) gather(b, outs, outs + 2 * QT, NULL, w);
-    else gather(b, outs, b->spare, base, w);
+    if (from_scores(t->c)) gather(b, outs, b->spare, base, w);
+    else gather(b, outs, outs + 2 * QT, NULL, w);
     const real *v = b->v + b->first * width;
     if (QT > 1) {
         product(ADD, Dv, QT, b->rows, v, 1, width, w, QT, t->total.o, QT, NULL);

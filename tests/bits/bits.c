@@ -10,6 +10,9 @@
  *     packing             sequences packed side by side, or padded = each of them alone; by starts,
  *                         with gradients by row
  *     padding             whatever it holds, NaN too
+ *
+ * All of it once more with dropout, where entry s of a call is entry 0 of another call with an
+ * offset larger by s.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +25,15 @@
 #include "walk.h"
 
 /* ---- A problem in float ---------------------------------------------------------------------- */
+
+/* Do calls drop weights?  Entry b of a call drops those of entry 0 with an offset larger by b. */
+static bool dropping;
+static void give_dropout(loci_call *call, ptrdiff_t entry)
+{
+    call->dropout = dropping ? 0.3 : 0;
+    call->dropout_seed = 0x123456789abcdefu;
+    call->dropout_offset = 10 + (uint64_t)entry;
+}
 
 struct task {
     const char *encoding, *isa;
@@ -150,6 +162,7 @@ static void outputs(struct task *t)
     t->grad.dae = t->dae;
     t->grad.dtensors = (void *const *)t->ddata;
     give_coordinates(t);
+    give_dropout(&t->call, 0);
 }
 static void drop(struct task *t)
 {
@@ -385,6 +398,7 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                                   .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv });
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
+    give_dropout(&t.call, 0);
     float *states = t.call.ae =
         ae ? mem_alloc(&t.mem, (size_t)(t.batch * H * n * D) * sizeof *states) : NULL;
     copy_coordinates(&t, whole, 0);
@@ -574,7 +588,7 @@ static void same_rows(const struct task *t, const char *name, const float *whole
         same(t->encoding, "sequences by their starts", name, whole + (h * len + from) * width,
              alone + h * n * width, (size_t)(n * width));
 }
-static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_t k_at,
+static void alone(const struct task *all, int s, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_t k_at,
                   ptrdiff_t nk)
 {
     const ptrdiff_t D = all->dim, Dv = all->value_dim, H = all->heads, G = all->kv_heads,
@@ -591,6 +605,7 @@ static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_
     if (make(&one)) {
         outputs(&one);
         copy_coordinates(&one, all, k_at);
+        give_dropout(&one.call, s);
         one.call.q = (loci_view){ all->q + q_at * D, H * Lq * D, Lq * D, D };
         one.call.k = (loci_view){ all->k + k_at * D, G * Lk * D, Lk * D, D };
         one.call.v = (loci_view){ all->v + k_at * Dv, G * Lk * Dv, Lk * Dv, Dv };
@@ -640,7 +655,7 @@ static void starts(const struct task *like, const int64_t *q, const int64_t *k)
                    (size_t)(q[s + 1] - q[s]) * sizeof *coord);
     if (run(&all, true))
         for (int s = 0; s < SEQUENCES; s++)
-            alone(&all, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s]);
+            alone(&all, s, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s]);
     drop(&all);
 }
 
@@ -712,6 +727,80 @@ static void padding(const struct task *like, bool among)
     drop(&clean);
 }
 
+static void check_text(const struct walk_text t)
+{
+    const char *text = t.text;
+    const int dim = walk_dim(text, 18);
+    const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
+    const int few = LOCI_EMULATED ? 1 : 2;
+    const struct task task = {
+        .encoding = text,
+        .batch = few,
+        .heads = 2 * few,
+        .kv_heads = few,
+        .dim = dim,
+        .value_dim = t.square ? dim : 21,
+        .q_len = length,
+        .k_len = length,
+        .threads = 1,
+    };
+    static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 },
+                         keys[] = { 0, 70, 79, 83, 147, 180 };
+    machines(&task);
+    chunks(&task);
+    if (!LOCI_EMULATED) {
+        groups(&task);
+        /* rows and keys of segments are counted in their entry */
+        if (!dropping) packing(&task);
+        starts(&task, many, keys);
+        starts(&task, few_rows, keys);
+        padding(&task, false);
+        padding(&task, true);
+    }
+    /* Across the borders of chunks of keys, and of work items.  Slow, so only with every
+     * encoding's own example. */
+    const struct task lengthy = {
+        .encoding = text,
+        .batch = 1,
+        .heads = 1,
+        .kv_heads = 1,
+        .dim = walk_dim(text, 4),
+        .value_dim = 4,
+        .q_len = 4300,
+        .k_len = 4300,
+        .threads = 1,
+    };
+    struct task items = lengthy;
+    items.q_len = items.k_len = 2500;
+    if (t.example && !LOCI_SLOW) {
+        chunks(&lengthy);
+        any_order(&items);
+    }
+    /* The backward pass across them: three chunks and four items; a window across a border, and
+     * groups; two chunks on every instruction set; sequences of one to three chunks. */
+    struct task three = lengthy, window, border;
+    three.heads = three.kv_heads = 2;
+    three.lasting = true;
+    window = border = three;
+    three.q_len = 1060;
+    three.k_len = 8500;
+    window.q_len = 200;
+    window.k_len = 8300;
+    window.window = 4200;
+    window.heads = 4;
+    border.kv_heads = 1;
+    border.q_len = 70;
+    border.k_len = 4150;
+    static const int64_t q_starts[] = { 0, 66, 67, 67, 140, 150 },
+                         k_starts[] = { 0, 4200, 4210, 4300, 12600, 12610 };
+    if (t.example && !LOCI_SLOW) {
+        across_chunks(&three);
+        across_chunks(&window);
+        machines(&border);
+        starts(&border, q_starts, k_starts);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const char *const tables[] = { "t5:bidirectional=0", "clip:max=100",  "sink",
@@ -719,76 +808,11 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
-        const char *text = t.text;
         if (LOCI_SLOW && !t.example && t.next % 3 && !walk_limited()) continue;
-        const int dim = walk_dim(text, 18);
-        const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
-        const int few = LOCI_EMULATED ? 1 : 2;
-        const struct task task = {
-            .encoding = text,
-            .batch = few,
-            .heads = 2 * few,
-            .kv_heads = few,
-            .dim = dim,
-            .value_dim = t.square ? dim : 21,
-            .q_len = length,
-            .k_len = length,
-            .threads = 1,
-        };
-        static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 },
-                             keys[] = { 0, 70, 79, 83, 147, 180 };
-        machines(&task);
-        chunks(&task);
-        if (!LOCI_EMULATED) {
-            groups(&task);
-            packing(&task);
-            starts(&task, many, keys);
-            starts(&task, few_rows, keys);
-            padding(&task, false);
-            padding(&task, true);
-        }
-        /* Across the borders of chunks of keys, and of work items.  Slow, so only with every
-         * encoding's own example. */
-        const struct task lengthy = {
-            .encoding = text,
-            .batch = 1,
-            .heads = 1,
-            .kv_heads = 1,
-            .dim = walk_dim(text, 4),
-            .value_dim = 4,
-            .q_len = 4300,
-            .k_len = 4300,
-            .threads = 1,
-        };
-        struct task items = lengthy;
-        items.q_len = items.k_len = 2500;
-        if (t.example && !LOCI_SLOW) {
-            chunks(&lengthy);
-            any_order(&items);
-        }
-        /* The backward pass across them: three chunks and four items; a window across a border, and
-         * groups; two chunks on every instruction set; sequences of one to three chunks. */
-        struct task three = lengthy, window, border;
-        three.heads = three.kv_heads = 2;
-        three.lasting = true;
-        window = border = three;
-        three.q_len = 1060;
-        three.k_len = 8500;
-        window.q_len = 200;
-        window.k_len = 8300;
-        window.window = 4200;
-        window.heads = 4;
-        border.kv_heads = 1;
-        border.q_len = 70;
-        border.k_len = 4150;
-        static const int64_t q_starts[] = { 0, 66, 67, 67, 140, 150 },
-                             k_starts[] = { 0, 4200, 4210, 4300, 12600, 12610 };
-        if (t.example && !LOCI_SLOW) {
-            across_chunks(&three);
-            across_chunks(&window);
-            machines(&border);
-            starts(&border, q_starts, k_starts);
-        }
+        dropping = false;
+        check_text(t);
+        dropping = true;
+        if (!LOCI_SLOW || t.example) check_text(t);
     }
     return harness_end();
 }

@@ -333,6 +333,17 @@ static void choose_mask(struct problem *p)
     if (one_in(24)) c->mask_kind = (loci_mask)below(5);
 }
 
+/* The reference drops the same weights. */
+static void choose_dropout(struct problem *p)
+{
+    static const double some[] = { 0.1, 0.5, 0.9, 0.25, 1e-9, 1, -0.5, NAN };
+    loci_call *c = &p->call;
+    if (!one_in(6)) return;
+    c->dropout = ONE_OF(some);
+    c->dropout_seed = (uint64_t)anything();
+    c->dropout_offset = (uint64_t)anything();
+}
+
 /* Keys and values in pages of some length, in reverse order. */
 static void choose_pages(struct problem *p)
 {
@@ -700,6 +711,7 @@ static void make_call(struct problem *p)
     choose_mask(p);
     choose_pages(p);
     choose_host(p);
+    choose_dropout(p);
     if (one_in(60)) {
         c->q_len = (ptrdiff_t)anything();
         p->dull = false;
@@ -764,7 +776,8 @@ static bool cacheable(const struct problem *p)
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].role == LOCI_INPUT) return false;
     return p->dull && !wide_keys(p) && !p->backward && !c->pages && !c->q_pos && !c->q_seg
-        && !c->k_lens && !c->q_starts && !c->mask_kind && !c->k_first && c->batch && one_in(4);
+        && !c->k_lens && !c->q_starts && !c->mask_kind && !c->k_first && c->dropout == 0 && c->batch
+        && one_in(4);
 }
 
 static void attend(struct problem *p, loci_plan *plan)

@@ -246,6 +246,8 @@ static const struct shape small[] = {
     { "one token",              1, 2, 2,  1,  1, 6, 6, false, 0, 0,         CONSECUTIVE, false },
     { "sequences, some empty",  1, 2, 1,  9, 14, 6, 4, false, 0, 0,         STARTS,      false },
     { "cross, more queries",    2, 2, 1, 11,  6, 6, 4, true,  0, 0,         CONSECUTIVE, false },
+    { "dropout, grouped",       2, 4, 2,  6,  8, 6, 5, false, 0, 0,         CONSECUTIVE, false },
+    { "dropout, sequences",     1, 2, 1,  9, 14, 6, 4, false, 0, 0,         STARTS,      false },
 }, tiles[] = {
     { "three tiles",            1, 2, 1, 130, 130,  34, 18, false, 0, 0,    CONSECUTIVE, false },
     { "whole tiles",            1, 2, 2,  64, 128,  64, 64, false, 0, 0,    CONSECUTIVE, false },
@@ -256,10 +258,12 @@ static const struct shape small[] = {
     { "sequences of tiles",     1, 2, 1, 180, 210,  6,  6, false, 90, 0,   STARTS,      false },
     { "cross, tiles of queries", 1, 2, 1, 131, 70,  6, 10, true,  0, 0,    CONSECUTIVE, false },
     { "far decode",             1, 4, 2,   3, 190,  80, 80, false, 0, 0,    CONSECUTIVE, false },
+    { "dropout over a border",  2, 2, 1,  70, 131,   6, 10, false, 90, 0,   CONSECUTIVE, false },
 }, chunks[] = {
     { "three chunks",           1, 2, 1,   5, 8200,  6,  5, false, 0, 0,    CONSECUTIVE, false },
     { "window over chunks",     1, 2, 2,   5, 4200,  6,  6, false, 4140, 0, CONSECUTIVE, false },
     { "gaps over chunks",       1, 1, 1,   5, 4110,  6,  5, false, 0, 0,    SPREAD,      false },
+    { "dropout over chunks",    1, 1, 1,   5, 4110,  6,  5, false, 0, 0,    CONSECUTIVE, false },
 };
 /* Gates hardly close and sticks hardly break: they still matter in the last of many keys. */
 static bool lasting(const struct shape *s) { return s->k_len > 4096; }
@@ -479,6 +483,11 @@ static void fill(struct walk *w, const struct shape *s, int value_dim)
         w->grad.dae = numbers(w, w->state_count, 1);
     }
     add_tensors(w, s);
+    if (w->stage == LOCI_ATTENTION && !strncmp(s->name, "dropout", 7)) {
+        w->call.dropout = 0.3;
+        w->call.dropout_seed = 0xfedcba9876543210u;
+        w->call.dropout_offset = 3;
+    }
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
     place(w, s);

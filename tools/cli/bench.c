@@ -38,6 +38,7 @@ enum {
     ISA,
     FULL,
     LASTING,
+    DROPOUT,
     REPEAT,
     AGAINST,
     SERVE,
@@ -68,6 +69,8 @@ static const struct flag flags[] = {
     [ISA] = { "isa", NULL, "NAME:@isa", "an instruction set of 'loci info' (default: the best)" },
     [FULL] = { "full", NULL, NULL, "every query sees every key (default: causal)" },
     [LASTING] = { "lasting", NULL, NULL, "fox, sba: inputs for which no key can be skipped" },
+    [DROPOUT] = { "dropout", NULL, "P",
+                  "drop weights with this probability, below 1; nope is measured without" },
     [REPEAT] = { "repeat", NULL, "R",
                  "quiet rounds, at least 5 (default 7); at most 10 R rounds are run" },
     [AGAINST] = { "against", NULL, "PROGRAM:@file",
@@ -193,6 +196,7 @@ static void print_json(const struct bench *b, const struct row *r)
     json_object_set_new(j, "k_len", json_integer(p->len));
     json_object_set_new(j, "dim", json_integer(p->dim));
     json_object_set_new(j, "mask", json_string(p->full ? "full" : "causal"));
+    json_object_set_new(j, "dropout", json_real(p->dropout));
     json_object_set_new(j, "seconds", json_number_or_null(r->seconds));
     json_object_set_new(j, "gflops", json_number_or_null(r->gflops));
     json_object_set_new(j, "peak_gflops", json_number_or_null(r->peak));
@@ -233,6 +237,7 @@ static void print_title(const struct bench *b)
            p->threads, p->threads > 1 ? "s" : "", pass_names[p->pass], rows,
            p->cached ? " with a cache" : "", p->batch, p->heads, p->kv_heads, p->dim,
            p->full ? "full" : "causal");
+    if (p->dropout > 0) printf("dropout %g, which nope is measured without\n", p->dropout);
     printf("%s, %s %.1f %s at best; quiet: rounds whose probes are within %.0f %%\n",
            cpu_name(cpu, sizeof cpu), limit_name(p), 1e-9 * b->rounds.best[0], unit(p),
            100 * b->rounds.tolerance);
@@ -304,8 +309,9 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
     const bool alone = p->pass == ROTATE;
     double probe = 0;
     problem_open(p);
-    bool ok =
-        (alone || contender_open(p, &plain, loci_pe_plain())) && contender_open(p, &c, encoding);
+    bool ok = alone || contender_open(p, &plain, loci_pe_plain());
+    plain.main.call.dropout = 0;
+    ok = ok && contender_open(p, &c, encoding);
     while (ok && rounds_due(&b->rounds)) {
         struct pair r;
         ok = (alone || contender_call(p, &plain, plain.steps, &probe, &r.other))
@@ -464,9 +470,9 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
 {
     struct spread s = { .json = json, .repeat = repeat < 60 ? repeat : 60 };
     if ((p->pass != FORWARD && p->pass != BACKWARD) || p->fast || a->value[AGAINST]
-        || a->value[SERVE] || p->cached)
+        || a->value[SERVE] || p->cached || p->dropout > 0)
         return fail("bench: --parallel supports --pass forward and backward, without --fast, "
-                    "--cache, --against and --serve");
+                    "--cache, --dropout, --against and --serve");
     if (!spread_parse(&s, a->value[PARALLEL])
         || (a->value[RANKS] && !args_whole(a, RANKS, 1, MOST_RANKS, &s.ranks)))
         return EXIT_ERROR;
@@ -501,6 +507,12 @@ static int run(const struct args *a)
     ptrdiff_t len[MAX_LENS];
     if (!parse(a, &b, &pass, &rows)) return EXIT_ERROR;
     p->pass = (enum pass)pass;
+    if (a->value[DROPOUT]
+        && (!parse_number(a->value[DROPOUT], &p->dropout) || p->dropout < 0 || p->dropout >= 1))
+        return fail("bench: --dropout must be a number from 0 and below 1, not '%s'",
+                    a->value[DROPOUT]);
+    if (p->dropout > 0 && p->pass > BOTH)
+        return fail("bench: --dropout needs --pass forward, backward or both");
     b.rounds.tolerance = by_memory(p) ? 0.25 : 0.04;
     /* Only forward passes have bf16 dot products, and only some CPUs. */
     p->dots = p->fast && (p->pass == FORWARD || p->pass == CHUNK) && runs_fast(p->isa);
@@ -537,8 +549,8 @@ const struct command cmd_bench = {
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
         "[--threads N]\n"
-        "               [--isa NAME] [--full] [--lasting] [--repeat R] [--against PROGRAM]\n"
-        "               [--serve] [--parallel SHARES] [--ranks N] [--json]",
+        "               [--isa NAME] [--full] [--lasting] [--dropout P] [--repeat R]\n"
+        "               [--against PROGRAM] [--serve] [--parallel SHARES] [--ranks N] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"
         "    encoding are interleaved with nope at the same shape and with probes of this\n"

@@ -15,7 +15,8 @@
 static const char *const keys[] = { "loci.case",   "loci.encoding",    "loci.stage",
                                     "loci.mask",   "loci.window_left", "loci.window_right",
                                     "loci.scale",  "loci.role",        "loci.tol",
-                                    "loci.source", "loci.note" };
+                                    "loci.source", "loci.note",        "loci.dropout",
+                                    "loci.seed",   "loci.offset" };
 static const char *key_name(int i) { return keys[i]; }
 
 /* Rejects unknown keys that begin with "loci.": a typo would silently select the default. */
@@ -55,6 +56,24 @@ static bool parse_window(const struct case_file *c, const char *key, int64_t *wi
     if (!parse_whole(meta(c, key, "-1"), &w) || w < -1)
         return bad_meta(c, key, "a whole number, -1 for an open side");
     *window = w == -1 ? 0 : w == 0 ? LOCI_NONE : w;
+    return true;
+}
+
+/* Which weights are dropped, see loci_call. */
+static bool parse_dropout(struct case_file *c)
+{
+    const char *const names[] = { "loci.seed", "loci.offset" };
+    int64_t n[COUNT(names)];
+    if (!parse_number(meta(c, "loci.dropout", "0"), &c->dropout) || c->dropout < 0
+        || c->dropout >= 1)
+        return bad_meta(c, "loci.dropout", "a number from 0 and below 1");
+    for (int i = 0; i < COUNT(names); i++)
+        if (!parse_whole(meta(c, names[i], "0"), &n[i]) || n[i] < 0)
+            return bad_meta(c, names[i], "a whole number from 0");
+    if (c->dropout > 0 && c->stage != LOCI_ATTENTION)
+        return refuse("%s: loci.dropout belongs to stage attention only", c->path);
+    c->seed = (uint64_t)n[0];
+    c->offset = (uint64_t)n[1];
     return true;
 }
 
@@ -112,7 +131,7 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
         return bad_meta(c, "loci.role", "query or key");
     if (meta(c, "loci.role", NULL) && c->stage != LOCI_ROTATE)
         return refuse("%s: loci.role belongs to stage rotate only", c->path);
-    return parse_tol(c);
+    return parse_dropout(c) && parse_tol(c);
 }
 
 /* ---- Tensors of the file --------------------------------------------------------------------- */
@@ -352,6 +371,9 @@ static bool open_attention(struct case_file *c, loci_desc *d)
 
     struct task *t = &c->task;
     const loci_dtype stored = d->dtype, reals = t->reals;
+    t->call.dropout = c->dropout;
+    t->call.dropout_seed = c->seed;
+    t->call.dropout_offset = c->offset;
     if (!(t->call.q.data = load(c, q, stored)) || !(t->call.k.data = load(c, k, stored))
         || !(t->call.v.data = load(c, v, stored)))
         return false;

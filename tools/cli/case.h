@@ -23,9 +23,11 @@ struct case_file {
     struct safetensors file;
     bool *used; /* per tensor of the file */
     loci_stage stage;
-    double tol[2]; /* of outputs and of gradients */
-    bool backward; /* the file holds a cotangent */
-    bool batched;  /* positions or segments differ between batch entries */
+    double dropout;
+    uint64_t seed, offset; /* of dropout */
+    double tol[2];         /* of outputs and of gradients */
+    bool backward;         /* the file holds a cotangent */
+    bool batched;          /* positions or segments differ between batch entries */
     ptrdiff_t max_distance;
     struct task task;
     int outputs;

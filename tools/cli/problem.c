@@ -116,6 +116,7 @@ static bool ready(const struct problem *p, struct task *t, bool backward)
     if (p->lasting) task_lasting(t);
     if (backward) task_gradients(t);
     t->call.host = p->host;
+    t->call.dropout = p->dropout;
     if (!task_prepare(t, p->len, backward)) return true;
     return refuse("%s: %s", t->desc.encoding, t->error.text);
 }

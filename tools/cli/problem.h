@@ -15,7 +15,8 @@ struct problem {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full;
     bool cached, fast, lasting;
-    bool dots; /* the limit is that of bf16 dot products */
+    double dropout; /* of every contender's weights */
+    bool dots;      /* the limit is that of bf16 dot products */
     const char *isa;
     /* rows: queries per sequence, its last ones */
     ptrdiff_t len, rows;

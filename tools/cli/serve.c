@@ -74,7 +74,7 @@ int serve(struct problem *p, const char *encoding)
 /* Spells out the whole problem, since defaults may differ between builds. */
 static void run_program(const struct problem *p, const char *encoding, const char *program)
 {
-    char len[24], rows[24], number[5][16];
+    char len[24], rows[24], number[5][16], dropout[32];
     const int numbers[] = { p->dim, p->heads, p->kv_heads, p->batch, p->threads };
     const char *const names[] = { "--dim", "--heads", "--kv-heads", "--batch", "--threads" };
     const char *argv[40] = { program,   "bench",
@@ -99,6 +99,11 @@ static void run_program(const struct problem *p, const char *encoding, const cha
     if (p->fast) argv[n++] = "--fast";
     if (p->full) argv[n++] = "--full";
     if (p->lasting) argv[n++] = "--lasting";
+    if (p->dropout > 0) {
+        snprintf(dropout, sizeof dropout, "%.17g", p->dropout);
+        argv[n++] = "--dropout";
+        argv[n++] = dropout;
+    }
     execvp(program, (char *const *)argv);
     fprintf(stderr, "cannot be started: %s\n", strerror(errno));
     _exit(EXIT_ERROR);

@@ -91,6 +91,17 @@ static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
     /* the larger of 0 and x is 0 or NaN */
     return vf_from(x, limit, vf_scale2(y, t), vf_max(_mm256_setzero_ps(), x));
 }
+typedef __m256i vu;
+static inline vu vu_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline vu vu_set1(uint32_t x) { return _mm256_set1_epi32((int)x); }
+static inline vu vu_add(vu a, vu b) { return _mm256_add_epi32(a, b); }
+static inline vu vu_mul(vu a, vu b) { return _mm256_mullo_epi32(a, b); }
+static inline vu vu_xor(vu a, vu b) { return _mm256_xor_si256(a, b); }
+static inline vu vu_shift(vu x, int by) { return _mm256_srli_epi32(x, by); }
+static inline vf vf_not_below(vu x, vu limit, vf y)
+{
+    return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, x)), y);
+}
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
     switch (bit) {

@@ -108,6 +108,19 @@ static inline vf vf_scale2(vf y, vf t)
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
+/* VL whole numbers of 32 bits, whose sums and products wrap. */
+typedef __m512i vu;
+static inline vu vu_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+static inline vu vu_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
+static inline vu vu_add(vu a, vu b) { return _mm512_add_epi32(a, b); }
+static inline vu vu_mul(vu a, vu b) { return _mm512_mullo_epi32(a, b); }
+static inline vu vu_xor(vu a, vu b) { return _mm512_xor_si512(a, b); }
+static inline vu vu_shift(vu x, int by) { return _mm512_srli_epi32(x, (unsigned)by); } /* right */
+/* 0 where x, as a number with a sign, is below the limit, else y */
+static inline vf vf_not_below(vu x, vu limit, vf y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmpge_epi32_mask(x, limit), y);
+}
 /* Lanes whose number has the bit set come from hi, the others from lo. */
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {

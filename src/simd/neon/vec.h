@@ -99,6 +99,19 @@ static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
     /* the larger of 0 and x is 0 or NaN */
     return vf_from(x, limit, vf_scale2(y, t), vmaxq_f32(vdupq_n_f32(0), x));
 }
+typedef uint32x4_t vu;
+static inline vu vu_load(const uint32_t *p) { return vld1q_u32(p); }
+static inline vu vu_set1(uint32_t x) { return vdupq_n_u32(x); }
+static inline vu vu_add(vu a, vu b) { return vaddq_u32(a, b); }
+static inline vu vu_mul(vu a, vu b) { return vmulq_u32(a, b); }
+static inline vu vu_xor(vu a, vu b) { return veorq_u32(a, b); }
+static inline vu vu_shift(vu x, int by) { return vshlq_u32(x, vdupq_n_s32(-by)); }
+static inline vf vf_not_below(vu x, vu limit, vf y)
+{
+    return vreinterpretq_f32_u32(
+        vandq_u32(vcgeq_s32(vreinterpretq_s32_u32(x), vreinterpretq_s32_u32(limit)),
+                  vreinterpretq_u32_f32(y)));
+}
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
     static const uint32_t mask[2][4] = { { 0, ~0u, 0, ~0u }, { 0, 0, ~0u, ~0u } };
