@@ -19,7 +19,7 @@ from ._torch import incoming
 
 SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
-ATTENTION = ("layout", "causal", "keys_rotated", "fast", "dropout_p")
+ATTENTION = ("layout", "causal", "keys_rotated", "fast")
 LINEAR = ("layout", "causal")
 
 
@@ -33,7 +33,6 @@ _READ: dict[str, Callable[[str], Any]] = {
     "causal": _truth,
     "keys_rotated": _truth,
     "fast": _truth,
-    "dropout_p": float,
 }
 
 
@@ -112,14 +111,21 @@ def attention_op(
     max_len: int | None,
     scale: float | None,
     softcap: float | None,
+    dropout_p: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    numbers = _numbers(left, right, max_len, scale, softcap)
+    numbers = _numbers(left, right, max_len, scale, softcap, dropout_p)
     o, lse, ae = _open(q, k, v, tensors, masks, key, False, **numbers).forward(None, True)
     return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
 
 
-def _numbers(left: int, right: int, max_len: int | None, scale: float | None, softcap: float | None) -> dict[str, Any]:
-    return {"window_size": (left, right), "max_len": max_len, "scale": scale, "softcap": softcap}
+def _numbers(left: int, right: int, max_len: Any, scale: Any, softcap: Any, dropout_p: float) -> dict[str, Any]:
+    return {
+        "window_size": (left, right),
+        "max_len": max_len,
+        "scale": scale,
+        "softcap": softcap,
+        "dropout_p": dropout_p,
+    }
 
 
 @attention_op.register_fake
@@ -151,8 +157,9 @@ def attention_backward_op(
     max_len: int | None,
     scale: float | None,
     softcap: float | None,
+    dropout_p: float,
 ) -> list[torch.Tensor]:
-    p = _open(q, k, v, tensors, masks, key, False, **_numbers(left, right, max_len, scale, softcap))
+    p = _open(q, k, v, tensors, masks, key, False, **_numbers(left, right, max_len, scale, softcap, dropout_p))
     names = _unpack(key, ATTENTION)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
     order = [*(t.name for t in p.plan.tensors), *(("mask",) if "mask" in names else ())]
@@ -243,8 +250,8 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
         list_ = [*list_, torch.as_tensor(arguments[SEED])]
     left, right = arguments["window_size"]
     key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}{END}{arguments['dropout_p']}"
-    numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"]
+    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
+    numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"], arguments["dropout_p"]
     o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
     return _attend.results(o, lse if return_lse else None, ae if ae.ndim > 1 else None)  # ae is [0] where there is none
 

@@ -275,7 +275,7 @@ class Compiled(unittest.TestCase):
 
         q, k, v = qkv(torch.float32)
         key = _ops.END.join(("alibi", "", "", "bhld", "True", "False", "False"))
-        torch.library.opcheck(_ops.attention_op, (q, k, v, [], [], key, -1, -1, None, None, None))
+        torch.library.opcheck(_ops.attention_op, (q, k, v, [], [], key, -1, -1, None, None, None, 0.0))
 
 
 class Copies(unittest.TestCase):

@@ -571,6 +571,11 @@ static void pairs(struct part *p, int i)
         break;
     }
 }
+static void dropping(struct part *p, int i)
+{
+    (void)i;
+    p->call.dropout = 0.5;
+}
 static void unsupported(struct part *p, int i)
 {
     static const int64_t list[4096];
@@ -819,6 +824,7 @@ static const struct wrong {
     { "tables too short", too_short, 1, ALL, PLAIN, LOCI_BAD_ARG, "tables" },
     { "tables too short", too_short, 1, ALL, PLACED, LOCI_BAD_ARG, "tables" },
     { "halves of pairs", pairs, 4, EACH, PLAIN, LOCI_BAD_ARG, "together" },
+    { "dropout", dropping, 1, EACH, PLAIN, LOCI_UNSUPPORTED, "dropout must be 0" },
     { "not supported", unsupported, 8, EACH, PLAIN, LOCI_UNSUPPORTED, "" },
     { "gather and ahead", numbers, 4, EACH, PLAIN, LOCI_BAD_ARG, "" },
     { "host", threads, 2, EACH, PLAIN, LOCI_BAD_ARG, "host" },
