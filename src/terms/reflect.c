@@ -525,8 +525,8 @@ static void add_outers(int n, const real *x, const real *rows, int width, real *
             c[i * width + d] += sum;
         }
 }
-/* C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile, where g is 0 unless
- * m > i, or m < i if `older`. */
+/* C[i] += sum over the keys m of g(i, m) rows[m], for rows of width D of a tile, where g is 0
+ * unless m > i, or m < i if `older`. */
 static void mix_rows(int keys, const real *g, bool older, const real *rows, ptrdiff_t stride, int D,
                      real *c)
 {

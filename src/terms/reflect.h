@@ -11,7 +11,7 @@
  * then corrected by matrices of these few keys, of which each key stores its rows.  With G_jm =
  * w_j.w_m, B = diag(beta) and U, L the triangles of a matrix above and below its diagonal,
  *
- *     KEYS   U(k_j.w_m)               what newer keys take from a row changes the score of older ones
+ *     KEYS   U(k_j.w_m)               what newer keys take from a row, in scores of older ones
  *     DOTS   (I + U(G) B)^-1          from w_j.u of the row before these keys to that at each key
  *     TURNS  (I + L(G) B)^-1          the same for its gradient, which comes from the other end
  *

@@ -419,8 +419,9 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     }
 }
 
-/* From the gradients of M of the node of this level that begins with a tile, and of its keys as they
- * are carried to its end, to those of its tiles.  Only rows and nodes behind it have made them. */
+/* From the gradients of M of the node of this level that begins with a tile, and of its keys as
+ * they are carried to its end, to those of its tiles.  Only rows and nodes behind it have made
+ * them. */
 static void node_bwd(struct block *b, int x, ptrdiff_t tile, int level)
 {
     const struct call *c = b->c;
