@@ -21,12 +21,13 @@ check "no set is without its runs" bash -c 'for n in $(tail -n +2 lab/results/se
 
 # In a copy, with data of its own.
 tree=$work/tree
-mkdir -p "$tree/scripts" "$tree/lab/results"
+results=$tree/lab/results
+mkdir -p "$tree/scripts" "$results"
 cp scripts/lab-tables "$tree/scripts"
-page=$tree/lab/README.md text=$tree/lab/results/page.txt
+page=$tree/lab/README.md text=$results/page.txt
 tables() { "$tree/scripts/lab-tables" "$@" >"$work/out" 2>"$work/err"; }
 printf 'Before.\n\n<!-- results -->\n<!-- end -->\n\nAfter.\n' >"$page"
-cat >"$tree/lab/results/few.csv" <<'END'
+cat >"$results/few.csv" <<'END'
 arm,variant,task,size,steps,settings,seed,column,tokens,metric,value,learned,chosen,steps_to_99
 rope,,copy,S,10,,0,as trained,40,exact,0.9,1,1,400
 rope,,copy,S,10,,1,as trained,40,exact,0.8,0,1,
@@ -72,8 +73,8 @@ check "wrong words" bash -c '! "$1" --chek 2>"$2" && grep -q usage: "$2"' - "$tr
 under=(lab)
 check "two arms are trained" loci run --arms nope,rope --tasks copy --size XS --steps 3 --seeds 2 -o "$work/runs"
 check "and recorded" tables --add "$LOCI" "$work/runs" mine
-check "with their hashes" test "$(grep -Ec ',[0-9a-f]{32},[0-9a-f]{64}$' "$tree/lab/results/mine-runs.csv")" -eq 4
-check "and where they were made" grep -q '^mine,20..-..-..,.*,4,loci lab run --arms nope,rope\|^mine,20..-..-..,.*,4,"loci lab run' "$tree/lab/results/sets.csv"
+check "with their hashes" test "$(grep -Ec ',[0-9a-f]{32},[0-9a-f]{64}$' "$results/mine-runs.csv")" -eq 4
+check "and where they were made" grep -q '^mine,20..-..-..,.*,4,loci lab run --arms nope,rope\|^mine,20..-..-..,.*,4,"loci lab run' "$results/sets.csv"
 check "once" tables --add "$LOCI" "$work/runs" mine
-check "in one line" test "$(grep -c '^mine,' "$tree/lab/results/sets.csv")" -eq 1
+check "in one line" test "$(grep -c '^mine,' "$results/sets.csv")" -eq 1
 harness_end
