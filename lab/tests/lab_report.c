@@ -478,8 +478,8 @@ static void check_spread(void)
     }
 }
 
-/* E11 counts sequences that are right as a whole, whatever a table shows.  It compares each arm with
- * itself, also if two have one name. */
+/* E11 counts sequences that are right as a whole, whatever a table shows.  It compares each arm
+ * with itself, also if two have one name. */
 static void check_exact(void)
 {
     static const char *const arms[] = { "alibi", "nope", "alibi:slopes=keys" };

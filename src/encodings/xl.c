@@ -108,8 +108,7 @@ static void waves_job(void *arg, int index)
         const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t0;
         for (int t = 0; t < n; t++) {
             const double *rotate = small[t][m];
-            if (d == v->lo || m == 0)
-                loci_sincos((double)(d - m), w[t], rest[t], &c[t], &s[t]);
+            if (d == v->lo || m == 0) loci_sincos((double)(d - m), w[t], rest[t], &c[t], &s[t]);
             store_real(to, p->f64, at + t, s[t] * rotate[0] + c[t] * rotate[1]);
             if (half + t0 + t < Dm)
                 store_real(to, p->f64, at + half + t, c[t] * rotate[0] - s[t] * rotate[1]);
@@ -134,8 +133,9 @@ static void add_waves(const struct xl_work *a, ptrdiff_t row, int rows, int m0, 
                 w[d * most + m] = param(p, PROJECTION, (row + d) * Dm + m0 + m);
         for (int i = 0; i < n; i++)
             for (int m = 0; m < most; m++)
-                r[m * COLUMNS + i] = load_real(
-                    from, p->f64, (first - (ptrdiff_t)a->v.lo + i) * a->v.waves_width + m0 + m);
+                r[m * COLUMNS + i] =
+                    load_real(from, p->f64,
+                              (first - (ptrdiff_t)a->v.lo + i) * a->v.waves_width + m0 + m);
         p->engine->add_product(rows, most, COLUMNS, w, r, sum);
     }
 }
