@@ -773,9 +773,10 @@ def sdpa() -> SDPA:
         with loci.sdpa() as calls:
             y = model(x)
 
-    Masks, is_causal, scale and enable_gqa are those of torch, and gradients flow. Calls inside modules of `torch.nn`
-    come here too. What loci cannot compute (dropout, other devices, more than 4 dimensions), torch computes, with one
-    warning for each reason.
+    Masks, is_causal, scale and enable_gqa are those of torch, and gradients flow. dropout_p is too, but the weights
+    that are dropped are not those that torch drops with the same seed. Calls inside modules of `torch.nn` come here
+    too. What loci cannot compute (other devices, more than 4 dimensions), torch computes, with one warning for each
+    reason.
 
     Returns
     -------

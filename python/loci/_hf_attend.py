@@ -169,15 +169,11 @@ def attend(
         q = q.expand(k.shape[0], -1, -1, -1)  # learned queries
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
     softcap = softcap or None
-    reason = None
     if output_attentions:
-        reason = "output_attentions"
-    if reason is not None:
-        alone(f"{_REASONS[reason]} computed by torch")
-        fall_back(reason)
+        alone(f"{_REASONS['output_attentions']} computed by torch")
+        fall_back("output_attentions")
         more = None if bias is None else bias()
-        o, w = by_torch(q, k, v, sight, scaling=scale, dropout=dropout, softcap=softcap, sinks=sinks, bias=more)
-        return o, w if output_attentions else None
+        return by_torch(q, k, v, sight, scaling=scale, dropout=dropout, softcap=softcap, sinks=sinks, bias=more)
     count_fused()
     mask = _pairs(sight, bias() if bias is not None and dense_bias else None)
     o = _attention(

@@ -113,8 +113,6 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """The call of loci.  What torch would refuse is refused, so that torch says why."""
-    if dropout_p:
-        raise Error("loci has no dropout of weights")
     rank = query.ndim
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, torch.Tensor) or x.is_nested:
@@ -138,7 +136,7 @@ def _attention(
             raise Error(f"attn_mask is {attn_mask.dtype} and query {query.dtype}")
         attn_mask = attn_mask[(None,) * (4 - rank)] if attn_mask.ndim == rank else attn_mask
     rows, keys = q.shape[-2], k.shape[-2]
-    given: dict[str, Any] = {"mask": attn_mask, "causal": bool(is_causal), "scale": scale}
+    given: dict[str, Any] = {"mask": attn_mask, "causal": bool(is_causal), "scale": scale, "dropout_p": dropout_p}
     if is_causal and rows != keys:  # aligned at the start
         given.update(q_pos=torch.arange(rows), k_pos=torch.arange(keys))
     o = attention(q, k, v, **given)

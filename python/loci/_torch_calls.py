@@ -134,12 +134,9 @@ def _subclass(public: Any, arrays: Any, encoding: str, options: Any, learned: An
     return (handle(public, (*arrays, *learned), *arrays, encoding, **options),)
 
 
-def _seeded(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With a seed from torch's generator, if dropout needs one; a tensor, if ops are recorded."""
-    if arguments["dropout_p"] == 0 or arguments["dropout_seed"] is not None:
-        return arguments
-    seed = torch.randint(0, 2**63 - 1, (1,), device="cpu")
-    return {**arguments, "dropout_seed": seed if by_op(seed) else int(seed)}
+def _seed() -> torch.Tensor:
+    """Of dropout, from torch's generator."""
+    return torch.randint(0, 2**63 - 1, (1,), device="cpu")
 
 
 def attention(
@@ -168,16 +165,19 @@ def attention(
     refuse_tangents(q, k, v, *learned)
     arguments = read_numbers(arguments)
     q, k, v = autocast(q, k, v)
-    arguments = _seeded(arguments)
+    draws = arguments["dropout_p"] != 0 and arguments["dropout_seed"] is None
     if by_op(q) and ranks is None:
         from . import _ops
 
         if isinstance(encoding, Plan):
             encoding, arguments = _spelled(encoding, arguments)
+        if draws:
+            arguments = {**arguments, "dropout_seed": _seed()}
         return _ops.attention(q, k, v, encoding, given, arguments, return_lse, out)
 
     def make() -> tuple[Any, bool, Any]:
-        opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
+        seeded = {**arguments, "dropout_seed": 0} if draws else arguments
+        opened = _attend.open_call(q, k, v, encoding, given=given, **seeded)
         follow = wants_gradient(q, k, v, *learned) or transformed()
         if follow and opened.masking is not None:
             opened.masking = opened.masking.copied()
@@ -185,7 +185,13 @@ def attention(
             raise Error("keys in pages have no gradient: use torch.no_grad(), or give k and v as rows")
         if follow and out is not None:
             raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
-        return opened, follow, _attend.check_out(opened, out)
+        checked = _attend.check_out(opened, out)
+        if draws and opened.dropout is not None:  # last, so that a refused call draws nothing
+            seed = _seed()
+            if torch._C._functorch.is_batchedtensor(seed):
+                raise Error("dropout cannot be mapped by torch.func.vmap", "unsupported")
+            opened.dropout = opened.dropout[0], int(seed)
+        return opened, follow, checked
 
     opened, follow, made = make() if ranks is None else ranks.open(make)
     if not follow:

@@ -68,6 +68,32 @@ class Dropout(unittest.TestCase):
         o = loci.attention(*flat, "alibi", layout="thd", cu_seqlens_q=starts, dropout_p=0.5, dropout_seed=3)
         np.testing.assert_array_equal(o, want.swapaxes(1, 2).reshape(120, 4, 8))
 
+    def test_lengths_and_pages(self) -> None:
+        """Keys that an entry has not, and where keys lie, change nothing."""
+        q, k, v = random(2, 4, 6, 8), random(2, 2, 32, 8), random(2, 2, 32, 8)
+        options: dict[str, Any] = {"dropout_p": 0.5, "dropout_seed": 9, "return_lse": True}
+        lens = [21, 32]
+        want = loci.attention(q, k, v, "alibi", k_lens=lens, **options)
+        alone = loci.attention(q[:1], k[:1, :, :21], v[:1, :, :21], "alibi", **options)
+        table = np.array([[5, 0, 3, 7], [1, 6, 2, 4]])
+        pages = [np.empty((8, 2, 8, 8)) for _ in "kv"]
+        for page, x in zip(pages, (k, v), strict=True):
+            page[table] = x.reshape(2, 2, 4, 8, 8).swapaxes(1, 2)
+        paged = loci.attention(q, *pages, "alibi", pages=table, k_lens=lens, **options)
+        for a, b, c in zip(want, alone, paged, strict=True):
+            np.testing.assert_array_equal(a[:1], b)
+            np.testing.assert_array_equal(a, c)
+
+    def test_sinks(self) -> None:
+        """Sinks of each row take weight before weights are dropped, as those of each head do."""
+        q, k, v = random(2, 4, 30, 8), random(2, 2, 30, 8), random(2, 2, 30, 8)
+        options: dict[str, Any] = {"dropout_p": 0.5, "dropout_seed": 9, "return_lse": True}
+        sinks = random(4)
+        want = loci.attention(q, k, v, "alibi", sinks=sinks, **options)
+        rows = np.broadcast_to(sinks[None, :, None], (2, 4, 30))
+        for a, b in zip(want, loci.attention(q, k, v, "alibi", sinks=rows, **options), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
     def test_backward(self) -> None:
         """Differences of a call in double."""
         arrays = random(1, 2, 9, 4), random(1, 1, 9, 4), random(1, 1, 9, 4)

@@ -32,6 +32,11 @@ def int32(*values: Any) -> Any:
     return torch.tensor(values, dtype=torch.int32)
 
 
+def drawn() -> int:
+    """The seed that loci draws for dropout."""
+    return int(torch.randint(0, 2**63 - 1, (1,)))
+
+
 def one(q: Any, k: Any, v: Any, causal: bool, window: Any, slopes: Any, scale: Any, cap: float, first: int = 0) -> Any:
     """o [rows, heads, width] and lse [heads, rows] of one sequence, in float64; keys before `first` are not there."""
     q, k, v = q.double(), k.double(), v.double()
@@ -151,6 +156,55 @@ class Batches(Tests):
             alone = fa.flash_attn_func(q[b : b + 1], k[b : b + 1], v[b : b + 1], causal=True, alibi_slopes=each[b])
             self.same(o[b : b + 1], alone)
 
+    def test_dropout(self) -> None:
+        """Outputs and gradients have the bits of loci.attention with the seed that is drawn."""
+        x = [numbers(2, 9, 4, 16), numbers(2, 12, 2, 16, seed=1), numbers(2, 12, 2, 16, seed=2)]
+        options = {"causal": True, "window_size": (5, 0), "softcap": 3.0}
+        m = torch.rand(2, 4)
+        encodings: Any = (
+            (None, "nope", {}),
+            (m, "alibi:slopes=queries", {"alibi.slope_q": m[:, :, None].expand(2, 4, 9)}),
+        )
+        for slopes, encoding, tensors in encodings:
+            found = []
+            for recomputed in (False, True):
+                leaves = [t.clone().requires_grad_() for t in x]
+                torch.manual_seed(4)
+                if recomputed:
+                    given: Any = {"layout": "blhd", "tensors": tensors, "return_lse": True, "dropout_seed": drawn()}
+                    o, lse = loci.attention(*leaves, encoding, dropout_p=0.3, **given, **options)
+                else:
+                    called = fa.flash_attn_func(*leaves, 0.3, **options, alibi_slopes=slopes, return_attn_probs=True)
+                    o, lse, dropped = called
+                    self.assertEqual(dropped.numel(), 0)
+                (o * numbers(*o.shape, seed=3)).sum().backward()
+                found.append((o.detach(), lse.detach(), *(t.grad for t in leaves)))
+            for a, b in zip(*found, strict=True):
+                self.same(a, b)
+            bare = fa.flash_attn_func(*x, **options, alibi_slopes=slopes, return_attn_probs=True)
+            self.same(found[0][1], bare[1])
+            self.assertFalse(torch.equal(found[0][0], bare[0]))
+            torch.manual_seed(4)
+            again = [fa.flash_attn_func(*x, 0.3, **options, alibi_slopes=slopes) for _ in range(2)]
+            self.same(again[0], found[0][0])
+            self.assertFalse(torch.equal(*again))
+
+    def test_dropped_fraction(self) -> None:
+        """Equal scores and values of 1: an output is the part that was kept, times 1 / (1 - p)."""
+        q, v = torch.zeros(2, 300, 4, 8), torch.ones(2, 300, 4, 8)
+        for p in (0.1, 0.5, 0.9):
+            o = fa.flash_attn_func(q, q, v, p)
+            dropped = 1 - o.mean().item() * (1 - p)
+            self.assertLess(abs(dropped - p), 5 * (p * (1 - p) / (2 * 4 * 300 * 300)) ** 0.5 + 1e-6)
+            self.assertGreater(o[..., 0].std().item(), 0)
+
+    def test_a_refused_call_draws_no_seed(self) -> None:
+        state = torch.get_rng_state()
+        q = numbers(2, 9, 4, 16)
+        self.refused("k is 8 wide", fa.flash_attn_func, q, q[..., :8], q, 0.1)
+        self.refused("below 1", fa.flash_attn_func, q, q, q, 1.5)
+        self.assertTrue(torch.equal(state, torch.get_rng_state()))
+
     def test_packed_tensors(self) -> None:
         qkv = numbers(2, 9, 3, 4, 16).requires_grad_()
         options = {"causal": True, "window_size": (4, 0), "softcap": 7.0, "alibi_slopes": torch.rand(2, 4)}
@@ -192,8 +246,8 @@ class Batches(Tests):
     def test_errors(self) -> None:
         q, k, v = numbers(2, 9, 4, 16), numbers(2, 12, 2, 16), numbers(2, 12, 2, 16)
         f = fa.flash_attn_func
-        self.refused("dropout_p must be 0: loci has no dropout", f, q, k, v, 0.1)
-        self.refused("dropout_p must be from 0 on and below 1, not 1.5", f, q, k, v, 1.5)
+        self.refused("dropout_p must be from 0 and below 1, not 1.5", f, q, k, v, 1.5)
+        self.refused("dropout_p must be from 0 and below 1, not -0.1", f, q, k, v, -0.1)
         self.refused("softcap must be 0, which is none, or more, not -1", f, q, k, v, softcap=-1.0)
         self.refused("scale must not be 0", f, q, k, v, softmax_scale=0)
         self.refused(r"q has the shape \[9, 4, 16\], not \[batch, rows", f, q[0], k, v)
@@ -221,11 +275,17 @@ class Batches(Tests):
 
         def both(q: Any, k: Any, v: Any) -> Any:
             a = fa.flash_attn_func(q, k, v, causal=True, alibi_slopes=m)
-            packed = (x.flatten(0, 1) for x in (q, k, v))
-            return a, fa.flash_attn_varlen_func(*packed, cu, cu, 14, 14, causal=True)
+            packed = [x.flatten(0, 1) for x in (q, k, v)]
+            b = fa.flash_attn_varlen_func(*packed, cu, cu, 14, 14, causal=True)
+            c = fa.flash_attn_func(q, k, v, 0.3)
+            return a, b, c, fa.flash_attn_varlen_func(*packed, cu, cu, 14, 14, 0.3)
 
         compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
-        for a, b in zip(compiled(q, k, v), both(q, k, v), strict=True):
+        found = []
+        for f in (compiled, both):
+            torch.manual_seed(3)
+            found.append(f(q, k, v))
+        for a, b in zip(*found, strict=True):
             self.same(a, b)
 
 
@@ -313,10 +373,67 @@ class Packed(Tests):
             fa.flash_attn_varlen_func(self.q, k, self.v, self.cu_q, self.cu_k, 7, 7).sum().backward()
             self.same(leaf.grad[table[0, 0], 0], k.grad[0])
 
+    def test_dropout(self) -> None:
+        """Bits of a call of loci with the same seed; equal sequences drop what a batch drops, in blocks too."""
+        given = self.cu_q, self.cu_k, 7, 7, 0.4
+        x = [t.clone().requires_grad_() for t in (self.q, self.k, self.v)]
+        y = [t.clone().requires_grad_() for t in (self.q, self.k, self.v)]
+        torch.manual_seed(5)
+        o, lse, _ = fa.flash_attn_varlen_func(*x, *given, causal=True, return_attn_probs=True)
+        torch.manual_seed(5)
+        seed = drawn()
+        starts = {"cu_seqlens_q": self.cu_q, "cu_seqlens_k": self.cu_k}
+        wanted = loci.attention(*y, layout="thd", **starts, dropout_p=0.4, dropout_seed=seed, return_lse=True)
+        self.same(o, wanted[0])
+        self.same(lse, wanted[1].masked_fill(wanted[1] == -INF, INF))
+        self.assertFalse(torch.equal(o, fa.flash_attn_varlen_func(*x, *given[:-1], causal=True)))
+        o.square().sum().backward()
+        wanted[0].square().sum().backward()
+        for a, b in zip(x, y, strict=True):
+            self.same(a.grad, b.grad)
+
+        q, k, v = numbers(3, 8, 4, 16), numbers(3, 12, 2, 16, seed=1), numbers(3, 12, 2, 16, seed=2)
+        starts_q, starts_k = int32(0, 8, 16, 24), int32(0, 12, 24, 36)
+        packed = [t.flatten(0, 1) for t in (q, k, v)]
+        blocks = [t.view(9, 4, 2, 16) for t in (k, v)]
+        table = torch.arange(9, dtype=torch.int32).view(3, 3)
+        kv, qkv = torch.stack(packed[1:], 1), torch.stack((packed[0],) * 3, 1)
+        given, cu = (starts_q, starts_k, 8, 12, 0.4), (starts_q, 8, 0.4)
+        found = []
+        for call in (
+            lambda: fa.flash_attn_func(q, k, v, 0.4).flatten(0, 1),
+            lambda: fa.flash_attn_kvpacked_func(q, torch.stack((k, v), 2), 0.4).flatten(0, 1),
+            lambda: fa.flash_attn_varlen_func(*packed, *given),
+            lambda: fa.flash_attn_varlen_func(packed[0], *blocks, *given, block_table=table),
+            lambda: fa.flash_attn_varlen_func(packed[0].requires_grad_(), *blocks, *given, block_table=table),
+            lambda: fa.flash_attn_varlen_kvpacked_func(packed[0], kv, *given),
+        ):
+            torch.manual_seed(6)
+            found.append(call().detach())
+            self.same(found[-1], found[0])
+        found = []
+        for call in (
+            lambda: fa.flash_attn_qkvpacked_func(torch.stack((q,) * 3, 2), 0.4).flatten(0, 1),
+            lambda: fa.flash_attn_varlen_qkvpacked_func(qkv, *cu),
+            lambda: fa.flash_attn_varlen_func(*qkv.unbind(1), starts_q, *cu[:1], 8, 8, 0.4),
+        ):
+            torch.manual_seed(6)
+            found.append(call().detach())
+            self.same(found[-1], found[0])
+
+    def test_dropped_fraction(self) -> None:
+        q, v = torch.zeros(1500, 2, 8), torch.ones(1500, 2, 8)
+        cu, p = int32(0, 100, 600, 1500), 0.3
+        o = fa.flash_attn_varlen_func(q, q, v, cu, cu, 900, 900, p)
+        counts = cu.diff().repeat_interleave(cu.diff())  # weights of a row: each 1 / count
+        kept = (o[:, :, 0] * (1 - p) * counts[:, None]).sum() / (2 * counts.sum())
+        self.assertLess(abs(1 - kept.item() - p), 5 * (p * (1 - p) / (2 * counts.sum().item())) ** 0.5)
+
     def test_errors(self) -> None:
         f, x = fa.flash_attn_varlen_func, (self.q, self.k, self.v)
         cu_q, cu_k = self.cu_q, self.cu_k
         self.refused("cu_seqlens_q must have the dtype int32, not int64", f, *x, cu_q.long(), cu_k, 7, 7)
+        self.refused("dropout_p must be from 0 and below 1, not 1.0", f, *x, cu_q, cu_k, 7, 7, 1.0)
         self.refused("max_seqlen_q is 6, but a sequence of cu_seqlens_q has 7", f, *x, cu_q, cu_k, 6, 7)
         self.refused("max_seqlen_k is 3, but", f, *x, cu_q, cu_k, 7, 3)
         self.refused("cu_seqlens_q must rise from 0 to at most 11", f, *x, int32(0, 3, 2, 10, 11), cu_k, 7, 7)

@@ -92,12 +92,62 @@ class SDPA(unittest.TestCase):
         self.near(o, functional.scaled_dot_product_attention(q, k, k))
         self.assertEqual(calls.fused, 1)
 
+    def test_dropout(self) -> None:
+        """Weights that loci.attention drops with the same seed; about as many as torch drops."""
+        q, k, v = (numbers(2, 4, 9, 16, seed=seed) for seed in range(3))
+        mask = numbers(2, 1, 9, 9)
+        for options, ours in (
+            ({"is_causal": True}, {}),
+            ({"attn_mask": mask, "scale": 0.3}, {"mask": mask, "scale": 0.3, "causal": False}),
+        ):
+            found = []
+            for with_sdpa in (True, False):
+                leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+                torch.manual_seed(2)
+                if with_sdpa:
+                    with loci.sdpa() as calls:
+                        o = imported(*leaves, dropout_p=0.4, **options)
+                    self.assertEqual((calls.fused, calls.fallback), (1, {}))
+                else:
+                    o = loci.attention(*leaves, dropout_p=0.4, **ours)
+                o.square().sum().backward()
+                found.append((o.detach(), *(t.grad for t in leaves)))
+            for a, b in zip(*found, strict=True):
+                self.assertTrue(torch.equal(a, b))
+        q, v, p = torch.zeros(2, 4, 300, 8), torch.ones(2, 4, 300, 8), 0.2
+        bound = 5 * (p * (1 - p) / (2 * 4 * 300 * 300)) ** 0.5 + 1e-6
+        for block in (loci.sdpa(), contextlib.nullcontext()):
+            with block:
+                o = imported(q, q, v, dropout_p=p)
+            self.assertLess(abs(1 - o.mean().item() * (1 - p) - p), bound)
+
+    def test_torch_draws_its_own_numbers_where_it_computes(self) -> None:
+        """A call that loci refuses has drawn nothing, so a seed of torch means what it means without loci."""
+        q = numbers(2, 4, 6, 16)
+        found = []
+        for block in (loci.sdpa(), contextlib.nullcontext()):
+            torch.manual_seed(8)
+            with block, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found.append(imported(q, q, q, dropout_p=0.5, scale=0.0))
+        self.assertTrue(torch.equal(*found))
+
+    def test_dropout_that_is_mapped(self) -> None:
+        q = numbers(3, 2, 4, 6, 16)
+        for randomness in ("same", "different"):
+            torch.manual_seed(8)
+            with loci.sdpa() as calls, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                o = torch.func.vmap(lambda x: imported(x, x, x, dropout_p=0.5), randomness=randomness)(q)
+            self.assertEqual(o.shape, q.shape)
+            self.assertEqual((calls.fused, list(calls.fallback)), (0, ["dropout cannot be mapped by torch.func.vmap"]))
+
     def test_what_loci_cannot_goes_to_torch_with_one_warning(self) -> None:
         q, k, v = (numbers(2, 4, 6, 16, seed=seed) for seed in range(3))
         mask = torch.ones(6, 6, dtype=torch.bool)
         five = numbers(2, 2, 4, 6, 16)
         for sentence, arrays, options in (
-            ("loci has no dropout", (q, k, v), {"dropout_p": 1e-9}),
+            ("dropout_p must be from 0 and below 1, not 1.0", (q, k, v), {"dropout_p": 1.0}),
             ("query has 5 dimensions", (five, five, five), {}),
             ("scale must not be 0", (q, k, v), {"scale": 0.0}),
             ("is_causal and attn_mask are both given", (q, k, v), {"attn_mask": mask, "is_causal": True}),
@@ -133,6 +183,15 @@ class SDPA(unittest.TestCase):
         x = numbers(2, 7, 32)
         attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
         inner = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True, dropout=0.0)
+        training = torch.nn.MultiheadAttention(32, 4, dropout=0.5, batch_first=True)
+        with loci.sdpa() as calls:
+            found = []
+            for seed in (1, 1, 2):
+                torch.manual_seed(seed)
+                found.append(training(x, x, x, need_weights=False)[0])
+            torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+            self.assertFalse(torch.equal(found[0], found[2]))
+            self.assertEqual((calls.fused, calls.fallback), (3, {}))
         encoder = torch.nn.TransformerEncoder(inner, 2, enable_nested_tensor=False)
         padding = torch.zeros(2, 7, dtype=torch.bool)
         padding[1, 4:] = True

@@ -317,19 +317,39 @@ class Memory(Case):
 
 class Fallbacks(Case):
     def test_dropout(self) -> None:
-        """The same weights are dropped as by eager attention, whoever computes."""
+        """In training weights are dropped by loci: those of a seed, and none in eval()."""
         for make, inputs in (
             (lambda: parakeet(attention_dropout=0.3), LONG[0]),
             (lambda: bert("relative_key", attention_dropout=0.3), SHORT[0]),
             (lambda: seamless(speech_encoder_dropout=0.3), SHORT[0]),
         ):
-            one = eager(make).train()
+            one = eager(make)
             other = patched(one)
+            want, got = (everything(model, None, copy.deepcopy(inputs))["output"] for model in (one, other))
+            self.assertLess(float((want - got).abs().max()), ANGLES)
+            other.train()
+            loci.hf.reset_stats()
             found = []
-            for model in (one, other):
-                torch.manual_seed(7)
-                found.append(everything(model, None, copy.deepcopy(inputs))["output"])
-            self.assertLess(float((found[0] - found[1]).abs().max()), ANGLES)
+            for seed in (7, 7, 8):
+                torch.manual_seed(seed)
+                found.append(everything(other, None, copy.deepcopy(inputs)))
+            for name, x in found[0].items():
+                self.assertTrue(torch.equal(x, found[1][name]), name)
+            self.assertGreater(float((found[0]["output"] - found[2]["output"]).abs().max()), 1e-4)
+            self.assertGreater(float((found[0]["output"] - got).abs().max()), 1e-4)
+            self.assertEqual(loci.hf.stats()["fallback"], {})
+            self.assertGreater(loci.hf.stats()["fused"], 0)
+
+    def test_dropout_with_weights_as_an_output(self) -> None:
+        """torch computes both, and drops what eager attention drops."""
+        one = eager(lambda: parakeet(attention_dropout=0.3)).train()
+        other = patched(one)
+        found = []
+        for model in (one, other):
+            torch.manual_seed(7)
+            made = run(model, **LONG[0], **LONG[1], output_attentions=True)
+            found.append(made.last_hidden_state[LONG[2].bool()])
+        self.assertLess(float((found[0] - found[1]).abs().max()), ANGLES)
 
     def test_positions_that_are_dropped(self) -> None:
         one = eager(lambda: parakeet(dropout_positions=0.3)).train()

@@ -79,15 +79,6 @@ def _raising(function: Function) -> Function:
 # ---- Arguments -----------------------------------------------------------------------------------
 
 
-def _check_dropout(dropout_p: Any) -> None:
-    """All functions ask here."""
-    p = real(dropout_p, "dropout_p")
-    if not 0 <= p < 1:
-        raise Error(f"dropout_p must be from 0 on and below 1, not {p}")
-    if p:
-        raise Error("dropout_p must be 0: loci has no dropout of weights", "unsupported")
-
-
 def _check_tensor(x: Any, name: str, axes: str) -> None:
     """axes: their names, such as "batch, rows, heads, width"."""
     if not isinstance(x, torch.Tensor):
@@ -130,13 +121,14 @@ class _Options(NamedTuple):
     causal: bool
     window: tuple[int, int]
     softcap: float
+    dropout: Any
 
 
-def _options(softmax_scale: Any, causal: Any, window_size: Any, softcap: Any) -> _Options:
+def _options(softmax_scale: Any, causal: Any, window_size: Any, softcap: Any, dropout_p: Any = 0.0) -> _Options:
     cap = real(softcap, "softcap")
     if cap < 0:
         raise Error(f"softcap must be 0, which is none, or more, not {cap}")
-    return _Options(softmax_scale, _check_causal(causal), _window(window_size), cap)
+    return _Options(softmax_scale, _check_causal(causal), _window(window_size), cap, dropout_p)
 
 
 def _bias(slopes: Any, heads: int, batch: int, spread: Callable[[Any], Any]) -> tuple[str, dict[str, Any]]:
@@ -176,6 +168,7 @@ def _call(
         window_size=options.window,
         scale=options.scale,
         softcap=options.softcap,
+        dropout_p=options.dropout,
         layout=layout,
         return_lse=True,
         **given,
@@ -183,12 +176,11 @@ def _call(
 
 
 def _results(o: Any, lse: Any, wanted: Any) -> Any:
-    """With the lse if it is wanted, and a tensor without numbers in the place of the dropped weights."""
+    """With the lse if it is wanted, and a tensor without numbers in the place of flash-attn's S_dmask."""
     return (o, _shown(lse), o.new_empty(0)) if wanted else o
 
 
-def _batch(q: Any, k: Any, v: Any, dropout_p: Any, options: _Options, slopes: Any, wanted: Any) -> Any:
-    _check_dropout(dropout_p)
+def _batch(q: Any, k: Any, v: Any, options: _Options, slopes: Any, wanted: Any) -> Any:
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_tensor(x, name, "batch, rows, heads, width")
     batch, rows, heads, _ = q.shape
@@ -227,14 +219,12 @@ def _varlen(
     cu_q: Any,
     cu_k: Any,
     longest: tuple[Any, Any],
-    dropout_p: Any,
     options: _Options,
     slopes: Any,
     wanted: Any,
     table: Any = None,
     names: tuple[str, str, str, str] = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
 ) -> Any:
-    _check_dropout(dropout_p)
     _check_tensor(q, "q", "rows, heads, width")
     paged = table is not None
     for name, x in (("k", k), ("v", v)):
@@ -341,7 +331,8 @@ def flash_attn_func(
     v : tensor [batch, keys, kv_heads, width]
         Values.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -355,7 +346,7 @@ def flash_attn_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
 
     Returns
     -------
@@ -365,15 +356,16 @@ def flash_attn_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
-    return _batch(q, k, v, dropout_p, options, alibi_slopes, return_attn_probs)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
+    return _batch(q, k, v, options, alibi_slopes, return_attn_probs)
 
 
 @_raising
@@ -398,7 +390,8 @@ def flash_attn_kvpacked_func(
     kv : tensor [batch, keys, 2, kv_heads, width]
         Keys and values. `heads` is a multiple of `kv_heads`.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -412,7 +405,7 @@ def flash_attn_kvpacked_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
 
     Returns
     -------
@@ -422,16 +415,17 @@ def flash_attn_kvpacked_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
     k, v = _unpacked(kv, "kv", 2, "batch, keys, 2, heads, width")
-    return _batch(q, k, v, dropout_p, options, alibi_slopes, return_attn_probs)
+    return _batch(q, k, v, options, alibi_slopes, return_attn_probs)
 
 
 @_raising
@@ -453,7 +447,8 @@ def flash_attn_qkvpacked_func(
     qkv : tensor [batch, rows, 3, heads, width]
         Queries, keys and values.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -467,7 +462,7 @@ def flash_attn_qkvpacked_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
 
     Returns
     -------
@@ -477,16 +472,17 @@ def flash_attn_qkvpacked_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
     q, k, v = _unpacked(qkv, "qkv", 3, "batch, rows, 3, heads, width")
-    return _batch(q, k, v, dropout_p, options, alibi_slopes, return_attn_probs)
+    return _batch(q, k, v, options, alibi_slopes, return_attn_probs)
 
 
 @_raising
@@ -527,7 +523,8 @@ def flash_attn_varlen_func(
     max_seqlen_k : int
         The keys of the longest sequence, or more.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -541,7 +538,7 @@ def flash_attn_varlen_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
     block_table : int32 tensor [sequences, blocks of a sequence], optional
         Which blocks hold the keys and values of each sequence, in order.
 
@@ -553,16 +550,17 @@ def flash_attn_varlen_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
     longest = max_seqlen_q, max_seqlen_k
-    given = dropout_p, options, alibi_slopes, return_attn_probs, block_table
+    given = options, alibi_slopes, return_attn_probs, block_table
     return _varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, longest, *given)
 
 
@@ -600,7 +598,8 @@ def flash_attn_varlen_kvpacked_func(
     max_seqlen_k : int
         The keys of the longest sequence, or more.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -614,7 +613,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
 
     Returns
     -------
@@ -624,17 +623,18 @@ def flash_attn_varlen_kvpacked_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
     k, v = _unpacked(kv, "kv", 2, "keys, 2, heads, width")
     longest = max_seqlen_q, max_seqlen_k
-    given = dropout_p, options, alibi_slopes, return_attn_probs
+    given = options, alibi_slopes, return_attn_probs
     return _varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, longest, *given)
 
 
@@ -663,7 +663,8 @@ def flash_attn_varlen_qkvpacked_func(
     max_seqlen : int
         The rows of the longest sequence, or more.
     dropout_p : float
-        Must be 0: loci has no dropout of weights.
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p. Which ones
+        follows from torch's generator.
     softmax_scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(width).
     causal : bool
@@ -677,7 +678,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic : bool
         Gradients always have the same bits, whatever is said.
     return_attn_probs : bool
-        Also return the lse, and a tensor without numbers where flash-attn has the pattern of dropout.
+        Also return the lse, which is that without dropout, and S_dmask.
 
     Returns
     -------
@@ -687,17 +688,18 @@ def flash_attn_varlen_qkvpacked_func(
         With `return_attn_probs` only: the logarithm of the sum of exponentials of each row, +inf for rows that see no
         key.
     S_dmask : tensor [0]
-        With `return_attn_probs` only.
+        With `return_attn_probs` only. It is empty: no weight is stored, where flash-attn returns weights for tests of
+        its dropout.
 
     Raises
     ------
     Error
         An argument has a wrong shape, type or value.
     """
-    options = _options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, dropout_p)
     q, k, v = _unpacked(qkv, "qkv", 3, "rows, 3, heads, width")
     names = ("cu_seqlens", "cu_seqlens", "max_seqlen", "max_seqlen")
-    given = dropout_p, options, alibi_slopes, return_attn_probs
+    given = options, alibi_slopes, return_attn_probs
     return _varlen(q, k, v, cu_seqlens, cu_seqlens, (max_seqlen, max_seqlen), *given, names=names)
 
 
