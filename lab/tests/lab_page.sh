@@ -14,7 +14,7 @@ check "it has results" grep -q '^<!-- results -->$' lab/README.md
 check "each set of them says when, where and with what it was made" bash -c '
     for f in lab/results/*-runs.csv; do
         name=$(basename "$f" -runs.csv)
-        grep -Eq "^$name,[0-9]{4}-[0-9]{2}-[0-9]{2},[^,]+,[^,]+,.+,[0-9]+,loci lab run " lab/results/sets.csv || exit 1
+        grep -Eq "^$name,[0-9]{4}-[0-9]{2}-[0-9]{2},[^,]+,[^,]+,.+,[0-9]+,\"?loci lab run " lab/results/sets.csv || exit 1
         [ -s "lab/results/$name.csv" ] && [ -s "lab/results/$name-verdicts.csv" ] || exit 1
     done'
 check "no set is without its runs" bash -c 'for n in $(tail -n +2 lab/results/sets.csv | cut -d, -f1); do [ -s "lab/results/$n-runs.csv" ] || exit 1; done'
