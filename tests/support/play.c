@@ -62,6 +62,7 @@ static void open_cache(struct play *p, loci_desc d)
     }
     p->cached.call = *c;
     p->cached.call.lse = p->cached.call.rem = p->cached.call.ae = NULL;
+    p->cached.call.dropout = 0; /* caches have none */
     p->cached.call.cache = p->cached.cache;
     p->cached.tables = mem_alloc(&p->mem, loci_tables_size(p->cached.plan, p->w->range));
     p->cached.work = mem_alloc(&p->mem, loci_workspace(p->cached.plan, &p->cached.call, 0));
