@@ -401,6 +401,8 @@ static void pass_over(struct tile *t)
     find_keys(t);
     moves->form(t, x);
     moves->step_bwd(t, x);
+    /* newer tiles read these rows if no step changes them: see keeps() */
+    transpose(t->q.across, QT, c->plan->dim, QT, t->q.faded, padded(c->plan->dim));
     if (owners == NO_ROWS) return;
     zero(t->ds, (ptrdiff_t)KT * QT);
     moves->scores(t, x);

@@ -19,7 +19,7 @@
 enum { FEW = 16, KEYS_BY = 0, DOTS_BY = FEW, TURNS_BY = 2 * FEW, BY = 3 * FEW };
 
 /* Numbers of matrices below this are 0: see the floor of a row in reflect.c. */
-#define LEAST 0x1p-40
+#define LEAST (sizeof(real) == sizeof(float) ? 0x1p-40 : 0x1p-500)
 
 /* All forms of a key head.  Keys are counted in the batch entry.  Only whole tiles are carried, and
  * have an M: tiles of all sequences that are one after another without a gap.  M of a left child or
