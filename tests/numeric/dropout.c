@@ -34,9 +34,9 @@ static unsigned char *dropped(double p, uint64_t seed, uint64_t offset)
     if (loci_plan_create(&plan, &d, &e)) exit(2);
     void *tables = mem_alloc(&mem, loci_tables_size(plan, LENGTH));
     const loci_call call =
-        LOCI_CALL(.batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q = { zero }, .k = { zero },
-                  .v = { zero }, .o = { o }, .lse = lse, .error = &e, .dropout = p,
-                  .dropout_seed = seed, .dropout_offset = offset);
+        LOCI_CALL(.batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q = { .data = zero },
+                  .k = { .data = zero }, .v = { .data = zero }, .o = { .data = o }, .lse = lse,
+                  .error = &e, .dropout = p, .dropout_seed = seed, .dropout_offset = offset);
     void *work = mem_alloc(&mem, loci_workspace(plan, &call, 1));
     if (loci_prepare(plan, LENGTH, NULL, tables) || loci_forward(plan, tables, work, &call)
         || loci_weights(plan, tables, work, &call, (loci_view){ .data = w }))
@@ -141,8 +141,8 @@ static void refusals(void)
     const double wrong[] = { -0.1, 1, 1.5, NAN, INFINITY };
     const char *const sentence[] = { "dropout -0.1 must be at least 0 and below", "dropout 1 must",
                                      "dropout 1.5 must", "dropout nan must", "dropout inf must" };
-    loci_call call = LOCI_CALL(.batch = 1, .q_len = 4, .k_len = 4, .q = { x }, .k = { x },
-                               .v = { x }, .o = { o });
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = 4, .k_len = 4, .q = { .data = x },
+                               .k = { .data = x }, .v = { .data = x }, .o = { .data = o });
     loci_plan *plan, *linear;
     const loci_desc d = LOCI_DESC(.heads = 1, .dim = 4),
                     of = LOCI_DESC(.heads = 1, .dim = 4, .stage = LOCI_LINEAR_ATTENTION);
