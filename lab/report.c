@@ -291,8 +291,9 @@ static void metric_words(char *to, size_t capacity, const struct table *t)
             to + n, capacity - n,
             " \"%.0f %% up to\" is the longest length, in tokens, such that all columns up to "
             "it have that share; 0 where the shortest has not.%s \"Steps to %.0f %%\" is when a "
-            "small test as in training, made 24 times, first had that share.",
-            100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "", 100 * CRITERION);
+            "small test as in training, made %d times, first had that share.",
+            100 * GOOD, many_seeds(t) ? " It is the median of the seeds." : "", 100 * CRITERION,
+            LAB_GLANCES);
 }
 
 /* The median over seeds, in tokens. */

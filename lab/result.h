@@ -36,6 +36,8 @@ struct lab_row {   /* the trained arm, or a variant of it */
     struct lab_measured *column;
     struct lab_span *span;
 };
+/* Small tests during the training of a run. */
+enum { LAB_GLANCES = 24 };
 /* A line of log.csv: training loss, its learning rate, norm of the gradient.  If measured, the
  * shown metric on a column as trained and on one far out (NaN: not measured). */
 struct lab_logged {

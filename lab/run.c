@@ -19,9 +19,8 @@
 
 enum {
     LOGGED = 100,
-    CURVE = 24,
-    CURVE_TOKENS = 8192
-    /* lines of a log; number and size of the tests */
+    GLANCE_TOKENS = 8192
+    /* lines of a log; size of the small tests */
 };
 
 /* The capacity of a log from a checkpoint is unknown, so every line reallocates. */
@@ -50,7 +49,7 @@ static double glance(const struct lab_config *c, struct lab_model *m, bool far, 
     int at = 0;
     for (int i = 1; i < n; i++)
         if (far ? list[i].times > list[at].times : list[i].trained && !list[at].trained) at = i;
-    const int most = CURVE_TOKENS / list[at].length > 0 ? CURVE_TOKENS / list[at].length : 1;
+    const int most = GLANCE_TOKENS / list[at].length > 0 ? GLANCE_TOKENS / list[at].length : 1;
     if (lab_test(c, m, &list[at], most, &got, NULL, e)) return NAN;
     free(got.each);
     return got.metric == LAB_LOSS ? got.loss : got.metric == LAB_EXACT ? got.exact : got.accuracy;
@@ -98,7 +97,7 @@ static loci_status train(struct training *t, loci_error *e)
         line.norm = lab_model_step(t->model, step + 1, line.rate);
         t->seconds += lab_seconds() - began;
         t->made++;
-        if (due(step + 1, c->steps, CURVE)) {
+        if (due(step + 1, c->steps, LAB_GLANCES)) {
             line.trained = glance(c, t->model, false, e);
             line.far = glance(c, t->model, true, e);
         }
