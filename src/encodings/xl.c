@@ -118,7 +118,7 @@ static void waves_job(void *arg, int index)
 
 /* sum += W R_d for waves m0 .. m1, some rows of W and the distances from `first` on: a product in
  * double, by pieces. */
-enum { SLICE = 32, PIECE = 16 };
+enum { SLICE = 24, PIECE = 16 };
 static void add_waves(const struct xl_work *a, ptrdiff_t row, int rows, int m0, int m1,
                       ptrdiff_t first, int n, double *sum)
 {
