@@ -31,7 +31,8 @@ static size_t lay_out(const struct call *c, char *base, struct staging *s)
 size_t N(cache_workspace)(const struct call *c)
 {
     struct staging s;
-    return lay_out(c, NULL, &s);
+    const size_t bytes = lay_out(c, NULL, &s), block = block_bytes(c); /* one after the other */
+    return bytes > block ? bytes : block;
 }
 
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the

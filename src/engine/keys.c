@@ -137,11 +137,12 @@ void N(prepare_keys)(struct call *c)
 /* ---- Keys that a cache keeps staged ---------------------------------------------------------- */
 
 #if QT > 1
-/* An item is a tile of a key head: tile `tile` from the first one of the entry that is staged. */
+/* An item is a block of tiles of a key head, of one tile if the term makes keys tile by tile: block
+ * number `i % blocks` from the first one of the entry that is staged. */
 struct kept {
     struct call *c;
     const int64_t *from;
-    ptrdiff_t tiles;
+    ptrdiff_t blocks, span;
     atomic_llong next;
 };
 /* A tile that was the newest one has another form once it is whole, so the one before key from[b]
@@ -154,23 +155,30 @@ static void stage_job(void *arg, int index)
 {
     struct kept *a = arg;
     struct call *c = a->c;
+    const struct moves *moves = moves_of(c);
+    void *memory = c->mem.workspaces + (size_t)index * c->mem.workspace;
     const ptrdiff_t heads = c->plan->key_heads, capacity = c->seqs.ktiles / c->B;
-    (void)index;
-    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->B * heads * a->tiles;) {
-        const ptrdiff_t b = i / heads / a->tiles;
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->B * heads * a->blocks;) {
+        const ptrdiff_t b = i / heads / a->blocks, first = first_tile(a, b),
+                        block = (first / a->span + i / heads % a->blocks) * a->span,
+                        tile = block < first ? first : block;
+        const int kh = (int)(i % heads);
         const struct sequence q = { .b = b,
                                     .nk = (ptrdiff_t)cache_list(c->cache, c->cache->len)[b],
                                     .first_ktile = b * capacity };
-        keys_item(c, NULL, &q, first_tile(a, b) + i / heads % a->tiles, (int)(i % heads));
+        if (tile * KT >= q.nk) continue;
+        if (moves->blocks) moves->blocks(c, c->plan->moves, &q, tile, kh, memory);
+        else keys_item(c, NULL, &q, tile, kh);
     }
 }
 void N(stage_cache)(struct call *c, const int64_t *from)
 {
-    struct kept a = { .c = c, .from = from };
+    struct kept a = { .c = c, .from = from, .span = moves_of(c)->blocks ? moves_of(c)->span : 1 };
     for (ptrdiff_t b = 0; b < c->B; b++) {
         const ptrdiff_t keys = (ptrdiff_t)cache_list(c->cache, c->cache->len)[b],
-                        tiles = (keys + KT - 1) / KT - first_tile(&a, b);
-        if (tiles > a.tiles) a.tiles = tiles;
+                        tiles = (keys + KT - 1) / KT, first = first_tile(&a, b) / a.span,
+                        blocks = (tiles + a.span - 1) / a.span - first;
+        if (blocks > a.blocks) a.blocks = blocks;
     }
     atomic_init(&a.next, 0);
     N(run)(c, c->threads, stage_job, &a);

@@ -27,9 +27,10 @@ struct moves {
 
     /* Bytes of c->mem.moved, what the term stages besides keys.  NULL: nothing. */
     size_t (*bytes)(const struct call *, int x);
-    /* Makes and stages the keys of `span` tiles at once, the first of them a multiple of it, in any
-     * order; memory: block_bytes() of it.  keys() is then NULL.  blocks_bwd(): after all sums; the
-     * gradient of staged keys becomes that of the keys. */
+    /* Makes and stages the keys of a block of `span` tiles, blocks in any order; memory:
+     * block_bytes() of it.  keys() is then NULL.  If older tiles of the block are staged already,
+     * `tile` is the first one whose keys are new or have got newer ones behind them.
+     * blocks_bwd(): after all sums; the gradient of staged keys becomes that of the keys. */
     int span;
     size_t (*block_bytes)(const struct call *, int x);
     void (*blocks)(const struct call *, int x, const struct sequence *, ptrdiff_t tile, int kh,

@@ -111,7 +111,7 @@ INLINE struct sums_at sums_in(int D)
 
 /* Bytes of the memory that the next two functions need. */
 size_t WIDE(reflect_bytes)(const struct call *);
-/* Makes all forms of the block that begins with this tile, and stages k^. */
+/* Makes the forms of this tile and the later ones of its block, from those of the older ones. */
 void WIDE(reflect_block)(const struct call *, int x, const struct sequence *, ptrdiff_t tile,
                          int kvh, void *memory);
 /* From the sums over all rows: the gradient of staged keys becomes that of k, and those of w and

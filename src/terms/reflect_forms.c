@@ -115,9 +115,10 @@ static void make_strip(const double *g, const double *beta, double *dots, double
     }
 }
 /* w, y, z and k of n keys, and k.w.  A w or beta that is not finite counts as 0 here: it reaches
- * only the older keys, which become NaN. */
+ * only the older keys, which become NaN.  Unless rows pass the tile, strips need only themselves,
+ * and y and z are not made. */
 static void make_tile(const struct call *c, int x, const struct sequence *q, ptrdiff_t tile,
-                      int kvh, struct made *t)
+                      int kvh, bool is_passed, struct made *t)
 {
     const int D = c->plan->dim, Dp = padded(D);
     const ptrdiff_t j0 = q->k0 + tile * KT, rows = (ptrdiff_t)KT * Dp;
@@ -143,13 +144,14 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
     widen(t->rwt, rows, t->wt);
     memset(t->gram, 0, sizeof(double) * KT * KT);
     for (int l = 0; l < KT; l += FEW)
-        vd_product(1, FEW, KT - l, D, t->w + l * Dp, Dp, 1, t->wt + l, KT, t->gram + l * KT + l,
-                   KT);
+        vd_product(1, FEW, is_passed ? KT - l : FEW, D, t->w + l * Dp, Dp, 1, t->wt + l, KT,
+                   t->gram + l * KT + l, KT);
     /* strips, newest first: y = DOTS (w - the sum of g z over newer strips) */
     for (int l = KT - FEW; l >= 0; l -= FEW) {
         double *dots = t->dots + l * FEW, *rest = t->w + l * Dp, *y = t->y + l * Dp;
         make_strip(t->gram + l * KT + l, t->beta + l, dots,
                    c->backward ? t->turns + l * FEW : NULL);
+        if (!is_passed) continue;
         if (l + FEW < KT)
             vd_product(-1, FEW, Dp, KT - FEW - l, t->gram + l * KT + l + FEW, KT, 1,
                        t->z + (l + FEW) * Dp, Dp, rest, Dp);
@@ -163,8 +165,8 @@ static void make_tile(const struct call *c, int x, const struct sequence *q, ptr
             }
     }
     for (int j = 0; j < KT; j += FEW)
-        product(SET, FEW, KT - j, D, t->k + j * Dp, Dp, 1, t->rwt + j, KT, t->e + j * KT + j, KT,
-                NULL);
+        product(SET, FEW, is_passed ? KT - j : FEW, D, t->k + j * Dp, Dp, 1, t->rwt + j, KT,
+                t->e + j * KT + j, KT, NULL);
 }
 /* What rows read of n keys that they meet FEW at a time. */
 static void store_few(const struct made *t, int n, bool apart, bool backward, real *to)
@@ -282,10 +284,11 @@ void WIDE(reflect_block)(const struct call *c, int x, const struct sequence *q, 
     const int D = c->plan->dim;
     struct block b = open_block(c, q, tile, kvh, memory);
     struct made *t = &b.m.tile;
-    const ptrdiff_t end = tile + SPAN < b.all ? tile + SPAN : b.all;
+    const ptrdiff_t block_end = (tile / SPAN + 1) * SPAN,
+                    end = block_end < b.all ? block_end : b.all;
     for (ptrdiff_t i = tile; i < end; i++) {
         const int n = q->nk - i * KT < KT ? (int)(q->nk - i * KT) : KT;
-        make_tile(c, x, q, i, kvh, t);
+        make_tile(c, x, q, i, kvh, passed(&b, i + 1), t);
         store_few(t, n, q->segments, c->backward, b.f.few + (q->k0 + i * KT) * BY);
         if (q->segments) store_rows_of(t->k, n, D, keys_of_node(&b, i, LEVELS));
         if (!passed(&b, i + 1)) continue;
@@ -363,7 +366,7 @@ static void tile_bwd(const struct call *c, int x, const struct sequence *q, ptrd
     zero_reals(m->dk, rows);
     zero_reals(m->dw, rows);
     if (tile < tiles_in(q) - 1 && !q->segments) {
-        make_tile(c, x, q, tile, kvh, t);
+        make_tile(c, x, q, tile, kvh, true, t);
         real *dz = m->rows, *dg = m->de;
         zero_reals(m->zt, rows);
         transpose(t->rz, Dp, KT, Dp, m->zt, KT);

@@ -875,6 +875,14 @@ int main(int argc, char **argv)
             steps(&p, "a long cache", 4300, 0, 4300, 4200);
         drop(&p);
     }
+    /* Forms of keys that an append makes from those of older tiles of their block. */
+    static const char *const moving[] = { "path+fox", "wall" };
+    for (int i = 0; i < COUNT(moving) && !walk_limited(); i++) {
+        struct problem p;
+        if (open(&p, moving[i], LOCI_F16, 0, 2200, 8, 4, 2))
+            steps(&p, "a cache of blocks", 2200, 0, 900, 900);
+        drop(&p);
+    }
     if (!walk_limited()) by_dots("nope", 19, 33);
     if (!walk_limited()) {
         misuse();
