@@ -39,10 +39,15 @@ if "$python" -c 'import scikit_build_core' 2>/dev/null; then
         "$python" -m pip wheel . --no-build-isolation --no-deps --wheel-dir "$work" >"$work/log" 2>&1 || { tail -n 20 "$work/log" && false; }
     }
     alone() {
-        "$python" -m venv --system-site-packages "$work/venv" && "$work/venv/bin/pip" install --no-index --no-deps "$work"/loci-*.whl >"$work/log" 2>&1 &&
+        "$python" -m venv --system-site-packages "$work/venv" && "$work/venv/bin/pip" install --no-index --no-deps "$work"/loci_attention-*.whl >"$work/log" 2>&1 &&
             (cd "$work" && env -u LOCI_LIBRARY "$work/venv/bin/python" -c 'import loci, numpy as n; x = n.ones((1, 2, 3, 8), "f"); loci.attention(x, x, x, "alibi")')
     }
     check "a wheel is built" wheel
     check "and works from another folder" alone
+    named() { (cd "$work" && env -u LOCI_LIBRARY -u LOCI "$work/venv/bin/$1" "${@:2}" >"$work/log" 2>&1); }
+    check "its program is there" named loci show alibi
+    check "and as a module" named python -m loci version
+    reports() { named python -m loci && grep -q "^threads .* without OpenMP" "$work/log"; }
+    check "which reports what is installed" reports
 fi
 harness_end

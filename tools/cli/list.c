@@ -269,17 +269,21 @@ static int info_run(const struct args *a)
         json_object_set_new(j, "isa", json_string(best_isa()));
         json_object_set_new(j, "fast", json_boolean(runs_fast(best_isa())));
         json_object_set_new(j, "compiler", json_string(COMPILER));
+        json_object_set_new(j, "build", json_string(LOCI_BUILD_TYPE));
         json_print(j);
         return EXIT_DONE;
     }
     printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ",
            loci_version_text(), cpu_name(cpu, sizeof cpu), cpus, system, machine);
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
-    printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
-           runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
-                                 : "none: this CPU has no bf16 dot products, so --fast changes no "
-                                   "bits",
-           COMPILER);
+    printf(
+        "  (in use: %s)\nfast      %s\ncompiler  %s\nbuild     %s; threads are a pool of its own, "
+        "without OpenMP\n",
+        best_isa(),
+        runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
+                              : "none: this CPU has no bf16 dot products, so --fast changes no "
+                                "bits",
+        COMPILER, LOCI_BUILD_TYPE);
     return EXIT_DONE;
 }
 
