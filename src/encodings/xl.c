@@ -80,7 +80,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 
 /* State shared by the threads of prepare().  A job is a few waves, or one head
  * and a range of distances. */
-enum { COLUMNS = 64, STEPS = 64, WAVES = 8 };
+enum { DISTANCES = 64, STEPS = 64, WAVES = 8 };
 struct xl_work {
     const struct prep *p;
     struct roll v;
@@ -116,27 +116,27 @@ static void waves_job(void *arg, int index)
     }
 }
 
-/* sum += W R_d for waves m0 .. m1, some rows of W and the distances from `first` on: a product in
+/* sum[i][d] += W R for waves m0 .. m1, n distances from `first` on and some rows of W: a product in
  * double, by pieces. */
-enum { SLICE = 24, PIECE = 16 };
+enum { SLICE = 32, PIECE = 16 };
 static void add_waves(const struct xl_work *a, ptrdiff_t row, int rows, int m0, int m1,
                       ptrdiff_t first, int n, double *sum)
 {
     const struct prep *p = a->p;
     const int Dm = waves(p->cfg);
     const void *from = (const char *)p->table + a->v.waves;
-    double w[SLICE * PIECE], r[PIECE * COLUMNS] = { 0 };
+    double r[DISTANCES * PIECE], w[PIECE * SLICE];
     for (; m0 < m1; m0 += PIECE) {
         const int most = m1 - m0 < PIECE ? m1 - m0 : PIECE;
-        for (int d = 0; d < rows; d++)
-            for (int m = 0; m < most; m++)
-                w[d * most + m] = param(p, PROJECTION, (row + d) * Dm + m0 + m);
         for (int i = 0; i < n; i++)
             for (int m = 0; m < most; m++)
-                r[m * COLUMNS + i] =
+                r[i * most + m] =
                     load_real(from, p->f64,
                               (first - (ptrdiff_t)a->v.lo + i) * a->v.waves_width + m0 + m);
-        p->engine->add_product(rows, most, COLUMNS, w, r, sum);
+        for (int d = 0; d < rows; d++)
+            for (int m = 0; m < most; m++)
+                w[m * rows + d] = param(p, PROJECTION, (row + d) * Dm + m0 + m);
+        p->engine->add_product(n, most, rows, r, w, sum);
     }
 }
 
@@ -154,14 +154,14 @@ static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
     for (int d0 = 0; d0 < D; d0 += SLICE) {
         const int rows = D - d0 < SLICE ? D - d0 : SLICE;
         const ptrdiff_t row = (ptrdiff_t)h * D + d0;
-        double sines[SLICE * COLUMNS] = { 0 }, cosines[SLICE * COLUMNS] = { 0 };
+        double sines[DISTANCES * SLICE] = { 0 }, cosines[DISTANCES * SLICE] = { 0 };
         add_waves(a, row, rows, 0, half, first, n, sines);
         add_waves(a, row, rows, half, Dm, first, n, cosines);
         for (int i = 0; i < n; i++) {
             const ptrdiff_t behind = (ptrdiff_t)v->hi - (first + i),
                             ahead = (ptrdiff_t)v->hi + (first + i);
             for (int d = 0; d < rows; d++) {
-                const double s = sines[d * COLUMNS + i], c = cosines[d * COLUMNS + i];
+                const double s = sines[i * rows + d], c = cosines[i * rows + d];
                 store_real(to, p->f64, behind * v->width + d0 + d, c + s);
                 if (v->lo < 0) store_real(to, p->f64, ahead * v->width + d0 + d, c - s);
             }
@@ -173,8 +173,8 @@ static void vectors_job(void *arg, int index)
     const struct xl_work *a = arg;
     const ptrdiff_t count = (ptrdiff_t)a->v.hi + 1;
     const int heads = a->p->cfg->heads;
-    const ptrdiff_t first = (ptrdiff_t)(index / heads) * COLUMNS;
-    project(a, index % heads, first, count - first < COLUMNS ? (int)(count - first) : COLUMNS);
+    const ptrdiff_t first = (ptrdiff_t)(index / heads) * DISTANCES;
+    project(a, index % heads, first, count - first < DISTANCES ? (int)(count - first) : DISTANCES);
 }
 
 /* u goes into every column of its table, as band_k reads it.  The waves come before the
@@ -205,7 +205,7 @@ static void prepare(const struct prep *p)
             store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
     }
     prepare_each(p, ((waves(c) + 1) / 2 + WAVES - 1) / WAVES, waves_job, &a);
-    prepare_each(p, (int)((count + COLUMNS - 1) / COLUMNS) * c->heads, vectors_job, &a);
+    prepare_each(p, (int)((count + DISTANCES - 1) / DISTANCES) * c->heads, vectors_job, &a);
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */

@@ -57,9 +57,10 @@ INLINE void vd_block(const int rows, int K, double sign, const double *restrict 
 }
 /* C[m][n] += sign times the sum over k = 0 .. K - 1 of A(m, k) B[k][n].  Number (m, k) of A is
  * a[m * am + k * ak]; n is a multiple of 16.  Each sum is one chain over k. */
-static __attribute__((noinline)) void vd_product(double sign, int M, int n, int K, const double *a,
-                                                 ptrdiff_t am, ptrdiff_t ak, const double *b,
-                                                 ptrdiff_t bk, double *c, ptrdiff_t cm)
+static __attribute__((noinline, unused)) void vd_product(double sign, int M, int n, int K,
+                                                         const double *a, ptrdiff_t am,
+                                                         ptrdiff_t ak, const double *b,
+                                                         ptrdiff_t bk, double *c, ptrdiff_t cm)
 {
     enum { PACKED = 192 };
     /* Columns of B in one piece: rows of a power of two would share few lines of a cache. */

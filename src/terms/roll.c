@@ -107,6 +107,15 @@ static struct own_rows own_rows(const struct roll_reach *b, int64_t first)
                               .d = low };
 }
 
+/* The vectors of the 64 distances from `first` on, for a product to prefetch as it runs; nothing if
+ * some of them have none of their own. */
+static struct next next_block(const struct roll_reach *b, int64_t first)
+{
+    if (first < b->of.lo || first + BLOCK - 1 > b->of.hi) return (struct next){ 0 };
+    return (struct next){ (const char *)row_of(b, first), -b->of.width * (ptrdiff_t)sizeof(real),
+                          sizeof(real), sizeof(real) };
+}
+
 /* Returns the number of the block from `first` on.  If it is not there, it is
  * computed, and replaces the block that does not begin at `other`.  Distances beyond
  * the table copy the row of its end. */
@@ -119,8 +128,8 @@ static int block_of(const struct tile *t, struct roll_reach *b, int64_t first, i
     real *x = b->sums[i];
     b->full[i] = true;
     b->sum_of[i] = first;
-    product(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT,
-            x + o.i * QT, QT, NULL);
+    product_on(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT,
+               x + o.i * QT, QT, NULL, next_block(b, first - next_tile(t->c)));
     for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
     for (int n = o.i + o.n; n < BLOCK; n++)
         memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
