@@ -72,7 +72,8 @@ static const struct part e7[] = {
       "nope is worse at 4L than at 2L", NULL, 0, false, false },
 };
 /* Rope in a window of L is what a rescaling must reach, and rope with the same fine-tuning what a
- * rescaling with fine-tuning must surpass. */
+ * rescaling with fine-tuning must surpass.  Ntk with it is a control of yarn, whose authors find it
+ * better than all others. */
 static const struct part e8[] = {
     { "text", { "rope", "ntk", "2L", NULL }, { "rope", "window", "2L", NULL }, FLAT,
       "ntk at 2L is at most 0.05 nats worse than a window of L", NULL, 0, false, false },
@@ -88,6 +89,9 @@ static const struct part e8[] = {
       "pi with fine-tuning is better than rope with the same fine-tuning", NULL, 0, false, false },
     { "text", { "rope", "yarn+ft", "2L", NULL }, { "rope", "ft", "2L", NULL }, 0,
       "yarn with fine-tuning is better than rope with the same fine-tuning", NULL, 0, false,
+      false },
+    { "text", { "rope", "yarn+ft", "2L", NULL }, { "rope", "ntk+ft", "2L", NULL }, SAME_LOSS,
+      "yarn with fine-tuning is no worse than ntk with the same fine-tuning", NULL, 0, false,
       false },
 };
 /* A window of L starves its first rows, so what lies beyond L is compared with the last quarter
@@ -480,10 +484,17 @@ static void describe(struct finding *f, const struct judge *j, const struct tabl
 
 enum { SEEDS_FOR_CALM = 5 }; /* fewer seeds cannot show that results never spread */
 
+/* Models that have learned nothing are alike at all lengths. */
+static bool has_learned(const struct table_row *left, const struct table_row *right)
+{
+    return (left && left->learned) || (right && right->learned);
+}
+
 static enum part_state state_of(const struct part *p, const struct finding *f,
-                                const struct margins *m)
+                                const struct margins *m, bool learned)
 {
     if (m->n == 1) return PART_ONE_SEED;
+    if (!learned) return PART_UNCLEAR;
     if (p->kind == PART_SPREAD) {
         if (m->most - m->least > p->need) return PART_HOLDS;
         return m->n < SEEDS_FOR_CALM ? PART_UNCLEAR : PART_FAILS;
@@ -524,7 +535,7 @@ static void judge_rows(const struct judge *j, const struct table_row *left,
     if (j->part->kind == PART_SPREAD) /* no mean to test */
         f->margin = (struct interval){ m.n, m.most - m.least - j->part->need, NAN, NAN, NAN, 0 };
     snprintf(f->task, sizeof f->task, "%s", j->part->task);
-    f->state = state_of(j->part, f, &m);
+    f->state = state_of(j->part, f, &m, has_learned(left, right));
     describe(f, j, left, right, &m);
     free(m.margin);
 }
@@ -550,7 +561,7 @@ static const struct table_row *usual_row(const struct table *t, const struct tab
 }
 
 /* Substitutes every arm for the side that has a star.  An arm that has learned the task with no
- * seed says nothing about all arms. */
+ * seed says nothing about all arms, and neither does a table of a user's own. */
 static void judge_all(const struct judge *j, bool left_star, struct judged *to)
 {
     const struct part *p = j->part;
@@ -562,7 +573,8 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
     for (int i = 0; i < j->t->rows; i++) {
         const struct table_row *r = &j->t->row[i], *with = NULL;
         const struct arm_name a = arm_name(r->arm);
-        if (strcmp(r->variant, star->variant) || strcmp(a.how, how) || among(p->but, a.names))
+        if (strcmp(r->variant, star->variant) || strcmp(a.how, how) || among(p->but, a.names)
+            || among("bias", a.names))
             continue;
         if (other->arm) {
             with = !strcmp(other->arm, "=") ? usual_row(j->t, r) : row_of(j->t, other);

@@ -90,6 +90,25 @@ static const struct lab_measured *column_of(const struct lab_row *r, const struc
     return NULL;
 }
 
+/* The error that the choice of the test sequences has on the mean difference.  All seeds see the
+ * same ones, so each sequence counts once, by its mean over the pairs.  NaN: they are not on
+ * record. */
+static double sampling_of(const struct pairs *p, const struct lab_measured *head)
+{
+    double *apart = draw_alloc((size_t)head->count, sizeof *apart), error = NAN;
+    int n = 0;
+    for (int i = 0; i < p->count; i++) {
+        const struct lab_measured *x = column_of(p->row_a[i], head),
+                                  *y = column_of(p->row_b[i], head);
+        if (!x || !y || !x->each || !y->each) continue;
+        for (int k = 0; k < head->count; k++) apart[k] += x->each[k] - y->each[k];
+        n++;
+    }
+    if (n) error = mean_error(apart, head->count) / n;
+    free(apart);
+    return error;
+}
+
 static struct lab_difference compare_column(const struct pairs *p, const struct lab_measured *head)
 {
     struct lab_difference d = { .head = head, .low = NAN, .high = NAN, .p = NAN };
@@ -104,14 +123,12 @@ static struct lab_difference compare_column(const struct pairs *p, const struct 
     }
     d.a /= d.n;
     d.b /= d.n;
-    const struct summary of = summary_of(apart, d.n);
-    d.mean = d.n ? of.mean : NAN;
+    d.mean = d.n ? summary_of(apart, d.n).mean : NAN;
     if (d.n > 1) {
-        const double error = sqrt(of.variance / d.n), freedom = d.n - 1,
-                     half = error * student_quantile(0.975, freedom);
-        d.low = of.mean - half;
-        d.high = of.mean + half;
-        d.p = error > 0 ? 2 * student_below(-fabs(of.mean / error), freedom) : of.mean == 0;
+        const struct interval by = interval_of(apart, d.n, sampling_of(p, head));
+        d.low = by.low;
+        d.high = by.high;
+        d.p = by.p;
     }
     free(apart);
     return d;

@@ -6,8 +6,8 @@
 #include "lab/result.h"
 
 /* A column of both: means over the seeds that measured it in both, and the mean difference a - b
- * with its interval of 95 % by Student's t, from these differences alone.  With one seed low, high
- * and p are NaN. */
+ * with its interval of 95 %: Student's t with the variance of these differences, joined with the
+ * error of the test sequences, as in reports.  With one seed low, high and p are NaN. */
 struct lab_difference {
     const struct lab_measured *head;
     int n;

@@ -69,21 +69,16 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     return LOCI_OK;
 }
 
-/* What mix.c makes by itself. */
-static bool is_made(loci_source source)
-{
-    return source == LOCI_SOURCE_LOG_GATE || source == LOCI_SOURCE_KEYS
-        || source == LOCI_SOURCE_STATES;
-}
-/* The lab's model can make these inputs, and those of a rule. */
+/* The lab's model makes inputs by rules, and states, which mix.c carries from layer to layer. */
 static loci_status check_inputs(const struct lab_model *m, const struct lab_encoding *e,
                                 loci_error *error)
 {
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            CHECK(error, e->input[t] >= 0 || is_made(e->source[t]), LOCI_UNSUPPORTED,
-                  "arm '%s': the lab's model has nothing for input %s of %s", m->arm.text,
-                  e->tensor[t].name, e->tensor[t].encoding);
+            CHECK(error,
+                  e->input[t] >= 0 || loci_tensor_source(e->attention, t) == LOCI_SOURCE_STATES,
+                  LOCI_UNSUPPORTED, "arm '%s': the lab's model has nothing for input %s of %s",
+                  m->arm.text, e->tensor[t].name, e->tensor[t].encoding);
     return LOCI_OK;
 }
 
@@ -122,8 +117,8 @@ loci_status lab_encoding_open(struct lab_model *m, struct lab_encoding *e, struc
     e->tensors = loci_tensors(e->attention, e->tensor, LAB_PE_TENSORS);
     CHECK(error, e->tensors <= LAB_PE_TENSORS, LOCI_UNSUPPORTED,
           "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
+    if (e == &m->trained) lab_inputs_open(m, e);
     for (int t = 0; t < e->tensors; t++) {
-        e->source[t] = loci_tensor_source(e->attention, t);
         e->input[t] = -1;
         TRY(place_tensor(m, e, t, as, error));
         e->learns |= e->tensor[t].role == LOCI_LEARNED && e->place[t] >= 0;

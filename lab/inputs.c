@@ -3,6 +3,7 @@
  * projection of the layer's rows, its own for each layer, and a function of it.
  *
  *     y = a W + b         W [dim][heads * width], N(0, s) at the start like all matrices
+ *     PROJECTION          y, without b
  *     SOFTPLUS            log(1 + e^y)
  *     LOG_SIGMOID         -log(1 + e^-y)
  *     STRENGTH            2 sigmoid(y)
@@ -43,22 +44,80 @@ static int width_of(const loci_tensor *t)
     return (int)n;
 }
 
-int lab_input_of(struct lab_model *m, const loci_tensor *t)
+/* The rule of an input, or NULL. */
+static const struct lab_rule *rule_for(const loci_tensor *t)
 {
-    const struct lab_rule *rule = rule_of(t->encoding, t->name);
-    if (rule && rule->like) rule = rule_of(rule->encoding, rule->like);
-    if (!rule) return -1;
-    int i = 0;
-    while (i < m->inputs && m->input[i].rule != rule) i++;
-    if (i == LAB_INPUTS || (i == m->inputs && m->map)) return -1; /* only while a model opens */
-    struct lab_input *x = &m->input[i];
-    if (i == m->inputs) {
-        *x = (struct lab_input){ .rule = rule, .heads = (int)t->shape[1], .width = width_of(t) };
-        m->inputs++;
-    }
+    const struct lab_rule *rule = t->role == LOCI_INPUT ? rule_of(t->encoding, t->name) : NULL;
+    return rule && rule->like ? rule_of(rule->encoding, rule->like) : rule;
+}
+
+int lab_input_of(const struct lab_model *m, const loci_tensor *t)
+{
+    const struct lab_rule *rule = rule_for(t);
+    for (int i = 0; i < m->inputs && rule; i++)
+        if (m->input[i].rule == rule) return i;
+    return -1;
+}
+
+static void add(struct lab_model *m, const struct lab_rule *rule, const loci_tensor *t)
+{
+    const int i = lab_input_of(m, t), heads = (int)t->shape[1];
+    if (i < 0)
+        m->input[m->inputs++] =
+            (struct lab_input){ .rule = rule, .heads = heads, .width = width_of(t) };
     /* of the heads of keys and those of queries, which repeat them, the fewer */
-    if (t->shape[1] < x->heads) x->heads = (int)t->shape[1];
-    return i;
+    else if (heads < m->input[i].heads) m->input[i].heads = heads;
+}
+
+/* Those with names come first, in the order of list.h, so that a sum over the maps of a layer has
+ * one order in every company.  The others have numbers in the order of the plan. */
+void lab_inputs_open(struct lab_model *m, const struct lab_encoding *e)
+{
+    _Static_assert(COUNT(rules) <= LAB_INPUTS, "LAB_INPUTS is the number of rules at least");
+    for (int r = 0; r < COUNT(rules); r++)
+        for (int t = 0; t < e->tensors && rules[r].named; t++)
+            if (rule_for(&e->tensor[t]) == &rules[r]) add(m, &rules[r], &e->tensor[t]);
+    for (int t = 0; t < e->tensors; t++)
+        if (rule_for(&e->tensor[t])) add(m, rule_for(&e->tensor[t]), &e->tensor[t]);
+}
+
+void lab_input_names(const struct lab_model *m, int i, char w[16], char b[16])
+{
+    const char *name = m->input[i].rule->named;
+    char number[12];
+    if (!name) {
+        int n = 1;
+        for (int k = 0; k < i; k++) n += !m->input[k].rule->named;
+        snprintf(number, sizeof number, "i%d", n);
+        name = number;
+    }
+    snprintf(w, 16, "w%s", name);
+    snprintf(b, 16, "b%s", name);
+}
+
+int lab_input_gates(const struct lab_model *m)
+{
+    for (int i = 0; i < m->inputs; i++)
+        if (m->input[i].rule->made == LAB_LOG_SIGMOID && m->input[i].width == 1
+            && m->input[i].heads == m->shape.heads)
+            return i;
+    return -1;
+}
+
+/* A cache keeps rotated keys, and not the numbers that rotated them. */
+int lab_inputs_kept(const struct lab_model *m)
+{
+    int n = 0;
+    for (int t = 0; t < m->trained.tensors; t++) {
+        const loci_tensor *x = &m->trained.tensor[t];
+        const int i = m->trained.input[t];
+        const bool rotates =
+            i >= 0
+            && (m->input[i].rule->made == LAB_POSITION || m->input[i].rule->made == LAB_RUNNING);
+        if (i >= 0 && x->shape[2] == LOCI_DIM_KEYS && !rotates)
+            n += (int)x->shape[1] * m->input[i].width;
+    }
+    return n;
 }
 
 bool lab_input_shifts(const struct lab_input *x)
@@ -140,6 +199,9 @@ static loci_status make(struct lab_model *m, const struct lab_batch *b, int laye
                      numbers = layer_of(m, 1, n, 1, e);
     double *sums = m->decoder ? lab_decode_sums(m, layer, i) : NULL;
     switch (x->rule->made) {
+    case LAB_PROJECTION:
+        memcpy(to, y, (size_t)n * m->real);
+        return LOCI_OK;
     case LAB_SOFTPLUS: /* -log sigmoid(-y) */
         negate(m, y, n);
         TRY(loci_log_gate(&numbers, dense(y), dense(to)));
@@ -238,6 +300,7 @@ static loci_status unmake(struct lab_model *m, const struct lab_batch *b, int la
     case LAB_UNIT:
         return loci_rmsnorm_backward(&heads, dense(y), x->ones, 1e-12, dense(from), dense(to),
                                      NULL);
+    case LAB_PROJECTION:
     case LAB_POSITION:
         memcpy(to, from, (size_t)n * m->real);
         return LOCI_OK;

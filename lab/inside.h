@@ -15,23 +15,13 @@ enum {
     LAB_TAPE_UNITS = 16, /* units of the MLP that updates tape's states */
 };
 
-/* Linear maps of a layer's normed rows. */
-enum { LAB_INPUTS = 2 }; /* made by rules */
-enum lab_map {
-    MAP_Q,
-    MAP_K,
-    MAP_V,
-    MAP_F,
-    MAP_G,
-    MAP_SK,
-    MAP_SV,
-    MAP_I,
-    MAPS = MAP_I + LAB_INPUTS
-};
+/* Linear maps of a layer's normed rows: queries, keys, values, inputs of the encoding, and in FoX
+ * (Pro) the output's gate and shifts. */
+enum { LAB_INPUTS = 12 }; /* at least the rules INPUT of list.h */
+enum lab_map { MAP_Q, MAP_K, MAP_V, MAP_I, MAP_G = MAP_I + LAB_INPUTS, MAP_SK, MAP_SV, MAPS };
 /* Other tensors of a layer.  The encoding's follow PE. */
 enum lab_own {
     OWN_NORM1,
-    OWN_BF,
     OWN_NQ,
     OWN_NK,
     OWN_NO,
@@ -49,12 +39,21 @@ enum lab_own {
 };
 
 /* How the model makes an input of an encoding; see inputs.c. */
-enum lab_made { LAB_SOFTPLUS, LAB_LOG_SIGMOID, LAB_STRENGTH, LAB_UNIT, LAB_POSITION, LAB_RUNNING };
+enum lab_made {
+    LAB_PROJECTION,
+    LAB_SOFTPLUS,
+    LAB_LOG_SIGMOID,
+    LAB_STRENGTH,
+    LAB_UNIT,
+    LAB_POSITION,
+    LAB_RUNNING
+};
 struct lab_rule {
     const char *encoding, *tensor;
     enum lab_made made;
-    double start;     /* of b */
-    const char *like; /* the tensor that this one repeats, or NULL */
+    double start, open; /* of b; open: in an arm @open, 0: there is none */
+    const char *like;   /* the tensor that this one repeats, or NULL */
+    const char *named;  /* "f": the names are wf and bf; NULL: wi1 and bi1, wi2 ... */
 };
 struct lab_input {
     const struct lab_rule *rule;
@@ -68,7 +67,6 @@ struct lab_encoding {
     loci_plan *attention, *embed; /* embed NULL: nothing is added */
     int tensors;                  /* of the attention plan */
     loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
-    loci_source source[LAB_PE_TENSORS]; /* what the model makes inputs of */
     int input[LAB_PE_TENSORS]; /* tensor t is made by this rule of the model; -1: by none */
     int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
     void *extra[LAB_PE_TENSORS]; /* additional numbers of a variant */
@@ -83,9 +81,7 @@ struct lab_encoding {
 /* A layer's saved values of a forward pass, up to the row capacity. */
 struct lab_saved {
     char *x, *a, *map[MAPS], *o, *y, *b, *h, *u, *scale1, *scale2;
-    char *lse;   /* [heads][rows]; sba: the remainder */
-    char *lf;    /* [heads][rows]: log of the forget gates */
-    char *gates; /* cope's, dense */
+    char *lse; /* [heads][rows]; sba: the remainder */
     /* inputs by rules, [heads][rows][width]: projected, made, and repeated for more heads */
     char *projected[LAB_INPUTS], *made[LAB_INPUTS], *repeated[LAB_INPUTS];
     /* fox-pro: k shifted, and normed; v shifted, q normed; o before and after its norm */
@@ -139,7 +135,7 @@ struct lab_model {
     struct lab_saved *saved;          /* [layers] */
     /* rows after the layers; the scored ones, normed, and their logits */
     char *top, *picked, *top_scale, *ys, *logits;
-    char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
+    char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts;
     /* inputs by rules: gradients by tensor, by input, and by the projection of one */
     char *dgiven[LAB_PE_TENSORS], *dmade[LAB_INPUTS], *dprojected;
     char *d1, *d2, *d3, *dv;              /* fox-pro: intermediate gradients */
@@ -221,11 +217,18 @@ loci_status lab_encoding_embed_backward(struct lab_model *, const struct lab_bat
 
 /* ---- inputs.c -------------------------------------------------------------------------------- */
 
-/* The model's input that a tensor of a plan reads, which is added where it is new.  -1: there is no
- * rule. */
-int lab_input_of(struct lab_model *, const loci_tensor *);
+/* Lists the inputs that the trained plan reads, as far as there are rules for them. */
+void lab_inputs_open(struct lab_model *, const struct lab_encoding *);
+/* The model's input that a tensor of a plan reads.  -1: there is no rule. */
+int lab_input_of(const struct lab_model *, const loci_tensor *);
 bool lab_input_shifts(const struct lab_input *); /* has a b */
-void lab_inputs_start(struct lab_model *);       /* when all are known */
+/* The names of its W and b, such as "wf" and "bf". */
+void lab_input_names(const struct lab_model *, int i, char w[16], char b[16]);
+void lab_inputs_start(struct lab_model *); /* when their heads are known */
+/* The input with a gate per head, or -1. */
+int lab_input_gates(const struct lab_model *);
+/* Numbers per token that a cache keeps of inputs. */
+int lab_inputs_kept(const struct lab_model *);
 /* From the maps of a layer to its inputs, and back from m->dgiven to the maps. */
 loci_status lab_make_inputs(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
 loci_status lab_make_inputs_backward(struct lab_model *, const struct lab_batch *, int layer,

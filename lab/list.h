@@ -14,7 +14,9 @@
  *                                     longest test or from a head's width; rows: what the option
  *                                     counts, if training may not reach all of them
  *     INPUT(encoding, tensor, ...)    what the model makes an input of: see inputs.c; start: the b
- *                                     at the start; like: the tensor that this one repeats
+ *                                     at the start, open: in an arm @open; like: the tensor that
+ *                                     this one repeats; named: a letter in the names of W and b,
+ *                                     which are numbered otherwise
  *     SIZE(name, .field = value, ...)     fields of struct lab_config
  *     STEPS(task, steps)              training of a task if nothing else is said: of `overnight`
  *     WIDE(encoding, option, ...)     likewise in an arm @wide, instead of all USUAL lines of the
@@ -183,6 +185,9 @@ RANGE("comrope", 1)
 RANGE("liere", 1)
 
 HEAD("fope", 64) /* as its authors have */
+
+INPUT("fox", "log_f", .made = LAB_LOG_SIGMOID, .named = "f", .open = 2) /* its authors start at 0 */
+INPUT("cope", "gate_k", .made = LAB_PROJECTION, .named = "g")
 INPUT("angles", "phi_k", .made = LAB_RUNNING)
 INPUT("angles", "phi_q", .made = LAB_RUNNING, .like = "phi_k")
 INPUT("rope", "z_k", .made = LAB_POSITION)

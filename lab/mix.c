@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* mix.c -- attention of a layer with everything that an encoding needs: gates of fox and cope, the
- * layer of FoX (Pro), the states of tape.
+/* mix.c -- attention of a layer with everything that an encoding needs: inputs by token (inputs.c),
+ * the layer of FoX (Pro), the states of tape.
  *
  * loci/layers.h and the pages of the encodings define the steps.  This file calls them in order,
  * forward and backward. */
@@ -32,51 +32,6 @@ static loci_view ones_of(const struct lab_batch *b, char *x, ptrdiff_t stride)
 }
 static loci_view dense(void *x) { return (loci_view){ .data = x }; }
 
-/* ---- Inputs of encodings --------------------------------------------------------------------- */
-
-/* log f = log sigmoid(a Wf + bf) */
-static loci_status forget(struct lab_model *m, const struct lab_batch *b, int layer,
-                          loci_error *error)
-{
-    struct lab_saved *k = &m->saved[layer];
-    const loci_layer l = layer_of(m, b, m->shape.heads, 1, error);
-    const char *bias = lab_weight(m, m->own[layer][OWN_BF]);
-    for (ptrdiff_t r = 0; r < b->rows; r++)
-        for (int h = 0; h < m->shape.heads; h++) {
-            const ptrdiff_t at = r * LAB_PAD + h;
-            lab_put(m, k->map[MAP_F], at, lab_get(m, k->map[MAP_F], at) + lab_get(m, bias, h));
-        }
-    return loci_log_gate(&l, ones_of(b, k->map[MAP_F], LAB_PAD), dense(k->lf));
-}
-static loci_status forget_backward(struct lab_model *m, const struct lab_batch *b, int layer,
-                                   loci_error *error)
-{
-    struct lab_saved *k = &m->saved[layer];
-    const loci_layer l = layer_of(m, b, m->shape.heads, 1, error);
-    char *bias = lab_gradient(m, m->own[layer][OWN_BF]);
-    TRY(loci_log_gate_backward(&l, ones_of(b, k->map[MAP_F], LAB_PAD), dense(m->dlf),
-                               ones_of(b, m->dmap[MAP_F], LAB_PAD)));
-    for (int h = 0; h < m->shape.heads; h++) {
-        double sum = 0;
-        for (ptrdiff_t r = 0; r < b->rows; r++) sum += lab_get(m, m->dmap[MAP_F], r * LAB_PAD + h);
-        lab_put(m, bias, h, sum);
-    }
-    return LOCI_OK;
-}
-
-/* Copies cope's gates to the layout of its input, each kv head separately; and back. */
-static void spread_gates(const struct lab_model *m, const struct lab_batch *b, ptrdiff_t stride,
-                         char *rows, char *apart, bool back)
-{
-    const size_t bytes = (size_t)m->head * m->real;
-    for (int h = 0; h < m->shape.kv_heads; h++)
-        for (ptrdiff_t r = 0; r < b->rows; r++) {
-            char *x = lab_at(m, rows, r * stride + h * m->head),
-                 *y = lab_at(m, apart, (h * b->rows + r) * m->head);
-            memcpy(back ? x : y, back ? y : x, bytes);
-        }
-}
-
 /* ---- The call -------------------------------------------------------------------------------- */
 
 /* With one axis, positions take the place of coordinates. */
@@ -102,10 +57,8 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     lab_encoding_tensors(m, e, layer, LAB_WEIGHTS, x->tensors);
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
-            x->tensors[t] = e->input[t] >= 0 ? lab_input(m, layer, &e->tensor[t], e->input[t])
-                          : e->source[t] == LOCI_SOURCE_LOG_GATE ? k->lf
-                          : e->source[t] == LOCI_SOURCE_KEYS     ? k->gates
-                                                                 : k->e;
+            x->tensors[t] =
+                e->input[t] >= 0 ? lab_input(m, layer, &e->tensor[t], e->input[t]) : k->e;
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
     x->k = heads_of(m, b, pro ? k->kn : k->map[MAP_K], kv);
     x->v = heads_of(m, b, pro ? k->v : k->map[MAP_V], kv);
@@ -293,9 +246,7 @@ loci_status lab_mix(struct lab_model *m, const struct lab_batch *b, int layer, l
     struct lab_saved *k = &m->saved[layer];
     const loci_layer l = layer_of(m, b, m->shape.heads, m->head, error);
     struct mixing x;
-    if (m->map[layer][MAP_F] >= 0) TRY(forget(m, b, layer, error));
     TRY(lab_make_inputs(m, b, layer, error));
-    if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), k->map[MAP_G], k->gates, false);
     if (m->arm.layer == LAB_FOX_PRO) TRY(pro_before(m, b, layer, error));
     if (m->arm.layer == LAB_TAPE && layer == 0)
         TRY(loci_tape_start(&l, 0, 0, b->pos, 0, dense(k->e)));
@@ -340,8 +291,6 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
     for (int t = 0; t < e->tensors; t++)
         if (e->place[t] == -1)
             dtensors[t] = e->input[t] >= 0                          ? m->dgiven[t]
-                        : e->source[t] == LOCI_SOURCE_LOG_GATE      ? m->dlf
-                        : e->source[t] == LOCI_SOURCE_KEYS          ? m->dgates
                         : e->tensor[t].shape[2] == LOCI_DIM_QUERIES ? m->de
                                                                     : m->de2;
     const loci_grad grad =
@@ -356,9 +305,7 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
         TRY(loci_backward(e->attention, e->tables[layer], m->work, &x.call, &grad));
     }
     if (pro) TRY(pro_before_backward(m, b, layer, error));
-    if (m->map[layer][MAP_F] >= 0) TRY(forget_backward(m, b, layer, error));
     TRY(lab_make_inputs_backward(m, b, layer, error));
-    if (k->gates) spread_gates(m, b, map_stride(m, layer, MAP_G), m->dmap[MAP_G], m->dgates, true);
     if (tape) {
         const ptrdiff_t n = b->rows * m->shape.dim;
         m->engine->add(n, m->de2, m->de);
@@ -430,12 +377,13 @@ loci_status lab_model_attention(struct lab_model *m, const struct lab_batch *b, 
 
 enum lab_gates lab_model_has_gates(const struct lab_model *m)
 {
-    return m->map[0][MAP_F] >= 0 ? LAB_FORGET : m->view->sticks ? LAB_REMAINDER : LAB_NO_GATES;
+    return lab_input_gates(m) >= 0 ? LAB_FORGET : m->view->sticks ? LAB_REMAINDER : LAB_NO_GATES;
 }
 void lab_model_gates(const struct lab_model *m, const struct lab_batch *b, int layer, double *gates)
 {
     const struct lab_saved *k = &m->saved[layer];
     const enum lab_gates kind = lab_model_has_gates(m);
+    const char *log_f = kind == LAB_FORGET ? k->made[lab_input_gates(m)] : NULL;
     for (ptrdiff_t i = 0; i < m->shape.heads * b->rows && kind; i++)
-        gates[i] = kind == LAB_FORGET ? exp(lab_get(m, k->lf, i)) : lab_get(m, k->lse, i);
+        gates[i] = kind == LAB_FORGET ? exp(lab_get(m, log_f, i)) : lab_get(m, k->lse, i);
 }

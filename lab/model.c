@@ -143,14 +143,6 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
     }
 }
 
-/* Does the encoding have an input that the model makes so? */
-static bool wants(const struct lab_model *m, loci_source source)
-{
-    for (int t = 0; t < m->trained.tensors; t++)
-        if (m->trained.place[t] == -1 && m->trained.source[t] == source) return true;
-    return false;
-}
-
 static void add_layer(struct lab_model *m, int l)
 {
     const ptrdiff_t d = m->shape.dim, H = m->shape.heads, kv = m->shape.kv_heads * m->head,
@@ -163,22 +155,15 @@ static void add_layer(struct lab_model *m, int l)
     map[MAP_Q] = add_matrix(m, "wq", l, d, d);
     map[MAP_K] = add_matrix(m, "wk", l, d, kv);
     map[MAP_V] = add_matrix(m, "wv", l, d, kv);
-    if (wants(m, LOCI_SOURCE_LOG_GATE)) {
-        map[MAP_F] = of_encoding(m, add_matrix(m, "wf", l, d, H));
-        own[OWN_BF] = of_encoding(m, add_list(m, "bf", l, H));
-    }
-    if (pro || wants(m, LOCI_SOURCE_KEYS))
-        map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, pro ? d : kv));
     for (int i = 0; i < m->inputs; i++) {
-        const struct lab_input *x = &m->input[i];
-        char name[16];
-        snprintf(name, sizeof name, "wi%d", i + 1);
-        map[MAP_I + i] = of_encoding(m, add_matrix(m, name, l, d, (ptrdiff_t)x->heads * x->width));
-        snprintf(name, sizeof name, "bi%d", i + 1);
-        if (lab_input_shifts(x))
-            own[OWN_BI + i] = of_encoding(m, add_list(m, name, l, (ptrdiff_t)x->heads * x->width));
+        const ptrdiff_t n = (ptrdiff_t)m->input[i].heads * m->input[i].width;
+        char w[16], b[16];
+        lab_input_names(m, i, w, b);
+        map[MAP_I + i] = of_encoding(m, add_matrix(m, w, l, d, n));
+        if (lab_input_shifts(&m->input[i])) own[OWN_BI + i] = of_encoding(m, add_list(m, b, l, n));
     }
     if (pro) {
+        map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, d));
         map[MAP_SK] = of_encoding(m, add_matrix(m, "sk", l, d, m->shape.kv_heads));
         map[MAP_SV] = of_encoding(m, add_matrix(m, "sv", l, d, m->shape.kv_heads));
         own[OWN_NQ] = of_encoding(m, add_list(m, "nq", l, d));
@@ -294,7 +279,9 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->embed = add_matrix(m, "embed", -1, m->shape.vocabulary, m->shape.dim);
     add_encoding(m, -1, m->trained.added, m->added_count, m->added);
     for (int l = 0; l < m->shape.layers; l++) add_layer(m, l);
-    CHECK(e, !m->arm.open || m->map[0][MAP_F] >= 0, LOCI_BAD_ARG,
+    bool opens = false;
+    for (int i = 0; i < m->inputs; i++) opens |= m->input[i].rule->open != 0;
+    CHECK(e, !m->arm.open || opens, LOCI_BAD_ARG,
           "arm '%s' has no forget gates that could start open", m->arm.text);
     m->norm = add_list(m, "norm", -1, m->shape.dim);
     m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
@@ -329,10 +316,10 @@ static void free_rows(struct lab_model *m)
             list[i] = NULL;
         }
     }
-    char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
-                            &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,
-                            &m->dgates, &m->d1,        &m->d2,     &m->d3,  &m->dv,     &m->de,
-                            &m->de1,    &m->de2,       &m->dae,    &m->dm,  &m->dt };
+    char **const rows[] = { &m->top, &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
+                            &m->dy,  &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->d1,
+                            &m->d2,  &m->d3,        &m->dv,     &m->de,  &m->de1,    &m->de2,
+                            &m->dae, &m->dm,        &m->dt };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         free(*rows[i]);
         *rows[i] = NULL;
@@ -451,10 +438,11 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         const int ones[] = { OWN_NORM1, OWN_NORM2, OWN_NQ, OWN_NK, OWN_NO };
         for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
             if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
-        /* their authors have 0; with 2 they hardly forget at first */
-        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], m->arm.open ? 2 : 0);
-        for (int i = 0; i < m->inputs; i++)
-            if (own[OWN_BI + i] >= 0) fill(m, own[OWN_BI + i], m->input[i].rule->start);
+        for (int i = 0; i < m->inputs; i++) {
+            const struct lab_rule *rule = m->input[i].rule;
+            if (own[OWN_BI + i] >= 0)
+                fill(m, own[OWN_BI + i], m->arm.open && rule->open ? rule->open : rule->start);
+        }
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
         normal(m, own[OWN_W2], seed, out);
@@ -494,13 +482,10 @@ int64_t lab_model_params(const struct lab_model *m, bool encoding)
             n += m->tensor[t].rows * m->tensor[t].cols;
     return n;
 }
-/* Keys and values, and what encodings store per key: a number for each head of fox, gates of cope,
- * the states of tape. */
+/* Keys and values, and what encodings store per key: inputs, the states of tape. */
 double lab_model_cache_bytes(const struct lab_model *m)
 {
-    double numbers = 2.0 * m->shape.kv_heads * m->head;
-    if (m->map[0][MAP_F] >= 0) numbers += m->shape.heads;
-    if (wants(m, LOCI_SOURCE_KEYS)) numbers += m->shape.kv_heads * m->head;
+    double numbers = 2.0 * m->shape.kv_heads * m->head + lab_inputs_kept(m);
     if (m->arm.layer == LAB_TAPE) numbers += m->shape.dim;
     return numbers * m->shape.layers * (double)m->real;
 }
@@ -548,8 +533,6 @@ static void alloc_saved(struct lab_model *m, int l, ptrdiff_t n)
     for (int i = 0; i < MAPS; i++)
         if (m->map[l][i] >= 0) k->map[i] = rows_of(m, n, m->tensor[m->map[l][i]].stride);
     const ptrdiff_t kv = m->tensor[m->map[l][MAP_K]].stride;
-    if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
-    if (wants(m, LOCI_SOURCE_KEYS)) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
     for (int i = 0; i < m->inputs; i++) {
         const struct lab_input *x = &m->input[i];
         k->projected[i] = rows_of(m, n, (ptrdiff_t)x->heads * x->width);
@@ -585,8 +568,6 @@ static void make_gradients(struct lab_model *m, ptrdiff_t n)
     m->parts = rows_of(m, pieces, d);
     for (int i = 0; i < MAPS; i++)
         if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
-    if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
-    if (wants(m, LOCI_SOURCE_KEYS)) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
     for (int t = 0; t < m->trained.tensors; t++) {
         const int i = m->trained.input[t];
         if (i >= 0) m->dgiven[t] = rows_of(m, n, m->trained.tensor[t].shape[1] * m->input[i].width);

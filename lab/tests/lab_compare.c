@@ -37,7 +37,10 @@ static struct lab_result *add(const char *arm, int seed, double loss, const char
 static void clear(void)
 {
     for (int i = 0; i < all.count; i++) {
-        for (int k = 0; k < 2; k++) free(list[i].row[k].column);
+        for (int k = 0; k < 2; k++) {
+            free(list[i].row[k].column->each);
+            free(list[i].row[k].column);
+        }
         free(list[i].row);
     }
     all.count = 0;
@@ -74,6 +77,23 @@ static void check_numbers(void)
     lab_comparison_free(&c);
     c = compare("alibi", "alibi@half");
     CHECK_THAT(c.list->seeds == 4, "an arm and its variant share all runs");
+    lab_comparison_free(&c);
+    clear();
+}
+
+/* Seeds that agree, on eight sequences that differ: the interval is that of the sequences. */
+static void check_sequences(void)
+{
+    const double apart[] = { 1, -1, 2, 0, 3, 1, 0, 2 };
+    for (int seed = 0; seed < 2; seed++)
+        for (int a = 0; a < 2; a++) {
+            struct lab_measured *c = add(a ? "alibi" : "rope", seed, 3 + a, "")->row[0].column;
+            c->each = calloc(8, sizeof *c->each);
+            for (int k = 0; k < 8; k++) c->each[k] = a * apart[k] + seed;
+        }
+    struct lab_comparison c = compare("alibi", "rope");
+    CHECK_CLOSE(c.list->column->mean, 1, 1e-12, "the same with each seed");
+    CHECK_CLOSE(c.list->column->high, 1 + 1.95996398454 * sqrt(12 / 7.0 / 8), 1e-6, "sequences");
     lab_comparison_free(&c);
     clear();
 }
@@ -119,6 +139,7 @@ static void check_settings(void)
 int main(void)
 {
     check_numbers();
+    check_sequences();
     check_settings();
     return harness_end();
 }

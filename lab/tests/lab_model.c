@@ -422,6 +422,30 @@ static void check_biases(void)
     CHECK_THAT(!chdir("/") && !rmdir(folder), "%s", folder);
 }
 
+/* What files call the weights of inputs, in order, and what a cache keeps of inputs per token. */
+static void check_inputs(const char *arm, const char *wanted, int kept)
+{
+    struct lab_shape s = layout_of(arm, false), plain = layout_of("nope", false);
+    struct lab_model *m, *nope;
+    const struct lab_tensor *list;
+    char names[128] = "";
+    loci_error e = { .text = "" };
+    if (!CHECK_THAT(!lab_model_open(&m, &s, NULL, &e), "%s: %s", arm, e.text)) return;
+    if (CHECK_THAT(!lab_model_open(&nope, &plain, NULL, &e), "nope: %s", e.text)) {
+        const double more = lab_model_cache_bytes(m) - lab_model_cache_bytes(nope);
+        CHECK_CLOSE(more, 4.0 * plain.layers * kept, 0, "%s: its cache", arm);
+        lab_model_close(nope);
+    }
+    const int n = lab_model_tensors(m, &list);
+    for (int t = 0; t < n; t++) {
+        const char *name = strncmp(list[t].name, "layers.0.", 9) ? "" : list[t].name + 9;
+        if (name[0] && strchr("wb", name[0]) && name[1] && strchr("fgi", name[1]))
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s ", name);
+    }
+    CHECK_THAT(!strcmp(names, wanted), "%s: '%s', wanted '%s'", arm, names, wanted);
+    lab_model_close(m);
+}
+
 int main(void)
 {
     static const char *const more[] = { "rope+fox",
@@ -434,8 +458,9 @@ int main(void)
                                         "rope:positions=given",
                                         "alibi:slopes=keys",
                                         "alibi:slopes=queries",
-                                        "alibi:slopes=both+fox" };
-    static const int more_kv[] = { 2, 0, 1, 2, 0, 2, 1, 0, 0, 0, 2 };
+                                        "alibi:slopes=both+fox",
+                                        "path+alibi:slopes=both" };
+    static const int more_kv[] = { 2, 0, 1, 2, 0, 2, 1, 0, 0, 0, 2, 2 };
     static const char *const neutral[] = { "learned", "alibi:slopes=given",
                                            "t5",      "clip",
                                            "kerple",  "fire",
@@ -463,5 +488,13 @@ int main(void)
         check_changed(turning[i], LAB_YARN);
     }
     check_biases();
+    const int width = layout_of("nope", false).dim;
+    check_inputs("nope", "", 0);
+    check_inputs("fox", "wf bf ", HEADS);
+    check_inputs("fox-pro", "wf bf wg ", HEADS);
+    check_inputs("path+fox", "wf bf wi1 wi2 bi2 ", width + 2 * HEADS);
+    check_inputs("cope:gates=given,npos=9+fox", "wf bf wg ", width + HEADS);
+    check_inputs("rope:positions=given", "wi1 ", 0);
+    check_refused("rope@open", "has no forget gates that could start open");
     return harness_end();
 }

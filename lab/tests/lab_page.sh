@@ -64,6 +64,39 @@ check "with its variants" grep -qxF '| &nbsp;&nbsp;ntk |  |  |  |  |  | 100.0 | 
 check "and all arms" grep -q '^| `nope` | 1 of 1 |' "$work/made"
 make <<<'{table|few|copy|seeds}'
 check "or those of several seeds" bash -c '! grep -q nope "$1"' - "$work/made"
+cat >"$results/sum.csv" <<'END'
+arm,variant,task,size,steps,settings,seed,column,tokens,metric,value,learned,chosen,steps_to_99
+alibi,,text,S,10,,0,L,64,loss,0.69314718056,1,1,
+alibi,,text,S,10,,1,L,64,loss,1.38629436112,1,1,
+alibi,,text,S,10,,2,L,64,loss,2.77258872224,0,1,
+alibi,window,text,S,10,,0,8L,512,loss,0.69314718056,1,1,
+rope,,text,S,10,,0,L,64,loss,1,1,1,
+alibi,,copy,S,10,,0,as trained,40,exact,1,1,1,400
+alibi,,copy,S,10,,1,as trained,40,exact,0.9,1,1,400
+alibi,,copy,S,10,,0,n=40,80,exact,0.95,1,1,400
+alibi,,copy,S,10,,1,n=40,80,exact,0.85,1,1,400
+END
+cat >"$results/sum-verdicts.csv" <<'END'
+id,claim,size,verdict,setting,parts
+E3,ALiBi stays flat.,S,mixed,"size S, text (L = 64, 3 seeds): of 2 parts 1 hold, 1 fail",holds: alibi at 8L 1 nats / fails: alibi at 4L 2 nats
+END
+make <<<'{summary|sum}'
+check "a summary in bits per byte, with the interval of Student's t" \
+    grep -qxF '| `alibi` | 2 of 3 | 2.333 +-3.795 |  |  |  | 1.000 |' "$work/made"
+check "of arms with several seeds" bash -c '! grep -q rope "$1"' - "$work/made"
+make <<<'{summary|sum|copy}'
+check "of shares, with the seeds at 90 %" \
+    grep -qxF '| `alibi` | 2 of 2 | 95.0 +-63.5 (2 of 2) |  |  |  | 90.0 +-63.5 (1 of 2) |' "$work/made"
+check "the success" makes '{success|sum}' $'| | copy |\n|---|---|\n| `alibi` | 2 of 2, 60 |'
+check "verdicts" makes '{verdicts|sum}' $'| claim | verdict | of what |\n|---|---|---|
+| E3: ALiBi stays flat. | **mixed** | size S, text (L = 64, 3 seeds): of 2 parts 1 hold, 1 fail |'
+make <<<'{verdicts|sum|parts}'
+check "and their parts" grep -qxF '| E3.2 | fails | alibi at 4L 2 nats |' "$work/made"
+check "a set without several seeds" fails '{summary|few|add}' "no task 'add'"
+check "no other word" fails '{verdicts|sum|part}' "none of claims, parts"
+sed 's/^rope,,copy,S,10,,1,n=40/rope,,copy,S,10,layers=3,0,n=40/' "$results/few.csv" >"$results/twice.csv"
+check "two settings of one arm are two sets" fails '{twice|copy|rope|n=40}' "two runs of 'rope' on copy with seed 0"
+make <<<'{table|few|copy|seeds}'
 check "the page then agrees" tables --check
 sed -i 's/85\.0/86.0/' "$page"
 check "another figure on the page" bash -c '! "$1" --check' - "$tree/scripts/lab-tables"
@@ -73,6 +106,10 @@ check "wrong words" bash -c '! "$1" --chek 2>"$2" && grep -q usage: "$2"' - "$tr
 under=(lab)
 check "two arms are trained" loci run --arms nope,rope --tasks copy --size XS --steps 3 --seeds 2 -o "$work/runs"
 check "and recorded" tables --add "$LOCI" "$work/runs" mine
+sed -i 's/"runs": \[/"runs": [{"id": "0", "arm": "nope", "task": "copy", "seed": 9, "steps": 3},/' "$work/runs/lab.json"
+check "not before all runs are done" bash -c '! "$1" --add "$2" "$3" half 2>"$4" && grep -q "has 4 of 5 runs" "$4" && [ ! -e "$5/half.csv" ]' \
+    - "$tree/scripts/lab-tables" "$LOCI" "$work/runs" "$work/err" "$results"
+sed -i 's/{"id": "0", "arm": "nope", "task": "copy", "seed": 9, "steps": 3},//' "$work/runs/lab.json"
 check "with their hashes" test "$(grep -Ec ',[0-9a-f]{32},[0-9a-f]{64}$' "$results/mine-runs.csv")" -eq 4
 check "and where they were made" grep -q '^mine,20..-..-..,.*,4,loci lab run --arms nope,rope\|^mine,20..-..-..,.*,4,"loci lab run' "$results/sets.csv"
 check "once" tables --add "$LOCI" "$work/runs" mine

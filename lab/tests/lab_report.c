@@ -316,10 +316,12 @@ static void make_text(int seeds)
         static const struct {
             const char *name;
             double loss[4];
-        } rope[] = { { "ntk", { 1.53, 1.55, 1.85, 2.4 } },    { "pi", { 1.53, 2.75, 3.59, 3.8 } },
-                     { "pi+ft", { 1.55, 1.58, 1.9, 2.5 } },   { "yarn", { 1.53, 2.3, 3.1, 3.4 } },
-                     { "yarn+ft", { 1.55, 1.56, 1.8, 2.2 } }, { "ft", { 1.55, 1.57, 1.9, 2.6 } },
-                     { "window", { 1.53, 1.53, 1.52, 1.52 } } };
+        } rope[] = {
+            { "ntk", { 1.53, 1.55, 1.85, 2.4 } },    { "pi", { 1.53, 2.75, 3.59, 3.8 } },
+            { "pi+ft", { 1.55, 1.58, 1.9, 2.5 } },   { "yarn", { 1.53, 2.3, 3.1, 3.4 } },
+            { "yarn+ft", { 1.55, 1.56, 1.8, 2.2 } }, { "ft", { 1.55, 1.57, 1.9, 2.6 } },
+            { "ntk+ft", { 1.55, 1.56, 1.9, 2.4 } },  { "window", { 1.53, 1.53, 1.52, 1.52 } }
+        };
         struct lab_result *r = run_of("rope:pairing=half", "text", s);
         for (int i = 0; i < COUNT(rope); i++)
             text_columns(r, rope[i].name, rope[i].loss, noise(r->arm, s, 0.004));
@@ -585,6 +587,26 @@ static void check_claims(void)
     check_verdict(j, 4, CLAIM_NOT_REPRODUCED, "2 fail");
     check_verdict(j, 3, CLAIM_UNDECIDED, "alibi at 8L is at most");
     free_judged(&t, j);
+
+    /* unless no model has learned anything */
+    for (int s = 0; s < 3; s++) run_of("kerple", "text", s)->learned = false;
+    j = judge(&t);
+    check_verdict(j, 4, CLAIM_NOT_REPRODUCED, "kerple learned the task with 0 of 3 seeds");
+    free_judged(&t, j);
+    for (int s = 0; s < 3; s++) run_of("alibi", "text", s)->learned = false;
+    j = judge(&t);
+    check_verdict(j, 4, CLAIM_UNDECIDED, "alibi learned the task with 0 of 3 seeds");
+    free_judged(&t, j);
+
+    /* a table of biases of one's own has no part in what papers say of all encodings */
+    free_runs();
+    add_text("alibi", 3, loss_of[3]);
+    add_text("nope", 3, loss_of[6]);
+    add_text("rope+bias:file=mine.st", 3, loss_of[9]);
+    j = judge(&t);
+    CHECK_CLOSE(j[6].findings, 3, 0, "alibi, and nope at two lengths");
+    check_verdict(j, 7, CLAIM_REPRODUCED, "alibi at L");
+    free_judged(&t, j);
     free_runs();
     check_holm();
     check_spread();
@@ -615,7 +637,7 @@ static void check_tables(void)
     struct tables all = tables_of(&runs);
     CHECK_THAT(all.count == 1, "a learning rate of its own makes no table of its own");
     const struct table *t = &all.list[0];
-    CHECK_THAT(t->rows == 20 && t->columns == 4, "%d rows, %d columns", t->rows, t->columns);
+    CHECK_THAT(t->rows == 21 && t->columns == 4, "%d rows, %d columns", t->rows, t->columns);
     static const char *const order[] = { "nope rate=0.01", "learned", "sinusoidal", "alibi",
                                          "window" };
     for (int i = 0; i < COUNT(order); i++)

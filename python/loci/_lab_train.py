@@ -10,7 +10,8 @@ import math
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -359,6 +360,17 @@ def _run(
     return result
 
 
+@contextmanager
+def _threads_of(count: int) -> Iterator[None]:
+    """Steps as small as these lose more by sharing work than they win."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _said(result: Mapping[str, Any]) -> str:
     means = ", ".join(f"{c['name']} {c['mean']:.4g}" for c in result["columns"] if c["mean"] is not None)
     return f"{result['arm']}, {result['task']}, seed {result['seed']}: {means}"
@@ -376,6 +388,7 @@ def train_all(
     embedding: Any,
     corpus: Any,
     device: str,
+    threads: int,
     replace: bool,
     progress: Callable[[str], None] | None,
     settings: Mapping[str, Any],
@@ -388,6 +401,7 @@ def train_all(
     if not tasks or not seeds:
         raise Error("there is nothing to train: tasks or seeds are empty")
     code = _code_of(attention) + _code_of(embedding)
+    whole(threads, "threads", 1, 1024)
     runs = []
     for task in tasks:
         problem = _lab.problem(task, size, corpus, settings)
@@ -407,7 +421,8 @@ def train_all(
     )
     results = []
     for problem, config, folder in runs:
-        result = _lab_files.finished(folder) or _run(problem, config, attention, embedding, device, folder)
+        with _threads_of(threads):
+            result = _lab_files.finished(folder) or _run(problem, config, attention, embedding, device, folder)
         if progress is not None:
             progress(_said(result))
         results.append(result)

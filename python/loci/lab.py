@@ -213,6 +213,7 @@ def train(
     embedding: Callable[..., torch.Tensor] | None = None,
     corpus: str | os.PathLike[str] | None = None,
     device: str = "cpu",
+    threads: int = 1,
     replace: bool = False,
     progress: Callable[[str], None] | None = print,
     **settings: float,
@@ -248,6 +249,8 @@ def train(
         For tasks that need a text: a name of `loci lab corpus`, or a file. By default the generated one.
     device : str
         Where torch computes, such as `"cuda"`.
+    threads : int
+        Threads of torch on the CPU while it trains. Models of size S or less run fastest with one.
     replace : bool
         Replace runs of this name that had another code.
     progress : callable, optional
@@ -279,6 +282,7 @@ def train(
         embedding=embedding,
         corpus=corpus,
         device=device,
+        threads=threads,
         replace=replace,
         progress=progress,
         settings=settings,

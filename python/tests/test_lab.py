@@ -290,6 +290,24 @@ class Train(Folder):
         train(biased, "copy", steps=3, out=self.folder, name="mine", replace=True)
         self.assertEqual(len(list(pathlib.Path(self.folder).glob("runs/*/result.json"))), 2)
 
+    def test_threads(self) -> None:
+        """One thread while it trains, unless more are asked for, and afterwards as many as before."""
+        seen: list[int] = []
+
+        def counted(q: Any, k: Any, v: Any, layer: int, positions: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return plain(q, k, v, layer, positions)
+
+        before = torch.get_num_threads()
+        self.addCleanup(torch.set_num_threads, before)
+        torch.set_num_threads(2)
+        train(counted, "copy", steps=1, out=self.folder, name="one")
+        self.assertEqual((set(seen), torch.get_num_threads()), ({1}, 2))
+        train(counted, "copy", steps=1, out=self.folder, name="three", threads=3)
+        self.assertEqual((seen[-1], torch.get_num_threads()), (3, 2))
+        self.refused("threads", plain, "copy", threads=0)
+        self.assertEqual(torch.get_num_threads(), 2)
+
     def test_refusals(self) -> None:
         def wrong(q: Any, k: Any, v: Any, layer: int, positions: Any) -> Any:
             return q[:, :1]

@@ -427,7 +427,7 @@ static int run_list(const struct args *a)
         char family[LAB_NAME * 2];
         lab_arm_parse(&x, arm[i].text, 64, 512, 16, NULL);
         lab_arm_family(&x, family);
-        printf("  %c %-14s%-14s", arm[i].chief ? '*' : ' ', arm[i].text, family);
+        printf("  %c %-22s%-14s", arm[i].chief ? '*' : ' ', arm[i].text, family);
         if (x.layer == LAB_FOX_PRO)
             printf("the layer of the forgetting Transformer, %s\n", x.attention);
         else if (x.unit > 0) printf("%s, %.3g coordinates per token\n", x.attention, x.unit);
@@ -437,7 +437,7 @@ static int run_list(const struct args *a)
            "distances] or [heads, rows, keys]\n");
     for (int i = 0, n = lab_left_out(&left); i < n; i++)
         printf("    not %-11s%s\n", left[i].name, left[i].why);
-    printf("\n%sCLAIMS%s (a report says which hold)\n", PAINT("1"), PAINT("0"));
+    printf("\n%sCLAIMS%s (a report says which it reproduces)\n", PAINT("1"), PAINT("0"));
     for (int i = 0, n = lab_claims(&claim); i < n; i++)
         printf("    %-5s%s\n", claim[i].id, claim[i].sentence);
     return EXIT_DONE;
