@@ -364,8 +364,8 @@ typedef struct {
     /* Since 0.3: dropout of weights, for training; 0 = none, else below 1.  Each weight is 0 with
      * this probability, and divided by 1 - dropout otherwise; lse, rem and the sum of the softmax
      * are those without.  loci_backward() drops the same weights for the same three numbers, and
-     * loci_weights() returns them dropped.  A cache, linear attention and attention over several
-     * processes do not support it.  `fast` has no effect with it.
+     * loci_weights() returns them dropped.  A cache, linear attention and loci_parallel_decode() do
+     * not support it.  `fast` has no effect with it.
      *
      * A weight is dropped by its seed, offset + batch entry, head, row and key alone, so neither
      * threads nor chunks of a prefill matter.  Entry b of a call drops what a call of that entry

@@ -108,7 +108,8 @@ typedef struct {
 /* A call describes what this rank owns: q_len rows and k_len keys, those of its shares in order,
  * in each batch entry; and their o, lse, rem, ae, positions, coordinates and INPUT tensors.
  * Default positions count over all ranks: keys from 0, and rows are the last of them.  Tables are
- * the same on every rank.  Segments, starts, k_lens, pages, caches and masks are not supported.
+ * the same on every rank, and so is dropout: a rank drops what one process drops of its rows and
+ * keys.  Segments, starts, k_lens, pages, caches and masks are not supported.
  *
  * All ranks call, in the same order.  They agree before anything is sent: if a call is invalid on
  * one rank, or ranks differ, all return the same error and write nothing.  A rank whose host

@@ -264,6 +264,7 @@ class Problem:
     processes, each with its own part."""
 
     __slots__ = (
+        "drawn",
         "dropout",
         "form",
         "k",
@@ -290,6 +291,7 @@ class Problem:
         self.shared: Tables | None = None
         self.ranks: Any = None
         self.dropout: tuple[float, int] | None = None  # the probability, and the seed
+        self.drawn = False  # the seed is from the generator of this process
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
         """The same with other arrays that look like these; behind the tensors may stand a mask."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ._c import Error
-from ._numbers import whole, whole_or_none
+from ._numbers import real, whole, whole_or_none
 
 MOST_HEADS, MOST_DIM, MOST_WIDTH = 1 << 16, 1 << 10, 1 << 20  # of a plan
 
@@ -30,6 +30,14 @@ def sizes(embed_dim: Any, heads: Any, kv_heads: Any, head_dim: Any) -> tuple[int
     if head_dim is None and embed_dim % heads:
         raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
     return embed_dim, heads, kv_heads, head_dim or whole(embed_dim // heads, "embed_dim // heads", 1, MOST_DIM)
+
+
+def rate(dropout: Any) -> float:
+    """Of a layer's weights in training."""
+    p = real(dropout, "dropout")
+    if not 0 <= p < 1:
+        raise Error(f"dropout must be from 0 and below 1, not {p}")
+    return p
 
 
 def reset_children(module: nn.Module) -> None:

@@ -290,18 +290,23 @@ class Ranks:
 
     def open(self, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """What make() makes of the arrays of this rank, the Problem first.  Where it fails on one rank it fails on all;
-        and how far apart positions are is known then."""
+        and how far apart positions are is known then, and one seed of dropout, as each rank has drawn one."""
         made: tuple[Any, ...] = ()
         failed = None
+        seed = -FAR
         reach = [-FAR] * 4  # the highest and the negative lowest position of rows, and of keys
         try:
             made = make()
             for i, x in enumerate((made[0].masking.q_pos, made[0].masking.k_pos) if made[0].masking else ()):
                 if x is not None and x.size:
                     reach[2 * i : 2 * i + 2] = int(x.max()), -int(x.min())
+            if made[0].drawn:
+                seed = made[0].dropout[1]
         except Exception as error:
             failed = error
-        reach = self.group.transport.agree(failed, reach)
+        *reach, seed = self.group.transport.agree(failed, [*reach, seed])
+        if made[0].drawn:
+            made[0].dropout = made[0].dropout[0], seed
         if min(reach) > -FAR:
             self.distance = max(reach[0] + reach[3], reach[2] + reach[1], 1)
         made[0].ranks = self

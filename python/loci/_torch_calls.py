@@ -190,7 +190,7 @@ def attention(
             seed = _seed()
             if torch._C._functorch.is_batchedtensor(seed):
                 raise Error("dropout cannot be mapped by torch.func.vmap", "unsupported")
-            opened.dropout = opened.dropout[0], int(seed)
+            opened.dropout, opened.drawn = (opened.dropout[0], int(seed)), True
         return opened, follow, checked
 
     opened, follow, made = make() if ranks is None else ranks.open(make)

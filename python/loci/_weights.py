@@ -12,6 +12,7 @@ from . import _arrays as arrays
 from . import _attend
 from ._c import Error
 from ._masks import MASKS, lengths
+from ._numbers import real
 from ._plan import Plan, Prepared
 from ._types import ArrayLike, IntArrayLike, RealArrayLike, Tensors
 
@@ -55,6 +56,8 @@ def weights(
     k_last: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
 ) -> Any:
     """Compute the weights that rows give to keys, for looking at them.
 
@@ -115,11 +118,16 @@ def weights(
         Order of axes: batch (b), heads (h), length (l), width (d).
     max_len : int, optional
         Context length, for encodings whose rule depends on one.
+    dropout_p : float
+        Drop each weight with this probability, from 0 and below 1, and divide the others by 1 - dropout_p.
+    dropout_seed : int, optional
+        Which weights are dropped: those that `loci.attention()` drops with the same seed. By default torch's
+        generator gives one; numpy needs it.
 
     Returns
     -------
     array [batch, heads, chosen rows, keys]
-        Each row sums to 1, but for what a sink takes or stick-breaking leaves over.
+        Each row sums to 1, but for what a sink takes, stick-breaking leaves over, or dropout drops.
 
     Raises
     ------
@@ -139,7 +147,11 @@ def weights(
         raise Error(f"v is missing: '{text}' makes its gates of values")
     batch, _, count, _ = arrays.sizes(whole, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
-    which = _chosen(rows, count)
+    chosen = which = _chosen(rows, count)
+    dropout_p = real(dropout_p, "dropout_p")
+    draws = dropout_p != 0 and dropout_seed is None and kind.name == "torch"
+    if dropout_p and which.size:  # which weights are dropped is counted from the last row
+        which = np.arange(which.min(), count)
     axis = 2 if layout == "bhld" else 1
     x = whole.take(which, axis) if kind.name == "numpy" else whole.index_select(axis, kind.index(which))
     _positions(given, which, count, keys, batch)
@@ -166,8 +178,18 @@ def weights(
         window_size=window_size,
         scale=scale,
         max_len=max_len,
+        dropout_p=dropout_p,
+        dropout_seed=0 if draws else dropout_seed,
     )
-    return opened.weights()
+    if draws and opened.dropout is not None:  # last, so that a refused call draws nothing
+        from ._torch_calls import _seed
+
+        opened.dropout = opened.dropout[0], int(_seed())
+    made = opened.weights()
+    if chosen is which:
+        return made
+    at = chosen - which[0]
+    return made[:, :, at if kind.name == "numpy" else kind.index(at)]
 
 
 def _of_rows(x: Any, name: str, rows: int, axis: int = -1) -> Any:

@@ -24,7 +24,7 @@ from . import layers
 from ._c import Error
 from ._masks import lengths
 from ._nn_inputs import GrapeA, GrapeM, PaTH, RePo, SelectiveRoPE, Wall
-from ._nn_sizes import MOST_DIM, MOST_HEADS, MOST_WIDTH, reset_children, sizes
+from ._nn_sizes import MOST_DIM, MOST_HEADS, MOST_WIDTH, rate, reset_children, sizes
 from ._numbers import real, whole
 from ._plan import Plan, acts_on
 from ._torch import autocast
@@ -88,6 +88,12 @@ def _text(encoding: Any, name: str) -> str:
 def _cache_dtype(weight: torch.Tensor, dtype: Any) -> Any:
     """The type that a layer's keys have where it is called now, unless another one is asked for."""
     return autocast(weight)[0].dtype if dtype is None else dtype
+
+
+def _refuse_dropout(layer: Any) -> None:
+    """A cache has none, and nothing is left out in silence."""
+    if layer.training and layer.dropout:
+        raise Error("weights of a cache are not dropped: call eval() before decoding", "unsupported")
 
 
 _Start = Callable[[Plan, Mapping[str, torch.Tensor]], None]
@@ -195,6 +201,8 @@ class Encoding(_Learns):
         Context length, for encodings whose rule depends on one.
     shapes : mapping of str to sequence of int, optional
         Shapes of tensors that differ from the usual ones, by name.
+    dropout : float
+        Drop weights in training with this probability, from 0 and below 1. torch's generator gives the seeds.
     device : torch.device, str or int, optional
         Device of parameters and buffers: the CPU, or `meta`.
     dtype : torch.dtype, optional
@@ -215,6 +223,7 @@ class Encoding(_Learns):
         scale: float | None = None,
         max_len: int | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        dropout: float = 0.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -233,7 +242,7 @@ class Encoding(_Learns):
             shapes=shapes,
         )
         self.encoding, self.causal, self.window_size = encoding, causal, tuple(window_size)
-        self.scale, self.max_len = scale, max_len
+        self.scale, self.max_len, self.dropout = scale, max_len, rate(dropout)
         self._make_tensors(device, dtype)
 
     def forward(
@@ -264,13 +273,14 @@ class Encoding(_Learns):
         return_lse : bool
             Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
         **masking
-            Other options of `loci.attention()`: positions, segments, masks.
+            Other options of `loci.attention()`: positions, segments, masks, `dropout_p` in the place of `dropout`.
 
         Returns
         -------
         Tensor or tuple
             As `loci.attention()`.
         """
+        masking.setdefault("dropout_p", self.dropout if self.training else 0.0)
         return _attention(
             q,
             k,
@@ -294,7 +304,8 @@ class Encoding(_Learns):
         str
             Encoding and sizes.
         """
-        return f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
+        shown = f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
+        return shown + (f", dropout={self.dropout}" if self.dropout else "")
 
 
 class PoPE(Encoding):
@@ -322,6 +333,8 @@ class PoPE(Encoding):
         Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
     scale : float, optional
         Factor on the product of q and k. None is 1/sqrt(dim). 0 is refused.
+    dropout : float
+        Drop weights in training with this probability, from 0 and below 1. torch's generator gives the seeds.
     device : torch.device, str or int, optional
         Device of parameters and buffers: the CPU, or `meta`.
     dtype : torch.dtype, optional
@@ -340,6 +353,7 @@ class PoPE(Encoding):
         causal: bool = True,
         window_size: Sequence[int] = (-1, -1),
         scale: float | None = None,
+        dropout: float = 0.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -358,6 +372,7 @@ class PoPE(Encoding):
             causal=causal,
             window_size=window_size,
             scale=scale,
+            dropout=dropout,
             device=device,
             dtype=dtype,
         )
@@ -393,6 +408,8 @@ class Attention(nn.Module):
         Context length, for encodings whose rule depends on one.
     qk_norm : bool
         Normalise queries and keys by RMSNorm over the width of a head.
+    dropout : float
+        Drop weights in training with this probability, from 0 and below 1. torch's generator gives the seeds.
     device : torch.device, str or int, optional
         Device of parameters and buffers: the CPU, or `meta`.
     dtype : torch.dtype, optional
@@ -413,6 +430,7 @@ class Attention(nn.Module):
         scale: float | None = None,
         max_len: int | None = None,
         qk_norm: bool = False,
+        dropout: float = 0.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -442,6 +460,7 @@ class Attention(nn.Module):
             window_size=window_size,
             scale=scale,
             max_len=max_len,
+            dropout=dropout,
             **made,
         )
         self._log_f, self._gates = self.encoding._input_of("log gate"), self.encoding._input_of("keys")
@@ -521,6 +540,7 @@ class Attention(nn.Module):
         if cache is not None:
             if context is not None or any(given is not None for given in (seg, q_seg, k_seg, cu_seqlens)):
                 raise Error("with a cache there is one sequence per batch entry: no context, segments or cu_seqlens")
+            _refuse_dropout(self.encoding)
             o = cache.step(*autocast(q, k, v), inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
             added = [x.shape[1]] * cache.batch if k_lens is None else lengths(k_lens, cache.batch).tolist()
             with _taking_back(cache, added):
@@ -659,6 +679,8 @@ class FoXPro(nn.Module):
         Normalise the output of each head.
     output_gate : {"sigmoid", "silu"}, optional
         Activation of the output's gate. None is no gate.
+    dropout : float
+        Drop weights in training with this probability, from 0 and below 1. torch's generator gives the seeds.
     device : torch.device, str or int, optional
         Device of parameters and buffers: the CPU, or `meta`.
     dtype : torch.dtype, optional
@@ -678,6 +700,7 @@ class FoXPro(nn.Module):
         v_shift: bool = True,
         output_norm: bool = True,
         output_gate: str | None = "sigmoid",
+        dropout: float = 0.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -685,7 +708,7 @@ class FoXPro(nn.Module):
         embed_dim, heads, self.kv_heads, self.head_dim = sizes(embed_dim, heads, kv_heads, head_dim)
         if output_gate not in (None, *layers.ACTIVATIONS):
             raise Error(f"output_gate must be None or one of {', '.join(layers.ACTIVATIONS)}, not '{output_gate}'")
-        self.heads = heads
+        self.heads, self.dropout = heads, rate(dropout)
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
         self.encoding = "fox" if rope is None else f"{_text(rope, 'rope')}+fox"
         Plan(self.encoding, heads, self.head_dim, kv_heads=self.kv_heads)  # refuses what no call could have
@@ -745,9 +768,11 @@ class FoXPro(nn.Module):
         """
         if cache is None:
             q, k, v, log_f = self._projected(x, seg, None)
-            return self._out(_attention(q, k, v, self.encoding, tensors={"fox.log_f": log_f}, seg=seg), x)
+            p = self.dropout if self.training else 0.0
+            return self._out(_attention(q, k, v, self.encoding, tensors={"fox.log_f": log_f}, seg=seg, dropout_p=p), x)
         if seg is not None:
             raise Error("with a cache there is one sequence per batch entry: no segments")
+        _refuse_dropout(self)
         last = dict(cache.last)
         q, k, v, log_f = self._projected(x, None, last)
         o = cache.keys.step(q, k, v, inputs={"fox.log_f": log_f})
@@ -839,6 +864,8 @@ class TaPE(nn.Module):
         How heads of the states mix: not at all, or by the whole matrix.
     base : float
         Base of the frequencies of the first states.
+    dropout : float
+        Drop weights in training with this probability, from 0 and below 1. torch's generator gives the seeds.
     device : torch.device, str or int, optional
         Device of parameters and buffers: the CPU, or `meta`.
     dtype : torch.dtype, optional
@@ -853,6 +880,7 @@ class TaPE(nn.Module):
         units: int,
         mix: str = "rowsum",
         base: float = 10000.0,
+        dropout: float = 0.0,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -864,7 +892,7 @@ class TaPE(nn.Module):
         units = whole(units, "units", 1, MOST_WIDTH)
         if mix not in layers.MIXES:
             raise Error(f"mix must be one of {', '.join(layers.MIXES)}, not '{mix}'")
-        self.heads, self.mix, self.base = heads, mix, real(base, "base")
+        self.heads, self.mix, self.base, self.dropout = heads, mix, real(base, "base"), rate(dropout)
         if not 1 <= self.base <= 1e18:
             raise Error(f"base must be from 1 to 1e18, not {self.base}")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -924,7 +952,7 @@ class TaPE(nn.Module):
         e : Tensor [batch, heads, length, head_dim / 2, 2]
             States of the tokens.
         **masking
-            Other options of `loci.attention()`: positions, segments, masks.
+            Other options of `loci.attention()`: positions, segments, masks, `dropout_p` in the place of `dropout`.
 
         Returns
         -------
@@ -935,6 +963,7 @@ class TaPE(nn.Module):
         """
         q, k, v = (self._heads_of(projection, x) for projection in (self.q_proj, self.k_proj, self.v_proj))
         states = {"tape.eq": e, "tape.ek": e}
+        masking.setdefault("dropout_p", self.dropout if self.training else 0.0)
         o, ae = _attention(q, k, v, "tape", tensors=states, layout="blhd", **masking)
         return self.o_proj(o.flatten(-2)), layers.tape_attention_update(e, ae, self.w, self.mix)
 

@@ -39,6 +39,9 @@ def options(metadata: dict[str, str], t: dict[str, Any], dtype: str) -> dict[str
         "window_size": (left, right),
         "tensors": {name[6:]: x.astype(dtype) for name, x in t.items() if name.startswith("param.")},
     }
+    if "loci.dropout" in metadata:
+        made["dropout_p"] = float(metadata["loci.dropout"])
+        made["dropout_seed"] = int(metadata.get("loci.seed", "0"))
     if "loci.scale" in metadata:
         made["scale"] = float(metadata["loci.scale"])
     for side in "qk":

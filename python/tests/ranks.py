@@ -118,6 +118,36 @@ class Forward(Ranks):
             self.assertGreater(told.attention, 0)
             self.assertEqual(distributed.report(), told)
 
+    def test_dropout(self) -> None:
+        """The weights that one process drops, forward and backward; and one seed, though each rank draws its own."""
+        rows = 2100
+        whole = Whole("t5", rows, torch.float32)
+        shares = distributed.Shares([(0, 1024, self.group.ranks - 1), (1024, rows - 1024, 0)])
+
+        def call(shares: Any, gather: bool, seed: Any) -> list[Any]:
+            cut = whole.arrays if shares is None else [shares.take(x, 2) for x in whole.arrays]
+            q, k, v = (x.clone().requires_grad_() for x in cut)
+            more = {} if shares is None else {"shares": shares, "gather": gather}
+            o = loci.attention(q, k, v, "t5", tensors=whole.tensors, dropout_p=0.4, dropout_seed=seed, **more)
+            (o * o.detach()).sum().backward()
+            return [o.detach(), q.grad, k.grad, v.grad]
+
+        want = call(None, False, 2**64 - 2)
+        for gather in (False, True):
+            for a, b in zip(call(shares, gather, 2**64 - 2), want, strict=True):
+                self.same(a, shares.take(b, 2), f"gather {gather}")
+        torch.manual_seed(self.group.rank)
+        drawn = [int(torch.randint(0, 2**63 - 1, (1,))) for _ in range(2)]
+        seeds = distributed.collect(torch.tensor([drawn]), [(r, 1, r) for r in range(self.group.ranks)], 0)
+        torch.manual_seed(self.group.rank)
+        for seed in seeds.max(0).values.tolist():
+            o = call(shares, False, None)[0]
+            self.same(o, shares.take(call(None, False, seed)[0], 2), "a seed of all ranks")
+        with self.assertRaisesRegex(loci.Error, "ranks differ in dropout_seed" if self.group.ranks > 1 else "alone"):
+            if self.group.ranks == 1:
+                raise loci.Error("alone")
+            call(shares, False, self.group.rank)
+
     def test_numpy_layouts_and_positions(self) -> None:
         whole = Whole("rope:pairing=half+alibi", 300, torch.float32)
         arrays = [x.transpose(1, 2).contiguous().numpy() for x in whole.arrays]

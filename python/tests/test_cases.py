@@ -120,6 +120,8 @@ class Golden(unittest.TestCase):
         tried = 0
         for path in cases.paths():
             m, t = cases.read(path)
+            if m.get("loci.offset", "0") != "0":
+                continue  # which only C has
             if m["loci.encoding"] == "t5" and m.get("loci.mask") == "full":
                 m["loci.encoding"] = "t5:bidirectional=0"  # what a case means by default
             stage = m.get("loci.stage", "attention")

@@ -189,6 +189,102 @@ class Dropout(unittest.TestCase):
             self.assertTrue(torch.equal(found[0][0], other[0]))
             self.assertTrue(torch.equal(found[0][1], other[1]))
 
+    def test_weights(self) -> None:
+        """What attention() drops, for all rows and for some of them."""
+        q, k, v = random(2, 4, 70, 8), random(2, 2, 75, 8), random(2, 2, 75, 5)
+        options: dict[str, Any] = {"dropout_p": 0.3, "dropout_seed": SEED}
+        for more in ({}, {"k_lens": [75, 71], "window_size": (40, -1)}):
+            whole, left = loci.weights(q, k, "alibi", **more), loci.weights(q, k, "alibi", **more, **options)
+            if not more:
+                np.testing.assert_allclose(left, whole * factors(0.3, SEED, whole.shape), rtol=0, atol=1e-15)
+            o = loci.attention(q, k, v, "alibi", **more, **options)
+            np.testing.assert_allclose(left @ v.repeat(2, 1), o, rtol=0, atol=1e-12)
+            for rows in ([69], [-3, 5, 5, 64]):
+                some = loci.weights(q, k, "alibi", rows=rows, **more, **options)
+                np.testing.assert_allclose(some, left[:, :, rows], rtol=0, atol=1e-15)
+        turned = loci.weights(q.swapaxes(1, 2), k.swapaxes(1, 2), layout="blhd", rows=[3], **options)
+        np.testing.assert_array_equal(turned, loci.weights(q, k, **options)[:, :, 3:4])
+        for p in (1, -0.1):
+            with self.assertRaisesRegex(loci.Error, "dropout_p must be from 0 and below 1"):
+                loci.weights(q, k, dropout_p=p, dropout_seed=1)
+        with self.assertRaisesRegex(loci.Error, "dropout_p needs dropout_seed="):
+            loci.weights(q, k, dropout_p=0.1)
+
+    @unittest.skipIf(torch is None, "no torch")
+    def test_weights_of_torch(self) -> None:
+        q, v = torch.from_numpy(random(1, 2, 9, 4)), torch.from_numpy(random(1, 2, 9, 4))
+        torch.manual_seed(3)
+        o, after = loci.attention(q, q, v, dropout_p=0.5), torch.get_rng_state()
+        torch.manual_seed(3)
+        w = loci.weights(q, q, dropout_p=0.5, rows=[8, 2])
+        self.assertTrue(torch.equal(after, torch.get_rng_state()))
+        torch.testing.assert_close(w @ v, o[:, :, [8, 2]])
+        with self.assertRaises(loci.Error):
+            loci.weights(q, q, dropout_p=0.5, window_size=(-2, 0))
+        self.assertTrue(torch.equal(after, torch.get_rng_state()))
+
+    @unittest.skipIf(torch is None, "no torch")
+    def test_modules(self) -> None:
+        """In training only, from torch's generator, and again when a checkpoint replays it."""
+        from torch.utils.checkpoint import checkpoint
+
+        from loci import nn
+
+        x, e = torch.randn(2, 9, 16, requires_grad=True), nn.TaPE(16, 2, units=4).start(2, 9)
+        heads = torch.randn(2, 2, 9, 8)
+        modules: dict[str, tuple[Any, Any]] = {
+            "Encoding": (nn.Encoding("t5", 2, 8, dropout=0.5), lambda m: m(heads, heads, heads)),
+            "PoPE": (nn.PoPE(2, 8, dropout=0.5), lambda m: m(heads, heads, heads)),
+            "Attention": (nn.Attention(16, 2, "rope:pairing=half+fox", dropout=0.5), lambda m: m(x)),
+            "FoXPro": (nn.FoXPro(16, 2, dropout=0.5), lambda m: m(x)),
+            "TaPE": (nn.TaPE(16, 2, units=4, dropout=0.5), lambda m: m(x, e)[0]),
+        }
+        for name, (module, call) in modules.items():
+            with self.subTest(name):
+                module.eval()
+                state = torch.get_rng_state()
+                bare = call(module)
+                self.assertTrue(torch.equal(bare, call(module)))
+                self.assertTrue(torch.equal(state, torch.get_rng_state()))
+                module.train()
+                found = []
+                for replay in (False, True):
+                    torch.manual_seed(5)
+                    x.grad = None
+                    module.zero_grad()
+                    y = checkpoint(call, module, use_reentrant=False) if replay else call(module)
+                    torch.rand(3)
+                    y.square().sum().backward()
+                    found.append([y.detach(), *(p.grad for p in (x, *module.parameters()) if p.grad is not None)])
+                self.assertFalse(torch.equal(bare, found[0][0]))
+                self.assertEqual(len(found[0]), len(found[1]))
+                for one, two in zip(*found, strict=True):
+                    self.assertTrue(torch.equal(one, two))
+        self.assertIn("dropout=0.5", repr(modules["Attention"][0]))
+        encoding, _ = modules["Encoding"]
+        state = torch.get_rng_state()
+        given = encoding(heads, heads, heads, dropout_p=0.0)
+        self.assertTrue(torch.equal(given, encoding.eval()(heads, heads, heads)))
+        self.assertTrue(torch.equal(state, torch.get_rng_state()))
+
+    @unittest.skipIf(torch is None, "no torch")
+    def test_modules_with_caches(self) -> None:
+        from loci import nn
+
+        x = torch.randn(1, 3, 16)
+        for layer in (nn.Attention(16, 2, "fox", dropout=0.5), nn.FoXPro(16, 2, dropout=0.5)):
+            cache = layer.new_cache(1, 8)
+            with self.assertRaisesRegex(loci.Error, r"not dropped: call eval\(\)"):
+                layer(x, cache=cache)
+            self.assertEqual(len(cache), 0)
+            with torch.no_grad():
+                layer.eval()(x, cache=cache)
+        for p in (1, -0.1, float("nan")):
+            with self.assertRaisesRegex(loci.Error, "dropout must be from 0 and below 1"):
+                nn.Attention(16, 2, "nope", dropout=p)
+        with self.assertRaisesRegex(TypeError, "dropout must be a number"):
+            nn.TaPE(16, 2, units=4, dropout="half")  # type: ignore[arg-type]
+
     def test_no_seed(self) -> None:
         q = random(1, 1, 3, 4)
         with self.assertRaisesRegex(loci.Error, "dropout_p needs dropout_seed="):

@@ -249,6 +249,21 @@ static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
     return c->where.k_pos ? c->where.k_pos[b * c->where.k_pos_entry + (c->stream.here ? j : at)]
                           : first_pos(c, b) + at;
 }
+/* The numbers of row i and key j of a sequence through the rows and keys of its entry, or of its
+ * packed sequence, whichever of them are present.  A row has that of the key that it would be if
+ * the rows were the last keys. */
+static inline int64_t number_of_row(const struct call *c, const struct sequence *s, ptrdiff_t i)
+{
+    const struct stream *w = &c->stream;
+    const struct run *run = w->runs ? w->runs + (s - c->seqs.list) % w->run_count : NULL;
+    return run             ? run->at + i - run->first
+         : c->in->q_starts ? i - s->q0 + s->nk - s->nq
+                           : i + keys_in(c, s->b) - c->Lq;
+}
+static inline int64_t number_of_key(const struct call *c, const struct sequence *s, ptrdiff_t j)
+{
+    return c->in->q_starts ? j - s->k0 : c->stream.runs ? c->where.from + c->stream.first + j : j;
+}
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     return c->in->q_seg ? c->in->q_seg[(c->in->per_batch ? b * c->Lq : 0) + i] : 0;

@@ -113,7 +113,7 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
               "%s must be NULL: keys of several processes form one sequence per batch entry",
               fields[i].name);
     CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED,
-          "dropout must be 0: attention over several processes does not support it");
+          "dropout must be 0: decoding is for inference; loci_parallel_forward() drops weights");
     a->key_shares = a->all.key_shares ? a->all.key_shares : a->all.shares;
     a->key_count = a->all.key_shares ? a->all.key_count : a->all.count;
     TRY(loci_check_shares(a->key_shares, a->key_count, a->via.ranks, "key_shares", &a->keys, e));

@@ -74,8 +74,6 @@ loci_status loci_check_fields(const struct rank_ctx *a)
         CHECK(e, !fields[i].given, LOCI_UNSUPPORTED,
               "%s must be NULL: rows of several processes form one sequence per batch entry",
               fields[i].name);
-    CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED,
-          "dropout must be 0: attention over several processes does not support it");
     return LOCI_OK;
 }
 
@@ -135,7 +133,7 @@ static int64_t hash_shares(const loci_share *list, int count)
 loci_status loci_agree_on_call(struct rank_ctx *a, loci_status own, const void *tables)
 {
     const loci_call *in = &a->call;
-    const bool ok = own == LOCI_OK;
+    const bool ok = own == LOCI_OK, drops = ok && in->dropout > 0;
     struct fact facts[] = {
         { "the library's version", LOCI_VERSION, false },
         { "the plan", ok ? hash_plan(a->plan) : 0, true },
@@ -148,6 +146,11 @@ loci_status loci_agree_on_call(struct rank_ctx *a, loci_status own, const void *
         { "whether positions are given", in->q_pos != NULL, false },
         { "whether coordinates are given", in->q_coord != NULL, false },
         { "per_batch", in->per_batch != 0, false },
+        { "dropout", ok ? loci_hash(0, &in->dropout, sizeof in->dropout) : 0, true },
+        { "dropout_seed", drops ? loci_hash(0, &in->dropout_seed, sizeof in->dropout_seed) : 0,
+          true },
+        { "dropout_offset",
+          drops ? loci_hash(0, &in->dropout_offset, sizeof in->dropout_offset) : 0, true },
         { "which of lse, rem and ae are given", a->outputs, true },
         { "the distance that tables were prepared for", ok ? loci_table_range(tables) : 0, false },
         { "check_tables", a->all.check_tables != 0, false },

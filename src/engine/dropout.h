@@ -22,21 +22,10 @@ static inline uint64_t drop_mix(uint64_t x)
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
     return x ^ x >> 31;
 }
-/* Packed sequences are entries of their own, and a row is counted as the key that it would be if
- * the rows were the last keys. */
+/* Packed sequences are entries of their own. */
 INLINE int64_t drop_entry(const struct tile *t)
 {
     return t->c->in->q_starts ? t->seq - t->c->seqs.list : t->seq->b;
-}
-INLINE int64_t drop_row(const struct tile *t)
-{
-    const struct call *c = t->c;
-    return c->in->q_starts ? t->i0 - t->seq->q0 + t->seq->nk - t->seq->nq
-                           : t->i0 + keys_in(c, t->seq->b) - c->Lq;
-}
-INLINE uint32_t drop_key(const struct tile *t)
-{
-    return (uint32_t)(t->c->in->q_starts ? t->j0 - t->seq->k0 : t->j0);
 }
 
 #if QT > 1
@@ -47,7 +36,7 @@ INLINE void open_dropout(struct tile *t)
     if (!d->on) return;
     const uint64_t head = drop_mix(drop_mix(drop_mix(d->seed) + d->offset + (uint64_t)drop_entry(t))
                                    + (uint64_t)t->h);
-    const uint64_t row = (uint64_t)drop_row(t);
+    const uint64_t row = (uint64_t)number_of_row(t->c, t->seq, t->i0);
     for (int r = 0; r < QT; r++) {
         const uint64_t x = drop_mix(head + row + (uint64_t)r);
         t->drop.a[r] = (uint32_t)x;
@@ -63,7 +52,7 @@ INLINE void drop_columns(const int n, const struct tile *t, int r, const real *f
     const vu limit = vu_set1(t->c->dropout.limit), step = vu_set1(DROP_W), A = vu_set1(DROP_A),
              B = vu_set1(DROP_B);
     const vf kept = vf_set1((real)t->c->dropout.factor);
-    const vu first = vu_set1(drop_key(t) * DROP_W);
+    const vu first = vu_set1((uint32_t)number_of_key(t->c, t->seq, t->j0) * DROP_W);
     vu x[4], b[4];
     UNROLL_FOR(int i = 0; i < n; i++) {
         x[i] = vu_add(vu_load(t->drop.a + r + i * VL), first);

@@ -475,8 +475,8 @@ static void late(const struct kind *k)
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Every encoding's example on some hundred rows, and one on more than a chunk of keys.  One process
- * computes all rows, and ranks share them in several ways. */
+/* Every encoding's example on some hundred rows, every second one with dropout, and one on more
+ * than a chunk of keys.  One process computes all rows, and ranks share them in several ways. */
 static void attention(const loci_transport *t)
 {
     static const struct {
@@ -510,8 +510,8 @@ static void attention(const loci_transport *t)
         for (int w = 0; w < (t ? COUNT(way) : 1); w++) {
             loci_error e;
             if (run[i].rows == FEW || way[w].all)
-                CHECK_THAT(!own_rows(run[i].text, run[i].rows, way[w].layout, way[w].gather, t,
-                                     &hash[i][w], &e),
+                CHECK_THAT(!own_rows(run[i].text, run[i].rows, way[w].layout, way[w].gather,
+                                     i % 2 ? 0.2 : 0, t, &hash[i][w], &e),
                            "%s: %s", run[i].text, e.text);
         }
     if (t)

@@ -7,6 +7,8 @@
  *     encodings' own examples    beyond work items of 1024 rows and chunks of 4096 keys
  *     loci_share_out()           all rows once, in order, evenly, with borders at round numbers
  *
+ * A third of the first has dropout, and half of the second.
+ *
  * The argument, a text of the walk, selects that one. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,6 +146,7 @@ static struct form variant(const struct walk_text *t, int which)
                       .k_len = 300 };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F64 };
     f.dtype = dtypes[(t->next + which) % 3];
+    f.drops = (t->next / 3 + which) % 3 == 1;
     switch (which) {
     case 0:
         f.name = "causal, batch of 2";
@@ -249,6 +252,7 @@ static void examples(void)
                 .k_len = cases[i].k_len,
                 .left = cases[i].left,
                 .lasting = true,
+                .drops = t.next % 2 == 0,
             };
             if (!whole_make(&w, &f, t.next + i)) continue;
             for (int form = 0; form < FORMS; form++) {

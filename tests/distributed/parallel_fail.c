@@ -10,6 +10,7 @@
  *
  * With LOCI_SENTENCES in the environment it prints the sentence of each case. */
 #include <limits.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -573,8 +574,14 @@ static void pairs(struct part *p, int i)
 }
 static void dropping(struct part *p, int i)
 {
-    (void)i;
-    p->call.dropout = 0.5;
+    if (i == 0) p->call.dropout = 0.4;
+    if (i == 1) p->call.dropout_seed++;
+    if (i == 2) p->call.dropout_offset++;
+}
+static void rates(struct part *p, int i)
+{
+    static const double bad[] = { 1, -0.5, NAN };
+    p->call.dropout = bad[i];
 }
 static void unsupported(struct part *p, int i)
 {
@@ -783,7 +790,7 @@ static void no_mask(struct part *p, int i)
  * once rank 1, once all.  ALL: all ranks, and the sentence names none or any.  SILENT: all, each
  * for itself. */
 enum who { DIFFERS, ONE, EACH, ALL, SILENT };
-enum base { PLAIN, PLACED, GRADS, BASES };
+enum base { PLAIN, PLACED, DROPPING, GRADS, BASES };
 static const struct wrong {
     const char *name;
     void (*spoil)(struct part *, int way);
@@ -824,7 +831,9 @@ static const struct wrong {
     { "tables too short", too_short, 1, ALL, PLAIN, LOCI_BAD_ARG, "tables" },
     { "tables too short", too_short, 1, ALL, PLACED, LOCI_BAD_ARG, "tables" },
     { "halves of pairs", pairs, 4, EACH, PLAIN, LOCI_BAD_ARG, "together" },
-    { "dropout", dropping, 1, EACH, PLAIN, LOCI_UNSUPPORTED, "dropout must be 0" },
+    { "rates", rates, 3, EACH, PLAIN, LOCI_BAD_ARG, "must be at least 0 and below 1" },
+    { "rates", rates, 3, EACH, PLACED, LOCI_BAD_ARG, "must be at least 0 and below 1" },
+    { "dropout", dropping, 3, DIFFERS, DROPPING, LOCI_BAD_ARG, "ranks differ in dropout" },
     { "not supported", unsupported, 8, EACH, PLAIN, LOCI_UNSUPPORTED, "" },
     { "gather and ahead", numbers, 4, EACH, PLAIN, LOCI_BAD_ARG, "" },
     { "host", threads, 2, EACH, PLAIN, LOCI_BAD_ARG, "host" },
@@ -933,6 +942,16 @@ static void everything(void)
                      .q_len = 200,
                      .k_len = 200,
                      .places = SPREAD },
+        [DROPPING] = { .text = "alibi",
+                       .name = "dropout",
+                       .batch = 1,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .dim = 8,
+                       .value_dim = 8,
+                       .q_len = 200,
+                       .k_len = 200,
+                       .drops = true },
         [GRADS] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox",
                     .name = "gradients",
                     .batch = 1,

@@ -256,6 +256,11 @@ bool whole_make(struct whole_call *w, const struct form *f, int seed)
     w->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = f->q_len, .k_len = f->k_len,
                                    .q.data = w->q.data, .k.data = w->k.data, .v.data = w->v.data,
                                    .o.data = w->o.data);
+    if (f->drops) {
+        w->call.dropout = 0.3;
+        w->call.dropout_seed = 0xfedcba9876543210u;
+        w->call.dropout_offset = 5;
+    }
     spell_out(f, &w->call.k);
     if (!f->no_rows) {
         w->lse = lines(&w->blocks, "lse", false, heads, f->q_len, w->real);
@@ -498,7 +503,9 @@ void part_make(struct part *p, const struct whole_call *w, const struct split *s
                              .v = view(p, &p->v, f->kv_heads, f->value_dim),
                              .o = view(p, &p->o, f->heads, f->value_dim), .lse = p->lse.data,
                              .rem = p->rem.data, .ae = p->ae.data, .per_batch = w->call.per_batch,
-                             .tensors = p->data, .error = &p->error,
+                             .tensors = p->data, .error = &p->error, .dropout = w->call.dropout,
+                             .dropout_seed = w->call.dropout_seed,
+                             .dropout_offset = w->call.dropout_offset,
                              .tables_bytes = turn % 2 ? p->tables_bytes : 0);
     if (w->call.q_pos) {
         p->call.q_pos = (int64_t *)alloc(p, &w->q_pos, 0, true).data;

@@ -32,6 +32,7 @@ struct form {
     bool lasting; /* far keys matter: gates and sticks hardly act */
     bool no_rows; /* neither lse nor rem */
     bool grads;   /* with gradients */
+    bool drops;   /* with dropout */
 };
 
 /* An array of lines, one for each row or key, repeated: [outer][len][inner bytes]. */

@@ -83,6 +83,20 @@ make '"loci.encoding":"nope","loci.tol":"1e-5 1e-4 1e-3"'
 check "one tolerance too many" refused "$work/case" 'loci.tol must be two non-negative numbers'
 make '"loci.encoding":"nope","loci.sacle":"2"'
 check "a misspelt key" refused "$work/case" 'did you mean loci.scale'
+for rate in 1 -0.1 nan "" half; do
+    make '"loci.encoding":"nope","loci.dropout":"'"$rate"'"'
+    check "a rate of '$rate'" refused "$work/case" "loci.dropout must be a number from 0 and below 1, not '$rate'"
+done
+for name in seed offset; do
+    for value in -1 1.5 " 1" "" 18446744073709551616; do
+        make '"loci.encoding":"nope","loci.dropout":"0.5","loci.'$name'":"'"$value"'"'
+        check "$name '$value'" refused "$work/case" "loci.$name must be a whole number from 0 to 2\^64 - 1, not '$value'"
+    done
+done
+make '"loci.encoding":"nope","loci.dropout":"0.5","loci.seed":"18446744073709551615","loci.offset":"0"'
+check "the largest seed" "$LOCI" run "$work/case"
+make '"loci.encoding":"rope:pairing=half","loci.stage":"linear_attention","loci.dropout":"0.5"'
+check "dropout where no weights are" refused "$work/case" 'loci.dropout belongs to stage attention only'
 make '"loci.encoding":"rope:pairing=half"' 1
 check "one coordinate where positions do" "$LOCI" run "$work/case"
 make '"loci.encoding":"rope:pairing=half"' 2

@@ -78,7 +78,7 @@ static uint64_t hash_row(uint64_t h, const float *x, ptrdiff_t n)
 }
 
 loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, int gather,
-                     const loci_transport *t, uint64_t *hash, loci_error *e)
+                     double dropout, const loci_transport *t, uint64_t *hash, loci_error *e)
 {
     loci_share shares[MOST_SHARES] = { { 0, len, 0 } };
     const int count = t ? loci_share_out(layout, len, t->ranks, shares, MOST_SHARES) : 1;
@@ -114,7 +114,8 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
                   .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
                   .k = { .data = floats(&r, K, KV_HEADS, DIM, 1.5, 0) },
                   .v = { .data = floats(&r, V, KV_HEADS, DIM, 1, 0) }, .o = { .data = out[0] },
-                  .lse = out[1], .rem = out[2], .ae = width[3] ? out[3] : NULL);
+                  .lse = out[1], .rem = out[2], .ae = width[3] ? out[3] : NULL, .dropout = dropout,
+                  .dropout_seed = 7);
     if (loci_axes(p) > 1) {
         call.q_coord = coordinates(&r, Q_COORD, loci_axes(p));
         call.k_coord = coordinates(&r, K_COORD, loci_axes(p));

@@ -9,7 +9,7 @@
 
 /* The hashes of all rows of this process, o, lse, rem and ae, combined by ^.  Combining those of
  * all ranks by ^ gives the hash of the whole. transport NULL: loci_forward() with all rows. */
-loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout, int gather,
+loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout, int gather, double dropout,
                      const loci_transport *, uint64_t *hash, loci_error *);
 
 #endif

@@ -2,6 +2,7 @@
 /* case.c -- reads a case file into a task that can be run.  Every tensor of the file must have a
  * use and its exact shape.  Otherwise a misread tensor would give wrong results without an
  * error. */
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -59,21 +60,28 @@ static bool parse_window(const struct case_file *c, const char *key, int64_t *wi
     return true;
 }
 
+/* Digits alone: strtoull() would accept blanks and signs. */
+static bool parse_unsigned(const char *text, uint64_t *value)
+{
+    const size_t digits = strspn(text, "0123456789");
+    errno = 0;
+    *value = strtoull(text, NULL, 10);
+    return digits && !text[digits] && !errno;
+}
+
 /* Which weights are dropped, see loci_call. */
 static bool parse_dropout(struct case_file *c)
 {
     const char *const names[] = { "loci.seed", "loci.offset" };
-    int64_t n[COUNT(names)];
+    uint64_t *const n[COUNT(names)] = { &c->seed, &c->offset };
     if (!parse_number(meta(c, "loci.dropout", "0"), &c->dropout) || c->dropout < 0
         || c->dropout >= 1)
         return bad_meta(c, "loci.dropout", "a number from 0 and below 1");
     for (int i = 0; i < COUNT(names); i++)
-        if (!parse_whole(meta(c, names[i], "0"), &n[i]) || n[i] < 0)
-            return bad_meta(c, names[i], "a whole number from 0");
+        if (!parse_unsigned(meta(c, names[i], "0"), n[i]))
+            return bad_meta(c, names[i], "a whole number from 0 to 2^64 - 1");
     if (c->dropout > 0 && c->stage != LOCI_ATTENTION)
         return refuse("%s: loci.dropout belongs to stage attention only", c->path);
-    c->seed = (uint64_t)n[0];
-    c->offset = (uint64_t)n[1];
     return true;
 }
 
