@@ -71,6 +71,31 @@ class Attention(unittest.TestCase):
         for how in (wide, backwards, columns):
             self.same(loci.attention(*how, "rope:pairing=half+alibi"), want)
 
+    def test_nothing_to_attend_to(self) -> None:
+        for e in encodings.attending():
+            plan = loci.Plan(e.example, 2, 8)
+            for sizes in ((2, 0, 4), (2, 3, 0), (2, 40, 0), (0, 3, 4), (0, 0, 0)):
+                if plan.axes > 1:
+                    continue
+                batch, rows, keys = sizes
+                q, k, v = problem(batch, 2, 2, rows, keys, 8)
+                given = encodings.inputs(plan, *sizes)
+                learned = plan.init()
+                with self.subTest(encoding=e.name, sizes=sizes):
+                    o = loci.attention(q, k, v, e.example, tensors={**learned, **given})
+                    o = o[0] if isinstance(o, tuple) else o
+                    self.same(o, np.zeros_like(q))
+                    if torch is None:
+                        continue
+                    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v, *given.values())]
+                    named = dict(zip(given, leaves[3:], strict=True))
+                    fixed = {name: torch.from_numpy(x) for name, x in learned.items()}
+                    o = loci.attention(*leaves[:3], e.example, tensors={**fixed, **named})
+                    o = o[0] if isinstance(o, tuple) else o
+                    self.same(o.detach(), np.zeros_like(q))
+                    for x, grad in zip(leaves, torch.autograd.grad(o.sum(), leaves), strict=True):
+                        self.same(grad, np.zeros_like(x.detach()))
+
     def test_arrays_that_start_anywhere(self) -> None:
         q, k, v = problem(1, 2, 2, 5, 5, 8)
         room = np.zeros(q.nbytes + 1, np.uint8)
