@@ -19,6 +19,8 @@ from ._numbers import whole_or_none
 from ._plan import Plan, Tables, host, thread
 from ._shape import Shape
 
+STATES = "tape"  # rotates by numbers of each row
+
 
 @dataclass
 class Opened:
@@ -176,8 +178,8 @@ def open_rotation(
         raise Error("x is 0 wide; rows need at least one number")
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
-    # Values rotate in plans of attention only, which know that they do.
-    stage = "attention" if role == "value" else "rotate"
+    # Values rotate in plans of attention only, which know that they do; states belong to attention, too.
+    stage = "attention" if role == "value" or encoding == STATES else "rotate"
     if isinstance(encoding, Plan):
         plan = encoding
         sizes = {"kv_heads": heads, "value_dim": dim} if role == "value" else {"heads": heads, "dim": dim}

@@ -31,7 +31,7 @@ def _folded(opened: Any, times: int, dims: Any, arrays: Any) -> list[Any]:
         if dim is not None and t.role != "input":
             raise Error(f"{t.name} is mapped by torch.func.vmap; loci maps rows and inputs", "unsupported")
         read = x is not None and t.role == "input"
-        folded.append(_fold(x, dim, times) if read else x)
+        folded.append(_fold(x, dim, times).contiguous() if read else x)  # a batch of 1 folds to a view
     return folded
 
 
