@@ -11,6 +11,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _rows
 from ._c import Error
+from ._numpy import Numpy
 
 PAIRINGS = ("half", "interleaved")
 
@@ -54,8 +55,6 @@ def _together(x: Any) -> Any:
 def turned(kind: Any, x: Any, cos: Any, sin: Any, interleaved: bool, layout: str) -> Any:
     """x, rotated by cos and sin of each row, [rows, pairs] or [batch, rows, pairs].  Numbers of 16 bits are rotated as
     float32 and rounded once."""
-    from . import rotate
-
     lib = kind.library
     batch, heads, rows, _ = arrays.sizes(x, "x", layout)
     pairs = int(cos.shape[-1])
@@ -66,13 +65,14 @@ def turned(kind: Any, x: Any, cos: Any, sin: Any, interleaved: bool, layout: str
     states = lib.stack((cos, sin), -1)
     states = kind.spread(states[None] if cos.ndim == 2 else states[:, None], (batch, heads, rows, pairs, 2))
     some = x[..., : 2 * pairs]
-    made = rotate(
-        _apart(some) if interleaved else some,
-        _rows.STATES,
-        pos=lib.arange(rows),
-        tensors={"tape.eq": states},
-        layout=layout,
-    )
+    some = _apart(some) if interleaved else some
+    if kind is Numpy:
+        opened = _rows.of_states(kind, some, states, layout)
+        made = opened.forward(opened.x, opened.tensors)
+    else:
+        from ._torch_calls import by_states
+
+        made = by_states(some, states, layout)
     made = _together(made) if interleaved else made
     return lib.concatenate((made, x[..., 2 * pairs :]), -1) if 2 * pairs < x.shape[-1] else made
 

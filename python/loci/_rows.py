@@ -16,7 +16,7 @@ from ._attend import formed_plan, take_tensors
 from ._c import Error
 from ._masks import masking, read_starts
 from ._numbers import whole_or_none
-from ._plan import Plan, Tables, host, thread
+from ._plan import Plan, Tables, host, kept, thread
 from ._shape import Shape
 
 STATES = "tape"  # rotates by numbers of each row
@@ -195,6 +195,22 @@ def open_rotation(
     return Opened(
         kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s, role)
     )
+
+
+def of_states(kind: Any, x: Any, states: Any, layout: str) -> Opened:
+    """What open_rotation() makes of `tape` and states [batch, heads, rows, pairs, 2] that are known to fit.  What does
+    not change from call to call is kept."""
+
+    def make() -> tuple[Plan, Shape]:
+        dtype = arrays.check_dtype(kind, x, "x")
+        batch, heads, rows, dim = arrays.sizes(x, "x", layout)
+        key = ("attention", STATES, heads, dim, dtype, None)
+        options = {"heads": max(heads, 1), "dim": dim, "dtype": dtype, "stage": "attention"}
+        return _plan(key, {}, encoding=STATES, **options), Shape(batch, heads, heads, rows, rows, dim, dim, layout)
+
+    plan, s = kept((kind, STATES, layout, kind.signature(x)), make)
+    given = [kind.dense(states) if t.name == "tape.eq" else None for t in plan.tensors]
+    return Opened(kind, plan, s, "query", None, None, False, max(s.rows, 1), x, given)
 
 
 def open_embedding(
