@@ -78,11 +78,12 @@ static void zero(double *x, ptrdiff_t n)
 static double mask_number(const struct problem *p, int h, ptrdiff_t j)
 {
     const loci_call *c = p->call;
-    loci_view m = dense(c->mask, p->H, p->Lq, p->Lk);
+    loci_view m = dense(c->mask, p->H, p->Lq, c->mask_key == LOCI_BROADCAST ? 1 : p->Lk);
     ptrdiff_t *stride[] = { &m.batch, &m.head, &m.row };
     for (int i = 0; i < COUNT(stride); i++)
         if (*stride[i] == LOCI_BROADCAST) *stride[i] = 0;
-    const ptrdiff_t at = p->b * m.batch + h * m.head + p->i * m.row + j;
+    const ptrdiff_t key = !c->mask_key ? 1 : c->mask_key == LOCI_BROADCAST ? 0 : c->mask_key;
+    const ptrdiff_t at = p->b * m.batch + h * m.head + p->i * m.row + j * key;
     return c->mask_kind == LOCI_MASK_SEEN ? ((const unsigned char *)m.data)[at] != 0
                                           : ((const double *)m.data)[at];
 }

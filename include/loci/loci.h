@@ -358,7 +358,7 @@ typedef struct {
      * attention and rings support neither these fields nor masks.  With cape all heads must see
      * the same keys. */
     const int64_t *k_first, *k_last;
-    /* Since 0.2: a mask [batch][heads][q_len][k_len]. */
+    /* Since 0.2: a mask [batch][heads][q_len][k_len].  See mask_key for its stride over keys. */
     loci_mask mask_kind;
     loci_view mask;
     /* Since 0.3: dropout of weights, for training; 0 = none, else below 1.  Each weight is 0 with
@@ -373,6 +373,10 @@ typedef struct {
      * seed, or an offset larger by the number of entries. */
     double dropout;
     uint64_t dropout_seed, dropout_offset;
+    /* Since 0.3: the mask's stride from key to key; 0 = 1.  LOCI_BROADCAST: a row has one number
+     * for all keys, and a dense mask is [batch][heads][q_len].  Other strides need those of batch,
+     * head and row as well.  dmask has a number for each key all the same. */
+    ptrdiff_t mask_key;
 } loci_call;
 #define LOCI_CALL(...) LOCI_SIZED(loci_call, __VA_ARGS__)
 

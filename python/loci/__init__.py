@@ -61,6 +61,7 @@ __all__ = [
     "list",
     "release",
     "rotate",
+    "rotate_by",
     "sdpa",
     "set_num_threads",
     "weights",
@@ -716,6 +717,69 @@ def rotate(
     opened = _rows.open_rotation(x, encoding, **arguments)
     turned: Array = opened.forward(opened.x, opened.tensors)
     return turned
+
+
+def rotate_by(
+    x: Array,
+    cos: ArrayLike,
+    sin: ArrayLike,
+    *,
+    pairing: str,
+    pos: IntArrayLike | None = None,
+    cu_seqlens: IntArrayLike | None = None,
+    layout: str = "bhld",
+    inverse: bool = False,
+) -> Array:
+    """Rotate rows by tables of cos and sin, in which a model may have anything.
+
+    Parameters
+    ----------
+    x : array [batch, heads, rows, dim]
+        Queries, keys or values, in the order of axes that `layout` says.
+    cos : array [positions, pairs] or [batch, rows, pairs]
+        Cosines by position, or of each row. The first 2 pairs channels are rotated, others stay. Tables of more
+        digits than float32 are rounded to it, unless x is float64.
+    sin : array
+        Sines, in the shape of cos.
+    pairing : {"half", "interleaved"}
+        Channels t and t + pairs are rotated together, or 2t and 2t + 1.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows, which are rows of the tables. By default 0, 1, 2, ...
+    cu_seqlens : int array [sequences + 1], optional
+        Where packed sequences start, and the end of the last one. Positions of each begin with 0.
+    layout : {"bhld", "blhd", "thd"}
+        Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+    inverse : bool
+        Rotate back.
+
+    Returns
+    -------
+    array
+        Rotated rows, in the shape of x. Gradients flow to x, cos and sin. With the numbers of `rope` the bits are
+        those of `loci.rotate`.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+
+    Examples
+    --------
+    >>> import numpy as np, loci
+    >>> angles = np.arange(3)[:, None] * np.array([1.0, 0.1])
+    >>> x = np.ones((1, 1, 3, 4), np.float32)
+    >>> loci.rotate_by(x, np.cos(angles), np.sin(angles), pairing="half").shape
+    (1, 1, 3, 4)
+    """
+    from ._rotary import rotate_by as turn
+
+    if pos is None and cu_seqlens is None and len(cos.shape) == 2:
+        _alone("pos is missing")
+
+    made: Array = turn(x, cos, sin, pairing, pos, cu_seqlens, layout, inverse)
+    return made
 
 
 def embed(

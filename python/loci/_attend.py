@@ -377,7 +377,8 @@ class Problem:
                 call.pages = c.pointer(pages)
                 alive.append(pages)
         if self.mask is not None:
-            call.mask_kind, call.mask = self.mask.kind, arrays.view(self.kind, self.mask.x, "bhld")
+            call.mask_kind, call.mask_key = self.mask.kind, self.mask.step
+            call.mask = arrays.view(self.kind, self.mask.x, "bhld")
             alive.append(self.mask.x)
         if self.dropout is not None:
             call.dropout, call.dropout_seed = self.dropout

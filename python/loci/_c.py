@@ -158,6 +158,7 @@ class Call(c.Structure):
         ("dropout", c.c_double),
         ("dropout_seed", c.c_uint64),
         ("dropout_offset", c.c_uint64),
+        ("mask_key", c.c_ssize_t),
     ]
 
 

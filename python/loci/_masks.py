@@ -248,6 +248,7 @@ class Pairs:
     x: Any
     given: Any
     cast: bool
+    step: int = 0  # from key to key, for C
 
 
 def open_mask(kind: Any, mask: Any, s: Shape, real: str, dtype: str) -> Pairs:
@@ -259,19 +260,20 @@ def open_mask(kind: Any, mask: Any, s: Shape, real: str, dtype: str) -> Pairs:
     fits = len(shape) <= 4 and all(have in (1, want) for have, want in zip(shape[::-1], whole[::-1], strict=False))
     if not fits:
         raise Error(f"mask has the shape {list(shape)}, which does not spread to {list(whole)}")
-    if own == "bool":
-        return Pairs(_c.SEEN, _spread_pairs(kind, mask, whole), mask, False)
-    if own not in _c.DTYPES:
+    if own != "bool" and own not in _c.DTYPES:
         raise Error(f"mask is {own}; it must be of booleans, or of numbers that are added to the scores")
     if own == "float64" and real == "float32":
         raise Error(f"mask is float64 and q {dtype}")
-    cast = own != real
-    return Pairs(_c.ADDED, _spread_pairs(kind, kind.cast(mask, real) if cast else mask, whole), mask, cast)
+    cast = own not in ("bool", real)
+    x = _once(kind, mask)
+    x = kind.cast(x, real) if cast else x
+    if min(kind.strides(x), default=0) < 0 or not kind.aligned(x):
+        x = kind.dense(x)
+    x = kind.spread(x, whole)
+    step = kind.strides(x)[3] if whole[3] > 1 else 1
+    return Pairs(_c.SEEN if own == "bool" else _c.ADDED, x, mask, cast, step or _c.BROADCAST)
 
 
-def _spread_pairs(kind: Any, mask: Any, whole: tuple[int, ...]) -> Any:
-    """Without a copy, but for a last axis that is not dense."""
-    if mask.ndim == 0 or mask.shape[-1] != whole[-1]:
-        own = tuple(mask.shape)[:-1] if mask.ndim else ()
-        mask = kind.dense(kind.spread(mask, (*own, whole[-1])))
-    return kind.spread(arrays.in_place(kind, mask), whole)
+def _once(kind: Any, x: Any) -> Any:
+    """What is repeated in memory, once: a copy of that is small."""
+    return x[tuple(slice(None) if stride else slice(0, 1) for stride in kind.strides(x))] if x.ndim else x

@@ -16,6 +16,7 @@ class Numpy:
     """What calls need of arrays.  _torch.py has the same for torch."""
 
     name = "numpy"
+    library: Any = np
 
     @staticmethod
     def owns(x: Any) -> bool:

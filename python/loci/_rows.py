@@ -16,8 +16,10 @@ from ._attend import formed_plan, take_tensors
 from ._c import Error
 from ._masks import masking, read_starts
 from ._numbers import whole_or_none
-from ._plan import Plan, Tables, host, thread
+from ._plan import Plan, Tables, host, kept, thread
 from ._shape import Shape
+
+STATES = "tape"  # rotates by numbers of each row
 
 
 @dataclass
@@ -176,8 +178,8 @@ def open_rotation(
         raise Error("x is 0 wide; rows need at least one number")
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
-    # Values rotate in plans of attention only, which know that they do.
-    stage = "attention" if role == "value" else "rotate"
+    # Values rotate in plans of attention only, which know that they do; states belong to attention, too.
+    stage = "attention" if role == "value" or encoding == STATES else "rotate"
     if isinstance(encoding, Plan):
         plan = encoding
         sizes = {"kv_heads": heads, "value_dim": dim} if role == "value" else {"heads": heads, "dim": dim}
@@ -193,6 +195,22 @@ def open_rotation(
     return Opened(
         kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s, role)
     )
+
+
+def of_states(kind: Any, x: Any, states: Any, layout: str) -> Opened:
+    """What open_rotation() makes of `tape` and states [batch, heads, rows, pairs, 2] that are known to fit.  What does
+    not change from call to call is kept."""
+
+    def make() -> tuple[Plan, Shape]:
+        dtype = arrays.check_dtype(kind, x, "x")
+        batch, heads, rows, dim = arrays.sizes(x, "x", layout)
+        key = ("attention", STATES, heads, dim, dtype, None)
+        options = {"heads": max(heads, 1), "dim": dim, "dtype": dtype, "stage": "attention"}
+        return _plan(key, {}, encoding=STATES, **options), Shape(batch, heads, heads, rows, rows, dim, dim, layout)
+
+    plan, s = kept((kind, STATES, layout, kind.signature(x)), make)
+    given = [kind.dense(states) if t.name == "tape.eq" else None for t in plan.tensors]
+    return Opened(kind, plan, s, "query", None, None, False, max(s.rows, 1), x, given)
 
 
 def open_embedding(

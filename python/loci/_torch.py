@@ -31,6 +31,7 @@ class Torch:
     """What calls need of tensors.  _numpy.py has the same for numpy."""
 
     name = "torch"
+    library: Any = torch
 
     @staticmethod
     def owns(x: Any) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import _attend, _linear
+from . import _attend, _linear, _rows
 from ._c import Error
 from ._plan import Plan
-from ._torch import Call, Job, apply, autocast, by_op, read_numbers, refuse_tangents, transformed, wants_gradient
+from ._torch import Call, Job, Torch, apply, autocast, by_op, read_numbers, refuse_tangents, transformed, wants_gradient
 
 
 def _fold(x: Any, dim: int | None, times: int) -> Any:
@@ -31,7 +31,7 @@ def _folded(opened: Any, times: int, dims: Any, arrays: Any) -> list[Any]:
         if dim is not None and t.role != "input":
             raise Error(f"{t.name} is mapped by torch.func.vmap; loci maps rows and inputs", "unsupported")
         read = x is not None and t.role == "input"
-        folded.append(_fold(x, dim, times) if read else x)
+        folded.append(_fold(x, dim, times).contiguous() if read else x)  # a batch of 1 folds to a view
     return folded
 
 
@@ -247,3 +247,17 @@ def rows(public: Any, x: Any, encoding: Any, arguments: Any, open_: Any) -> Any:
     if not wants_gradient(x, *learned) and not transformed():
         return opened.forward(opened.x, opened.tensors)
     return apply(RowsJob(opened.copied()), opened.x, *opened.tensors)[0]
+
+
+def by_states(x: Any, states: Any, layout: str) -> Any:
+    """rotate() by `tape`, with states [batch, heads, rows, pairs, 2] that are known to fit."""
+    if by_op(x) or has_torch_function((x, states)):
+        from . import rotate
+
+        pos = torch.arange(states.shape[2])
+        return rotate(x, _rows.STATES, pos=pos, tensors={"tape.eq": states}, layout=layout)
+    refuse_tangents(x, states)
+    opened = _rows.of_states(Torch, x, states, layout)
+    if not wants_gradient(x, states) and not transformed():
+        return opened.forward(opened.x, opened.tensors)
+    return apply(RowsJob(opened), opened.x, *opened.tensors)[0]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 import unittest
 from typing import Any
 
@@ -70,6 +72,31 @@ class Attention(unittest.TestCase):
         columns = [np.asfortranarray(x) for x in (q, k, v)]
         for how in (wide, backwards, columns):
             self.same(loci.attention(*how, "rope:pairing=half+alibi"), want)
+
+    def test_nothing_to_attend_to(self) -> None:
+        for e in encodings.attending():
+            plan = loci.Plan(e.example, 2, 8)
+            for sizes in ((2, 0, 4), (2, 3, 0), (2, 40, 0), (0, 3, 4), (0, 0, 0)):
+                if plan.axes > 1:
+                    continue
+                batch, rows, keys = sizes
+                q, k, v = problem(batch, 2, 2, rows, keys, 8)
+                given = encodings.inputs(plan, *sizes)
+                learned = plan.init()
+                with self.subTest(encoding=e.name, sizes=sizes):
+                    o = loci.attention(q, k, v, e.example, tensors={**learned, **given})
+                    o = o[0] if isinstance(o, tuple) else o
+                    self.same(o, np.zeros_like(q))
+                    if torch is None:
+                        continue
+                    leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v, *given.values())]
+                    named = dict(zip(given, leaves[3:], strict=True))
+                    fixed = {name: torch.from_numpy(x) for name, x in learned.items()}
+                    o = loci.attention(*leaves[:3], e.example, tensors={**fixed, **named})
+                    o = o[0] if isinstance(o, tuple) else o
+                    self.same(o.detach(), np.zeros_like(q))
+                    for x, grad in zip(leaves, torch.autograd.grad(o.sum(), leaves), strict=True):
+                        self.same(grad, np.zeros_like(x.detach()))
 
     def test_arrays_that_start_anywhere(self) -> None:
         q, k, v = problem(1, 2, 2, 5, 5, 8)
@@ -318,6 +345,56 @@ class Attention(unittest.TestCase):
             self.same(loci.attention(q, k, v, mask=zero), loci.attention(q, k, v, mask=seen))
         strided = np.asfortranarray(rng.random((2, 4, 9, 20)) < 0.5)
         self.same(loci.attention(q, k, v, mask=strided), loci.attention(q, k, v, mask=strided.copy()))
+
+    def test_views_of_masks(self) -> None:
+        """Repeated, turned or with gaps: the bits of the mask that is written out, forward and backward."""
+        q, k, v = problem(2, 4, 2, 9, 20, 16)
+        rng = np.random.default_rng(9)
+        whole = 2, 4, 9, 20
+        views: tuple[Any, ...] = (
+            lambda x, spread: spread(x[:, :1, :9, :1], whole),
+            lambda x, spread: spread(x[:1, :, :1, :1], whole),
+            lambda x, spread: spread(x[0, 0, :9, :1], whole[2:]),
+            lambda x, spread: spread(x[0, 0, 0, 0], whole),
+            lambda x, spread: x[:, :, ::2, :9].swapaxes(2, 3),
+            lambda x, spread: x.swapaxes(2, 3)[:, :, :9, 1::2],
+        )
+        kept = rng.random((2, 4, 40, 20)) < 0.6
+        numbers = np.where(kept, rng.standard_normal(kept.shape), -np.inf)
+        for view, base in itertools.product(views, (kept, numbers.astype("f"), numbers.astype(np.float16))):
+            mask = view(base, np.broadcast_to)
+            with self.subTest(strides=mask.strides, dtype=mask.dtype.name):
+                made = []
+                for m in (mask, mask.copy()):
+                    o, lse = loci.attention(q, k, v, "alibi", mask=m, return_lse=True)
+                    grads = loci.attention_backward(q, q, k, v, o, lse, "alibi", mask=m)
+                    made.append((o, lse, *grads[:3], *grads[3].values(), loci.weights(q, k, "alibi", mask=m)))
+                for got, want in zip(*made, strict=True):
+                    self.same(got, want)
+                if torch is None:
+                    continue
+                t = torch.from_numpy(base)
+                leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+                o = loci.attention(*leaves, "alibi", mask=view(t, lambda x, shape: x.expand(shape)))
+                self.same(o.detach(), made[0][0])
+                for got, want in zip(
+                    torch.autograd.grad((o * leaves[0].detach()).sum(), leaves), made[0][2:5], strict=True
+                ):
+                    self.same(got, want)
+
+    def test_masks_are_not_written_out(self) -> None:
+        q, k, v = problem(1, 8, 8, 512, 512, 8)
+        tracemalloc.start()
+        try:
+            for dtype in (bool, np.float32, np.float16):
+                for shape in ((1, 1, 512, 1), (1, 8, 1, 1), (1, 1, 1, 512), (1, 8, 512, 1)):
+                    mask = np.broadcast_to(np.ones(shape, dtype), (1, 8, 512, 512))
+                    tracemalloc.reset_peak()
+                    before = tracemalloc.get_traced_memory()[0]
+                    loci.attention(q, k, v, mask=mask)
+                    self.assertLess(tracemalloc.get_traced_memory()[1] - before, 1 << 19)
+        finally:
+            tracemalloc.stop()
 
     def test_first_and_last_keys(self) -> None:
         q, k, v = problem(2, 4, 4, 70, 150, 16)

@@ -305,6 +305,14 @@ class Mapped(unittest.TestCase):
         each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(0, None, None))(q[None], *fixed)
         self.assertTrue(torch.equal(each[0][0], grads[0]) and each[1].shape == (1, *fixed[0].shape))
 
+    def test_inputs_that_are_not_mapped(self) -> None:
+        q, phi = randn(3, 1, 2, 6, 8), randn(1, 2, 6, 4)
+
+        def turn(x: Any) -> Any:
+            return loci.rotate(x, "angles:pairing=half", tensors={"angles.phi_q": phi})
+
+        self.assertTrue(torch.equal(torch.func.vmap(turn)(q), torch.stack([turn(x) for x in q])))
+
     def test_what_cannot_be_mapped(self) -> None:
         q = randn(1, 2, 6, 8)
         cache = loci.Cache("nope", 2, 8, capacity=64, dtype="float64")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import pickle
@@ -13,6 +14,11 @@ from typing import Any
 import numpy as np
 
 import loci
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
 
 LLAMA3 = {
     "model_type": "llama",
@@ -41,6 +47,125 @@ def files_are_read() -> bool:
     except loci.Error:
         return False
     return True
+
+
+class Tables(unittest.TestCase):
+    """rotate_by() against complex numbers, and against rope's own rotation."""
+
+    def setUp(self) -> None:
+        rng = np.random.default_rng(5)
+        self.x = rng.standard_normal((2, 3, 7, 16), np.float32)
+        angles = rng.standard_normal((20, 6))
+        self.cos, self.sin = 1.5 * np.cos(angles), 1.5 * np.sin(angles)  # of any length
+
+    def plain(self, x: Any, cos: Any, sin: Any, pairing: str) -> Any:
+        """x [..., rows, width]; cos and sin [..., rows, pairs]."""
+        pairs, made = cos.shape[-1], np.array(x, np.float64)
+        a, b = (
+            (slice(pairs), slice(pairs, 2 * pairs))
+            if pairing == "half"
+            else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+        )
+        z = (made[..., a] + 1j * made[..., b]) * (cos + 1j * sin)
+        made[..., a], made[..., b] = z.real, z.imag
+        return made
+
+    def near(self, got: Any, want: Any, bound: float = 2e-6) -> None:
+        self.assertEqual(got.shape, want.shape)
+        self.assertLess(np.abs(np.asarray(got, np.float64) - want).max(initial=0), bound)
+
+    def test_against_complex_numbers(self) -> None:
+        pos = np.array([[3, 4, 5, 6, 7, 19, 0], [0, 0, 1, 2, 9, 8, 7]])
+        for pairing in ("half", "interleaved"):
+            turn = functools.partial(loci.rotate_by, pairing=pairing)
+            for at, rows in ((None, np.arange(7)), (pos[0], pos[0]), (pos, pos)):
+                cos, sin = self.cos[rows], self.sin[rows]
+                spread = (cos[:, None], sin[:, None]) if rows.ndim == 2 else (cos, sin)
+                want = self.plain(self.x, *spread, pairing)
+                y = turn(self.x, self.cos, self.sin, pos=at)
+                self.assertEqual(y.dtype, np.float32)
+                self.near(y, want)
+                if rows.ndim == 2:
+                    self.assertTrue(np.array_equal(turn(self.x, cos, sin), y))
+                swapped = turn(self.x.swapaxes(1, 2), self.cos, self.sin, pos=at, layout="blhd")
+                self.assertTrue(np.array_equal(swapped.swapaxes(1, 2), y))
+                back = turn(y, self.cos, self.sin, pos=at, inverse=True)
+                self.near(back[..., :12], 2.25 * self.x[..., :12], 1e-5)
+                self.assertTrue(np.array_equal(back[..., 12:], self.x[..., 12:]))
+                exact = turn(self.x.astype(np.float64), self.cos, self.sin, pos=at)
+                self.near(exact, want, 1e-14)
+                half = turn(self.x.astype(np.float16), self.cos.astype("f"), self.sin.astype("f"), pos=at)
+                self.assertEqual(half.dtype, np.float16)
+                self.near(half, want, 1e-2)
+            starts = [0, 5, 5, 7]
+            packed = turn(self.x[0].swapaxes(0, 1), self.cos, self.sin, cu_seqlens=starts, layout="thd")
+            for first, end in ((0, 5), (5, 7)):
+                want = turn(self.x[:1, :, first:end], self.cos, self.sin)[0].swapaxes(0, 1)
+                self.assertTrue(np.array_equal(packed[first:end], want))
+        self.assertEqual(loci.rotate_by(self.x[:, :, :0], self.cos, self.sin, pairing="half").shape, (2, 3, 0, 16))
+
+    def test_bits_of_rope(self) -> None:
+        for pairing in ("half", "interleaved"):
+            text = f"rope:pairing={pairing},base=500,dim=12"
+            wide = np.zeros((1, 1, 20, 12), np.float32)
+            wide[..., :6] = 1
+            turned = loci.rotate(wide, f"{text.replace('interleaved', 'half')}")[0, 0]
+            cos, sin = turned[:, :6], turned[:, 6:]
+            pos = np.arange(7) + 4
+            want = loci.rotate(self.x, text, pos=pos)
+            self.assertTrue(np.array_equal(loci.rotate_by(self.x, cos, sin, pairing=pairing, pos=pos), want))
+            low = self.x.astype(np.float16)
+            want = loci.rotate(low, text, pos=pos)
+            self.assertTrue(np.array_equal(loci.rotate_by(low, cos, sin, pairing=pairing, pos=pos), want))
+
+    def test_errors(self) -> None:
+        x, cos, sin = self.x, self.cos, self.sin
+        for words, arguments, options in (
+            (r"pairing must be one of half, interleaved, not 'adjacent'", (x, cos, sin), {"pairing": "adjacent"}),
+            (r"shapes \[20, 6\] and \[20, 5\], not \[positions, pairs\]", (x, cos, sin[:, :5]), {}),
+            (r"first half of tables that have each angle twice", (x[..., :6], cos, sin), {}),
+            (r"cos and sin have 6 positions, and x 7 rows", (x, cos[:6], sin[:6]), {}),
+            (r"cos has 20 rows, and positions go from 14 to 20", (x, cos, sin), {"pos": np.arange(14, 21)}),
+            (r"cos has 20 rows, and positions go from -1", (x, cos, sin), {"pos": np.arange(-1, 6)}),
+            (r"pos has the shape \[6\]", (x, cos, sin), {"pos": np.arange(6)}),
+            (r"one for each row, so pos", (x, cos[None, :7], sin[None, :7]), {"pos": np.arange(7)}),
+            (r"shape \[1, 6, 6\], and x 7 rows", (x, cos[None, :6], sin[None, :6]), {}),
+            (r"layout 'thd' is packed", (x[0], cos, sin), {"layout": "thd"}),
+            (r"cos is int64", (x, cos.astype(int), sin), {}),
+        ):
+            with self.subTest(words=words), self.assertRaisesRegex(loci.Error, words):
+                loci.rotate_by(*arguments, **{"pairing": "half", **options})
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_gradients(self) -> None:
+        pos = np.array([[3, 4, 5, 6, 7, 3, 0], [0, 0, 1, 2, 9, 8, 7]])
+        for pairing in ("half", "interleaved"):
+            leaves = [torch.from_numpy(np.array(t, np.float64)).requires_grad_() for t in (self.x, self.cos, self.sin)]
+            w = torch.from_numpy(np.random.default_rng(1).standard_normal(self.x.shape))
+            y = loci.rotate_by(*leaves, pairing=pairing, pos=pos)
+            self.near(
+                y.detach(), loci.rotate_by(*(t.detach().numpy() for t in leaves), pairing=pairing, pos=pos), 1e-30
+            )
+            got = torch.autograd.grad((y * w).sum(), leaves)
+            x, cos, sin = leaves
+            z = torch.complex(cos, sin)[pos][:, None]
+            a, b = (slice(6), slice(6, 12)) if pairing == "half" else (slice(0, 12, 2), slice(1, 12, 2))
+            z = torch.complex(x[..., a], x[..., b]) * z
+            loss = (z.real * w[..., a]).sum() + (z.imag * w[..., b]).sum() + (x[..., 12:] * w[..., 12:]).sum()
+            for one, other in zip(got, torch.autograd.grad(loss, leaves), strict=True):
+                self.near(one, other.numpy(), 1e-13)
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_compiled_and_mapped(self) -> None:
+        x, cos, sin = (torch.from_numpy(np.array(t, np.float32)) for t in (self.x, self.cos, self.sin))
+        pos = torch.arange(7) + 2
+
+        def turn(x: Any) -> Any:
+            return loci.rotate_by(x, cos, sin, pairing="half", pos=pos)
+
+        compiled = torch.compile(turn, backend="aot_eager", fullgraph=True)
+        self.assertTrue(torch.equal(compiled(x), turn(x)))
+        self.assertTrue(torch.equal(torch.func.vmap(turn)(x[:, None])[:, 0], turn(x)))
 
 
 class Rows(unittest.TestCase):

@@ -60,6 +60,42 @@ static loci_status open_keys(struct call *c, loci_view *to, const loci_view *fro
     return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
 }
 
+/* The mask's stride over keys.  *width, the keys of a row, becomes the numbers from the first to
+ * the last. */
+static loci_status open_mask_key(struct call *c, ptrdiff_t *width)
+{
+    const ptrdiff_t key = c->in->mask_key, keys = *width;
+    const loci_view *v = &c->in->mask;
+    loci_error *e = c->in->error;
+    CHECK(e, key >= 0 || key == LOCI_BROADCAST, LOCI_BAD_ARG,
+          "mask_key %td must be 0 or more, or LOCI_BROADCAST", key);
+    CHECK(e, key <= 1 || v->batch || v->head || v->row, LOCI_BAD_ARG,
+          "mask: with mask_key %td the strides of batch, head and row must be given", key);
+    c->mask_key = key == LOCI_BROADCAST ? 0 : key ? key : 1;
+    if (keys && c->mask_key != 1)
+        CHECK(e,
+              !__builtin_mul_overflow(keys - 1, c->mask_key, width)
+                  && !__builtin_add_overflow(*width, 1, width),
+              LOCI_BAD_ARG, "mask_key %td is too large for %td keys", key, keys);
+    return LOCI_OK;
+}
+/* Adds the mask to the memory that a call reads: all from its first to its last number if keys are
+ * apart. */
+static void add_mask(const struct call *c, struct regions *r, size_t each)
+{
+    const loci_view *m = &c->mask;
+    const int heads = c->plan->heads;
+    if (c->mask_key <= 1) {
+        loci_add_view(r, "mask", m, c->B, heads, c->Lq,
+                      c->mask_key ? c->mask_keys : c->mask_keys > 0, each, READ);
+        return;
+    }
+    if (!c->B || !c->Lq || !c->mask_keys) return;
+    const ptrdiff_t last = (c->B - 1) * m->batch + (heads - 1) * m->head + (c->Lq - 1) * m->row
+                         + (c->mask_keys - 1) * c->mask_key;
+    loci_add_list(r, "mask", m->data, (size_t)last + 1, each, READ);
+}
+
 /* Checks that this plan and these keys can have a mask, or k_first and k_last. */
 static loci_status open_mask(struct call *c, loci_stage stage)
 {
@@ -75,6 +111,9 @@ static loci_status open_mask(struct call *c, loci_stage stage)
           "mask is given, so mask_kind must be LOCI_MASK_SEEN or LOCI_MASK_ADDED");
     CHECK(e, !in->k_first == !in->k_last, LOCI_BAD_ARG,
           "k_first and k_last must be given together");
+    CHECK(e, mask || !in->mask_key, LOCI_BAD_ARG,
+          "mask_key %td must be 0 unless mask_kind is LOCI_MASK_SEEN or LOCI_MASK_ADDED",
+          in->mask_key);
     if (!mask && !in->k_first) return LOCI_OK;
     CHECK(e, stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
           "linear attention adds up keys for all later rows: mask, k_first and k_last must be "
@@ -88,7 +127,9 @@ static loci_status open_mask(struct call *c, loci_stage stage)
         if (keys_in(c, b) > longest) longest = keys_in(c, b);
     c->mask_keys = longest;
     if (!mask) return LOCI_OK;
-    TRY(loci_open_view(c, &c->mask, &in->mask, "mask", p->heads, c->Lq, longest));
+    ptrdiff_t width = longest;
+    TRY(open_mask_key(c, &width));
+    TRY(loci_open_view(c, &c->mask, &in->mask, "mask", p->heads, c->Lq, width));
     CHECK(e, in->mask.data || !c->B || !c->Lq || !longest, LOCI_BAD_ARG,
           "mask must not be NULL unless mask_kind is LOCI_NO_MASK");
     CHECK(e, p->mix < 0 || p->heads == 1 || c->mask.head == 0, LOCI_UNSUPPORTED,
@@ -120,8 +161,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
     loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, key_dim(p), stored, READ);
     loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
-    loci_add_view(&r, "mask", &c->mask, c->B, p->heads, c->Lq, c->mask_keys,
-                  in->mask_kind == LOCI_MASK_SEEN ? 1 : real, READ);
+    add_mask(c, &r, in->mask_kind == LOCI_MASK_SEEN ? 1 : real);
     if (grad) {
         loci_add_view(&r, "dout", &c->g.dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
         loci_add_list(&r, "dlse", grad->dlse, n, real, READ);

@@ -338,7 +338,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     return LOCI_OK;
 }
 /* A rotation of queries alone does not need the inputs by key, and a rotation of keys does not need
- * those by row. */
+ * those by row.  An input without numbers may be NULL. */
 loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
 {
     const struct loci_plan *p = c->plan;
@@ -347,7 +347,7 @@ loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
         bool wanted = !rows;
         for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
         if (t->role == LOCI_INPUT && wanted && (rows || !rotated_already(p, i)))
-            CHECK(c->in->error, c->input[i], LOCI_BAD_ARG,
+            CHECK(c->in->error, c->input[i] || !tensor_numbers(c, t), LOCI_BAD_ARG,
                   "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
     }
     return LOCI_OK;

@@ -108,7 +108,7 @@ struct call {
     struct dropout dropout;
 
     loci_view q, k, v, o, mask, weights; /* strides resolved */
-    ptrdiff_t mask_keys;                 /* keys in a row of the mask */
+    ptrdiff_t mask_keys, mask_key; /* keys in a row of the mask, and the stride between them */
     const struct loci_cache *cache;
     struct where where;
     struct sequences seqs;

@@ -196,11 +196,14 @@ INLINE void add_mask(struct tile *t)
     if (!t->added) return;
 #if QT > 1
     const real *added = mask_row(t, 0);
-    transpose(added, t->c->mask.row, t->rows, t->keys, t->added, QT);
+    const ptrdiff_t row = t->c->mask.row, key = t->c->mask_key;
+    if (key == 1) transpose(added, row, t->rows, t->keys, t->added, QT);
+    for (int k = 0; key != 1 && k < t->keys; k++)
+        for (int r = 0; r < t->rows; r++) t->added[k * QT + r] = added[r * row + k * key];
     for (int n = 0; n < t->keys * QT; n++) t->s[n] += t->added[n];
 #else
     const real *added = mask_row(t, 0);
-    for (int k = 0; k < t->keys; k++) t->s[k] += added[k];
+    for (int k = 0; k < t->keys; k++) t->s[k] += added[k * t->c->mask_key];
 #endif
 }
 /* The final scores of n tiles, of the heads that are computed together, from

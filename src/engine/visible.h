@@ -68,14 +68,14 @@ INLINE struct keyrange present_of(const struct call *c, struct keyrange a)
 
 /* ---- Pair by pair ---------------------------------------------------------------------------- */
 
-/* The numbers of a row in the mask, from the tile's first key on. */
+/* The numbers of a row in the mask, from the tile's first key on, mask_key apart. */
 INLINE const void *mask_row(const struct tile *t, int r)
 {
     const struct call *c = t->c;
     const size_t each = c->in->mask_kind == LOCI_MASK_SEEN ? 1 : sizeof(real);
     return (const char *)c->mask.data
          + (size_t)(t->seq->b * c->mask.batch + t->h * c->mask.head + (t->i0 + r) * c->mask.row
-                    + t->j0)
+                    + t->j0 * c->mask_key)
                * each;
 }
 /* Bits of rows first .. end - 1. */
@@ -122,10 +122,26 @@ INLINE bool ranges_cut(const struct tile *t, int64_t j)
     return cut;
 }
 
+/* Adds to hidden[] what a mask hides.  A constant step gives vectors. */
+INLINE void list_masked(struct tile *t, ptrdiff_t step)
+{
+    const loci_mask kind = t->c->in->mask_kind;
+    const uint64_t one = 1;
+    uint64_t *hidden = t->hidden;
+    for (int r = 0; kind == LOCI_MASK_SEEN && r < t->rows; r++) {
+        const unsigned char *seen = mask_row(t, r);
+        for (int k = 0; k < t->keys; k++) hidden[k] |= (uint64_t)(seen[k * step] == 0) * (one << r);
+    }
+    for (int r = 0; kind == LOCI_MASK_ADDED && r < t->rows; r++) {
+        const real *added = mask_row(t, r);
+        for (int k = 0; k < t->keys; k++)
+            hidden[k] |= (uint64_t)(added[k * step] == -INFINITY) * (one << r);
+    }
+}
 /* hidden[] of the tile: what order and window, segments, ranges and a mask hide. */
 INLINE void list_hidden(struct tile *t, struct band w)
 {
-    const uint64_t rows = rows_bits(0, t->rows), one = 1;
+    const uint64_t rows = rows_bits(0, t->rows);
     uint64_t *hidden = t->hidden;
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (int r = 0; !t->run && r < t->rows; r++) {
@@ -153,16 +169,8 @@ INLINE void list_hidden(struct tile *t, struct band w)
     for (int r = 0; ranges && r < t->rows; r++)
         for (int k = 0; k < t->keys; k++)
             hidden[k] |= (uint64_t)(j + k < t->first[r] || j + k > t->last[r]) << r;
-    const loci_mask kind = t->c->in->mask_kind;
-    for (int r = 0; kind == LOCI_MASK_SEEN && r < t->rows; r++) {
-        const unsigned char *seen = mask_row(t, r);
-        for (int k = 0; k < t->keys; k++) hidden[k] |= (uint64_t)(seen[k] == 0) * (one << r);
-    }
-    for (int r = 0; kind == LOCI_MASK_ADDED && r < t->rows; r++) {
-        const real *added = mask_row(t, r);
-        for (int k = 0; k < t->keys; k++)
-            hidden[k] |= (uint64_t)(added[k] == -INFINITY) * (one << r);
-    }
+    if (t->c->mask_key == 1) list_masked(t, 1);
+    else list_masked(t, t->c->mask_key);
 }
 /* Lists what rows do not see.  True if any of them sees a key of the tile. */
 INLINE bool list_tile(struct tile *t, struct band w)

@@ -28,7 +28,7 @@ static bool in_order(const struct call *c, const struct sequence *q, ptrdiff_t i
 /* Does the mask of head h let row i see key j? */
 static bool unmasked(const struct call *c, ptrdiff_t b, int h, ptrdiff_t i, ptrdiff_t j)
 {
-    const ptrdiff_t at = b * c->mask.batch + h * c->mask.head + i * c->mask.row + j;
+    const ptrdiff_t at = b * c->mask.batch + h * c->mask.head + i * c->mask.row + j * c->mask_key;
     if (c->in->mask_kind == LOCI_MASK_SEEN) return ((const unsigned char *)c->mask.data)[at] != 0;
     return !c->in->mask_kind || load_real(c->mask.data, c->plan->f64, at) != -INFINITY;
 }

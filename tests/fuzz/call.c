@@ -314,11 +314,12 @@ static void choose_mask(struct problem *p)
     c->mask_kind = one_in(2) ? LOCI_MASK_SEEN : LOCI_MASK_ADDED;
     struct array *m = &p->mask;
     const size_t all = (size_t)(m->n[0] * m->n[1] * m->n[2] * m->n[3]);
-    const bool shared = one_in(2); /* by the heads */
+    const bool shared = one_in(2), by_row = one_in(4); /* by the heads; by all keys */
     const size_t pairs = (size_t)(m->n[2] * m->n[3]);
     m->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) m->exact[i] = one_in(4) ? -INFINITY : uniform();
     for (size_t i = 0; i < all && shared; i++) m->exact[i] = m->exact[i % pairs];
+    for (size_t i = 0; i < all && by_row; i++) m->exact[i] = m->exact[i - i % (size_t)m->n[3]];
     unsigned char *bytes = alloc(all);
     void *numbers = alloc(all * size_of(real_of(p)));
     for (size_t i = 0; i < all; i++) bytes[i] = m->exact[i] != -INFINITY;
@@ -330,7 +331,20 @@ static void choose_mask(struct problem *p)
         c->mask.head = c->mask.batch = LOCI_BROADCAST;
         p->exact.mask.head = p->exact.mask.batch = LOCI_BROADCAST;
     }
+    /* Only the first number of each row is read then. */
+    if (by_row && c->mask.data) {
+        if (!shared) {
+            c->mask.row = m->n[3];
+            c->mask.head = m->n[2] * m->n[3];
+            c->mask.batch = m->n[1] * m->n[2] * m->n[3];
+            p->exact.mask.row = c->mask.row;
+            p->exact.mask.head = c->mask.head;
+            p->exact.mask.batch = c->mask.batch;
+        }
+        c->mask_key = LOCI_BROADCAST;
+    }
     if (one_in(24)) c->mask_kind = (loci_mask)below(5);
+    if (one_in(48)) c->mask_key = 1 - (ptrdiff_t)below(4);
 }
 
 /* The reference drops the same weights. */
@@ -791,6 +805,7 @@ static void attend(struct problem *p, loci_plan *plan)
         wrong.q_starts = wrong.k_starts = wrong.k_first = wrong.k_last = NULL;
         wrong.pages = NULL;
         wrong.mask_kind = LOCI_NO_MASK;
+        wrong.mask_key = 0;
         FUZZ_CHECK(loci_forward(plan, NULL, NULL, &wrong) != LOCI_OK);
         return;
     }

@@ -156,10 +156,27 @@ struct way {
     const char *isa;
     int64_t window;
     enum kind kind;
-    bool plain, bytes_of_ranges; /* only order and window; ranges given as bytes */
+    bool plain, bytes_of_ranges;               /* only order and window; ranges given as bytes */
+    enum { WRITTEN_OUT, TURNED, BY_ROW } laid; /* masks: keys apart, or a number for all keys */
     const loci_host *host;
 };
 
+/* The same mask with the keys before the rows, or with the first number of each row. */
+static void lay_otherwise(struct problem *p, const struct way *w, loci_call *c)
+{
+    const size_t each = c->mask_kind == LOCI_MASK_SEEN ? 1 : w->f64 ? 8 : 4;
+    const ptrdiff_t rows = p->rows, keys = p->keys, width = w->laid == TURNED ? keys : 1;
+    char *to = mem_alloc(&p->mem, B * H * (size_t)(rows * width) * each);
+    for (ptrdiff_t h = 0; h < B * H; h++)
+        for (ptrdiff_t i = 0; i < rows; i++)
+            for (ptrdiff_t j = 0; j < width; j++)
+                memcpy(to + (size_t)((h * width + j) * rows + i) * each,
+                       (char *)c->mask.data + (size_t)((h * rows + i) * keys + j) * each, each);
+    const ptrdiff_t head = p->mixes ? LOCI_BROADCAST : rows * width;
+    c->mask = (loci_view){ to, H * rows * width, head, 1 };
+    c->mask_key = w->laid == TURNED ? rows : LOCI_BROADCAST;
+    if (w->laid == BY_ROW && !p->mixes) c->mask = (loci_view){ .data = to };
+}
 static void say_who(struct problem *p, const struct way *w, loci_call *c)
 {
     const ptrdiff_t broadcast = p->mixes ? LOCI_BROADCAST : p->rows * p->keys;
@@ -174,6 +191,7 @@ static void say_who(struct problem *p, const struct way *w, loci_call *c)
         c->mask = view;
         c->mask.data = as(p, p->added, B * H * (size_t)(p->rows * p->keys), w->f64);
     }
+    if (w->laid && c->mask_kind) lay_otherwise(p, w, c);
     if (w->kind >= RANGES && !w->bytes_of_ranges) {
         c->k_first = p->first;
         c->k_last = p->last;
@@ -337,6 +355,28 @@ static void in_other_words(struct problem *p)
     loci_pool_destroy(&pool);
     mem_release(&p->mem, mem);
 }
+/* Masks whose keys are apart, or that have one number for all keys of a row, are those that are
+ * written out: the same bits. */
+static void laid_otherwise(struct problem *p)
+{
+    struct results a, b;
+    const int mem = p->mem.blocks;
+    for (enum kind kind = SEEN; kind <= ADDED; kind++) {
+        if (run(p, (struct way){ .kind = kind }, &a)
+            && run(p, (struct way){ .kind = kind, .laid = TURNED }, &b))
+            same(p->text, "keys before rows", &a, &b, true);
+        for (ptrdiff_t n = 0; n < B * H * p->rows * p->keys; n++) {
+            const ptrdiff_t row = n / p->keys;
+            p->seen[n] = row % 3 != 1;
+            p->added[n] = row % 3 == 1 ? -INFINITY : (float)(row % 5) - 2;
+        }
+        if (run(p, (struct way){ .kind = kind }, &a)
+            && run(p, (struct way){ .kind = kind, .laid = BY_ROW }, &b))
+            same(p->text, "a number for all keys", &a, &b, true);
+        draw_masks(p);
+        mem_release(&p->mem, mem);
+    }
+}
 
 /* The last rows alone, as in decode: the same bits as among all rows. */
 static void few_rows(struct problem *p, ptrdiff_t few)
@@ -401,6 +441,7 @@ static void every_encoding(void)
         if (!open_problem(&p, t.text, 70, 150)) continue;
         against_reference(&p);
         in_other_words(&p);
+        if (t.example) laid_otherwise(&p);
         few_rows(&p, 1);
         few_rows(&p, 3);
         mem_release(&p.mem, 0);
@@ -513,15 +554,15 @@ static void chunks(void)
     }
 }
 
-/* Rows of a mask cover the keys of a cache, first to last. */
-static void cached(void)
+/* Rows of a mask cover the keys of a cache, first to last; by_row: with one number each. */
+static void cached(bool by_row)
 {
     static struct problem p;
     struct results want;
     walk_restart(21);
-    if (!open_problem(&p, "t5", 100, 100)
-        || !run(&p, (struct way){ .kind = SEEN, .forward = true }, &want))
-        return;
+    if (!open_problem(&p, "t5", 100, 100)) return;
+    for (ptrdiff_t n = 0; by_row && n < B * H * 100 * 100; n++) p.seen[n] = n / 100 % 3 != 1;
+    if (!run(&p, (struct way){ .kind = SEEN, .forward = true }, &want)) return;
     loci_plan *plan = plan_of(&p, LOCI_F32, NULL, false, 0);
     loci_cache *cache;
     loci_error e = { 0 };
@@ -544,7 +585,8 @@ static void cached(void)
                       .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
                       .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
                       .mask_kind = LOCI_MASK_SEEN,
-                      .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 });
+                      .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 },
+                      .mask_key = by_row ? LOCI_BROADCAST : 0);
         void *work = mem_block(loci_workspace(plan, &c, 0));
         CHECK_THAT(!loci_cache_append(plan, tables, work, cache, &c)
                        && !loci_forward(plan, tables, work, &c),
@@ -590,6 +632,20 @@ static void refused(void)
     WRONG(plan, LOCI_BAD_ARG, "k_last[2] is", c.k_first = first; c.k_last = last;
           last[2] = INT64_MAX);
     last[2] = 0;
+    WRONG(plan, LOCI_BAD_ARG, "mask_key 1 must be 0 unless", c.mask_key = 1);
+    WRONG(plan, LOCI_BAD_ARG, "mask_key -1 must be 0 or more, or LOCI_BROADCAST",
+          c.mask_kind = LOCI_MASK_SEEN;
+          c.mask.data = seen; c.mask_key = -1);
+    WRONG(plan, LOCI_BAD_ARG, "with mask_key 8 the strides of", c.mask_kind = LOCI_MASK_SEEN;
+          c.mask.data = seen; c.mask_key = 8);
+    WRONG(plan, LOCI_BAD_ARG, "is too large for 8 keys", c.mask_kind = LOCI_MASK_SEEN;
+          c.mask = (loci_view){ seen, L, L, L }; c.mask_key = PTRDIFF_MAX / 2);
+    WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
+          c.mask = (loci_view){ seen, L, L, L }; c.mask_key = PTRDIFF_MAX / 16);
+    WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED;
+          c.mask = (loci_view){ o, LOCI_BROADCAST, LOCI_BROADCAST, 1 }; c.mask_key = L);
+    WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED; c.mask.data = o;
+          c.mask_key = LOCI_BROADCAST);
     WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
           c.mask = (loci_view){ seen, 1, 1, -1 });
     WRONG(plan, LOCI_BAD_ARG, "mask must be aligned to 4", c.mask_kind = LOCI_MASK_ADDED;
@@ -635,7 +691,8 @@ int main(int argc, char **argv)
     }
     if (!walk_limited()) {
         chunks();
-        cached();
+        cached(false);
+        cached(true);
         refused();
     }
     return harness_end();

@@ -23,8 +23,8 @@ from .. import attention as _attention
 from .._c import Error as _LociError
 from .._masks import MASKS
 from .._numbers import real, whole
-from .._rotary import check_tables, turned
-from .._torch import by_op
+from .._rotary import check_tables, of_rows, turned
+from .._torch import Torch, by_op
 
 __version__ = "2.8.4"  # of the interface that these functions have
 
@@ -764,7 +764,7 @@ def _check_rotary(cos: Any, sin: Any, k: Any, q: Any, capacity: int) -> None:
             raise Error(f"{name} is missing: {other} was given, and the two go together")
     if k is None:
         raise Error("k and v are missing: rotary_cos and rotary_sin rotate rows that go into the cache")
-    check_tables(cos, sin, q.shape[-1])
+    check_tables(Torch, cos, sin, q.shape[-1])
     _check_like(cos, "rotary_cos", q)
     _check_like(sin, "rotary_sin", q)
     if cos.shape[0] < capacity:
@@ -902,8 +902,10 @@ def flash_attn_with_kvcache(
         if pos.size and pos.max() >= len(rotary_cos):  # type: ignore[arg-type]
             raise Error(f"rotary_cos has {len(rotary_cos)} rows, too few for position {pos.max()}")  # type: ignore[arg-type]
         interleaved = bool(rotary_interleaved)
-        q = turned(q, rotary_cos, rotary_sin, interleaved, torch.from_numpy(pos))
-        k = turned(k, rotary_cos, rotary_sin, interleaved, torch.from_numpy(at))
+        q, k = (
+            turned(Torch, x, *of_rows(Torch, rotary_cos, rotary_sin, where), interleaved, "blhd")
+            for x, where in ((q, pos), (k, at))
+        )
     # All of the call is checked before anything is written.
     text, tensors = _bias(alibi_slopes, heads, batch, lambda x: x[:, :, None].expand(batch, heads, rows))
     given: dict[str, Any] = dict.fromkeys(MASKS)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import torch
 
 from loci._rotary import check_tables, turned
-from loci.flash_attn import Error
+from loci._torch import Torch
+from loci.flash_attn import Error, _raising
 
 __all__ = ["apply_rotary_emb"]
 
 
+@_raising
 def apply_rotary_emb(
     x: torch.Tensor,
     cos: torch.Tensor,
@@ -50,7 +52,7 @@ def apply_rotary_emb(
     packed = cu_seqlens is not None
     if x.ndim != (3 if packed else 4):
         raise Error(f"x has the shape {list(x.shape)}, not {'[rows, ' if packed else '[batch, rows, '}heads, width]")
-    check_tables(cos, sin, x.shape[-1])
+    check_tables(Torch, cos, sin, x.shape[-1])
     entries = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
     first = torch.as_tensor(seqlen_offsets)
     if first.is_floating_point() or first.ndim > 1 or (first.ndim and first.shape[0] != entries):
@@ -65,9 +67,9 @@ def apply_rotary_emb(
         pos = torch.arange(x.shape[0]) + torch.repeat_interleave(first - starts, counts)
     if pos.numel() and not 0 <= int(pos.min()) <= int(pos.max()) < cos.shape[0]:
         raise Error(f"cos has {cos.shape[0]} rows, and positions go from {int(pos.min())} to {int(pos.max())}")
-    made = turned(x, cos, sin, interleaved, pos)
+    made: torch.Tensor = turned(Torch, x, cos[pos], sin[pos], bool(interleaved), "thd" if packed else "blhd")
     if not inplace:
-        return made  # type: ignore[no-any-return]
+        return made
     if x.requires_grad and torch.is_grad_enabled():
         raise Error("x requires a gradient, and is not rotated in place; leave inplace out")
     return x.copy_(made)
