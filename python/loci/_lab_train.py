@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from . import _c, _lab, _lab_files
 from ._c import Error
 from ._lab import Problem, Sequences
+from ._notebook import Progress
 from ._numbers import whole
 
 BETAS, EPSILON, DECAY, CLIP = (0.9, 0.98), 1e-8, 0.1, 1.0
@@ -167,7 +168,7 @@ def optimiser_of(model: Model) -> torch.optim.Optimizer:
 
 
 def fit(
-    model: Model, problem: Problem, seed: int, steps: int, device: str
+    model: Model, problem: Problem, seed: int, steps: int, device: str, bar: Progress | None = None
 ) -> tuple[list[tuple[int, float, float, float]], float, int]:
     """Trains, and returns the log, the seconds of a step, and the step with a loss that was not finite, or 0."""
     optimiser = optimiser_of(model)
@@ -191,6 +192,8 @@ def fit(
         optimiser.step()
         if _due(step + 1, steps, LOGGED):
             log.append((step + 1, float(mean.detach()), rate, float(norm)))
+        if bar is not None:
+            bar.step()
     return log, (time.monotonic() - began) / steps, 0
 
 
@@ -246,7 +249,9 @@ def measure_column(
     return {**column, "mean": found[metric], **found, "each": each}, spans
 
 
-def measure_all(model: Model, problem: Problem, device: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measure_all(
+    model: Model, problem: Problem, device: str, bar: Progress | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     far = max(range(len(problem.columns)), key=lambda i: (problem.columns[i]["times"], -i))
     columns: list[dict[str, Any]] = []
     positions: list[dict[str, Any]] = []
@@ -255,6 +260,8 @@ def measure_all(model: Model, problem: Problem, device: str) -> tuple[list[dict[
         column, spans = measure_column(model, problem, index, device, index == far)
         columns.append(column)
         positions = spans or positions
+        if bar is not None:
+            bar.step()
     return columns, positions
 
 
@@ -315,14 +322,17 @@ def _numbers(model: Model) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _run(
-    problem: Problem, config: Mapping[str, Any], attention: Any, embedding: Any, device: str, folder: str
+    problem: Problem, config: Mapping[str, Any], attention: Any, embedding: Any, device: str, folder: str, bar: Progress
 ) -> dict[str, Any]:
     seed, steps = config["seed"], config["steps"]
     torch.manual_seed(seed)
     model = Model(problem, seed, attention, embedding).to(device)
     check_causal(model, problem, device)
-    log, seconds, diverged = fit(model, problem, seed, steps, device)
-    columns, positions = measure_all(model, problem, device)
+    name = f"{config['arm']}, {config['task']}, seed {seed}"
+    bar.begin(steps, f"{name}: steps")
+    log, seconds, diverged = fit(model, problem, seed, steps, device, bar)
+    bar.begin(len(problem.columns), f"{name}: tests")
+    columns, positions = measure_all(model, problem, device, bar)
     tensors = _numbers(model)
     learned = is_learned(problem, columns)
     warnings = [f"torch, bits not repeatable: trained by loci.lab.train with torch {torch.__version__} on {device}"]
@@ -420,10 +430,12 @@ def train_all(
         out, _lab.all_sizes()["format"], _c.lib.version_text().decode(), command, [config for _, config, _ in runs]
     )
     results = []
-    for problem, config, folder in runs:
-        with _threads_of(threads):
-            result = _lab_files.finished(folder) or _run(problem, config, attention, embedding, device, folder)
-        if progress is not None:
-            progress(_said(result))
-        results.append(result)
+    with Progress(wanted=progress is not None) as bar:
+        for problem, config, folder in runs:
+            with _threads_of(threads):
+                result = _lab_files.finished(folder) or _run(problem, config, attention, embedding, device, folder, bar)
+            if progress is not None:
+                bar.hide()
+                progress(_said(result))
+            results.append(result)
     return results

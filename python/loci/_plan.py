@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _c
+from . import _c, _html
 from ._arrays import read
 from ._c import Error
 from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
@@ -399,6 +399,9 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"loci.Plan({self.text!r})"
+
+    def _repr_html_(self) -> str:
+        return _html.plan(self)
 
     def _tensors(self) -> tuple[tuple[Tensor, ...], tuple[tuple[str | int, ...], ...]]:
         """The tensors, and their sizes with words for those that a call decides."""
@@ -844,6 +847,16 @@ class Encoding:
     tolerance: float
     example: str
 
+    def _repr_html_(self) -> str:
+        return _html.encoding(self)
+
+
+class Encodings(list[Encoding]):
+    """A list, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return _html.encodings(self)
+
 
 def _text(bytes_: bytes | None) -> str:
     return bytes_.decode() if bytes_ else ""
@@ -886,15 +899,15 @@ def acts_on(encoding: str, place: str) -> bool:
     return any(known is not None and place in known.places for known in named)
 
 
-def list_encodings() -> list[Encoding]:
+def list_encodings() -> Encodings:
     """List all encodings, ordered by kind.
 
     Returns
     -------
     list of Encoding
-        With their options.
+        With their options. A notebook shows a table.
     """
-    return list(encodings().values())
+    return Encodings(encodings().values())
 
 
 def describe(name: str) -> Encoding:

@@ -254,7 +254,8 @@ def train(
     replace : bool
         Replace runs of this name that had another code.
     progress : callable, optional
-        Gets a line of text for each run. None is silent.
+        Gets a line of text for each run. None is silent. Otherwise a notebook or a terminal shows a bar if training
+        takes longer than two seconds.
     **settings
         Fields of the size (`layers`, `dim`, `heads`, `kv_heads`, `ffn`, `length`, `tokens`, `rate`, `std`,
         `embed_std`) and options of the tasks, as in `loci lab run --set`.

@@ -18,9 +18,9 @@ except ImportError:
 from torch import nn
 from torch.nn import functional
 
+from . import _html, layers
 from . import attention as _attention
 from . import embed as _embed
-from . import layers
 from ._c import Error
 from ._masks import lengths
 from ._nn_inputs import GrapeA, GrapeM, PaTH, RePo, SelectiveRoPE, Wall
@@ -307,6 +307,9 @@ class Encoding(_Learns):
         shown = f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
         return shown + (f", dropout={self.dropout}" if self.dropout else "")
 
+    def _repr_html_(self) -> str:
+        return _html.module(self, self._plan)
+
 
 class PoPE(Encoding):
     """The encoding `pope` as a module: `o = m(q, k, v)`, with phases that start at 0 or at random.
@@ -467,6 +470,9 @@ class Attention(nn.Module):
         kv_dim = self.kv_heads * self.head_dim
         self.f_proj = None if self._log_f is None else nn.Linear(embed_dim, heads, **made)
         self.g_proj = None if self._gates is None else nn.Linear(embed_dim, kv_dim, bias=False, **made)
+
+    def _repr_html_(self) -> str:
+        return _html.module(self, self.encoding.plan)
 
     def reset_parameters(self) -> None:
         """Set all parameters to initial values again."""

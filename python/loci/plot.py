@@ -1,21 +1,46 @@
 # SPDX-License-Identifier: MIT
-"""Pictures by matplotlib: each takes ax=None, returns the Axes, and shows nothing."""
+"""Pictures.  Those by matplotlib take ax=None, return the Axes, and show nothing; in a notebook the Axes are an SVG.
+show() has the pictures of the program `loci show`, and needs no matplotlib."""
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import _notebook
 from . import rope as _rope
 from . import weights as _weights
 from ._c import Error
+from ._numbers import INT, whole
 from ._plan import Plan
 from ._types import ArrayLike, ModelSource, Tensors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+class _Inline:
+    """_repr_svg_() of new Axes in a notebook.  A class, so that a figure can be copied and pickled."""
+
+    def __init__(self, axes: Any) -> None:
+        self.axes = axes
+
+    def __call__(self) -> str:
+        from matplotlib import get_backend, pyplot
+
+        made = io.StringIO()
+        self.axes.figure.savefig(made, format="svg", bbox_inches="tight")
+        if "inline" in get_backend():
+            pyplot.close(self.axes.figure)  # or the backend would show it once more, at the end of the cell
+        return made.getvalue()
 
 
 def _axes(ax: Any) -> Any:
@@ -25,7 +50,10 @@ def _axes(ax: Any) -> Any:
         from matplotlib import pyplot
     except ImportError:
         raise ImportError("loci.plot needs matplotlib: pip install matplotlib") from None
-    return pyplot.subplots()[1]
+    made = pyplot.subplots()[1]
+    if _notebook.is_notebook():
+        made._repr_svg_ = _Inline(made)  # type: ignore[attr-defined]
+    return made
 
 
 def weights(
@@ -148,3 +176,107 @@ def frequencies(source: ModelSource, *, layers: Sequence[int] = (0,), ax: Axes |
     axes.set_ylabel("wavelength")
     axes.legend()
     return axes
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """A picture of `loci show`, which a notebook shows.
+
+    Attributes
+    ----------
+    svg : str
+        Its text.
+    """
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"loci.plot.Picture of {len(self.svg)} characters"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture.
+
+        Parameters
+        ----------
+        path : path
+            File to write, `.svg`.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.svg)
+
+
+def _program() -> str:
+    """What LOCI says, or the program that is found."""
+    found = os.environ.get("LOCI") or shutil.which("loci")
+    if found is None:
+        raise Error(
+            "there is no program loci, which draws: install it, or set LOCI to its path; the package has the library "
+            "alone",
+            "unsupported",
+        )
+    return found
+
+
+def show(
+    encoding: str,
+    what: str | None = None,
+    *,
+    heads: int = 8,
+    dim: int = 64,
+    length: int = 64,
+    head: int = 0,
+    seed: int = 1,
+) -> Picture:
+    """Draw what `loci show` draws: scores of all pairs, curves by distance, wavelengths, weights.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings, or the path of a config.json or GGUF file.
+    what : {"map", "curve", "spectrum", "angles", "embedding", "similarity", "attention", "properties"}, optional
+        The picture, by default the first that the encoding has.
+    heads : int
+        Number of heads.
+    dim : int
+        Width of a head.
+    length : int
+        Number of positions.
+    head : int
+        Index of the head of a map.
+    seed : int
+        Seed of random numbers.
+
+    Returns
+    -------
+    Picture
+        Its text is `svg`, and `save(path)` writes it. A notebook shows it.
+
+    Raises
+    ------
+    Error
+        There is no program `loci`, or it refuses the arguments: the sentence is its own.
+    """
+    if not isinstance(encoding, str):
+        raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
+    if encoding.startswith("-"):
+        raise Error(f"'{encoding}' is no encoding")
+    numbers = {"heads": heads, "dim": dim, "len": length, "head": head, "seed": seed}
+    options = [f"--{name}={whole(x, name, 0, INT)}" for name, x in numbers.items()]
+    if what is not None:
+        options.append(f"--what={what}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "picture.svg")
+        try:
+            run = subprocess.run(
+                [_program(), "show", encoding, *options, "--svg", path], capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise Error(f"the program {error.filename} cannot be run: {error.strerror}", "unsupported") from None
+        if run.returncode or not os.path.exists(path):
+            said = run.stderr.strip().removeprefix("loci: ").removeprefix("show: ")
+            raise Error(said or f"loci show failed with {run.returncode}")
+        with open(path, encoding="utf-8") as file:
+            return Picture(file.read())
