@@ -21,6 +21,7 @@ _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
     "query_states": "attention of other rows' queries is",
     "positions": "attention to positions that are dropped is",
+    "two_streams": "attention of two streams, which target_mapping asks for, is",
 }
 
 _lock = threading.Lock()

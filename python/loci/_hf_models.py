@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from . import _hf_masks as masks
 from . import _hf_speech as speech
+from . import _hf_xlnet as xlnet
 from ._c import Error
 from ._hf_attend import attend, fall_back
 from ._hf_masks import Sight
@@ -364,6 +365,7 @@ _PATCHES: dict[str, tuple[dict[str, Callable[..., Any]], masks.Treatment]] = {
     "DebertaEncoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
     "DebertaV2Encoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
     **speech.PATCHES,
+    **xlnet.PATCHES,
 }
 
 

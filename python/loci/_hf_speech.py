@@ -122,8 +122,9 @@ def xl(
     *,
     interleaved: bool = True,
     base: float = 10000.0,
+    clamp: int = -1,
 ) -> dict[str, Any]:
-    """What attend() needs for a projection [heads width, model's width] of the waves."""
+    """What attend() needs for a projection [heads width, model's width] of the waves.  clamp: -1 is none."""
     heads, rows, keys = q.shape[1], q.shape[2], k.shape[2]
     w = weight.reshape(heads, -1, weight.shape[-1])
     if interleaved:
@@ -131,6 +132,7 @@ def xl(
 
     def bias() -> torch.Tensor:
         d = seen.distances(rows, keys)
+        d = d if clamp < 0 else d.clamp(-clamp, clamp)
         low = int(d.min())
         waves = _waves(torch.arange(low, int(d.max()) + 1), w.shape[-1], base).to(w.dtype)
         moved = _by_distance(q + v[:, None], waves @ w.transpose(-1, -2), d - low)
@@ -138,8 +140,8 @@ def xl(
         return scale * (moved + (every @ u[..., None]).transpose(-1, -2))
 
     text = "xl" if base == 10000.0 else f"xl:base={base!r}"
-    reach = max(seen.window)
-    if min(seen.window) >= 0 and reach > 0:  # distances that nobody sees need no tables
+    reach = clamp if clamp >= 0 else max(seen.window)
+    if clamp >= 0 or (min(seen.window) >= 0 and reach > 0):  # distances that nobody sees need no tables
         text += ("," if ":" in text else ":") + f"clamp={reach}"
     return {"encoding": text, "tensors": {"xl.w": w, "xl.u": u, "xl.v": v}, "bias": bias}
 
@@ -409,6 +411,7 @@ _PARTS = {
     "SeamlessM4TConformerSelfAttention": ("position_embeddings_type", "scaling"),
     "SeamlessM4Tv2ConformerSelfAttention": ("position_embeddings_type", "scaling"),
     "FastSpeech2ConformerAttention": ("linear_pos", "pos_bias_u", "pos_bias_v", "_loci_positions"),
+    "XLNetRelativeAttention": ("r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "post_attention", "scale"),
     "Gemma3nAudioAttention": ("relative_position_embedding", "per_dim_scale", "max_past_horizon"),
     "Gemma4AudioAttention": ("relative_k_proj", "per_dim_scale", "max_past_horizon"),
 }

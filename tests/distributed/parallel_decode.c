@@ -159,6 +159,7 @@ struct run {
     loci_share shares[16];
     int count;
     bool cached;
+    double dropout;
     loci_status status[MAILBOX_RANKS];
     loci_error said[MAILBOX_RANKS];
     int wrong[MAILBOX_RANKS];
@@ -239,6 +240,7 @@ static void decode(const loci_transport *t, void *arg)
     loci_call c = call_of(a, e);
     cut_tensors(&b, a, &own, tensors);
     c.k_len = n;
+    c.dropout = run->dropout;
     c.tensors = tensors;
     c.q_coord = a->q_coord;
     c.q.data = cut(&b, a->q, BATCH * HEADS, a->rows, 0, a->rows, D);
@@ -343,11 +345,12 @@ static void caches(const char *text, int rotated, int gap)
         for (int ranks = 1; ranks <= 3; ranks++) same(&a, ranks, ranks, ranks == 2, true);
     drop(&a);
 }
-static void refused(const char *text, bool cached, int64_t second, int last, const char *words)
+static void refused(const char *text, bool cached, int64_t second, int last, double dropout,
+                    const char *words)
 {
     struct all a;
     if (make(&a, text, 1, MANY_KEYS, 0, 0)) {
-        struct run run = { .all = &a, .cached = cached, .count = 3 };
+        struct run run = { .all = &a, .cached = cached, .dropout = dropout, .count = 3 };
         run.shares[0] = (loci_share){ 0, second, 0 };
         run.shares[1] = (loci_share){ second, MANY_KEYS - second - 1, 1 };
         run.shares[2] = (loci_share){ MANY_KEYS - 1, 1, last };
@@ -417,12 +420,13 @@ int main(int argc, char **argv)
         positions("logn:length=200,count=position");
         failing("alibi");
         failing("fox");
-        refused("alibi", false, 4000, 2, "multiple of 4096");
-        refused("alibi", false, PIECE, 0, "two shares");
-        refused("fox", true, PIECE, 2, "neither caches nor k_pos");
-        refused("fox", false, PIECE, 2, "neither caches nor k_pos");
-        refused("ssmax", false, PIECE, 2, "set count=position");
-        refused("ssmax", true, PIECE, 2, "set count=position");
+        refused("alibi", false, 4000, 2, 0, "multiple of 4096");
+        refused("alibi", false, PIECE, 0, 0, "two shares");
+        refused("fox", true, PIECE, 2, 0, "neither caches nor k_pos");
+        refused("fox", false, PIECE, 2, 0, "neither caches nor k_pos");
+        refused("ssmax", false, PIECE, 2, 0, "set count=position");
+        refused("ssmax", true, PIECE, 2, 0, "set count=position");
+        refused("alibi", false, PIECE, 2, 0.1, "dropout must be 0: decoding is for inference");
     }
     return harness_end();
 }
