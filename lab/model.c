@@ -441,7 +441,7 @@ void lab_model_init(struct lab_model *m, uint64_t seed)
         for (int i = 0; i < m->inputs; i++) {
             const struct lab_rule *rule = m->input[i].rule;
             if (own[OWN_BI + i] >= 0)
-                fill(m, own[OWN_BI + i], m->arm.open && rule->open ? rule->open : rule->start);
+                fill(m, own[OWN_BI + i], m->arm.open && rule->open != 0 ? rule->open : rule->start);
         }
         if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
         normal(m, own[OWN_WO], seed, out);
