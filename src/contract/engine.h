@@ -54,6 +54,7 @@ struct chained {
     void (*add_tiles)(struct call *, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles);
 };
 
+enum { PROJECTED = 64 };
 struct engine {
     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build. */
     const char *isa;
@@ -99,6 +100,10 @@ struct engine {
     void (*sum_later)(const void *x, void *later, double *sum, double *top);
     /* to[m][n] += x[m][k] y[k][n]; the same bits on every machine. */
     void (*add_product)(int m, int k, int n, const double *x, const double *y, double *to);
+    /* to[i][j] += x[i] . y[j] in reals, for m rows i and n <= PROJECTED rows j of k numbers.  Rows
+     * of x, y and to are xs, ys and PROJECTED numbers apart.  Each 32 of the k are one chain. */
+    void (*add_projected)(int m, int k, int n, const void *x, ptrdiff_t xs, const void *y,
+                          ptrdiff_t ys, void *to);
 };
 
 /* isa.c.  Returns the best engine that this CPU and operating system run, or the one named.  NULL:

@@ -80,11 +80,17 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 
 /* State shared by the threads of prepare().  A job is a few waves, or one head
  * and a range of distances. */
-enum { DISTANCES = 64, STEPS = 64, WAVES = 8 };
+enum { DISTANCES = 24, STEPS = 64, WAVES = 8 };
 struct xl_work {
     const struct prep *p;
     struct roll v;
 };
+/* Distances of a job: sums that fit the stack, in doubles or in twice as many floats. */
+union sums {
+    double f64[DISTANCES * PROJECTED];
+    float f32[2 * DISTANCES * PROJECTED];
+};
+static int at_once(const struct prep *p) { return p->f64 ? DISTANCES : 2 * DISTANCES; }
 
 /* Some waves at all distances, as one wave after the other would visit each line of the table
  * anew.  d = 64 n + m rotates by the angle of 64 n and by that of m: few cosines, and two products
@@ -116,30 +122,6 @@ static void waves_job(void *arg, int index)
     }
 }
 
-/* sum[i][d] += W R for waves m0 .. m1, n distances from `first` on and some rows of W: a product in
- * double, by pieces. */
-enum { SLICE = 32, PIECE = 16 };
-static void add_waves(const struct xl_work *a, ptrdiff_t row, int rows, int m0, int m1,
-                      ptrdiff_t first, int n, double *sum)
-{
-    const struct prep *p = a->p;
-    const int Dm = waves(p->cfg);
-    const void *from = (const char *)p->table + a->v.waves;
-    double r[DISTANCES * PIECE], w[PIECE * SLICE];
-    for (; m0 < m1; m0 += PIECE) {
-        const int most = m1 - m0 < PIECE ? m1 - m0 : PIECE;
-        for (int i = 0; i < n; i++)
-            for (int m = 0; m < most; m++)
-                r[i * most + m] =
-                    load_real(from, p->f64,
-                              (first - (ptrdiff_t)a->v.lo + i) * a->v.waves_width + m0 + m);
-        for (int d = 0; d < rows; d++)
-            for (int m = 0; m < most; m++)
-                w[m * rows + d] = param(p, PROJECTION, (row + d) * Dm + m0 + m);
-        p->engine->add_product(n, most, rows, r, w, sum);
-    }
-}
-
 /* W R_d of a head for some distances that are not negative, and for those of the other sign, where
  * sines change theirs: both are made of two sums.  Largest distance first, like the oldest keys, as
  * the term reads them. */
@@ -149,19 +131,24 @@ static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
     const struct roll *v = &a->v;
     const int D = p->cfg->dim, Dm = waves(p->cfg), half = (Dm + 1) / 2;
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
-    void *to =
+    char *to =
         (char *)p->table + v->heads + (size_t)((ptrdiff_t)h * roll_head(v) + v->width) * real;
-    for (int d0 = 0; d0 < D; d0 += SLICE) {
-        const int rows = D - d0 < SLICE ? D - d0 : SLICE;
-        const ptrdiff_t row = (ptrdiff_t)h * D + d0;
-        double sines[DISTANCES * SLICE] = { 0 }, cosines[DISTANCES * SLICE] = { 0 };
-        add_waves(a, row, rows, 0, half, first, n, sines);
-        add_waves(a, row, rows, half, Dm, first, n, cosines);
+    const char *from =
+        (char *)p->table + v->waves + (size_t)((first - (ptrdiff_t)v->lo) * v->waves_width) * real;
+    for (int d0 = 0; d0 < D; d0 += PROJECTED) {
+        const int rows = D - d0 < PROJECTED ? D - d0 : PROJECTED;
+        const char *w =
+            (const char *)p->data[PROJECTION] + (size_t)(h * D + d0) * (size_t)Dm * real;
+        union sums sines = { .f64 = { 0 } }, cosines = { .f64 = { 0 } };
+        p->engine->add_projected(n, half, rows, from, v->waves_width, w, Dm, &sines);
+        p->engine->add_projected(n, Dm - half, rows, from + (size_t)half * real, v->waves_width,
+                                 w + (size_t)half * real, Dm, &cosines);
         for (int i = 0; i < n; i++) {
             const ptrdiff_t behind = (ptrdiff_t)v->hi - (first + i),
                             ahead = (ptrdiff_t)v->hi + (first + i);
             for (int d = 0; d < rows; d++) {
-                const double s = sines[i * rows + d], c = cosines[i * rows + d];
+                const double s = load_real(&sines, p->f64, i * PROJECTED + d),
+                             c = load_real(&cosines, p->f64, i * PROJECTED + d);
                 store_real(to, p->f64, behind * v->width + d0 + d, c + s);
                 if (v->lo < 0) store_real(to, p->f64, ahead * v->width + d0 + d, c - s);
             }
@@ -172,9 +159,9 @@ static void vectors_job(void *arg, int index)
 {
     const struct xl_work *a = arg;
     const ptrdiff_t count = (ptrdiff_t)a->v.hi + 1;
-    const int heads = a->p->cfg->heads;
-    const ptrdiff_t first = (ptrdiff_t)(index / heads) * DISTANCES;
-    project(a, index % heads, first, count - first < DISTANCES ? (int)(count - first) : DISTANCES);
+    const int heads = a->p->cfg->heads, n = at_once(a->p);
+    const ptrdiff_t first = (ptrdiff_t)(index / heads) * n;
+    project(a, index % heads, first, count - first < n ? (int)(count - first) : n);
 }
 
 /* u goes into every column of its table, as band_k reads it.  The waves come before the
@@ -205,7 +192,7 @@ static void prepare(const struct prep *p)
             store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
     }
     prepare_each(p, ((waves(c) + 1) / 2 + WAVES - 1) / WAVES, waves_job, &a);
-    prepare_each(p, (int)((count + DISTANCES - 1) / DISTANCES) * c->heads, vectors_job, &a);
+    prepare_each(p, (int)((count + at_once(p) - 1) / at_once(p)) * c->heads, vectors_job, &a);
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */

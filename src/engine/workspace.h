@@ -156,8 +156,10 @@ void N(save_part)(struct tile *, char *slot, bool back);
 size_t N(part_slot_bytes)(const struct call *);
 /* See sum_later in engine.h. */
 void N(sum_later)(const void *x, void *later, double *sum, double *top);
-/* See add_product in engine.h. */
+/* See add_product and add_projected in engine.h. */
 void N(add_product)(int m, int k, int n, const double *x, const double *y, double *to);
+void N(add_projected)(int m, int k, int n, const void *x, ptrdiff_t xs, const void *y, ptrdiff_t ys,
+                      void *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
 void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
 /* Rotates, stages and measures the keys, where the plan requires it. */

@@ -102,6 +102,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .rotate = N(rotate),
     .rotate_backward = N(rotate_backward),
     .add_product = N(add_product),
+    .add_projected = N(add_projected),
     .sum_later = N(sum_later),
     .linear_workspace = N(linear_workspace),
     .linear_state = N(linear_state),

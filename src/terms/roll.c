@@ -281,13 +281,16 @@ static void give(const struct tile *t, int x, const struct roll_reach *b, int i,
         const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
         for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
     }
-    product(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq,
-            QT, NULL);
-    if (t->own[x].part)
-        add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width,
-                  t->own[x].part + added(t->c, x)
-                      + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row, chunk))
-                            * b->of.width);
+    real *part =
+        t->own[x].part
+            ? t->own[x].part + added(t->c, x)
+                  + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row, chunk)) * b->of.width
+            : NULL;
+    const struct next next = { (const char *)part, sizeof(real),
+                               b->of.width * (ptrdiff_t)sizeof(real), sizeof(real) };
+    product_on(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq,
+               QT, NULL, next);
+    if (part) add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width, part);
     all->filled[i] = false;
 }
 
