@@ -32,6 +32,7 @@ if "$python" -c 'import torch, transformers' 2>/dev/null; then
             grep -Eq "received [0-9.]*[1-9]" "$work/err" && diff "$work/alone" "$work/out"
     }
     check "python/examples/distributed.py over two processes, with the losses of one" alike
+    check "python/bench/encoders.py --short" env PYTHONPATH=python "$python" python/bench/encoders.py --short --threads 1
     check "the code in its documentation" env PYTHONPATH=python "$python" scripts/run-blocks "$python" README.md docs/*.md
 fi
 if "$python" -c 'import scikit_build_core' 2>/dev/null; then
