@@ -188,6 +188,9 @@ def batch_in_front(s: Shape, m: Masking) -> None:
     """Either all of them have it or none."""
     ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1, "k_first": 1, "k_last": 1}
     there = {name: rank for name, rank in ranks.items() if getattr(m, name) is not None}
+    if not there:
+        m.per_batch = False
+        return
     m.per_batch = any(getattr(m, name).ndim > rank for name, rank in there.items())
     for name, rank in there.items():
         if m.per_batch:
@@ -265,10 +268,11 @@ def open_mask(kind: Any, mask: Any, s: Shape, real: str, dtype: str) -> Pairs:
     if own == "float64" and real == "float32":
         raise Error(f"mask is float64 and q {dtype}")
     cast = own not in ("bool", real)
-    x = _once(kind, mask)
-    x = kind.cast(x, real) if cast else x
-    if min(kind.strides(x), default=0) < 0 or not kind.aligned(x):
-        x = kind.dense(x)
+    x = mask
+    if cast:
+        x = kind.cast(_once(kind, x), real)
+    elif min(kind.strides(x), default=0) < 0 or not kind.aligned(x):
+        x = kind.dense(_once(kind, x))
     x = kind.spread(x, whole)
     step = kind.strides(x)[3] if whole[3] > 1 else 1
     return Pairs(_c.SEEN if own == "bool" else _c.ADDED, x, mask, cast, step or _c.BROADCAST)

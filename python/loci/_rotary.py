@@ -29,7 +29,8 @@ def _read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
 def check_tables(kind: Any, cos: Any, sin: Any, width: int, ranks: tuple[int, ...] = (2,)) -> tuple[Any, Any]:
     """Two tables [positions, pairs], or [batch, rows, pairs], for rows of this width."""
     for name, x in (("cos", cos), ("sin", sin)):
-        _read(x, name, kind)
+        if not kind.owns(x):
+            _read(x, name, kind)
     if cos.ndim not in ranks or cos.shape != sin.shape:
         forms = "[positions, pairs]" if ranks == (2,) else "[positions, pairs] or [batch, rows, pairs]"
         raise Error(f"cos and sin have the shapes {list(cos.shape)} and {list(sin.shape)}, not {forms} both")
@@ -52,9 +53,9 @@ def _together(x: Any) -> Any:
     return x.reshape(*x.shape[:-1], 2, -1).swapaxes(-1, -2).reshape(x.shape)
 
 
-def turned(kind: Any, x: Any, cos: Any, sin: Any, interleaved: bool, layout: str) -> Any:
+def turned(kind: Any, x: Any, cos: Any, sin: Any, interleaved: bool, layout: str, follow: bool = True) -> Any:
     """x, rotated by cos and sin of each row, [rows, pairs] or [batch, rows, pairs].  Numbers of 16 bits are rotated as
-    float32 and rounded once."""
+    float32 and rounded once.  Without `follow` neither autograd nor a compiler looks on."""
     lib = kind.library
     batch, heads, rows, _ = arrays.sizes(x, "x", layout)
     pairs = int(cos.shape[-1])
@@ -66,7 +67,7 @@ def turned(kind: Any, x: Any, cos: Any, sin: Any, interleaved: bool, layout: str
     states = kind.spread(states[None] if cos.ndim == 2 else states[:, None], (batch, heads, rows, pairs, 2))
     some = x[..., : 2 * pairs]
     some = _apart(some) if interleaved else some
-    if kind is Numpy:
+    if kind is Numpy or not follow:
         opened = _rows.of_states(kind, some, states, layout)
         made = opened.forward(opened.x, opened.tensors)
     else:

@@ -665,9 +665,6 @@ class _Laid:
 
     def _view(self, name: str, x: Any, alive: list[Any]) -> tuple[int, int, int, int]:
         kind = self.kind
-        at: int = kind.pointer(x)
-        if kind.raw_strides(x) == self.dense[name] and at % self.bytes == 0:
-            return (at, *self.strides[name])
         x = arrays.in_place(kind, kind.detach(x))
         alive.append(x)
         return (kind.pointer(x), *arrays.strides_for(x.shape, kind.strides(x), self.layout, name == "o"))
@@ -675,11 +672,20 @@ class _Laid:
     def place(self, given: dict[str, Any], o: Any, inputs: Any) -> list[Any]:
         """Writes where arrays are; gives back what must live as long as the call."""
         alive: list[Any] = []
-        q = self._view("q", given["q"], alive) if "q" in given else NOWHERE
-        k = self._view("k", given["k"], alive) if "k" in given else NOWHERE
-        v = self._view("v", given["v"], alive) if "v" in given else NOWHERE
-        to = NOWHERE if o is None else self._view("o", o, alive)
-        _c.VIEWS.pack_into(self.call, _c.VIEWS_AT, *q, *k, *v, *to)
+        pointer, strides, dense = self.kind.pointer, self.kind.raw_strides, self.dense
+        numbers: list[int] = []
+        for name in "qkvo":
+            x = o if name == "o" else given.get(name)
+            if x is None:
+                numbers += NOWHERE
+                continue
+            at = pointer(x)
+            if strides(x) == dense[name] and at % self.bytes == 0:
+                numbers.append(at)
+                numbers += self.strides[name]
+            else:
+                numbers += self._view(name, x, alive)
+        _c.VIEWS.pack_into(self.call, _c.VIEWS_AT, *numbers)
         if self.error is not thread.error_at:  # another thread's
             self.error = self.call.error = thread.error_at
         if self.first is None:

@@ -343,7 +343,8 @@ static void choose_mask(struct problem *p)
         }
         c->mask_key = LOCI_BROADCAST;
     }
-    if (one_in(24)) c->mask_kind = (loci_mask)below(5);
+    /* Bytes are no numbers, so never the other kind. */
+    if (one_in(24)) c->mask_kind = one_in(3) ? LOCI_NO_MASK : (loci_mask)(3 + below(3));
     if (one_in(48)) c->mask_key = 1 - (ptrdiff_t)below(4);
 }
 

@@ -903,7 +903,9 @@ def flash_attn_with_kvcache(
             raise Error(f"rotary_cos has {len(rotary_cos)} rows, too few for position {pos.max()}")  # type: ignore[arg-type]
         interleaved = bool(rotary_interleaved)
         q, k = (
-            turned(Torch, x, *of_rows(Torch, rotary_cos, rotary_sin, where), interleaved, "blhd")
+            turned(
+                Torch, x, *of_rows(Torch, rotary_cos, rotary_sin, torch.from_numpy(where)), interleaved, "blhd", False
+            )
             for x, where in ((q, pos), (k, at))
         )
     # All of the call is checked before anything is written.
