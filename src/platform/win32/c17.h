@@ -6,8 +6,12 @@
 #ifndef LOCI_PLATFORM_WIN32_C17_H
 #define LOCI_PLATFORM_WIN32_C17_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "../fmaf.h"
+#define fmaf exact_fmaf
 
 void *loci_win32_aligned(size_t alignment, size_t bytes);
 void loci_win32_free(void *);
