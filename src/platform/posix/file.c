@@ -19,7 +19,9 @@ static bool fill(const struct stat *st, struct file_info *to)
 {
     const mode_t mode = st->st_mode;
     *to = (struct file_info){
-        .kind = S_ISREG(mode) ? FILE_PLAIN : S_ISDIR(mode) ? FILE_FOLDER : FILE_OTHER,
+        .kind = S_ISREG(mode) ? FILE_PLAIN
+              : S_ISDIR(mode) ? FILE_FOLDER
+                              : FILE_OTHER,
         .size = (uint64_t)st->st_size,
         .changed = (double)st->st_mtime,
         .device = (uint64_t)st->st_dev,

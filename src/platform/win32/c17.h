@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "../fmaf.h"
+#include "platform/fmaf.h"
 #define fmaf exact_fmaf
 
 void *loci_win32_aligned(size_t alignment, size_t bytes);

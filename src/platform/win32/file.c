@@ -84,10 +84,9 @@ static bool look(const char *path, DWORD flags, struct file_info *to)
 {
     wchar_t *wide = loci_win32_wide(path);
     if (!wide) return false;
-    const HANDLE h =
-        CreateFileW(wide, FILE_READ_ATTRIBUTES,
-                    FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
-                    FILE_FLAG_BACKUP_SEMANTICS | flags, NULL);
+    const HANDLE h = CreateFileW(wide, FILE_READ_ATTRIBUTES,
+                                 FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
+                                 OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS | flags, NULL);
     free(wide);
     if (h == INVALID_HANDLE_VALUE) return failed();
     const bool good = fill(h, to);
@@ -196,10 +195,7 @@ static bool has_attributes(const char *path, DWORD unwanted)
     errno = EACCES;
     return !(found & unwanted);
 }
-bool loci_path_writable(const char *path)
-{
-    return has_attributes(path, FILE_ATTRIBUTE_READONLY);
-}
+bool loci_path_writable(const char *path) { return has_attributes(path, FILE_ATTRIBUTE_READONLY); }
 /* The attribute of a folder means something else, so only creating a file will tell. */
 bool loci_folder_writable(const char *path) { return has_attributes(path, 0); }
 

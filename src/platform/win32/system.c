@@ -99,7 +99,7 @@ static bool in_set(const char *set, char c, const char **end)
 {
     const bool not = *set == '!' || *set == '^';
     bool in = false;
-    const char *p = set + not;
+    const char *p = set + not ;
     do {
         if (!*p) { /* no set: a bracket by itself */
             *end = NULL;
@@ -111,7 +111,7 @@ static bool in_set(const char *set, char c, const char **end)
         p++;
     } while (*p != ']');
     *end = p + 1;
-    return in != not;
+    return in != not ;
 }
 bool loci_name_matches(const char *pattern, const char *name)
 {
