@@ -1,24 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* clock.c -- see clock.h. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "lab/clock.h"
 
-#include <pthread.h>
-#include <time.h>
+#include "platform/clock.h"
+#include "platform/thread.h"
 
 /* One clock for all threads, so that their times can be compared. */
 double lab_seconds(void)
 {
-    static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+    static struct mutex reading = MUTEX_INIT;
     static double last, lost;
-    struct timespec t;
-    pthread_mutex_lock(&reading);
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double read = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + lost;
+    mutex_lock(&reading);
+    const double read = loci_clock_steady() + lost;
     if (read < last) lost += last - read;
     else last = read;
     const double seconds = last;
-    pthread_mutex_unlock(&reading);
+    mutex_unlock(&reading);
     return seconds;
 }

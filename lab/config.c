@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* config.c -- see config.h. */
+#include "platform/file.h"
 #include "lab/config.h"
 
 #include <math.h>
@@ -326,8 +327,7 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
     json_decref(root);
     if (status) return status;
     lab_config_id(c, id); /* it names a folder */
-    const char *slash = strrchr(folder, '/');
-    CHECK(e, !strcmp(slash ? slash + 1 : folder, id), LOCI_UNSUPPORTED,
+    CHECK(e, !strcmp(folder + loci_path_folder(folder), id), LOCI_UNSUPPORTED,
           "%.200s is the configuration of run %s, not of this one", path, id);
     return LOCI_OK;
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* corpora.c -- see corpora.h. */
-#define _POSIX_C_SOURCE 200809L
 #include "lab/corpora.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "platform/file.h"
+#include "platform/system.h"
 #include "lab/draw.h"
 
 /* The modules in the order of their paths, without tests and without what is installed beside them.
@@ -55,13 +54,14 @@ static loci_status read_output(const struct lab_source *s, unsigned char **bytes
 {
     enum { STEP = 1 << 20, MOST = 1 << 30 };
     size_t capacity = 0;
+    struct file_info there;
     *bytes = NULL;
     *count = 0;
-    if (s->file && access(s->file, R_OK)) {
+    if (s->file && !loci_path_info(s->file, &there)) {
         lab_refuse(e, "corpus %s: there is no %s; to get it: %s", s->name, s->file, s->get);
         return LOCI_BAD_ARG;
     }
-    FILE *f = popen(s->command, "r");
+    struct command_output *f = loci_command_begin(s->command);
     if (!f) return missing(s, "its program could not be started", e);
     for (size_t n = 1; n > 0 && *count < MOST; *count += n) {
         if (capacity - *count < STEP) {
@@ -70,14 +70,14 @@ static loci_status read_output(const struct lab_source *s, unsigned char **bytes
             if (!more) exit((fputs("loci: out of memory\n", stderr), 2));
             *bytes = more;
         }
-        n = fread(*bytes + *count, 1, STEP, f);
+        n = loci_command_read(f, *bytes + *count, STEP);
     }
-    const int code = pclose(f);
+    const int code = loci_command_end(f);
     if (code == 0 && *count > 0) return LOCI_OK;
     free(*bytes);
     *bytes = NULL;
-    const bool none = WIFEXITED(code) && WEXITSTATUS(code) == 127;
-    return missing(s, none ? "its program is not there" : "its program wrote no whole text", e);
+    return missing(s, code == 127 ? "its program is not there" : "its program wrote no whole text",
+                   e);
 }
 
 loci_status lab_corpus_find(struct lab_corpus *c, const char *what, size_t bytes, loci_error *e)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* corpus.c -- text for the lab: the bytes of a file, or generated stories. */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "platform/file.h"
 #include "lab/draw.h"
 #include "lab/sha256.h"
 
@@ -340,7 +339,7 @@ static void begin(struct story *s)
 }
 
 /* A title, and paragraphs. */
-static void tell(struct story *s)
+static void write_story(struct story *s)
 {
     begin(s);
     say(s, "%s and the %s %s\n\n", s->person[0].name, s->thing[0].look, s->thing[0].noun->one);
@@ -361,7 +360,7 @@ static void tell(struct story *s)
 static void generate(unsigned char *to, size_t bytes)
 {
     struct story s = { .text = (char *)to, .size = bytes };
-    while (s.used < s.size) tell(&s);
+    while (s.used < s.size) write_story(&s);
 }
 
 /* ---- Files ----------------------------------------------------------------------------------- */
@@ -379,34 +378,36 @@ static loci_status no_memory(loci_error *e, size_t bytes)
     return LOCI_NO_MEMORY;
 }
 
-static loci_status check_file(const char *path, const struct stat *st, loci_error *e)
+static loci_status check_file(const char *path, const struct file_info *i, loci_error *e)
 {
-    if (S_ISDIR(st->st_mode)) return refuse(e, path, "this is a folder, not a file");
-    if (!S_ISREG(st->st_mode)) return refuse(e, path, "this is not a regular file");
-    if (st->st_size == 0) return refuse(e, path, "the file is empty");
-    const bool small = st->st_size < LEAST_BYTES;
-    if (!small && st->st_size <= MOST_BYTES) return LOCI_OK;
+    if (i->kind == FILE_FOLDER) return refuse(e, path, "this is a folder, not a file");
+    if (i->kind != FILE_PLAIN) return refuse(e, path, "this is not a regular file");
+    if (i->size == 0) return refuse(e, path, "the file is empty");
+    const bool small = i->size < LEAST_BYTES;
+    if (!small && i->size <= MOST_BYTES) return LOCI_OK;
     lab_refuse(e, "corpus %.300s: %lld bytes are too %s, it must have %d .. %d", path,
-               (long long)st->st_size, small ? "few" : "many", LEAST_BYTES, MOST_BYTES);
+               (long long)i->size, small ? "few" : "many", LEAST_BYTES, MOST_BYTES);
     return LOCI_BAD_ARG;
 }
 
 /* Reads all bytes of a file.  Calls stat() first, since opening a FIFO could block. */
 static loci_status read_file(const char *path, unsigned char **bytes, size_t *count, loci_error *e)
 {
-    struct stat st;
-    if (stat(path, &st))
+    struct file_info i;
+    if (!loci_path_info(path, &i))
         return refuse(e, path, errno == ENOENT ? "there is no such file" : strerror(errno));
-    const loci_status status = check_file(path, &st, e);
+    const loci_status status = check_file(path, &i, e);
     if (status) return status;
-    *count = (size_t)st.st_size;
+    *count = (size_t)i.size;
     *bytes = malloc(*count);
     if (!*bytes) return no_memory(e, *count);
-    FILE *f = fopen(path, "rb");
-    if (!f) return refuse(e, path, strerror(errno));
-    const bool all = fread(*bytes, 1, *count, f) == *count;
-    fclose(f);
-    return all ? LOCI_OK : refuse(e, path, "the file could not be read to its end");
+    const int file = loci_file_open(path);
+    if (file < 0) return refuse(e, path, strerror(errno));
+    size_t at = 0;
+    for (ptrdiff_t n = 1; n > 0 && at<*count; at += n> 0 ? (size_t)n : 0)
+        n = loci_file_read(file, *bytes + at, *count - at, at);
+    loci_file_close(file);
+    return at == *count ? LOCI_OK : refuse(e, path, "the file could not be read to its end");
 }
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
@@ -414,8 +415,7 @@ static loci_status read_file(const char *path, unsigned char **bytes, size_t *co
 /* Sets the last part of the path, on one line and in ASCII. */
 static void set_name(struct lab_corpus *c, const char *path)
 {
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    snprintf(c->name, sizeof c->name, "%s", slash ? slash + 1 : path ? path : "generated");
+    snprintf(c->name, sizeof c->name, "%s", path ? path + loci_path_folder(path) : "generated");
     for (char *n = c->name; *n; n++)
         if ((unsigned char)*n < 0x20 || (unsigned char)*n >= 0x7f) *n = '?';
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* model.c -- the parts of a model: its tensors, their initial numbers, row buffers, AdamW. */
-#define _POSIX_C_SOURCE 200809L
 
 #include "lab/inside.h"
 

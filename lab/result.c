@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* result.c -- result.json and log.csv of a run.  Files are not trusted: every field is validated
  * before use.  A damaged or foreign file is rejected with one sentence. */
-#define _POSIX_C_SOURCE 200809L
 
 #include "lab/result.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "platform/file.h"
 #include "util/error.h"
 #include "util/printable.h"
 #include "draw/text.h"
@@ -457,7 +454,7 @@ static loci_status read_bytes(const char *folder, const char *name, char **bytes
         s = loci_io_read(&from, *bytes, from.size, 0, e);
         if (s) free(*bytes);
     }
-    close(from.fd);
+    loci_io_close(&from);
     return s;
 }
 
@@ -541,16 +538,16 @@ static loci_status read_log(struct lab_result *r, const char *folder, loci_error
 
 static const char *base_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
+    const char *name = path + loci_path_folder(path);
+    return *name ? name : path;
 }
 
 static bool is_there(const char *folder, const char *name)
 {
     struct text path = { 0 };
-    struct stat st;
+    struct file_info info;
     path_of(&path, folder, name);
-    const bool there = !lstat(path.s, &st);
+    const bool there = loci_link_info(path.s, &info);
     text_free(&path);
     return there;
 }
@@ -614,20 +611,20 @@ static int by_name(const void *a, const void *b)
 /* Names in a folder in order, without hidden files and files being written. */
 static loci_status read_names(const char *folder, char ***names, int *count, loci_error *e)
 {
-    DIR *d = opendir(folder);
+    struct folder *d = loci_folder_open(folder);
     CHECK(e, d, LOCI_BAD_ARG, "%.150s: cannot open: %s", folder, strerror(errno));
     int capacity = 0;
-    for (const struct dirent *i; (i = readdir(d));) {
-        if (*i->d_name == '.' || strstr(i->d_name, ".loci-tmp")) continue;
+    for (const char *name; (name = loci_folder_next(d));) {
+        if (*name == '.' || strstr(name, ".loci-tmp")) continue;
         if (*count == capacity) {
             char **more = draw_alloc((size_t)(capacity = 2 * capacity + 16), sizeof *more);
             if (*names) memcpy(more, *names, (size_t)*count * sizeof *more);
             free(*names);
             *names = more;
         }
-        (*names)[(*count)++] = strcpy(draw_alloc(strlen(i->d_name) + 1, 1), i->d_name);
+        (*names)[(*count)++] = strcpy(draw_alloc(strlen(name) + 1, 1), name);
     }
-    closedir(d);
+    loci_folder_close(d);
     if (*count) qsort(*names, (size_t)*count, sizeof **names, by_name);
     return LOCI_OK;
 }
@@ -636,10 +633,10 @@ static loci_status read_names(const char *folder, char ***names, int *count, loc
 static void add_run(struct lab_results *all, const char *runs, const char *name)
 {
     struct text folder = { 0 };
-    struct stat st;
+    struct file_info info;
     loci_error e = { 0 };
     path_of(&folder, runs, name);
-    if (stat(folder.s, &st) || !S_ISDIR(st.st_mode))
+    if (!loci_path_info(folder.s, &info) || info.kind != FILE_FOLDER)
         loci_fail(&e, LOCI_BAD_ARG, "this is no folder of a run");
     else if (is_there(folder.s, "result.json")) {
         if (!lab_result_read(&all->list[all->count], folder.s, &e)) all->count++;

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* run.c -- see run.h. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "lab/run.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,33 +160,33 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
     return status;
 }
 
-static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
+static struct mutex holding = MUTEX_INIT;
 
 static void block_signals(struct training *t)
 {
-    pthread_mutex_lock(&holding);
+    mutex_lock(&holding);
     t->next = t->work->held;
     t->work->held = t;
-    pthread_mutex_unlock(&holding);
+    mutex_unlock(&holding);
 }
 static void let_go(struct training *t)
 {
-    pthread_mutex_lock(&holding);
+    mutex_lock(&holding);
     struct training **p = &t->work->held;
     while (*p != t) p = &(*p)->next;
     *p = t->next;
-    pthread_mutex_unlock(&holding);
+    mutex_unlock(&holding);
     lab_claim_drop(&t->claim);
 }
 /* Updates the claim during tests; training does so at every step. */
 static void tell_of_tests(struct lab_work *w)
 {
-    pthread_mutex_lock(&holding);
+    mutex_lock(&holding);
     for (struct training *t = w->held; t; t = t->next)
         if (atomic_load(&t->progress->stage) == LAB_TESTS)
             lab_claim_tell(&t->claim, t->config->steps, t->config->steps,
                            atomic_load(&t->progress->loss));
-    pthread_mutex_unlock(&holding);
+    mutex_unlock(&holding);
 }
 
 loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, loci_error *e)
@@ -264,7 +261,7 @@ int lab_choose_rates(struct lab_runs *runs, const char *dir)
 
 /* ---- All runs -------------------------------------------------------------------------------- */
 
-static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
+static struct mutex failing = MUTEX_INIT;
 
 /* Processes run after run.  The first failure stops all: the disk is full, or a folder is not
  * writable. */
@@ -284,12 +281,12 @@ static void *worker(void *arg)
     }
     if (host) loci_pool_destroy(&pool);
     if (status) {
-        pthread_mutex_lock(&failing);
+        mutex_lock(&failing);
         if (!atomic_exchange(&w->failed, 1)) {
             w->error = e;
             w->error.status = status;
         }
-        pthread_mutex_unlock(&failing);
+        mutex_unlock(&failing);
     }
     atomic_fetch_sub(&w->active, 1);
     return NULL;
@@ -312,7 +309,7 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     atomic_store(&w->next, 0);
     atomic_store(&w->failed, 0);
     atomic_store(&w->active, wanted);
-    while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))
+    while (w->workers < wanted && loci_thread_start(&w->worker[w->workers], worker, w))
         w->workers++;
     atomic_fetch_sub(&w->active, wanted - w->workers);
     if (w->workers) return LOCI_OK;
@@ -326,7 +323,7 @@ bool lab_work_ended(struct lab_work *w)
 }
 loci_status lab_work_end(struct lab_work *w, loci_error *e)
 {
-    for (int i = 0; i < w->workers; i++) pthread_join(w->worker[i], NULL);
+    for (int i = 0; i < w->workers; i++) loci_thread_join(&w->worker[i]);
     free(w->worker);
     if (!atomic_load(&w->failed)) return LOCI_OK;
     if (e) *e = w->error;

@@ -3,9 +3,9 @@
 #ifndef LOCI_LAB_RUN_H
 #define LOCI_LAB_RUN_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "platform/thread.h"
 #include "lab/config.h"
 #include "lab/result.h"
 
@@ -39,7 +39,7 @@ struct lab_work {
     atomic_int next, active, failed;
     struct training *held; /* active runs */
     int each;              /* threads of a run */
-    pthread_t *worker;
+    struct thread *worker;
     int workers;
     loci_error error; /* the first one */
 };

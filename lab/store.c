@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* store.c -- see store.h. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "lab/store.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "platform/file.h"
+#include "platform/system.h"
+#include "platform/thread.h"
 #include "util/error.h"
 #include "models/json.h"
 #include "models/output.h"
@@ -25,9 +20,9 @@
 #include "lab/clock.h"
 #include "lab/sha256.h"
 
-static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
-void lab_write_begin(void) { pthread_mutex_lock(&writing); }
-void lab_write_end(void) { pthread_mutex_unlock(&writing); }
+static struct mutex writing = MUTEX_INIT;
+void lab_write_begin(void) { mutex_lock(&writing); }
+void lab_write_end(void) { mutex_unlock(&writing); }
 
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
@@ -39,10 +34,10 @@ static loci_status join(char to[LAB_PATH], const char *folder, const char *name,
 }
 static loci_status make_folder(const char *path, loci_error *e)
 {
-    struct stat s;
-    if (!mkdir(path, 0777)) return LOCI_OK;
+    struct file_info i;
+    if (loci_folder_make(path)) return LOCI_OK;
     const int why = errno;
-    if (why == EEXIST && !stat(path, &s) && S_ISDIR(s.st_mode)) return LOCI_OK;
+    if (why == EEXIST && loci_path_info(path, &i) && i.kind == FILE_FOLDER) return LOCI_OK;
     return loci_fail(e, LOCI_UNSUPPORTED, "%s: cannot make this folder: %s", path, strerror(why));
 }
 static loci_status write_text(const char *path, const struct text *t, loci_error *e)
@@ -71,9 +66,9 @@ const char *lab_compiler(void)
 /* An earlier lab.json, or NULL.  A damaged or foreign one is not overwritten. */
 static loci_status read_old(const char *dir, const char *path, json_t **old, loci_error *e)
 {
-    struct stat s;
+    struct file_info i;
     loci_error why = { .text = "it is not of this lab" };
-    if (lstat(path, &s) && errno == ENOENT) return LOCI_OK;
+    if (!loci_link_info(path, &i) && errno == ENOENT) return LOCI_OK;
     if (!lab_json_read(old, dir, "lab.json", &why)) {
         if (json_integer_value(json_object_get(*old, "format")) == LAB_FORMAT) return LOCI_OK;
         json_decref(*old);
@@ -152,9 +147,9 @@ loci_status lab_store_open(const char *dir, const char *command, const char *pre
 bool lab_run_done(const char *dir, const char *id)
 {
     char path[LAB_PATH];
-    struct stat s;
+    struct file_info i;
     snprintf(path, sizeof path, "%s/runs/%s/result.json", dir, id);
-    return !stat(path, &s) && S_ISREG(s.st_mode);
+    return loci_path_info(path, &i) && i.kind == FILE_PLAIN;
 }
 
 /* Is the run done?  A result that cannot be read is worthless, and the run is repeated.  But
@@ -163,13 +158,13 @@ bool lab_run_done(const char *dir, const char *id)
 static loci_status look_done(const char *folder, bool tell, bool *done, loci_error *e)
 {
     char path[LAB_PATH];
-    struct stat s;
+    struct file_info i;
     struct lab_result r;
     loci_error why = { .text = "" };
     *done = false;
     TRY(join(path, folder, "result.json", e));
-    if (stat(path, &s)) return LOCI_OK;
-    CHECK(e, S_ISREG(s.st_mode), LOCI_UNSUPPORTED, "%.300s: this is not a regular file", path);
+    if (!loci_path_info(path, &i)) return LOCI_OK;
+    CHECK(e, i.kind == FILE_PLAIN, LOCI_UNSUPPORTED, "%.300s: this is not a regular file", path);
     *done = !lab_result_read(&r, folder, &why);
     if (*done) lab_result_free(&r);
     else if (tell)
@@ -179,8 +174,7 @@ static loci_status look_done(const char *folder, bool tell, bool *done, loci_err
 
 static void this_host(char *name, size_t capacity)
 {
-    if (gethostname(name, capacity)) strcpy(name, "unknown");
-    name[capacity - 1] = 0;
+    loci_host_name(name, capacity);
     for (char *c = name; *c; c++)
         if (*c <= ' ' || *c > '~') *c = '?';
 }
@@ -193,24 +187,25 @@ static void write_claim(const struct lab_claim *c, int step, int steps, double l
     this_host(host, sizeof host);
     memset(line, ' ', sizeof line);
     const int n =
-        snprintf(line, CLAIM, "%s %ld %d %d %.6g", host, (long)getpid(), step, steps, loss);
+        snprintf(line, CLAIM, "%s %ld %d %d %.6g", host, loci_process(), step, steps, loss);
     line[n < CLAIM ? n : CLAIM - 1] = ' ';
     line[CLAIM - 1] = '\n';
-    if (pwrite(c->fd, line, CLAIM, 0) != CLAIM) return; /* it only informs others of the progress */
+    /* it only informs others of the progress */
+    if (loci_file_write_at(c->fd, line, CLAIM, 0) != CLAIM) return;
 }
 
 bool lab_claim_read(const char *folder, struct lab_told *told)
 {
     char path[LAB_PATH], line[CLAIM + 1];
-    struct stat s;
+    struct file_info i;
     snprintf(path, sizeof path, "%s/claim", folder);
-    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = loci_file_open_here(path);
     if (fd < 0) return false;
-    const ssize_t n = read(fd, line, CLAIM);
-    const bool whole = !fstat(fd, &s) && S_ISREG(s.st_mode);
-    close(fd);
+    const ptrdiff_t n = loci_file_read(fd, line, CLAIM, 0);
+    const bool whole = loci_file_info(fd, &i) && i.kind == FILE_PLAIN;
+    loci_file_close(fd);
     if (!whole) return false;
-    *told = (struct lab_told){ .host = "", .age = difftime(time(NULL), s.st_mtime) };
+    *told = (struct lab_told){ .host = "", .age = (double)time(NULL) - i.changed };
     line[n < 0 ? 0 : n] = 0;
     if (sscanf(line, "%63s %ld %d %d %lf", told->host, &told->pid, &told->step, &told->steps,
                &told->loss)
@@ -227,8 +222,7 @@ static bool is_stale(const char *folder)
     char host[64];
     if (!lab_claim_read(folder, &told)) return false;
     this_host(host, sizeof host);
-    if (told.pid > 0 && !strcmp(told.host, host) && kill((pid_t)told.pid, 0) && errno == ESRCH)
-        return true;
+    if (told.pid > 0 && !strcmp(told.host, host) && loci_process_gone(told.pid)) return true;
     return told.age > LAB_STALE;
 }
 
@@ -237,15 +231,16 @@ static bool is_stale(const char *folder)
 static void remove_stale(const char *folder)
 {
     char claim[LAB_PATH], taking[LAB_PATH];
-    struct stat s;
+    struct file_info i;
     snprintf(claim, sizeof claim, "%.*s/claim", LAB_PATH - 64, folder);
     snprintf(taking, sizeof taking, "%.*s/taking", LAB_PATH - 64, folder);
-    if (!stat(taking, &s) && difftime(time(NULL), s.st_mtime) > LAB_STALE) unlink(taking);
-    const int fd = open(taking, O_CREAT | O_EXCL | O_WRONLY, 0666);
+    if (loci_path_info(taking, &i) && (double)time(NULL) - i.changed > LAB_STALE)
+        loci_path_remove(taking);
+    const int fd = loci_file_create(taking, false);
     if (fd < 0) return;
-    close(fd);
-    if (is_stale(folder)) unlink(claim);
-    unlink(taking);
+    loci_file_close(fd);
+    if (is_stale(folder)) loci_path_remove(claim);
+    loci_path_remove(taking);
 }
 
 /* Removes files that a killed process was writing.  The claim is ours, so no other process is
@@ -254,14 +249,14 @@ static void sweep(const char *folder)
 {
     static const char end[] = ".loci-tmp"; /* as models/output.c names them */
     char path[LAB_PATH];
-    DIR *d = opendir(folder);
-    for (const struct dirent *f; d && (f = readdir(d));) {
-        const size_t n = strlen(f->d_name);
-        if (n > sizeof end && !strcmp(f->d_name + n - sizeof end + 1, end)
-            && !join(path, folder, f->d_name, NULL))
-            unlink(path);
+    struct folder *d = loci_folder_open(folder);
+    for (const char *name; d && (name = loci_folder_next(d));) {
+        const size_t n = strlen(name);
+        if (n > sizeof end && !strcmp(name + n - sizeof end + 1, end)
+            && !join(path, folder, name, NULL))
+            loci_path_remove(path);
     }
-    if (d) closedir(d);
+    if (d) loci_folder_close(d);
 }
 
 loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct lab_config *config,
@@ -269,7 +264,7 @@ loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct
 {
     char id[33], path[LAB_PATH];
     lab_config_id(config, id);
-    struct stat s;
+    struct file_info i;
     bool done;
     *what = LAB_DONE;
     const int n = snprintf(c->folder, sizeof c->folder, "%s/runs/%s", dir, id);
@@ -282,11 +277,11 @@ loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct
     }
     TRY(make_folder(c->folder, e));
     TRY(join(path, c->folder, "claim", e));
-    CHECK(e, lstat(path, &s) || S_ISREG(s.st_mode), LOCI_UNSUPPORTED,
+    CHECK(e, !loci_link_info(path, &i) || i.kind == FILE_PLAIN, LOCI_UNSUPPORTED,
           "%.300s: this is not a regular file; remove it", path);
     int why = 0;
     for (int attempt = 0; attempt < 2; attempt++) {
-        c->fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+        c->fd = loci_file_create(path, false);
         why = errno;
         if (c->fd >= 0 || why != EEXIST || !is_stale(c->folder)) break;
         remove_stale(c->folder);
@@ -327,12 +322,12 @@ void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
 void lab_claim_drop(struct lab_claim *c)
 {
     char path[LAB_PATH];
-    struct stat mine, there;
+    struct file_info mine, there;
     snprintf(path, sizeof path, "%.*s/claim", LAB_PATH - 64, c->folder);
-    if (!fstat(c->fd, &mine) && !stat(path, &there) && mine.st_ino == there.st_ino
-        && mine.st_dev == there.st_dev)
-        unlink(path);
-    close(c->fd);
+    if (loci_file_info(c->fd, &mine) && loci_path_info(path, &there) && mine.number == there.number
+        && mine.device == there.device)
+        loci_path_remove(path);
+    loci_file_close(c->fd);
     c->fd = -1;
 }
 
@@ -415,10 +410,10 @@ loci_status lab_state_read(const char *folder, const struct lab_config *config, 
 {
     char path[LAB_PATH], id[33], sha256[65];
     struct safetensors file;
-    struct stat s;
+    struct file_info there;
     *step = 0;
     TRY(join(path, folder, "state.safetensors", e));
-    if (stat(path, &s)) return LOCI_OK;
+    if (!loci_path_info(path, &there)) return LOCI_OK;
     lab_config_id(config, id);
     TRY(loci_safetensors_open(&file, path, e));
     const char *own = loci_safetensors_meta(&file, "id"),
@@ -451,7 +446,7 @@ void lab_state_remove(const char *folder)
 {
     char path[LAB_PATH];
     snprintf(path, sizeof path, "%.*s/state.safetensors", LAB_PATH - 64, folder);
-    unlink(path);
+    loci_path_remove(path);
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */

@@ -27,8 +27,9 @@ struct source {
     uint64_t size;
 };
 
-/* Opens a regular file; the caller closes fd. */
+/* Opens a regular file; the caller closes it. */
 loci_status loci_io_open(struct source *, const char *path, loci_error *);
+void loci_io_close(const struct source *);
 /* The caller has compared the range with the size. */
 loci_status loci_io_read(const struct source *, void *to, uint64_t bytes, uint64_t at,
                          loci_error *);

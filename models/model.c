@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* model.c -- from settings to an encoding text, and from that, through a plan, to frequencies:
  * the library defines their rules. */
-#define _POSIX_C_SOURCE 200809L /* newlocale, uselocale */
-
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "platform/numbers.h"
 #include "models/model.h"
 
 double loci_yarn_mscale(double factor, double c)
@@ -61,7 +58,7 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
     loci_status s = loci_io_open(&from, path, e);
     if (!s) {
         s = open_source(m, &from, e);
-        close(from.fd);
+        loci_io_close(&from);
     }
     if (s && e) name_path(e, path);
     return s;
@@ -261,20 +258,19 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
     struct settings *s = calloc(1, sizeof *s);
     char *text = calloc(1, TEXT_ROOM);
     /* numbers in texts have a decimal point */
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    struct numbers numbers;
+    const bool pointed = loci_numbers_begin(&numbers);
     loci_status status =
-        s && text && c ? LOCI_OK : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+        s && text && pointed ? LOCI_OK : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     r->encoding = text;
     if (!status) {
-        const locale_t before = uselocale(c);
         *s = (struct settings){ .layer = "full_attention", .times = 1, .softmax_factor = 1 };
         status = m->read(m, layer, length, s, e);
         if (!status && s->instead) strcpy(text, s->instead);
         else if (!status) status = rotation(s, length, r, e);
         if (!status) status = fill(s, r, e);
-        uselocale(before);
     }
-    if (c) freelocale(c);
+    if (pointed) loci_numbers_end(&numbers);
     if (status) loci_rope_free(r);
     free(s);
     return status;

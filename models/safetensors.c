@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* safetensors.c -- the reader; the writer is in write.c. */
-#define _POSIX_C_SOURCE 200809L
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "models/safetensors.h"
 #include "util/printable.h"
@@ -376,7 +374,7 @@ loci_status loci_safetensors_open(struct safetensors *f, const char *path, loci_
 
 void loci_safetensors_close(struct safetensors *f)
 {
-    if (f->fd >= 0) close(f->fd);
+    if (f->fd >= 0) loci_io_close(&(struct source){ .fd = f->fd });
     free(f->tensor);
     free(f->meta);
     free(f->text);

@@ -102,7 +102,9 @@
 extern "C" {
 #endif
 
-#if defined _WIN32
+#if defined _WIN32 && defined LOCI_EXPORTS /* while the DLL is built */
+#define LOCI_API __declspec(dllexport)
+#elif defined _WIN32
 #define LOCI_API
 #else
 #define LOCI_API __attribute__((visibility("default")))

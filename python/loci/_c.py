@@ -414,6 +414,8 @@ LAB_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _file_of(name: str) -> str:
+    if sys.platform == "win32":
+        return f"{name}.dll"
     return f"lib{name}.0.dylib" if sys.platform == "darwin" else f"lib{name}.so.0"
 
 
@@ -458,7 +460,7 @@ _beside: dict[str, Any] = {}
 def beside(name: str, functions: dict[str, tuple[Any, list[Any]]], missing: str) -> Any:
     """Another library, which lies beside libloci; it is loaded when somebody asks."""
     if name not in _beside:
-        file = os.path.join(os.path.dirname(path), re.sub(r"^libloci", f"lib{name}", os.path.basename(path)))
+        file = os.path.join(os.path.dirname(path), re.sub(r"^(lib)?loci", rf"\g<1>{name}", os.path.basename(path)))
         if not os.path.isfile(file):
             raise Error(f"this build of loci {missing}", "unsupported")
         _beside[name] = _load(file, functions)

@@ -17,9 +17,9 @@ loci_status loci_break(struct rank_ctx *a)
 
 bool loci_highest(struct rank_ctx *a, int64_t *list, int n)
 {
-    const double start = loci_seconds();
+    const double start = loci_clock_steady();
     if (a->via.highest(a->via.user, list, n)) a->broken = true;
-    a->waited += loci_seconds() - start;
+    a->waited += loci_clock_steady() - start;
     return !a->broken;
 }
 

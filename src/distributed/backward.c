@@ -48,10 +48,10 @@ typedef loci_status pass_chunk(struct call *, ptrdiff_t run, ptrdiff_t chunk);
 static loci_status run_chunk(struct rank_ctx *a, struct backward *w, pass_chunk *pass,
                              ptrdiff_t run, int64_t chunk)
 {
-    const double begun = loci_seconds();
+    const double begun = loci_clock_steady();
     begin_chunk(a, w, chunk);
     const loci_status status = pass(&w->w.open, run, engine_chunk(a, chunk));
-    w->w.attention += loci_seconds() - begun;
+    w->w.attention += loci_clock_steady() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
 /* Receives the messages of a chunk if keys are streamed. */
@@ -88,9 +88,9 @@ static loci_status run_share(struct rank_ctx *a, struct backward *w, int share, 
         if (!sees || a->broken) continue;
         loci_serve_early(a, w);
         loci_recv_sums(a, w, share, k);
-        const double begun = loci_seconds();
+        const double begun = loci_clock_steady();
         if (!status && !a->broken) engine->add_keys(c, run, engine_chunk(a, k));
-        w->w.attention += loci_seconds() - begun;
+        w->w.attention += loci_clock_steady() - begun;
         if (!a->broken) loci_forward_sums(a, w, share, k);
     }
     return status;
@@ -190,9 +190,9 @@ static void close_own_chunks(struct rank_ctx *a, struct backward *w, bool works)
         loci_end_request(a, &h->final);
         if (a->broken) return;
         if (!i || h[-1].p.share != share) pass_key_state(a, w, share, -1);
-        const double begun = loci_seconds();
+        const double begun = loci_clock_steady();
         if (works && !a->broken) close_own_chunk(a, w, h, tile);
-        w->w.attention += loci_seconds() - begun;
+        w->w.attention += loci_clock_steady() - begun;
         tile += tiles((ptrdiff_t)h->p.count, KT);
         if (i == w->own_chunk_count - 1 || h[1].p.share != share) pass_key_state(a, w, share, 1);
     }
@@ -398,10 +398,10 @@ static void begin(struct rank_ctx *a, struct backward *w)
     loci_find_sums(w, c, false);
     if (!c->B) w->own_chunk_count = 0;
     else loci_open_own_chunks(a, w);
-    const double begun = loci_seconds();
+    const double begun = loci_clock_steady();
     if (a->all.gather) loci_begin(c, true);
     else loci_begin_others(c);
-    w->w.attention += loci_seconds() - begun;
+    w->w.attention += loci_clock_steady() - begun;
 }
 /* Completes all requests.  After this the caller's memory is not in use any more, even after an
  * error. */

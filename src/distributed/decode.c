@@ -231,10 +231,10 @@ static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *
 
 static bool end(struct rank_ctx *a, void **request, int begun)
 {
-    const double start = loci_seconds();
+    const double start = loci_clock_steady();
     if (begun) a->broken = true;
     if (*request && a->via.wait(a->via.user, request)) a->broken = true;
-    a->waited += loci_seconds() - start;
+    a->waited += loci_clock_steady() - start;
     return !a->broken;
 }
 static bool send_block(struct rank_ctx *a, int to, int tag, const struct message_block *b)
@@ -307,10 +307,10 @@ static void copy_results(const struct rank_ctx *a, const struct decode *d, bool 
 static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
 {
     struct call *c = &d->open;
-    const double begun = loci_seconds();
+    const double begun = loci_clock_steady();
     c->stream.part.step = step;
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
-    d->attention += loci_seconds() - begun;
+    d->attention += loci_clock_steady() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
 /* Receives the sums that continue from the owner of the older keys. */

@@ -32,10 +32,10 @@ static loci_status run_gathered(struct rank_ctx *a, struct rank_pass *w)
 {
     struct call *c = &w->open;
     if (!c->B || !c->Lq) return LOCI_OK;
-    const double begun = loci_seconds();
+    const double begun = loci_clock_steady();
     loci_begin(c, true);
     const loci_status status = pass(a, c);
-    w->attention += loci_seconds() - begun;
+    w->attention += loci_clock_steady() - begun;
     return status;
 }
 /* Chunk by chunk, newest first.  After a cancel the rank still receives messages, because others
@@ -54,12 +54,12 @@ static loci_status run_streamed(struct rank_ctx *a, struct rank_pass *w)
         while (in.more && in.next.chunk == chunk && !a->broken)
             loci_recv_message(a, &in, chunk * CHUNK);
         if (!rows || status || a->broken) continue;
-        const double begun = loci_seconds();
+        const double begun = loci_clock_steady();
         c->stream.part.opens = chunk == newest;
         c->stream.part.closes = chunk == oldest;
         loci_begin_part(c, (ptrdiff_t)(chunk * CHUNK));
         status = pass(a, c);
-        w->attention += loci_seconds() - begun;
+        w->attention += loci_clock_steady() - begun;
     }
     return status;
 }

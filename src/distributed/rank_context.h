@@ -4,6 +4,7 @@
 #ifndef LOCI_DISTRIBUTED_RANK_CONTEXT_H
 #define LOCI_DISTRIBUTED_RANK_CONTEXT_H
 
+#include "platform/clock.h"
 #include "api/api.h"
 #include "loci/parallel.h"
 
@@ -196,8 +197,6 @@ bool loci_message_of(const struct rank_ctx *, int share, int64_t chunk, struct m
 int loci_tag_of(const struct rank_ctx *, int kind, const struct message *);
 /* Waits for a request.  On failure the transport is broken. */
 void loci_end_request(struct rank_ctx *, void **request);
-
-double loci_seconds(void); /* since some fixed moment */
 
 /* Tags distinguish kinds of messages, and messages of a kind.  The last kind has only single
  * messages. */

@@ -5,15 +5,6 @@
  * does. */
 #include "distributed/rank_context.h"
 
-#include <time.h>
-
-double loci_seconds(void)
-{
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ---- Which messages there are ---------------------------------------------------------------- */
 
 static int64_t first_chunk(const loci_share *s) { return s->first / CHUNK; }
@@ -162,9 +153,9 @@ static void unpack(const struct transfer *g, const struct message *p, const char
 void loci_end_request(struct rank_ctx *a, void **request)
 {
     if (!*request) return;
-    const double begun = loci_seconds();
+    const double begun = loci_clock_steady();
     if (a->via.wait(a->via.user, request)) a->broken = true;
-    a->waited += loci_seconds() - begun;
+    a->waited += loci_clock_steady() - begun;
 }
 
 /* How many messages this rank sends if all others require all its keys. */

@@ -55,8 +55,8 @@ static void fill_infos(void)
 
 int loci_encodings(const loci_encoding_info **list)
 {
-    static struct once once = ONCE;
-    once_do(&once, fill_infos);
+    static struct once once = ONCE_INIT;
+    once_run(&once, fill_infos);
     if (list) *list = infos;
     return COUNT(encodings);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* plan.c -- from a description to a plan.  Every rule about the description is checked here.  So a
  * call can fail only because of its own shapes and positions. */
-#define _POSIX_C_SOURCE 200809L /* newlocale, uselocale */
 #include <assert.h>
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "platform/numbers.h"
 #include "util/arguments.h"
 #include "util/shape_text.h"
 #include "contract/engine.h"
@@ -556,16 +555,14 @@ loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized,
     TRY(COPY_STRUCT(loci_desc, &d, given, tensor_count, sized, e));
 
     /* Numbers in texts use a point, whatever the program's locale is. */
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "out of memory for the plan");
-    locale_t before = uselocale(c);
+    struct numbers numbers;
+    CHECK(e, loci_numbers_begin(&numbers), LOCI_NO_MEMORY, "out of memory for the plan");
     /* Zeroed, so that an incomplete plan can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
     if (p) p->sized = sized;
     loci_status status =
         p ? make(p, &d, e) : loci_fail(e, LOCI_NO_MEMORY, "out of memory for the plan");
-    uselocale(before);
-    freelocale(c);
+    loci_numbers_end(&numbers);
     if (status) loci_plan_destroy(p);
     else *plan = p;
     return status;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "platform/fmaf.h"
 /* src/simd/NAME/vec.h, the words of the instruction set that this is compiled for */
 #include LOCI_VEC
 
@@ -45,7 +46,7 @@ INLINE real fma_(real a, real b, real c)
 #if LOCI_DOUBLE
     return a * b + c;
 #else
-    return __builtin_fmaf(a, b, c);
+    return exact_fmaf(a, b, c);
 #endif
 }
 /* b where a is NaN, as vf_max(); min_() likewise. */

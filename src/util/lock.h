@@ -1,48 +1,38 @@
 /* SPDX-License-Identifier: MIT */
 /* lock.h -- a lock with a condition to wait for, and a job that runs once.
  *
- * They use pthreads.  A library built without threads (LOCI_NO_THREADS) has its own versions, which
- * spin.  Such a library starts no threads, so they never wait, unless its host has threads.  Even
- * then they are correct. */
+ * They are those of the system.  A library built without threads (LOCI_NO_THREADS) has its own,
+ * which spin.  Such a library starts no threads, so they never wait, unless its host has threads.
+ * Even then they are correct. */
 #ifndef LOCI_UTIL_LOCK_H
 #define LOCI_UTIL_LOCK_H
 
 #ifndef LOCI_NO_THREADS
-#include <pthread.h>
+#include "platform/thread.h"
 
 struct lock {
-    pthread_mutex_t taken;
-    pthread_cond_t woken;
+    struct mutex taken;
+    struct condition woken;
 };
 
 /* Set by values, because calls could fail. */
 static inline void lock_open(struct lock *l)
 {
-    l->taken = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    l->woken = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    l->taken = (struct mutex)MUTEX_INIT;
+    l->woken = (struct condition)CONDITION_INIT;
 }
 static inline void lock_close(struct lock *l)
 {
-    pthread_cond_destroy(&l->woken);
-    pthread_mutex_destroy(&l->taken);
+    condition_destroy(&l->woken);
+    mutex_destroy(&l->taken);
 }
-static inline void lock_acquire(struct lock *l) { pthread_mutex_lock(&l->taken); }
-static inline void lock_release(struct lock *l) { pthread_mutex_unlock(&l->taken); }
+static inline void lock_acquire(struct lock *l) { mutex_lock(&l->taken); }
+static inline void lock_release(struct lock *l) { mutex_unlock(&l->taken); }
 /* The caller has the lock.  Releases it, waits for a wake-up, and acquires it again.  It may return
  * without a wake-up. */
-static inline void lock_wait(struct lock *l) { pthread_cond_wait(&l->woken, &l->taken); }
+static inline void lock_wait(struct lock *l) { condition_wait(&l->woken, &l->taken); }
 /* The caller has the lock.  Wakes all waiting threads. */
-static inline void lock_wake(struct lock *l) { pthread_cond_broadcast(&l->woken); }
-
-/* Initialise it with ONCE. */
-struct once {
-    pthread_once_t done;
-};
-#define ONCE \
-    { \
-        PTHREAD_ONCE_INIT \
-    }
-static inline void once_do(struct once *o, void (*job)(void)) { pthread_once(&o->done, job); }
+static inline void lock_wake(struct lock *l) { condition_broadcast(&l->woken); }
 
 #else
 #include <stdatomic.h>
@@ -75,11 +65,11 @@ static inline void lock_wake(struct lock *l) { atomic_fetch_add(&l->wakes, 1); }
 struct once {
     atomic_int done;
 }; /* 1: in progress; 2: done */
-#define ONCE \
+#define ONCE_INIT \
     { \
         0 \
     }
-static inline void once_do(struct once *o, void (*job)(void))
+static inline void once_run(struct once *o, void (*job)(void))
 {
     int none = 0;
     if (atomic_compare_exchange_strong(&o->done, &none, 1)) {

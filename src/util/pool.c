@@ -6,16 +6,13 @@
  * run batches at once, and a job may run a batch of its own without deadlock.  A thread waits for a
  * batch only after its own share is done, and only for jobs that are running.  Only the workers and
  * the caller draw from a batch, so at most `threads` of its jobs overlap. */
-#define _DEFAULT_SOURCE /* on macOS, POSIX alone hides _SC_NPROCESSORS_ONLN */
 #include "util/error.h"
 #include "util/limits.h"
+#include "platform/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* Polls before sleeping: some five microseconds, the cost of a wake-up. */
 enum { SPINS = 200 };
@@ -30,17 +27,17 @@ struct batch {
 };
 
 struct pool {
-    pthread_mutex_t lock;
-    pthread_cond_t work, left; /* a batch was added; a worker left a batch */
-    struct batch *first;       /* with the lock: batches that may have indices left */
-    atomic_uint posted;        /* batches so far, for spinning workers */
+    struct mutex lock;
+    struct condition work, left; /* a batch was added; a worker left a batch */
+    struct batch *first;         /* with the lock: batches that may have indices left */
+    atomic_uint posted;          /* batches so far, for spinning workers */
     int sleeping;
     bool stop;
     int spins;
     /* Threads do not survive a fork: the child runs its batches alone. */
-    pid_t owner;
+    long owner;
     int workers;
-    pthread_t worker[];
+    struct thread worker[];
 };
 
 /* Tells the core that this thread spins.  This saves power and helps the other thread of the
@@ -76,31 +73,31 @@ static struct batch *open_batch(const struct pool *p)
 static void *worker(void *user)
 {
     struct pool *p = user;
-    pthread_mutex_lock(&p->lock);
+    mutex_lock(&p->lock);
     while (!p->stop) {
         struct batch *b = open_batch(p);
         if (b) {
             /* The count is raised before the lock is released.  So the owner cannot release its
              * stack frame. */
             atomic_fetch_add(&b->helpers, 1);
-            pthread_mutex_unlock(&p->lock);
+            mutex_unlock(&p->lock);
             work_on(b);
-            pthread_mutex_lock(&p->lock);
-            if (atomic_fetch_sub(&b->helpers, 1) == 1) pthread_cond_broadcast(&p->left);
+            mutex_lock(&p->lock);
+            if (atomic_fetch_sub(&b->helpers, 1) == 1) condition_broadcast(&p->left);
             continue;
         }
         unsigned seen = atomic_load(&p->posted);
-        pthread_mutex_unlock(&p->lock);
+        mutex_unlock(&p->lock);
         for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) relax();
-        pthread_mutex_lock(&p->lock);
+        mutex_lock(&p->lock);
         /* Checked again with the lock.  A batch that was added meanwhile signalled no worker,
          * because this thread was not asleep yet. */
         if (atomic_load(&p->posted) != seen || p->stop) continue;
         p->sleeping++;
-        pthread_cond_wait(&p->work, &p->lock);
+        condition_wait(&p->work, &p->lock);
         p->sleeping--;
     }
-    pthread_mutex_unlock(&p->lock);
+    mutex_unlock(&p->lock);
     return NULL;
 }
 
@@ -108,47 +105,47 @@ static void *worker(void *user)
 static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     struct pool *p = user;
-    if (n <= 1 || p->workers == 0 || p->owner != getpid()) {
+    if (n <= 1 || p->workers == 0 || p->owner != loci_process()) {
         for (int i = 0; i < n; i++) job(arg, i);
         return;
     }
     struct batch b = { .job = job, .arg = arg, .n = n };
 
-    pthread_mutex_lock(&p->lock);
+    mutex_lock(&p->lock);
     struct batch **end = &p->first;
     /* Appended, so that older batches are finished first. */
     while (*end) end = &(*end)->later;
     *end = &b;
     atomic_fetch_add(&p->posted, 1);
-    for (int i = 0; i < n - 1 && i < p->sleeping; i++) pthread_cond_signal(&p->work);
-    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < n - 1 && i < p->sleeping; i++) condition_signal(&p->work);
+    mutex_unlock(&p->lock);
 
     work_on(&b);
 
     /* The remaining jobs are mostly short, so polling for a while is cheaper than sleeping. */
     for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) relax();
-    pthread_mutex_lock(&p->lock);
+    mutex_lock(&p->lock);
     /* The batch is unlinked before the wait, so that no more workers enter: it is on this stack. */
     struct batch **at = &p->first;
     while (*at != &b) at = &(*at)->later;
     *at = b.later;
-    while (atomic_load(&b.helpers) > 0) pthread_cond_wait(&p->left, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+    while (atomic_load(&b.helpers) > 0) condition_wait(&p->left, &p->lock);
+    mutex_unlock(&p->lock);
 }
 
 /* Stops and joins the first `workers` threads, then frees the pool.  A pool that could not start
  * all threads has only those. */
 static void end(struct pool *p, int workers)
 {
-    pthread_mutex_lock(&p->lock);
+    mutex_lock(&p->lock);
     p->stop = true;
     atomic_fetch_add(&p->posted, 1);
-    pthread_cond_broadcast(&p->work);
-    pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < workers; i++) pthread_join(p->worker[i], NULL);
-    pthread_cond_destroy(&p->work);
-    pthread_cond_destroy(&p->left);
-    pthread_mutex_destroy(&p->lock);
+    condition_broadcast(&p->work);
+    mutex_unlock(&p->lock);
+    for (int i = 0; i < workers; i++) loci_thread_join(&p->worker[i]);
+    condition_destroy(&p->work);
+    condition_destroy(&p->left);
+    mutex_destroy(&p->lock);
     free(p);
 }
 
@@ -159,21 +156,15 @@ loci_status loci_pool_create(loci_host *host, int threads)
     struct pool *p = calloc(1, sizeof *p + (size_t)workers * sizeof *p->worker);
     if (!p) return LOCI_NO_MEMORY;
     /* values instead of calls, which could fail */
-    p->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    p->work = p->left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-    p->owner = getpid();
+    p->lock = (struct mutex)MUTEX_INIT;
+    p->work = p->left = (struct condition)CONDITION_INIT;
+    p->owner = loci_process();
     p->workers = workers;
     /* If there are more threads than cores, a spinning thread would slow down a working one. */
-    if (threads <= sysconf(_SC_NPROCESSORS_ONLN)) p->spins = SPINS;
+    if (threads <= loci_processors()) p->spins = SPINS;
 
-    /* Workers inherit a signal mask that leaves every signal to the host's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int started = 0;
-    while (started < workers && pthread_create(&p->worker[started], NULL, worker, p) == 0)
-        started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    while (started < workers && loci_thread_start(&p->worker[started], worker, p)) started++;
     if (started < workers) {
         end(p, started);
         return LOCI_NO_MEMORY;
@@ -186,7 +177,7 @@ void loci_pool_destroy(loci_host *host)
 {
     if (!host || !host->user) return;
     struct pool *p = host->user;
-    if (p->owner == getpid()) end(p, p->workers);
+    if (p->owner == loci_process()) end(p, p->workers);
     else free(p); /* a forked child has no threads to join */
     *host = (loci_host){ 0 };
 }

@@ -68,14 +68,14 @@ done < <(find src/layout -name '*.[ch]' | sort)
 declare -A home
 objects() {                                 # of a folder: objects of files that still exist
     find "$LOCI_BUILD"/CMakeFiles/loci_*.dir/src -name '*.o' -path "*/src/$1/*" | while read -r object; do
-        if [ -e "src/$1/$(basename "$object" .o)" ]; then echo "$object"; fi
+        if [ -n "$(find "src/$1" -name "$(basename "$object" .o)")" ]; then echo "$object"; fi
     done
 }
-for folder in util math plan layout encodings engine terms api distributed layers extras; do
+for folder in platform util math plan layout encodings engine terms api distributed layers extras; do
     while read -r symbol; do home[$symbol]=$folder; done < <(objects $folder | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }')
 done
 [ "${#home[@]}" -gt 100 ] || fail "$LOCI_BUILD has no objects whose symbols could be looked at"
-for folder in util math plan layout encodings engine terms api distributed layers extras; do
+for folder in platform util math plan layout encodings engine terms api distributed layers extras; do
     while read -r symbol; do
         to=${home[$symbol]:-}
         [ -n "$to" ] || continue

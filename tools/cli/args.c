@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* args.c -- command-line parsing, error output and small helpers of all commands. */
-#define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "platform/clock.h"
+#include "platform/system.h"
 #include "cli/cli.h"
 #include "models/output.h"
 #include "util/printable.h"
@@ -58,9 +57,7 @@ void *alloc(size_t count, size_t each)
 double now(void)
 {
     static _Thread_local double last, lost;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double read = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + lost;
+    const double read = loci_clock_steady() + lost;
     if (read < last) lost += last - read;
     else last = read;
     return last;
@@ -91,8 +88,8 @@ double quantile(double *x, int count, double share)
 /* By the NO_COLOR convention, an empty value does not count. */
 bool colours(void)
 {
-    const char *term = getenv("TERM"), *off = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") && !(off && *off);
+    const char *off = getenv("NO_COLOR");
+    return !(off && *off) && loci_terminal_colours();
 }
 
 /* ---- Names ----------------------------------------------------------------------------------- */

@@ -4,13 +4,12 @@
  * Every rank creates the whole problem from the same seeds and cuts its share out of it, so that it
  * can compare its rows with those of one process.  Rounds alternate: first one process with the
  * total thread count of all ranks, then the ranks. */
-#define _DEFAULT_SOURCE
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
+#include "platform/clock.h"
 #include "cli/bench_parallel.h"
 #include "cli/json.h"
 #include "cli/ranks.h"
@@ -303,13 +302,6 @@ struct bench_ranks {
     bool ok;
 };
 
-static double cpu_seconds(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec)
-         + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 static bool meet(const loci_transport *t)
 {
     int64_t nothing = 0;
@@ -412,15 +404,15 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
 static bool one_round(const struct bench_ranks *b, const loci_transport *t, struct task *whole,
                       struct cut *c, struct figures *f)
 {
-    double begun = now(), cpu = cpu_seconds();
+    double begun = now(), cpu = loci_clock_process();
     const bool back = b->problem->pass == BACKWARD;
     if (t->rank == 0 && (back ? task_backward(whole) : task_forward(whole)))
         return refuse("bench: %s", whole->error.text);
     f->alone = now() - begun;
-    const double alone = cpu_seconds() - cpu;
+    const double alone = loci_clock_process() - cpu;
     if (!meet(t)) return refuse("bench: the transport failed");
     begun = now();
-    cpu = cpu_seconds();
+    cpu = loci_clock_process();
     loci_error e = { .status = LOCI_OK };
     c->call.error = &e;
     if (back ? loci_parallel_backward(whole->plan, whole->tables, c->work, &c->call, &c->grad,
@@ -431,7 +423,7 @@ static bool one_round(const struct bench_ranks *b, const loci_transport *t, stru
     f->wall = now() - begun;
     f->share = f->alone / f->wall;
     /* threads share the CPU time of this process */
-    f->cpu = b->spread->ranks ? (cpu_seconds() - cpu) / alone : NAN;
+    f->cpu = b->spread->ranks ? (loci_clock_process() - cpu) / alone : NAN;
     return true;
 }
 static double middle(const double *list, int n)

@@ -5,11 +5,10 @@
  * No engine rejects a file whose channels are moved twice or in part: it produces nonsense.  So
  * every sign of that is an error here: a q without its k, scales and norms that no pattern matches,
  * a file that says it is converted. */
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "platform/system.h"
 #include "util/planted_bug.h"
 #include "cli/convert.h"
 #include "models/io.h"
@@ -73,7 +72,7 @@ static bool fits(const char *patterns, const char *name)
     char one[256];
     for (const char *p = patterns; *p; p += strcspn(p, ","), p += *p == ',') {
         snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
-        if (!fnmatch(one, name, 0)) return true;
+        if (loci_name_matches(one, name)) return true;
     }
     return false;
 }
@@ -403,7 +402,7 @@ static bool is_gguf(const char *path)
     if (loci_io_open(&from, path, NULL)) return false;
     const bool is =
         from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL) && !memcmp(magic, "GGUF", 4);
-    close(from.fd);
+    loci_io_close(&from);
     return is;
 }
 

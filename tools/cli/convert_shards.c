@@ -4,14 +4,12 @@
  *
  * An index is {"weight_map": {TENSOR: FILE, ..}}, in the folder of its files.  It must name every
  * tensor of every shard, and no others.  A tensor in two files, or in none, is an error. */
-#define _DEFAULT_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "platform/file.h"
+#include "platform/system.h"
 #include "cli/convert.h"
 #include "models/json.h"
 
@@ -28,14 +26,14 @@ static char *join(const char *folder, int length, const char *name)
 {
     const size_t capacity = (size_t)length + strlen(name) + 2;
     char *to = alloc(capacity, 1);
-    const bool slash = length && folder[length - 1] != '/';
+    const bool slash = length && loci_path_folder(folder) != (size_t)length;
     snprintf(to, capacity, "%.*s%s%s", length, folder, slash ? "/" : "", name);
     return to;
 }
 static bool is_folder(const char *path)
 {
-    struct stat s;
-    return !stat(path, &s) && S_ISDIR(s.st_mode);
+    struct file_info i;
+    return loci_path_info(path, &i) && i.kind == FILE_FOLDER;
 }
 
 /* The file reader rejects a folder without an index, as it does any folder. */
@@ -43,7 +41,8 @@ char *shards_index(const char *path)
 {
     if (!is_folder(path)) return ends(path, index_end) ? join(path, 0, path) : NULL;
     char *index = join(path, (int)strlen(path), index_name);
-    if (!access(index, F_OK)) return index;
+    struct file_info i;
+    if (loci_path_info(index, &i)) return index;
     free(index);
     return NULL;
 }
@@ -62,7 +61,7 @@ static bool read_text(struct shards *s)
         s->text = alloc(s->bytes + 1, 1);
         good = !loci_io_read(&from, s->text, s->bytes, 0, &e) || refuse("%s: %s", s->index, e.text);
     }
-    close(from.fd);
+    loci_io_close(&from);
     return good;
 }
 
@@ -75,8 +74,7 @@ static bool is_shard_name(const char *name)
 /* Lists each file once, in the order of the index. */
 static bool list_shards(struct shards *s, const json_t *map)
 {
-    const char *slash = strrchr(s->index, '/');
-    const int folder = slash ? (int)(slash - s->index) + 1 : 0;
+    const int folder = (int)loci_path_folder(s->index);
     if (!is_a(map, JSON_OBJECT) || !json_object_size(map))
         return refuse("%s: there is no weight_map that says which file has which tensor", s->index);
     s->list = alloc(json_object_size(map), sizeof *s->list);
@@ -136,13 +134,7 @@ static bool find_missing(const struct shards *s, const json_t *map)
 /* ---- All tensors ----------------------------------------------------------------------------- */
 
 /* Each shard needs two open files at the same time. */
-static void allow_files(int shards)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= 2 * (rlim_t)shards + 64) return;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files); /* on failure, open() reports too many files */
-}
+static void allow_files(int shards) { loci_allow_files(2 * shards + 64); }
 
 static bool open_all(struct shards *s, const json_t *map)
 {
@@ -209,33 +201,29 @@ void shards_close(struct shards *s)
 
 /* ---- The new files --------------------------------------------------------------------------- */
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
+static const char *file_name(const char *path) { return path + loci_path_folder(path); }
 
 /* No file is replaced, so a failure can remove all new files. */
 bool shards_check_output(const struct shards *s, const char *folder)
 {
-    struct stat st;
+    struct file_info i;
     loci_error e;
     if (!*folder) return refuse("convert: the name of the folder is empty");
-    if (stat(folder, &st)) {
+    if (!loci_path_info(folder, &i)) {
         /* its parent folder must exist and be writable */
         char *path = join(folder, (int)strlen(folder), "");
-        for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = 0;
+        for (size_t n = strlen(path); n > 1 && loci_path_folder(path) == n; n--) path[n - 1] = 0;
         const bool good = !loci_output_check(path, 0, NULL, &e) || refuse("%s: %s", folder, e.text);
         free(path);
         return good;
     }
-    if (!S_ISDIR(st.st_mode))
+    if (i.kind != FILE_FOLDER)
         return refuse("%s: this is a file; the result of an index is a folder of files", folder);
     bool good = true;
-    for (int i = -1; i < s->count && good; i++) {
+    for (int n = -1; n < s->count && good; n++) {
         char *path =
-            join(folder, (int)strlen(folder), i < 0 ? file_name(s->index) : s->list[i].name);
-        good = !lstat(path, &st)
+            join(folder, (int)strlen(folder), n < 0 ? file_name(s->index) : s->list[n].name);
+        good = loci_link_info(path, &i)
                  ? refuse("%s: there is such a file already; the result must go "
                           "to a folder without it",
                           path)
@@ -255,7 +243,7 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
     char **path = alloc((size_t)s->count + 1, sizeof *path), *at = NULL;
     struct new_file index;
     loci_status status = LOCI_OK;
-    const bool made = !mkdir(folder, 0777);
+    const bool made = loci_folder_make(folder);
     if (!made && errno != EEXIST) {
         free(w);
         free(path);
@@ -288,8 +276,8 @@ bool shards_write(const struct shards *s, const char *folder, write_shard *put, 
         if (!failed) at = path[s->count];
         status = loci_output_end(&index, status, failed ? &ignored : &e);
     }
-    for (int i = 0; i < ended && status; i++) unlink(path[i]);
-    if (status && made) rmdir(folder);
+    for (int i = 0; i < ended && status; i++) loci_path_remove(path[i]);
+    if (status && made) loci_folder_remove(folder);
     if (status) fail("%s: %s", at, e.text);
     for (int i = 0; i <= s->count; i++) free(path[i]);
     free(w);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* lab.c -- `loci lab`: lists its contents, shows which runs are selected, and estimates their
  * time. */
-#define _DEFAULT_SOURCE /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
 
+#include "platform/clock.h"
+#include "platform/file.h"
+#include "platform/thread.h"
 #include "cli/lab.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "draw/text.h"
 #include "models/io.h"
@@ -21,8 +21,8 @@
 
 int cores(void)
 {
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > 256 ? 256 : (int)n;
+    const int n = loci_processors();
+    return n > 256 ? 256 : n;
 }
 
 /* ---- Wishes ---------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static bool read_json(const char *path, json_t **root)
     const size_t n = from.size <= MOST ? (size_t)from.size : 0;
     char *text = alloc(n + 1, 1);
     const loci_status status = loci_io_read(&from, text, n, 0, &e);
-    close(from.fd);
+    loci_io_close(&from);
     *root = status || from.size > MOST ? NULL : json_loadb(text, n, 0, &error);
     free(text);
     if (status) return refuse("%s: %s", path, e.text);
@@ -253,13 +253,6 @@ bool make_runs(const struct args *a, const char *file, struct lab_wish *w, struc
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-static double thread_time(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Uses CPU time, since other load here may differ during the runs.  The first step is a warm-up. */
 bool time_run(const struct lab_config *c, double seconds, double *step, double *tested)
 {
@@ -272,14 +265,14 @@ bool time_run(const struct lab_config *c, double seconds, double *step, double *
     lab_model_init(m, 0);
     *step = *tested = INFINITY;
     loci_status status = LOCI_OK;
-    for (double began = thread_time(); !status;) {
-        const double from = thread_time();
+    for (double began = loci_clock_thread(); !status;) {
+        const double from = loci_clock_thread();
         lab_train_batch(c, m, 0, &b);
         status = lab_model_backward(m, &b, &mean, &e);
         lab_model_step(m, 1, 1e-6);
-        const double between = thread_time();
+        const double between = loci_clock_thread();
         if (!status) status = lab_model_forward(m, &b, false, NULL, NULL, &e);
-        const double to = thread_time();
+        const double to = loci_clock_thread();
         *step = fmin(*step, between - from);
         *tested = fmin(*tested, (to - between) / (double)b.rows);
         if (to - began > seconds) break;
@@ -638,8 +631,10 @@ static const struct command *const under[] = { &cmd_lab_list,  &cmd_lab_corpus, 
 static void print_last(void)
 {
     struct lab_results all;
+    struct file_info there;
     loci_error e = { .text = "" };
-    if (access("lab-out/lab.json", R_OK) || lab_results_read(&all, "lab-out", &e)) return;
+    if (!loci_path_info("lab-out/lab.json", &there) || lab_results_read(&all, "lab-out", &e))
+        return;
     int learned = 0;
     for (int i = 0; i < all.count; i++) learned += all.list[i].learned;
     printf("\n./lab-out has %d runs that are done, %d of which have learned their task: 'loci lab "

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* lab_check.c -- `loci lab dump`, `loci lab data` and `loci lab bench`: dumps one step for external
  * checks, writes sequences for other trainers, and measures the speed of steps. */
-#define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/lab.h"
 #include "cli/probe.h"

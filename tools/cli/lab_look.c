@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* lab_look.c -- `loci lab report` and `loci lab sample`: results, and answers of a model. */
-#define _POSIX_C_SOURCE 200809L
-
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "platform/file.h"
 #include "cli/lab.h"
 #include "cli/terminal.h"
 #include "models/json.h"
@@ -56,7 +54,7 @@ static int write_pictures(const struct report *r, const char *dir)
 {
     char(*taken)[128] = NULL;
     int count = 0, code = EXIT_DONE;
-    if (mkdir(dir, 0777) && errno != EEXIST)
+    if (!loci_folder_make(dir) && errno != EEXIST)
         return fail("lab report: %s: cannot make this folder: %s", dir, strerror(errno));
     for (int s = 0; s < r->sections && !code; s++)
         for (int b = 0; b < r->section[s].blocks && !code; b++) {

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* lab_run.c -- `loci lab run` and `loci lab watch`: runs the lab, and shows its progress from
  * another process. */
-#define _POSIX_C_SOURCE 200809L
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "platform/ending.h"
+#include "platform/system.h"
 #include "cli/lab.h"
 #include "cli/terminal.h"
 #include "models/json.h"
@@ -101,15 +98,14 @@ static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p,
 static void show_progress(struct lab_work *w, bool quiet)
 {
     struct row *rows = alloc((size_t)w->runs->count, sizeof *rows);
-    const bool terminal = isatty(STDOUT_FILENO) && !quiet;
+    const bool terminal = loci_terminal() && !quiet;
     const double began = now();
     double told = began, at_start = 0;
     int n, lines = 0;
     fill_rows(w->runs, w->progress, w->shard, w->shards, rows, &n);
     for (int i = 0; i < n; i++) at_start += work_of(&rows[i]);
     while (!lab_work_ended(w)) {
-        const struct timespec nap = { 0, 50000000 };
-        nanosleep(&nap, NULL);
+        loci_sleep(0.05);
         if (quiet || now() - told < (terminal ? 0.5 : 60)) continue;
         told = now();
         double done = -at_start, all = 0;
@@ -197,9 +193,7 @@ static int run_run(const struct args *a)
     w.checkpoint = checkpoint;
     w.cpu = cpu_name(cpu, sizeof cpu);
     command_line(a, &command);
-    struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
+    loci_ending_replace(on_stop);
     if (!a->value[RUN_QUIET]) {
         print_runs(&runs);
         printf("\n%d runs in %s, %d at a time\n", runs.count, dir,
@@ -300,7 +294,7 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
 static int run_watch(const struct args *a)
 {
     const char *dir = a->rest_count ? a->rest[0] : "lab-out";
-    const bool terminal = isatty(STDOUT_FILENO) && !a->value[WATCH_ONCE];
+    const bool terminal = loci_terminal() && !a->value[WATCH_ONCE];
     double first = -1, began = now();
     int lines = 0;
     if (!args_rest(a, 1)) return EXIT_ERROR;
@@ -320,8 +314,7 @@ static int run_watch(const struct args *a)
         fflush(stdout);
         free(rows);
         if (!terminal || done >= all) return EXIT_DONE;
-        const struct timespec nap = { 1, 0 };
-        nanosleep(&nap, NULL);
+        loci_sleep(1);
     }
 }
 

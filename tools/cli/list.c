@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* list.c -- `loci list`, `loci info`, `loci version`. */
-#define _DEFAULT_SOURCE
 
 #include <math.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
+#include "platform/system.h"
+#include "platform/thread.h"
 #include "util/shape_text.h"
 #include "cli/cli.h"
 #include "cli/json.h"
@@ -249,14 +248,12 @@ static const struct flag info_flags[] = { [INFO_JSON] = { "json", NULL, NULL, "o
 static int info_run(const struct args *a)
 {
     if (!args_rest(a, 0)) return EXIT_ERROR;
-    char cpu[128];
+    char cpu[128], system[64], machine[64];
     const char *names[16];
-    struct utsname os;
     int n = loci_isas(names, COUNT(names));
     if (n > COUNT(names)) n = COUNT(names);
-    bool known = uname(&os) >= 0;
-    const char *system = known ? os.sysname : "unknown", *machine = known ? os.machine : "unknown";
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    loci_system_names(system, machine, sizeof system);
+    const long cpus = loci_processors();
     if (a->value[INFO_JSON]) {
         json_t *j = json_object(), *isas = json_array();
         for (int i = 0; i < n; i++) json_array_append_new(isas, json_string(names[i]));

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* main.c -- the program `loci`: selects the command. */
-#define _POSIX_C_SOURCE 200809L
 
-#include <fcntl.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "platform/system.h"
 #include "cli/cli.h"
 
 /* The commands that nearest() chooses from. */
@@ -56,17 +53,6 @@ static int run_command(int argc, char **argv)
     return unknown_command(c->under, above, argv[2]);
 }
 
-/* If stdin, stdout or stderr is closed, the next opened file would get its number and receive the
- * output.  The placeholder opened here fails when it is used. */
-static bool reserve_streams(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0
-            && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
-            return false;
-    return true;
-}
-
 /* If out of memory, jansson silently omits values, and a line of JSON would be incomplete. */
 static void *alloc_for_json(size_t bytes)
 {
@@ -78,11 +64,7 @@ static void *alloc_for_json(size_t bytes)
 /* A result that did not reach a full disk or a closed pipe is an error. */
 int main(int argc, char **argv)
 {
-    if (!reserve_streams()) return EXIT_ERROR;
-#ifdef SIGXFSZ
-    /* a file size limit is an error of write(), not a fatal signal */
-    signal(SIGXFSZ, SIG_IGN);
-#endif
+    if (!loci_system_begin()) return EXIT_ERROR;
     json_set_alloc_funcs(alloc_for_json, free);
     int code = run_command(argc, argv);
     if (fflush(stdout) || ferror(stdout)) return fail("cannot write to standard output");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* manual.c -- `loci man`: manual pages, from the same tables as --help. */
-#define _POSIX_C_SOURCE 200809L
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -145,11 +144,10 @@ static void put_day(struct text *t)
 {
     const char *given = getenv("SOURCE_DATE_EPOCH");
     int64_t seconds;
-    struct tm day;
     if (!given || !parse_whole(given, &seconds) || seconds < 0 || seconds > 253402300799) return;
     const time_t when = (time_t)seconds;
-    if (gmtime_r(&when, &day))
-        text_add(t, "%04d-%02d-%02d", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
+    const struct tm *day = gmtime(&when);
+    if (day) text_add(t, "%04d-%02d-%02d", day->tm_year + 1900, day->tm_mon + 1, day->tm_mday);
 }
 
 static void put_flag(struct text *t, const struct flag *f)

@@ -5,15 +5,13 @@
  * They are called only for the instruction set that the library uses.  Twelve independent chains
  * cover a latency of four cycles on two pipes with margin, and fit into 16 registers with both
  * factors.  The sum of the results prevents the compiler from dropping any. */
-#define _DEFAULT_SOURCE
 
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "platform/clock.h"
+#include "platform/system.h"
 #include "cli/cli.h"
 #include "cli/probe.h"
 
@@ -242,11 +240,7 @@ double probe_copy(float *to, const float *from, size_t bytes, const loci_host *h
 
 struct spent spent_now(void)
 {
-    struct timespec t;
-    struct rusage r;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    getrusage(RUSAGE_SELF, &r);
-    return (struct spent){ now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, r.ru_nivcsw };
+    return (struct spent){ now(), loci_clock_thread(), loci_preemptions() };
 }
 
 /* Waiting for busy threads does not count, so both must have changed. */
@@ -259,13 +253,7 @@ double taken_between(struct spent from, struct spent to)
 /* Four times the last-level cache, so that data is evicted before it is read again. */
 size_t beyond_caches(void)
 {
-    double cache = 0, memory = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    cache = (double)sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-#ifdef _SC_PHYS_PAGES
-    memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-#endif
+    const double cache = loci_system_cache(), memory = loci_system_memory();
     double bytes = 4 * (cache > 0 ? cache : 32 << 20), most = 1 << 30;
     if (memory > 0 && memory / 16 < most) most = memory / 16;
     return (size_t)(bytes < most ? bytes : most);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer.  The second of sender
  * and receiver copies it, and both have then finished. */
-#define _POSIX_C_SOURCE 200809L
-
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "platform/system.h"
+#include "platform/thread.h"
 #include "cli/cli.h"
 #include "cli/ranks.h"
 
@@ -22,8 +20,8 @@ struct letter {
     size_t bytes;
 };
 struct office {
-    pthread_mutex_t lock;
-    pthread_cond_t news;
+    struct mutex lock;
+    struct condition news;
     struct letter *open; /* without a counterpart yet, oldest first */
     int ranks, here;     /* here: ranks that have entered highest() */
     long round;
@@ -34,7 +32,7 @@ struct office {
 struct member {
     struct office *office;
     int rank;
-    pthread_t thread;
+    struct thread thread;
 };
 enum { MOST_NUMBERS_AGREED = 256 };
 
@@ -53,20 +51,20 @@ static struct letter *find(struct office *o, const struct letter *l)
 /* Releases the lock while a message is copied. */
 static void begin_letter(struct office *o, struct letter *l)
 {
-    pthread_mutex_lock(&o->lock);
+    mutex_lock(&o->lock);
     struct letter *s = find(o, l), **at = &o->open;
     if (s) {
         const struct letter *from = l->sends ? l : s, *to = l->sends ? s : l;
-        pthread_mutex_unlock(&o->lock);
+        mutex_unlock(&o->lock);
         memcpy(to->data, from->data, to->bytes < from->bytes ? to->bytes : from->bytes);
-        pthread_mutex_lock(&o->lock);
+        mutex_lock(&o->lock);
         l->done = s->done = true;
-        pthread_cond_broadcast(&o->news);
+        condition_broadcast(&o->news);
     } else {
         while (*at) at = &(*at)->next;
         *at = l;
     }
-    pthread_mutex_unlock(&o->lock);
+    mutex_unlock(&o->lock);
 }
 static int office_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
 {
@@ -90,10 +88,10 @@ static int office_end(struct member *m, void **request, bool wait)
 {
     struct letter *l = *request;
     if (!l) return 0;
-    pthread_mutex_lock(&m->office->lock);
-    while (!l->done && wait) pthread_cond_wait(&m->office->news, &m->office->lock);
+    mutex_lock(&m->office->lock);
+    while (!l->done && wait) condition_wait(&m->office->news, &m->office->lock);
     const bool done = l->done;
-    pthread_mutex_unlock(&m->office->lock);
+    mutex_unlock(&m->office->lock);
     if (done) {
         free(l);
         *request = NULL;
@@ -106,7 +104,7 @@ static int office_highest(void *user, int64_t *list, int n)
 {
     struct office *o = ((struct member *)user)->office;
     if (n > MOST_NUMBERS_AGREED) return 1;
-    pthread_mutex_lock(&o->lock);
+    mutex_lock(&o->lock);
     const long round = o->round;
     for (int i = 0; i < n; i++)
         if (!o->here || list[i] > o->highest[i]) o->highest[i] = list[i];
@@ -116,11 +114,11 @@ static int office_highest(void *user, int64_t *list, int n)
         o->known = done;
         o->here = 0;
         o->round++;
-        pthread_cond_broadcast(&o->news);
+        condition_broadcast(&o->news);
     }
-    while (o->round == round) pthread_cond_wait(&o->news, &o->lock);
+    while (o->round == round) condition_wait(&o->news, &o->lock);
     memcpy(list, o->known, sizeof *list * (size_t)n);
-    pthread_mutex_unlock(&o->lock);
+    mutex_unlock(&o->lock);
     return 0;
 }
 static void *live(void *arg)
@@ -135,8 +133,8 @@ static void *live(void *arg)
 }
 bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), void *arg)
 {
-    struct office o = { .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .news = PTHREAD_COND_INITIALIZER,
+    struct office o = { .lock = MUTEX_INIT,
+                        .news = CONDITION_INIT,
                         .ranks = ranks,
                         .body = body,
                         .arg = arg,
@@ -146,13 +144,13 @@ bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), v
     int n = 0;
     for (; n < ranks; n++) {
         members[n] = (struct member){ .office = &o, .rank = n };
-        if (pthread_create(&members[n].thread, NULL, live, &members[n])) break;
+        if (!loci_thread_start(&members[n].thread, live, &members[n])) break;
     }
     /* The others would wait for those that are not there. */
     if (n < ranks) exit(fail("bench: cannot start more than %d threads", n));
-    for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
-    pthread_cond_destroy(&o.news);
-    pthread_mutex_destroy(&o.lock);
+    for (int i = 0; i < n; i++) loci_thread_join(&members[i].thread);
+    condition_destroy(&o.news);
+    mutex_destroy(&o.lock);
     free(members);
     free(o.highest);
     free(o.known);
@@ -174,16 +172,16 @@ bool ranks_of_job(void (*body)(const loci_transport *, void *), void *arg)
     loci_transport t = LOCI_TRANSPORT_INIT();
     loci_error e = { .status = LOCI_OK };
     void *library = NULL;
-    for (int i = 0; i < COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW);
+    for (int i = 0; i < COUNT(names) && !library; i++) library = loci_library_open(names[i]);
     if (!library)
         return refuse("bench: libloci-mpi is not found (%s); build with -DLOCI_MPI=ON and set "
                       "LD_LIBRARY_PATH to its folder",
-                      dlerror());
+                      loci_library_error());
     loci_status (*begin)(loci_transport *, double, loci_error *);
     void (*end)(loci_transport *);
     /* C has no conversion from an object pointer to a function pointer.  POSIX permits this one. */
-    *(void **)&begin = dlsym(library, "loci_mpi_world");
-    *(void **)&end = dlsym(library, "loci_mpi_finish");
+    *(void **)&begin = loci_library_find(library, "loci_mpi_world");
+    *(void **)&end = loci_library_find(library, "loci_mpi_finish");
     if (!begin || !end) return refuse("bench: libloci-mpi has another version than this program");
     if (begin(&t, 0, &e)) return refuse("bench: %s", e.text);
     body(&t, arg);

@@ -10,8 +10,6 @@
 #ifndef LOCI_CLI_SERVE_H
 #define LOCI_CLI_SERVE_H
 
-#include <sys/types.h>
-
 #include "cli/problem.h"
 
 enum { MOST_STEPS = 1000000 }; /* of a call */
@@ -21,7 +19,7 @@ int serve(struct problem *, const char *encoding);
 
 struct server {
     const char *program; /* NULL: this program */
-    pid_t pid;
+    long pid;
     int to;
     FILE *from, *said; /* said: its stderr */
     int steps;

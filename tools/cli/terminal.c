@@ -1,31 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* terminal.c -- see terminal.h. */
-#define _DEFAULT_SOURCE
-
 #include "cli/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
+#include "platform/system.h"
 #include "cli/cli.h"
 #include "models/output.h"
 
 struct terminal terminal(void)
 {
     struct terminal t = { .columns = 80 };
-    const char *columns = getenv("COLUMNS"), *true_colour = getenv("COLORTERM"), *locale = NULL;
-    struct winsize size;
+    const char *columns = getenv("COLUMNS"), *true_colour = getenv("COLORTERM");
+    const int wide = loci_terminal_columns();
     int64_t n;
-    static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
-    for (int i = 0; i < COUNT(names) && !locale; i++) {
-        locale = getenv(names[i]);
-        if (locale && !*locale) locale = NULL;
-    }
     if (columns && parse_whole(columns, &n) && n > 0 && n < 10000) t.columns = (int)n;
-    else if (!ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col > 0) t.columns = size.ws_col;
-    t.unicode = locale && (strstr(locale, "UTF-8") || strstr(locale, "utf8"));
+    else if (wide > 0) t.columns = wide;
+    t.unicode = loci_terminal_unicode();
     if (colours()) {
         const bool all =
             true_colour && (!strcmp(true_colour, "truecolor") || !strcmp(true_colour, "24bit"));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* vec.h for plain C: one float at a time, for CPUs without their own set and as a baseline for
- * the others.  Where the CPU has no fma, libm's is exact and slow, but bits must agree. */
+ * the others.  Where the CPU has no fma, that of exact_fmaf() is slow, but bits must agree. */
+#include "platform/fmaf.h"
 #include "math/half.h"
 
 typedef float real;
@@ -29,7 +30,7 @@ static inline void vf_store_f16(uint16_t *p, vf x) { *p = to_f16(x); }
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return x; }
-static inline vf vf_fma(vf a, vf b, vf c) { return __builtin_fmaf(a, b, c); }
+static inline vf vf_fma(vf a, vf b, vf c) { return exact_fmaf(a, b, c); }
 static inline vf vf_fma1(real a, vf b, vf c) { return vf_fma(vf_set1(a), b, c); }
 typedef const real *four;
 static inline four four_at(const real *p) { return p; }
