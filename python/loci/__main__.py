@@ -10,15 +10,7 @@ import subprocess
 import sys
 
 import loci
-from loci import _c
-
-
-def _program() -> str | None:
-    """The program's file: what LOCI says, or the one that came with the package."""
-    told = os.environ.get("LOCI")
-    name = "loci.exe" if sys.platform == "win32" else "loci"
-    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_bin", name)
-    return told or (own if os.path.isfile(own) else None)
+from loci import _c, _program
 
 
 def _version(distribution: str) -> str:
@@ -53,7 +45,7 @@ def report() -> str:
     lines = {
         "loci": loci.__version__,
         "library": f"{loci.library_version}, {_c.path}",
-        "program": _program() or "none: jansson was not here when the wheel was built",
+        "program": _program.own() or "none: jansson was not here when the wheel was built",
         "model files": _files(),
         "instructions": f"{', '.join(isas)} (in use: {isas[-1]})",
         "threads": f"{loci.get_num_threads()} of {os.cpu_count()} processors, in a pool of its own, without OpenMP",
@@ -67,7 +59,7 @@ def report() -> str:
 
 def main() -> int:
     """Run the program with the arguments of this process, and return its exit status."""
-    program = _program()
+    program = _program.own()
     if program is None:
         print("loci: this wheel has no program: jansson was not here when it was built", file=sys.stderr)
         return 2

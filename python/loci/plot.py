@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from . import weights as _weights
 from ._c import Error
 from ._numbers import INT, whole
 from ._plan import Plan
+from ._program import find as _find_program
 from ._types import ArrayLike, ModelSource, Tensors
 
 if TYPE_CHECKING:
@@ -209,12 +209,11 @@ class Picture:
 
 
 def _program() -> str:
-    """What LOCI says, or the program that is found."""
-    found = os.environ.get("LOCI") or shutil.which("loci")
+    found = _find_program()
     if found is None:
         raise Error(
-            "there is no program loci, which draws: install it, or set LOCI to its path; the package has the library "
-            "alone",
+            "there is no program loci, which draws: set LOCI to its path, or install jansson and build the "
+            "package again",
             "unsupported",
         )
     return found

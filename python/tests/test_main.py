@@ -11,7 +11,7 @@ import unittest
 import numpy as np
 
 import loci
-from loci import __main__ as main
+from loci import _program
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ class Main(unittest.TestCase):
         self.assertIn("without OpenMP", lines["threads"])
 
     def test_program(self) -> None:
-        if main._program() is None:
+        if _program.own() is None:
             done = run("version")
             self.assertEqual(done.returncode, 2)
             self.assertEqual(done.stderr, "loci: this wheel has no program: jansson was not here when it was built\n")

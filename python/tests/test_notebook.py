@@ -289,10 +289,9 @@ class Pictures(unittest.TestCase):
                 plot.show("zz")
 
     def test_show_refuses(self) -> None:
-        with mock.patch.dict(os.environ, {"PATH": ""}):
-            os.environ.pop("LOCI", None)
-            with self.assertRaisesRegex(loci.Error, "there is no program loci"):
-                plot.show("alibi")
+        nowhere = mock.patch.dict(os.environ, {"PATH": ""}), mock.patch("loci._program.own", return_value=None)
+        with nowhere[0], nowhere[1], self.assertRaisesRegex(loci.Error, "there is no program loci"):
+            plot.show("alibi")
         with mock.patch.dict(os.environ, {"LOCI": "/nowhere/loci"}):
             with self.assertRaisesRegex(loci.Error, "the program /nowhere/loci cannot be run: No such file"):
                 plot.show("alibi")
