@@ -80,7 +80,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 
 /* State shared by the threads of prepare().  A job is a few waves, or one head
  * and a range of distances. */
-enum { DISTANCES = 24, STEPS = 64, WAVES = 8 };
+enum { DISTANCES = 18, STEPS = 64, WAVES = 8 };
 struct xl_work {
     const struct prep *p;
     struct roll v;

@@ -5,7 +5,7 @@
 #include "contract/engine.h"
 
 #if QT > 1
-enum { PIECE = 32, AT_ONCE = 192 / (int)sizeof(real) };
+enum { PIECE = 32, AT_ONCE = 144 / (int)sizeof(real) };
 
 /* Asks for the next piece of some rows. */
 static void ask_for(const real *x, ptrdiff_t stride, int rows)
