@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _c, _html
+from . import _c, _html, _table_memo
 from ._arrays import read
 from ._c import Error
 from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
@@ -160,6 +160,7 @@ def _forget_pools() -> None:
     _lock = threading.Lock()
     _pools.clear()
     _forget_locks()
+    _table_memo.forget_lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -175,6 +176,7 @@ def release() -> None:
         pools = list(_pools.values())
         _pools.clear()
     del pools  # without the lock
+    _table_memo.release()
     with _kept_lock:
         _plans.clear()
         _forms.clear()
@@ -386,6 +388,11 @@ class Plan:
         self.tensors, self.sizes = self._tensors()
         self.prepares = any(t.role != "input" for t in self.tensors)  # do tables depend on tensors?
         self._tables: dict[int, Any] = {}
+        self._serial = next(_serials)
+        each = np.dtype(self.real).itemsize
+        self._bytes = [
+            0 if t.role == "input" else math.prod(size or 0 for size in t.shape) * each for t in self.tensors
+        ]
         self.weighs = acts_on(encoding, "weight")  # rem and no lse
         self.averages = acts_on(encoding, "state")  # and ae
 
@@ -640,8 +647,9 @@ class Plan:
 
     # ---- Tables --------------------------------------------------------------------------------
 
-    def tables(self, distance: int, pointers: object) -> Tables:
+    def tables(self, distance: int, pointers: Any) -> Tables:
         """Return tables for distances up to this one. Without tensors they are cached, for the next power of two.
+        Those of tensors are cached if calls have the same tensors again.
 
         Parameters
         ----------
@@ -656,7 +664,11 @@ class Plan:
             Memory that C reads.
         """
         if self.prepares:
-            return Tables(self, distance, pointers)
+            if _c.lib.tables_size(self._handle, distance) < _table_memo.SMALL:
+                return Tables(self, distance, pointers)
+            given = [(at or 0, size if at else 0) for at, size in zip(pointers, self._bytes, strict=True)]
+            found: Tables = _table_memo.find(self._serial, distance, given, lambda: Tables(self, distance, pointers))
+            return found
         rounded = 512
         while rounded < distance:
             rounded *= 2

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import unittest
+from unittest import mock
 
 import numpy as np
 
 import loci
+from loci import _table_memo
+from loci._attend import read_tensors
 
 try:
     import torch
@@ -63,6 +66,54 @@ class Plans(unittest.TestCase):
             plan.attention(q, k, v, near)
         with self.assertRaisesRegex(loci.Error, "is missing, learned"):
             plan.prepared({}, max_distance=4)
+
+    def test_tables_of_earlier_calls(self) -> None:
+        """They are found by the contents of the tensors, not by arrays."""
+        plan = loci.Plan("xl", 2, 16, causal=False)
+        start = plan.init(5)
+
+        def tables(distance: int = 700) -> object:
+            copies = {name: x.copy() for name, x in start.items()}
+            made, pointers = read_tensors(plan, copies)
+            found = plan.tables(distance, pointers)
+            del made
+            return found
+
+        self.assertIsNot(tables(), tables())  # kept from the second time on
+        self.assertIs(tables(), tables())
+        self.assertIs(tables(300), tables())
+        self.assertIsNot(tables(900), tables(901))
+        before = tables(901)
+        start["xl.w"].reshape(-1)[1] += 1  # between the samples
+        self.assertIsNot(tables(901), before)
+        rows = np.random.default_rng(7).standard_normal((1, 2, 700, 16), np.float32)
+        some = loci.attention(rows, rows, rows, plan, tensors=start)
+        self.same(loci.attention(rows, rows, rows, plan, tensors=start), some)
+        loci.release()
+        self.same(loci.attention(rows, rows, rows, plan, tensors=start), some)
+        start["xl.w"].reshape(-1)[1] -= 1
+        self.assertFalse(np.array_equal(loci.attention(rows, rows, rows, plan, tensors=start), some))
+
+    def test_tables_that_are_not_kept(self) -> None:
+        """Each step of training has other tensors, and large tables go in turn."""
+        plan = loci.Plan("xl", 2, 16, causal=False)
+        loci.release()
+        for seed in range(3):
+            made, pointers = read_tensors(plan, plan.init(seed))
+            plan.tables(700, pointers)
+            del made
+        self.assertFalse(_table_memo._kept)
+        with mock.patch.object(_table_memo, "MOST", 1 << 20):
+            for seed in range(3):
+                made, pointers = read_tensors(plan, plan.init(seed))
+                for _ in range(2):
+                    plan.tables(700, pointers)
+                del made
+                self.assertEqual(_table_memo._bytes, sum(map(_table_memo._size, _table_memo._kept.values())))
+                self.assertTrue(0 < _table_memo._bytes <= 1 << 20)
+            self.assertLess(len(_table_memo._kept), 3)
+        loci.release()
+        self.assertEqual((len(_table_memo._kept), _table_memo._bytes), (0, 0))
 
     def test_what_has_been_decided(self) -> None:
         plan = loci.Plan("alibi", 4, 16, kv_heads=2)
