@@ -19,7 +19,7 @@ from ._numbers import whole_or_none
 from ._plan import Plan, Tables, host, kept, thread
 from ._shape import Shape
 
-STATES = "tape"  # rotates by numbers of each row
+STATES, STATES_OF_ROWS = "tape", "tape.eq"  # rotates by numbers of each row, and their name
 
 
 @dataclass
@@ -209,7 +209,7 @@ def of_states(kind: Any, x: Any, states: Any, layout: str) -> Opened:
         return _plan(key, {}, encoding=STATES, **options), Shape(batch, heads, heads, rows, rows, dim, dim, layout)
 
     plan, s = kept((kind, STATES, layout, kind.signature(x)), make)
-    given = [kind.dense(states) if t.name == "tape.eq" else None for t in plan.tensors]
+    given = [kind.dense(states) if t.name == STATES_OF_ROWS else None for t in plan.tensors]
     return Opened(kind, plan, s, "query", None, None, False, max(s.rows, 1), x, given)
 
 

@@ -255,7 +255,7 @@ def by_states(x: Any, states: Any, layout: str) -> Any:
         from . import rotate
 
         pos = torch.arange(states.shape[2])
-        return rotate(x, _rows.STATES, pos=pos, tensors={"tape.eq": states}, layout=layout)
+        return rotate(x, _rows.STATES, pos=pos, tensors={_rows.STATES_OF_ROWS: states}, layout=layout)
     refuse_tangents(x, states)
     opened = _rows.of_states(Torch, x, states, layout)
     if not wants_gradient(x, states) and not transformed():

@@ -8,9 +8,9 @@ left_out() { echo "left out: $*"; pass; harness_end; exit; }
 # ---- Names
 # What may name encodings: their files and lists; models/ and _hf_*, which write texts for families of models; layers
 # around one encoding (layers/, nn.py's FoXPro and TaPE, model.c's tape.*); what a user may say instead (parse.c, softcap=
-# and sinks=, _attend.py's ELSEWHERE, alibi_slopes= of flash_attn); claims of papers; variants of a test; worked examples; commands that read files of one rule.
+# and sinks=, _attend.py's ELSEWHERE, alibi_slopes= of flash_attn, rotate_by() in _rows.py); claims of papers; variants of a test; worked examples; commands that read files of one rule.
 may='^(src/(encodings|layers|terms)/|src/plan/parse\.c|models/|lab/(list\.h|arm\.c|claims\.c|model\.c|corpus\.c)|tools/show/(example|spectrum)\.c'
-may+='|tools/cli/(check|check_bias|check_rotation|rope)\.c|tools/explorer/|python/loci/(_hf_[a-z]*|nn|_nn_inputs|_attend|flash_attn/__init__)\.py)'
+may+='|tools/cli/(check|check_bias|check_rotation|rope)\.c|tools/explorer/|python/loci/(_hf_[a-z]*|nn|_nn_inputs|_attend|_rows|flash_attn/__init__)\.py)'
 # angles, learned, index, sink and softcap are words of other things, too.
 names=$(sed -n 's/^PE(\(.*\))$/\1/p' src/encodings/list.h | grep -vxE 'angles|learned|index|sink|softcap' | paste -sd '|')
 named=$(grep -nrE "\"($names)[\":.]" src tools lab python/loci --include='*.[ch]' --include='*.py' |
