@@ -647,7 +647,7 @@ class Plan:
 
     # ---- Tables --------------------------------------------------------------------------------
 
-    def tables(self, distance: int, pointers: Any) -> Tables:
+    def tables(self, distance: int, pointers: object) -> Tables:
         """Return tables for distances up to this one. Without tensors they are cached, for the next power of two.
         Those of tensors are cached if calls have the same tensors again.
 
@@ -666,7 +666,8 @@ class Plan:
         if self.prepares:
             if _c.lib.tables_size(self._handle, distance) < _table_memo.SMALL:
                 return Tables(self, distance, pointers)
-            given = [(at or 0, size if at else 0) for at, size in zip(pointers, self._bytes, strict=True)]
+            addresses: Any = pointers
+            given = [(at or 0, size if at else 0) for at, size in zip(addresses, self._bytes, strict=True)]
             found: Tables = _table_memo.find(self._serial, distance, given, lambda: Tables(self, distance, pointers))
             return found
         rounded = 512

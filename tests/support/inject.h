@@ -35,7 +35,8 @@ enum inject_kind {
     INJECT_OPEN = 32,
     INJECT_CLOSE = 64,
     INJECT_READ = 128,
-    INJECT_MODE = 256
+    INJECT_MODE = 256,
+    INJECT_STATUS = 512 /* never with a C library before 2.33, where fstat() is no function */
 };
 /* SHORT: reads and writes process half of the request, other calls succeed.  HOOK: a function of
  * the test runs first, then the call proceeds. */
@@ -137,6 +138,7 @@ INJECT(INJECT_NAME, -1, int, rename, (const char *from, const char *to), (from, 
 INJECT(INJECT_NAME, -1, int, mkdir, (const char *path, mode_t mode), (path, mode))
 INJECT(INJECT_MODE, -1, int, fchmod, (int fd, mode_t mode), (fd, mode))
 INJECT(INJECT_MODE, -1, int, fchown, (int fd, uid_t user, gid_t group), (fd, user, group))
+INJECT(INJECT_STATUS, -1, int, fstat, (int fd, struct stat *to), (fd, to))
 INJECT(INJECT_CLOSE, (__real_close(fd), -1), int, close, (int fd), (fd))
 INJECT(INJECT_OPEN, NULL, FILE *, fopen, (const char *path, const char *mode), (path, mode))
 INJECT(INJECT_OPEN, NULL, DIR *, opendir, (const char *path), (path))
