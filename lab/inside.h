@@ -51,9 +51,10 @@ enum lab_made {
 struct lab_rule {
     const char *encoding, *tensor;
     enum lab_made made;
-    double start, open; /* of b; open: in an arm @open, 0: there is none */
-    const char *like;   /* the tensor that this one repeats, or NULL */
-    const char *named;  /* "f": the names are wf and bf; NULL: wi1 and bi1, wi2 ... */
+    double start;      /* of b */
+    double open;       /* of b in the arm's variant @open; 0: the rule has no such variant */
+    const char *like;  /* the tensor that this one repeats, or NULL */
+    const char *named; /* "f": the names are wf and bf; NULL: wi1 and bi1, wi2 ... */
 };
 struct lab_input {
     const struct lab_rule *rule;

@@ -777,7 +777,6 @@ def rotate_by(
 
     if pos is None and cu_seqlens is None and len(cos.shape) == 2:
         _alone("pos is missing")
-
     made: Array = turn(x, cos, sin, pairing, pos, cu_seqlens, layout, inverse)
     return made
 

@@ -20,6 +20,7 @@ try:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
     import transformers as tf
+    from torch.utils._python_dispatch import TorchDispatchMode
     from transformers import masking_utils
 except ImportError:
     raise unittest.SkipTest("there is no torch or no transformers") from None
@@ -185,6 +186,18 @@ def everything(model: Any, keep: torch.Tensor | None, inputs: dict[str, Any]) ->
     ).sum().backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"output": y.detach(), **found}
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made in a block."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
+        return out
 
 
 class Case(unittest.TestCase):

@@ -21,7 +21,7 @@ except ImportError:
 import loci
 import loci.hf
 from loci import _hf_speech as speech
-from tests.test_hf import Case, everything, randomise, softmax
+from tests.test_hf import Case, Largest, everything, randomise, softmax
 
 FRAMES = 13  # after subsampling
 # The models compute angles in float32, loci in double: this is what is left of it in double.
@@ -293,18 +293,6 @@ class Memory(Case):
 
     def test_nothing_of_rows_times_keys(self) -> None:
         """No tensor of a pass has as many numbers as pairs."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        largest = 0
-
-        class Watch(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                nonlocal largest
-                out = func(*args, **(kwargs or {}))
-                if isinstance(out, torch.Tensor):
-                    largest = max(largest, out.untyped_storage().nbytes() // out.element_size())
-                return out
-
         frames = 1000
         x, mask = sound(8 * frames)[:1], torch.ones(1, 8 * frames, dtype=torch.int64)
         mask[:, 7000:] = 0
@@ -313,9 +301,9 @@ class Memory(Case):
             (lambda: seamless("_v2"), {"input_features": x[:, :frames], "attention_mask": mask[:, -frames:]}),
         ):
             model = patched(eager(make))
-            with Watch(), torch.no_grad():
+            with Largest() as largest, torch.no_grad():
                 model(**given)
-            self.assertLess(largest, frames * frames // 2)
+            self.assertLess(largest.numbers, frames * frames // 2)
 
 
 class Fallbacks(Case):

@@ -11,13 +11,12 @@ from typing import Any
 try:
     import torch
     import transformers as tf
-    from torch.utils._python_dispatch import TorchDispatchMode
 except ImportError:
     raise unittest.SkipTest("there is no torch or no transformers") from None
 
 import loci
 import loci.hf
-from tests.test_hf import Case, everything, randomise
+from tests.test_hf import Case, Largest, everything, randomise
 
 ROWS, WORDS = 11, 40
 # The model computes angles in float32, loci in double: this is what is left of it in double.
@@ -163,24 +162,14 @@ class XLNet(Case):
 
     def test_nothing_of_rows_times_keys(self) -> None:
         """No tensor of a pass has as many numbers as pairs."""
-        largest = 0
-
-        class Watch(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                nonlocal largest
-                out = func(*args, **(kwargs or {}))
-                if isinstance(out, torch.Tensor):
-                    largest = max(largest, out.untyped_storage().nbytes() // out.element_size())
-                return out
-
         rows = 600
         mask = torch.ones(2, rows, dtype=torch.int64)
         mask[1, :100] = 0
         for options in ({}, {"attn_type": "uni"}, {"dropout": 0.1}):
             model = patched(eager(**options)).train(bool(options.get("dropout")))
-            with Watch(), torch.no_grad():
+            with Largest() as largest, torch.no_grad():
                 model(words(rows), token_type_ids=segments(2, rows), attention_mask=mask, use_mems=False)
-            self.assertLess(largest, rows * rows // 2)
+            self.assertLess(largest.numbers, rows * rows // 2)
 
     def test_weights_as_an_output(self) -> None:
         for options in ({}, {"bi_data": True}, {"attn_type": "uni", "clamp_len": 4}):
