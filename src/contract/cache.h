@@ -149,10 +149,7 @@ static inline double stored_key_number(const struct call *c, ptrdiff_t b, int h,
         if (dtype != LOCI_Q8_0) return load_stored(line, dtype, n);
         return (double)from_f16(cached_scales(tile, d)[n]) * ((const int8_t *)line)[n];
     }
-    const char *row = view_key(c, b, h, j);
-    if (dtype != LOCI_Q8_0) return load_stored(row, dtype, d);
-    row += d / Q8_BLOCK * Q8_BYTES;
-    return (double)from_f16(q8_scale_bits(row)) * q8_numbers(row)[d % Q8_BLOCK];
+    return stored_number(view_key(c, b, h, j), dtype, d);
 }
 
 #endif

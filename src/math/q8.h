@@ -26,6 +26,14 @@ static inline const int8_t *q8_numbers(const void *block)
     return (const int8_t *)block + sizeof(uint16_t);
 }
 
+/* Number i from `p` on, in any stored type. */
+static inline double stored_number(const void *p, loci_dtype dtype, ptrdiff_t i)
+{
+    if (dtype != LOCI_Q8_0) return load_stored(p, dtype, i);
+    const char *block = (const char *)p + i / Q8_BLOCK * Q8_BYTES;
+    return (double)from_f16(q8_scale_bits(block)) * q8_numbers(block)[i % Q8_BLOCK];
+}
+
 /* The scale of a block whose largest |number| is `most`, as f16.  NaN if a number is not finite or
  * beyond what a scale can reach: then all 32 become NaN. */
 static inline uint16_t q8_scale_of(float most)

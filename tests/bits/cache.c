@@ -75,13 +75,8 @@ static void *rounded(struct problem *p, loci_dtype from, loci_dtype to, const vo
          *z = mem_alloc(&p->mem, count * stored_size(from));
     for (size_t i = 0; i < count; i++) exact[i] = load_stored(x, from, (ptrdiff_t)i);
     if (loci_round(to, (ptrdiff_t)count, exact, y)) exit(2);
-    for (size_t i = 0; i < count && back; i++) {
-        const char *block = y + i / Q8_BLOCK * Q8_BYTES;
-        store_stored(z, from, (ptrdiff_t)i,
-                     to == LOCI_Q8_0
-                         ? (double)from_f16(q8_scale_bits(block)) * q8_numbers(block)[i % Q8_BLOCK]
-                         : load_stored(y, to, (ptrdiff_t)i));
-    }
+    for (size_t i = 0; i < count && back; i++)
+        store_stored(z, from, (ptrdiff_t)i, stored_number(y, to, (ptrdiff_t)i));
     return back ? z : y;
 }
 static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrdiff_t width,
