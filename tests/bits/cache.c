@@ -704,6 +704,56 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
+/* Types of keys and values that cannot be. */
+static void misuse_types(void)
+{
+    struct problem p;
+    loci_plan *plan;
+    loci_cache *other;
+    loci_error e = { 0 };
+    const double x[Q8_BLOCK] = { 0 };
+    uint16_t y[Q8_BYTES];
+    loci_desc d = LOCI_DESC(.heads = 2, .dim = 48, .value_dim = 32, .k_dtype = LOCI_Q8_0);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "32 numbers",
+               "the width of keys, 48");
+    d.k_dtype = 0;
+    d.value_dim = 40;
+    d.v_dtype = LOCI_Q8_0;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "the width of values, 40");
+    d.v_dtype = LOCI_F64;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "v_dtype 1 must be LOCI_BF16");
+    d = (loci_desc)LOCI_DESC(.heads = 2, .dim = 32, .dtype = LOCI_Q8_0);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "dtype 4 must be");
+    d = (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 2,
+                             .dim = 32, .k_dtype = LOCI_F16);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e,
+               "k_dtype must be 0 in stages other than ATTENTION");
+    CHECK_THAT(loci_round(LOCI_Q8_0, 31, x, y) == LOCI_BAD_ARG, "half a block");
+    k_dtype = LOCI_Q8_0;
+    if (open(&p, "nope", LOCI_F32, 0, 20, 32, 32, 2)) {
+        loci_call c = rows_call(&p, (const ptrdiff_t[]){ 0, 0 }, 5);
+        const loci_grad g = LOCI_GRAD(.dout.data = c.o.data, .dq.data = p.q);
+        c.k_len = 20;
+        c.k = rows_at(&p, p.keys, p.G, p.D, 0);
+        c.v = rows_at(&p, p.values, p.G, p.Dv, 0);
+        c.error = &e;
+        CHECK_SAYS(loci_backward(p.plan, p.tables, p.q, &c, &g), LOCI_UNSUPPORTED, &e,
+                   "k_dtype and v_dtype must be 0", "have no gradients");
+        c.k.row = 33;
+        CHECK_SAYS(loci_forward(p.plan, p.tables, p.q, &c), LOCI_BAD_ARG, &e,
+                   "k: stride 33 must be a multiple of the 32 numbers of a block");
+        loci_cache *cache = cache_of(&p, 20, 0);
+        d = p.desc;
+        d.k_dtype = LOCI_F16;
+        if (cache && !loci_plan_create(&plan, &d, &e)) {
+            CHECK_SAYS(loci_cache_open(&other, plan, cache, (size_t)1 << 40, &e), LOCI_BAD_ARG, &e,
+                       "dtypes");
+            loci_plan_destroy(plan);
+        }
+    }
+    drop(&p);
+    k_dtype = 0;
+}
 static void misuse(void)
 {
     struct problem p;
@@ -1009,6 +1059,7 @@ int main(int argc, char **argv)
     if (!walk_limited()) by_dots("nope", 19, 33);
     if (!walk_limited()) {
         misuse();
+        misuse_types();
         placed("rope:pairing=half+alibi");
         placed("fox");
     }
