@@ -200,6 +200,8 @@ typedef struct {
      * shared one, an optional tensor).  INPUT tensors may be left out.  NULL = the default form. */
     const loci_tensor *tensors;
     int tensor_count;
+    /* Ignored.  Programs of 0.2 end here. */
+    int padding;
     /* Since 0.3: stored types of keys and of values, if they are not `dtype` (0): BF16, F16 or
      * Q8_0.  The views k and v of a call have them, and so does a loci_cache; loci_cache_append()
      * reads k and v in `dtype` and rounds them.  A call computes what a call on the same numbers

@@ -106,6 +106,7 @@ class Desc(c.Structure):
         ("isa", c.c_char_p),
         ("tensors", c.POINTER(Tensor)),
         ("tensor_count", c.c_int),
+        ("padding", c.c_int),
         ("k_dtype", c.c_int),
         ("v_dtype", c.c_int),
     ]
