@@ -144,7 +144,8 @@ typedef struct {
 /* A stride of an input view that repeats the same numbers. */
 #define LOCI_BROADCAST PTRDIFF_MIN
 
-typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 } loci_dtype;
+/* Q8_0 is for keys and values alone, see loci_desc.k_dtype. */
+typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16, LOCI_Q8_0 } loci_dtype;
 
 /* ---- Describe and plan ----------------------------------------------------------------------- */
 
@@ -199,6 +200,17 @@ typedef struct {
      * shared one, an optional tensor).  INPUT tensors may be left out.  NULL = the default form. */
     const loci_tensor *tensors;
     int tensor_count;
+    /* Ignored.  Programs of 0.2 end here. */
+    int padding;
+    /* Since 0.3: stored types of keys and of values, if they are not `dtype` (0): BF16, F16 or
+     * Q8_0.  The views k and v of a call have them, and so does a loci_cache; loci_cache_append()
+     * reads k and v in `dtype` and rounds them.  A call computes what a call on the same numbers
+     * in F32 computes, bit for bit.  Only loci_forward() supports them.
+     *
+     * Q8_0: each 32 consecutive numbers of a row are a block of 34 bytes, an f16 scale and then 32
+     * whole numbers of 8 bits; a number is their product.  Widths and strides are multiples of 32
+     * numbers.  loci_round() of loci/convert.h makes blocks. */
+    loci_dtype k_dtype, v_dtype;
 } loci_desc;
 #define LOCI_DESC(...) LOCI_SIZED(loci_desc, __VA_ARGS__)
 

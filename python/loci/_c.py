@@ -18,6 +18,7 @@ NONE = -1
 
 F32, F64, BF16, F16 = range(4)
 DTYPES = {"float32": F32, "float64": F64, "bfloat16": BF16, "float16": F16}
+STORED = {"bfloat16": BF16, "float16": F16, "q8_0": 4}  # of keys and values beside queries of another type
 SIZES = {F32: 4, F64: 8, BF16: 2, F16: 2}
 STAGES = {"attention": 0, "rotate": 1, "embed": 2, "linear_attention": 3}
 ROLES = ("learned", "fixed", "input")
@@ -105,6 +106,9 @@ class Desc(c.Structure):
         ("isa", c.c_char_p),
         ("tensors", c.POINTER(Tensor)),
         ("tensor_count", c.c_int),
+        ("padding", c.c_int),
+        ("k_dtype", c.c_int),
+        ("v_dtype", c.c_int),
     ]
 
 

@@ -225,6 +225,16 @@ def dtype_name(dtype: Any) -> str:
     return text
 
 
+def stored_name(dtype: Any, own: str, what: str) -> str:
+    """The type that keys or values are stored in; None is that of queries."""
+    if dtype is None:
+        return own
+    name = dtype if isinstance(dtype, str) and dtype in _c.STORED else dtype_name(dtype)
+    if name != own and name not in _c.STORED:
+        raise Error(f"{what} must be one of {', '.join(_c.STORED)}, or {own} as queries are, not {name}")
+    return name
+
+
 def window(window_size: Sequence[int], causal: bool) -> tuple[int, int]:
     """flash-attention's (left, right), -1 being open and 0 the own position, as C says it."""
     left, right = window_of(window_size)
@@ -287,6 +297,10 @@ class Plan:
         For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
     isa : str, optional
         Instruction set, one of `loci.isas()`. By default the best one. Results do not depend on it.
+    k_dtype : str or dtype, optional
+        Type in which a cache stores keys: bfloat16, float16 or `"q8_0"`. By default `dtype`. No gradients then.
+    v_dtype : str or dtype, optional
+        The same for values.
     shapes : mapping of str to sequence of int, optional
         Shapes of tensors that differ from the usual ones, by name. -1, -2 and -3 are batch, queries and keys.
 
@@ -322,6 +336,8 @@ class Plan:
         keys_rotated: bool = False,
         fast: bool = False,
         isa: str | None = None,
+        k_dtype: DTypeLike | None = None,
+        v_dtype: DTypeLike | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not isinstance(encoding, str):
@@ -349,11 +365,15 @@ class Plan:
             "keys_rotated": bool(keys_rotated),
             "fast": bool(fast),
             "isa": isa,
+            "k_dtype": stored_name(k_dtype, dtype_name(dtype), "k_dtype"),
+            "v_dtype": stored_name(v_dtype, dtype_name(dtype), "v_dtype"),
             "shapes": None if shapes is None else {name: tuple(shape) for name, shape in shapes.items()},
         }
         self.encoding, self.stage, self.dtype = encoding, stage, dtype_name(dtype)
         self.real = "float64" if self.dtype == "float64" else "float32"  # of tensors, lse and the like
         self.causal, self.fast, self.isa = bool(causal), bool(fast), isa
+        self.k_dtype = stored_name(k_dtype, self.dtype, "k_dtype")
+        self.v_dtype = stored_name(v_dtype, self.dtype, "v_dtype")
         left, right = window(window_size, bool(causal))
         listed = _listed(shapes)
         desc = _c.Desc(
@@ -376,6 +396,8 @@ class Plan:
             isa=None if isa is None else isa.encode(),
             tensors=listed,
             tensor_count=0 if listed is None else len(listed),
+            k_dtype=0 if self.k_dtype == self.dtype else _c.STORED[self.k_dtype],
+            v_dtype=0 if self.v_dtype == self.dtype else _c.STORED[self.v_dtype],
         )
         self._handle: Any = None
         handle = c.c_void_p()
@@ -641,6 +663,8 @@ class Plan:
             raise Error(f"the plan is one for stage {self.stage}, and this is {stage}")
         if dtype != self.dtype:
             raise Error(f"{name} is {dtype} and the plan {self.dtype}")
+        if (self.k_dtype, self.v_dtype) != (dtype, dtype):
+            raise Error(f"the plan stores keys as {self.k_dtype} and values as {self.v_dtype}: it is for a cache in C")
         for size, have in sizes.items():
             if have != getattr(self, size):
                 raise Error(f"the arrays have {size} {have} and the plan {getattr(self, size)}")

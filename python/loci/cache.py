@@ -48,7 +48,12 @@ class Cache:
     value_dim : int, optional
         Width of values of one head. By default `dim`.
     dtype : str or dtype
-        Type of keys and values: float32, float64, bfloat16 or float16.
+        Type of queries, keys and values: float32, float64, bfloat16 or float16.
+    k_dtype : str or dtype, optional
+        Type in which keys are stored: bfloat16, float16 or `"q8_0"`, 8 bits with a scale for 32 numbers. By default
+        `dtype`. Keys are rounded when they are appended.
+    v_dtype : str or dtype, optional
+        The same for values.
     tensors : mapping of str to array, optional
         Learned and fixed tensors, by name. They are copied; see `refresh()`.
     ring : bool
@@ -95,6 +100,8 @@ class Cache:
         kv_heads: int | None = None,
         value_dim: int | None = None,
         dtype: DTypeLike = "float32",
+        k_dtype: DTypeLike | None = None,
+        v_dtype: DTypeLike | None = None,
         tensors: Tensors | None = None,
         ring: bool = False,
         window_size: Sequence[int] = (-1, -1),
@@ -124,6 +131,8 @@ class Cache:
             "kv_heads": kv_heads,
             "value_dim": value_dim,
             "dtype": dtype_name(dtype),
+            "k_dtype": k_dtype,
+            "v_dtype": v_dtype,
             "window_size": window_size,
             "scale": scale,
             "max_len": max_len,

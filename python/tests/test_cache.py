@@ -112,6 +112,29 @@ class Caches(unittest.TestCase):
         cache.truncate(10, entry=1)
         self.assertEqual(cache.lengths, [20, 10])
 
+    def test_stored_types(self) -> None:
+        def q8(x: Any) -> Any:
+            blocks = x.reshape(-1, 32)
+            scale = (abs(blocks).max(1, keepdims=True) / np.float32(127)).astype(np.float16).astype(np.float32)
+            return (np.clip(np.rint(blocks / scale), -127, 127) * scale).reshape(x.shape)
+
+        rng = np.random.default_rng(3)
+        q, k, v = (rng.standard_normal((1, heads, LENGTH, 32), np.float32) for heads in (4, 2, 2))
+        usual = {"kv_heads": 2, "capacity": LENGTH}
+        plain = loci.Cache("alibi", 4, 32, **usual)
+        want = plain.step(q, q8(k), v.astype(np.float16).astype(np.float32))
+        cache = loci.Cache("alibi", 4, 32, **usual, k_dtype="q8_0", v_dtype="float16")
+        self.same(np.concatenate([cache.step(*piece((q, k, v), *at)) for at in PIECES], 2), want)
+        self.assertLess(cache.nbytes, plain.nbytes / 2)
+        again = pickle.loads(pickle.dumps(cache))
+        self.same(again.step(*piece((q, k, v), 0, 1)), cache.step(*piece((q, k, v), 0, 1)))
+        with self.assertRaisesRegex(loci.Error, "k_dtype must be one of bfloat16, float16, q8_0, or float32"):
+            loci.Cache("nope", 4, 32, capacity=64, k_dtype="float64")
+        with self.assertRaisesRegex(loci.Error, "32 numbers"):
+            loci.Cache("nope", 4, 48, capacity=64, v_dtype="q8_0")
+        with self.assertRaisesRegex(loci.Error, "it is for a cache"):
+            loci.attention(q, q, q, loci.Plan("nope", 4, 32, k_dtype="q8_0"))
+
     def test_ring(self) -> None:
         rng = np.random.default_rng(4)
         arrays = [rng.standard_normal((1, HEADS, 300, DIM), np.float32) for _ in range(3)]

@@ -54,10 +54,16 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
 /* Opens a view whose first stride steps from page to page, or from batch entry to batch entry
  * without pages. */
 static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
-                             ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
+                             loci_dtype dtype, ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
     *to = *from;
-    return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
+    TRY(loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error));
+    const ptrdiff_t strides[] = { to->batch, to->head, to->row };
+    for (int i = 0; i < COUNT(strides) && dtype == LOCI_Q8_0; i++)
+        CHECK(c->in->error, strides[i] % Q8_BLOCK == 0, LOCI_BAD_ARG,
+              "%s: stride %td must be a multiple of the %d numbers of a block of q8_0", name,
+              strides[i], Q8_BLOCK);
+    return LOCI_OK;
 }
 
 /* The mask's stride over keys.  *width, the keys of a row, becomes the numbers from the first to
@@ -138,6 +144,21 @@ static loci_status open_mask(struct call *c, loci_stage stage)
     return LOCI_OK;
 }
 
+/* Adds keys or values.  Blocks of q8_0 are 17 words of 16 bits in place of 32 numbers. */
+static void add_keys(struct regions *r, const char *name, loci_dtype dtype, const loci_view *v,
+                     ptrdiff_t entries, int heads, ptrdiff_t length, ptrdiff_t width)
+{
+    const ptrdiff_t words = Q8_BYTES / 2;
+    if (dtype != LOCI_Q8_0) {
+        loci_add_view(r, name, v, entries, heads, length, width, stored_size(dtype), READ);
+        return;
+    }
+    const loci_view blocks = { v->data, v->batch / Q8_BLOCK * words, v->head / Q8_BLOCK * words,
+                               v->row / Q8_BLOCK * words };
+    loci_add_view(r, name, &blocks, entries, heads, length, width / Q8_BLOCK * words,
+                  sizeof(uint16_t), READ);
+}
+
 /* No output may overlap anything else.  A backward pass reads what the forward pass wrote, so o,
  * lse, rem and ae are inputs there.  Keys and values are `entries` entries of `length` rows each.
  * The workspace and the tensors, which every call has, come last. */
@@ -159,8 +180,8 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_list(&r, "rem", in->rem, n, real, rows);
     loci_add_list(&r, "ae", in->ae, n * (size_t)p->dim, real, rows);
     loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
-    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, key_dim(p), stored, READ);
-    loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
+    add_keys(&r, "k", p->k_dtype, &c->k, entries, p->kv_heads, length, key_dim(p));
+    add_keys(&r, "v", p->v_dtype, &c->v, entries, p->kv_heads, length, p->value_dim);
     add_mask(c, &r, in->mask_kind == LOCI_MASK_SEEN ? 1 : real);
     if (grad) {
         loci_add_view(&r, "dout", &c->g.dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
@@ -257,11 +278,14 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "linear attention has a state instead of keys: pages, k_lens and cache must be NULL");
     CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
           "gradients read k and v directly: pages and cache must be NULL");
+    CHECK(in->error, !backward || one_dtype(p), LOCI_UNSUPPORTED,
+          "k_dtype and v_dtype must be 0: keys and values that are stored in another type than "
+          "queries have no gradients");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
         TRY(loci_check_wide(p, &in->k, "k", length ? entries : 0, key_dim(p), in->error));
-        TRY(open_keys(c, &c->k, &in->k, "k", key_dim(p), entries, length));
-        TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
+        TRY(open_keys(c, &c->k, &in->k, "k", p->k_dtype, key_dim(p), entries, length));
+        TRY(open_keys(c, &c->v, &in->v, "v", p->v_dtype, p->value_dim, entries, length));
     }
     TRY(check_ring(c));
     TRY(open_mask(c, stage));

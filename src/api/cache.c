@@ -34,6 +34,8 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
         .dim = key_dim(p),
         .value_dim = p->value_dim,
         .dtype = p->dtype,
+        .k_dtype = p->k_dtype,
+        .v_dtype = p->v_dtype,
         .rotated = p->keys_rotated ? 1 + p->turns_values : 0,
     };
 }
@@ -77,8 +79,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
         return SIZE_MAX;
     c->pos = reserve(&a, keys, sizeof(int64_t));
-    c->keys = reserve(&a, rows, (size_t)key_dim(p) * p->stored);
-    c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
+    c->keys = reserve(&a, rows, (size_t)stored_bytes(p->k_dtype, key_dim(p)));
+    c->values = reserve(&a, rows, (size_t)stored_bytes(p->v_dtype, p->value_dim));
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
         /* [B][outer][keys][inner]: extents before the keys and after them.  A negative extent is
@@ -209,8 +211,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
-          "the cache belongs to another plan: kv_heads, widths, dtype and keys_rotated must be the "
-          "same");
+          "the cache belongs to another plan: kv_heads, widths, dtypes and keys_rotated must be "
+          "the same");
     struct loci_cache laid = { .form = like };
     const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)

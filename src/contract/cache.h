@@ -2,21 +2,23 @@
 /* cache.h -- how a cache is laid out in memory.  See loci/cache.h.
  *
  * Keys of a head are stored in tiles of 64, channel by channel, as products read them:
- * [tiles][D][KT].  Values are stored as rows: [tiles][KT][Dv].  Tile number t of a sequence is in
- * slot t; in a ring, in slot t modulo the number of tiles.  All places are offsets from the start,
+ * [tiles][D][KT].  Values are stored as rows: [tiles][KT][Dv].  In q8_0 the scales of a tile come
+ * first, [D / 32][KT], and then its whole numbers.  Tile number t of a sequence is in slot t; in a
+ * ring, in slot t modulo the number of tiles.  All places are offsets from the start,
  * so a cache can be moved or saved byte by byte. */
 #ifndef LOCI_CONTRACT_CACHE_H
 #define LOCI_CONTRACT_CACHE_H
 
 #include "loci/cache.h"
 #include "contract/call.h"
+#include "math/q8.h"
 
 enum { CACHE_MAGIC = 0x6c6f6361 };
 
 /* What the cache was created for.  Plans and calls must agree with it.  rotated: 1 if keys are
  * rotated, 2 if values have turned as well. */
 struct cache_form {
-    int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
+    int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, k_dtype, v_dtype, rotated;
 };
 /* An INPUT tensor by key: [B][outer][capacity][inner] reals. */
 struct cache_input {
@@ -79,37 +81,75 @@ static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)
 }
 
 /* The tile of key j of entry b.  j counts from the first key of the sequence. */
-static inline void *cache_tile(const struct loci_cache *c, ptrdiff_t at, int64_t width, ptrdiff_t b,
-                               int h, ptrdiff_t j)
+static inline void *cache_tile(const struct loci_cache *c, ptrdiff_t at, int64_t width,
+                               int64_t dtype, ptrdiff_t b, int h, ptrdiff_t j)
 {
     const ptrdiff_t slot = j / KT % (ptrdiff_t)c->form.tiles;
     const ptrdiff_t tile = (b * (ptrdiff_t)c->form.kv_heads + h) * (ptrdiff_t)c->form.tiles + slot;
-    return (char *)c + at
-         + tile * KT * (ptrdiff_t)width * (ptrdiff_t)stored_size((loci_dtype)c->form.dtype);
+    return (char *)c + at + tile * stored_bytes((loci_dtype)dtype, KT * (ptrdiff_t)width);
 }
 static inline void *cache_keys(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)
 {
-    return cache_tile(c, c->keys, c->form.dim, b, h, j);
+    return cache_tile(c, c->keys, c->form.dim, c->form.k_dtype, b, h, j);
 }
 static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)
 {
-    return cache_tile(c, c->values, c->form.value_dim, b, h, j);
+    return cache_tile(c, c->values, c->form.value_dim, c->form.v_dtype, b, h, j);
+}
+/* A tile of q8_0: the scales of the block of channel d, one for each key, and the whole numbers. */
+static inline uint16_t *cached_scales(void *tile, ptrdiff_t d)
+{
+    return (uint16_t *)tile + d / Q8_BLOCK * KT;
+}
+static inline int8_t *cached_whole(void *tile, ptrdiff_t width)
+{
+    return (int8_t *)cached_scales(tile, width);
+}
+/* Channel d of the keys of a tile; of q8_0 the whole numbers. */
+static inline void *cached_line(void *tile, loci_dtype dtype, ptrdiff_t width, ptrdiff_t d)
+{
+    if (dtype == LOCI_Q8_0) return cached_whole(tile, width) + d * KT;
+    return (char *)tile + stored_bytes(dtype, d * KT);
 }
 
-/* The numbers of key j as the call stores them.  Returns the first one; *step is the distance from
- * one to the next. */
-static inline const void *key_at(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
-                                 ptrdiff_t *step)
+/* The tile of a cache that has key j of the call, and the key's number in it. */
+static inline char *cached_tile(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
+                                ptrdiff_t *number)
+{
+    const ptrdiff_t at = j + (ptrdiff_t)cache_list(c->cache, c->cache->base)[b];
+    *number = at % KT;
+    return cache_keys(c->cache, b, h, at);
+}
+/* Row j of the view k or v, in pages or not. */
+static inline const char *row_in_view(const struct call *c, const loci_view *v, loci_dtype dtype,
+                                      ptrdiff_t b, int h, ptrdiff_t j)
 {
     const loci_pages *p = c->in->pages;
-    ptrdiff_t at = j % KT;
-    *step = c->cache ? KT : 1;
-    if (c->cache)
-        return (const char *)cache_keys(c->cache, b, h, j + cache_list(c->cache, c->cache->base)[b])
-             + at * (ptrdiff_t)c->plan->stored;
-    if (p) at = p->table[b * p->entry + j / p->length] * c->k.batch + j % p->length * c->k.row;
-    else at = b * c->k.batch + j * c->k.row;
-    return (const char *)c->k.data + (at + h * c->k.head) * (ptrdiff_t)c->plan->stored;
+    const ptrdiff_t at =
+        p ? p->table[b * p->entry + j / p->length] * v->batch + j % p->length * v->row
+          : b * v->batch + j * v->row;
+    return (const char *)v->data + stored_bytes(dtype, at + h * v->head);
+}
+static inline const char *view_key(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    return row_in_view(c, &c->k, c->plan->k_dtype, b, h, j);
+}
+static inline const char *view_value(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    return row_in_view(c, &c->v, c->plan->v_dtype, b, h, j);
+}
+/* Number d of key j as the call stores it. */
+static inline double stored_key_number(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int d)
+{
+    const loci_dtype dtype = c->plan->k_dtype;
+    if (c->cache) {
+        ptrdiff_t n;
+        char *tile = cached_tile(c, b, h, j, &n);
+        const void *line = cached_line(tile, dtype, c->cache->form.dim, d);
+        if (dtype != LOCI_Q8_0) return load_stored(line, dtype, n);
+        return (double)from_f16(cached_scales(tile, d)[n]) * ((const int8_t *)line)[n];
+    }
+    return stored_number(view_key(c, b, h, j), dtype, d);
 }
 
 #endif

@@ -25,8 +25,9 @@ struct loci_plan {
     /* Forms of a row and of a key that a rotation by distance makes (engine/rotation.h), else 1. */
     int row_forms, key_forms;
     loci_dtype dtype;
+    loci_dtype k_dtype, v_dtype;          /* of keys and values where rows read them */
     size_t real;                          /* sizeof of a number in the engine: 4 or 8 */
-    size_t stored;                        /* of q, k, v, o and their gradients: the same, or 2 */
+    size_t stored;                        /* of q, o and all gradients: the same, or 2 */
     bool fast;                            /* wide forward passes use bf16 dot products */
     bool f64, full, strict, keys_rotated; /* strict: pos_k < pos_q (sba without its own key) */
     bool states;                          /* one of the encodings has states */
@@ -74,6 +75,12 @@ static inline int key_form(const struct loci_plan *p, int class)
 static inline int key_dim(const struct loci_plan *p)
 {
     return p->keys_rotated ? p->score_dim : p->dim;
+}
+
+/* Are keys and values stored like queries?  Only then do they have gradients. */
+static inline bool one_dtype(const struct loci_plan *p)
+{
+    return p->k_dtype == p->dtype && p->v_dtype == p->dtype;
 }
 
 /* Is dk summed in rows that are not the caller's: of other heads, or of another width? */

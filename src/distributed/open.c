@@ -36,6 +36,10 @@ loci_status loci_copy_own_call(struct rank_ctx *a, const loci_plan *p, const loc
         e, p->moves < 0, LOCI_UNSUPPORTED,
         "%s does not support attention over several processes: it changes queries from key to key",
         p->enc[p->use[p->moves].enc].pe->name);
+    CHECK(
+        e, one_dtype(p), LOCI_UNSUPPORTED,
+        "k_dtype and v_dtype must be 0: attention over several processes passes on keys and values "
+        "in the type of queries");
     a->plan = p;
     return LOCI_OK;
 }

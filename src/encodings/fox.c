@@ -140,24 +140,14 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
     }
 }
 
-/* The square of |k| of a key, for any dtype and stride, in 16 parallel float sums, which
- * vectorise.  Not finite if the key is not. */
-static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
+/* The square of |k| of D numbers, floats in 16 parallel sums, which vectorise.  Not finite if the
+ * key is not. */
+static double norm_squared(const void *k, bool f64, int D)
 {
     double all = 0;
-    if (dtype == LOCI_F64) {
-        for (int d = 0; d < D; d++)
-            all += load_real(k, true, d * step) * load_real(k, true, d * step);
-        return all;
-    }
-    float buffer[MAX_DIM];
-    const float *x = dtype == LOCI_F32 && step == 1 ? k : buffer;
-    for (int d = 0; d < D && x == buffer && dtype == LOCI_F32; d++)
-        buffer[d] = ((const float *)k)[d * step];
-    for (int d = 0; d < D && dtype == LOCI_BF16; d++)
-        buffer[d] = from_bf16(((const uint16_t *)k)[d * step]);
-    for (int d = 0; d < D && dtype == LOCI_F16; d++)
-        buffer[d] = from_f16(((const uint16_t *)k)[d * step]);
+    for (int d = 0; d < D && f64; d++) all += load_real(k, true, d) * load_real(k, true, d);
+    if (f64) return all;
+    const float *x = k;
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -166,21 +156,38 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
+/* Key j of a head as numbers of the call's precision: where it is stored, or in the buffer. */
+union numbers {
+    float f32[MAX_DIM];
+    double f64[MAX_DIM];
+};
+static const void *find_key(const struct call *c, const struct sequence *q, int kh, ptrdiff_t j,
+                            union numbers *buffer)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->score_dim, h = kv_head_of(p, kh);
+    if (c->mem.rotated)
+        return (const char *)c->mem.rotated
+             + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * D * (ptrdiff_t)p->real;
+    if (!c->cache && stored_size(p->k_dtype) == p->real) return view_key(c, q->b, h, q->k0 + j);
+    for (int d = 0; d < D; d++) {
+        const double x = stored_key_number(c, q->b, h, q->k0 + j, d);
+        if (p->f64) buffer->f64[d] = x;
+        else buffer->f32[d] = (float)x;
+    }
+    return buffer;
+}
 /* knorm: the largest |k| up to each tile's end, rounded up a little, as the sums of
  * norm_squared() are rounded.  From a key that is not finite on, it is not finite. */
 static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
                          int kh)
 {
     const struct loci_plan *p = c->plan;
-    const loci_dtype dtype = !c->mem.rotated ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
+    union numbers buffer;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
-        ptrdiff_t step = 1;
-        const void *k = c->mem.rotated ? (const char *)c->mem.rotated
-                                             + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j)
-                                                   * p->score_dim * (ptrdiff_t)p->real
-                                       : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
-        most = higher(norm_squared(k, dtype, step, p->score_dim), most);
+        const void *k = find_key(c, q, kh, j, &buffer);
+        most = higher(norm_squared(k, p->f64, p->score_dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
             g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }

@@ -25,7 +25,9 @@ static size_t lay_out(const struct call *c, char *base, struct staging *s)
     struct arena a = { .base = base, .used = N(angles_bytes)(c) };
     s->rows = carve_reals(&a, (ptrdiff_t)KT * padded(c->plan->score_dim));
     s->across = carve_reals(&a, (ptrdiff_t)KT * c->plan->score_dim);
-    s->values = carve_reals(&a, c->plan->turns_values ? (ptrdiff_t)KT * c->plan->value_dim : 0);
+    const struct loci_plan *p = c->plan;
+    const bool values = p->turns_values || p->v_dtype != p->dtype;
+    s->values = carve_reals(&a, values ? (ptrdiff_t)KT * p->value_dim : 0);
     return a.full ? SIZE_MAX : a.used;
 }
 size_t N(cache_workspace)(const struct call *c)
@@ -35,6 +37,15 @@ size_t N(cache_workspace)(const struct call *c)
     return bytes > block ? bytes : block;
 }
 
+/* Rounds a key to blocks of q8_0 and stores them as number `at` of a tile. */
+static void put_blocks(const real *key, int D, char *tile, ptrdiff_t at)
+{
+    for (int d = 0; d < D; d += Q8_BLOCK) {
+        float x[Q8_BLOCK];
+        for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)key[d + i];
+        cached_scales(tile, d)[at] = q8_round(x, cached_whole(tile, D) + d * KT + at, KT);
+    }
+}
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the
  * stride of padded rows, and are rotated by the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t,
@@ -48,29 +59,45 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->rows[i * Dp + d] *= (real)a->undo;
-    real *across = in_place(c) ? (real *)tile + at % KT : t->across;
+    if (p->k_dtype == LOCI_Q8_0) {
+        for (int i = 0; i < n; i++) put_blocks(t->rows + i * Dp, D, tile, at % KT + i);
+        return;
+    }
+    const bool reals = form_of(p->k_dtype) == REALS;
+    real *across = reals ? (real *)tile + at % KT : t->across;
     transpose(t->rows, Dp, n, D, across, KT);
-    for (int d = 0; d < D && !in_place(c); d++)
-        from_reals(c, across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+    for (int d = 0; d < D && !reals; d++)
+        from_reals(p->k_dtype, across + d * KT, n,
+                   tile + stored_bytes(p->k_dtype, d * KT + at % KT));
 }
-/* The address of value `at` of a sequence in the cache. */
-static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
+/* Do values turn when they are stored? */
+static bool turns(const struct call *c, const struct cache_update *a)
 {
-    return (char *)cache_values(to, b, h, at)
-         + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+    return a->rotate && c->plan->turns_values;
 }
-/* Turns n values of one tile where they are stored, from value `at` of the sequence on, by the
- * positions of the call's keys j .. */
-static void turn_values(const struct call *c, const struct cache_update *a, const struct staging *t,
-                        ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
+/* Rounds n values to q8_0 and stores them from number `at` of a tile on. */
+static void put_whole_values(const real *values, int width, char *tile, ptrdiff_t at, int n)
+{
+    int8_t *to = cached_whole(tile, width);
+    for (int k = 0; k < n; k++)
+        for (int d = 0; d < width; d += Q8_BLOCK) {
+            float x[Q8_BLOCK];
+            for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)values[k * width + d + i];
+            cached_scales(tile, d)[at + k] = q8_round(x, to + (at + k) * width + d, 1);
+        }
+}
+/* Turns n values of t->values by the positions of the call's keys j .., and stores them from value
+ * `at` of a sequence on. */
+static void put_values(const struct call *c, const struct cache_update *a, const struct staging *t,
+                       ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
     const int Dv = p->value_dim;
-    char *stored = value_row(c, a->to, b, h, at);
-    if (!a->rotate || !p->turns_values) return;
-    to_reals(c, stored, n * Dv, t->values);
-    rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, 1, j, n, t->values, Dv);
-    from_reals(c, t->values, n * Dv, stored);
+    if (turns(c, a))
+        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, 1, j, n, t->values, Dv);
+    if (p->v_dtype == LOCI_Q8_0)
+        put_whole_values(t->values, Dv, cache_values(a->to, b, h, at), at % KT, n);
+    else from_reals(p->v_dtype, t->values, n * Dv, cached_value(a->to, b, h, at));
 }
 
 /* Appends the new keys of one tile of the cache.  `tile` counts from the tile that contains the
@@ -89,12 +116,50 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
     for (int i = 0; i < n; i++)
-        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->rows + i * padded(p->score_dim));
+        to_reals(p->dtype, stored_row(c, &a->k, b, h, j + i), p->dim,
+                 t->rows + i * padded(p->score_dim));
     put_keys(c, a, t, b, h, from, j, n);
-    for (int i = 0; i < n; i++)
-        memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
-               p->stored * (size_t)p->value_dim);
-    turn_values(c, a, t, b, h, from, j, n);
+    const bool same = p->v_dtype == p->dtype && !turns(c, a);
+    for (int i = 0; i < n; i++) {
+        const void *given = stored_row(c, &a->v, b, h, j + i);
+        if (same)
+            memcpy(cached_value(a->to, b, h, from + i), given, p->stored * (size_t)p->value_dim);
+        else to_reals(p->dtype, given, p->value_dim, t->values + i * p->value_dim);
+    }
+    if (!same) put_values(c, a, t, b, h, from, j, n);
+}
+/* Moves the scales of n keys or values of q8_0 from one tile to another. */
+static void move_scales(char *tile, ptrdiff_t at, char *old, ptrdiff_t from, ptrdiff_t width,
+                        ptrdiff_t n)
+{
+    for (ptrdiff_t d = 0; d < width; d += Q8_BLOCK)
+        memmove(cached_scales(tile, d) + at, cached_scales(old, d) + from,
+                (size_t)n * sizeof(uint16_t));
+}
+/* Moves n keys of a tile as they are, from key `from` of the sequence to key `at`. */
+static void move_keys(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at,
+                      ptrdiff_t from, ptrdiff_t n)
+{
+    const loci_dtype dtype = c->plan->k_dtype;
+    const size_t each = dtype == LOCI_Q8_0 ? 1 : stored_size(dtype), bytes = (size_t)n * each;
+    const int D = key_dim(c->plan);
+    char *tile = cache_keys(to, b, h, at), *old = cache_keys(to, b, h, from);
+    for (int d = 0; d < D; d++)
+        memmove((char *)cached_line(tile, dtype, D, d) + (size_t)(at % KT) * each,
+                (char *)cached_line(old, dtype, D, d) + (size_t)(from % KT) * each, bytes);
+    if (dtype == LOCI_Q8_0) move_scales(tile, at % KT, old, from % KT, D, n);
+}
+/* The same for values. */
+static void move_values(loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t from,
+                        ptrdiff_t n)
+{
+    const loci_dtype dtype = (loci_dtype)to->form.v_dtype;
+    const ptrdiff_t width = (ptrdiff_t)to->form.value_dim;
+    memmove(cached_value(to, b, h, at), cached_value(to, b, h, from),
+            dtype == LOCI_Q8_0 ? (size_t)(n * width) : (size_t)stored_bytes(dtype, n * width));
+    if (dtype == LOCI_Q8_0)
+        move_scales(cache_values(to, b, h, at), at % KT, cache_values(to, b, h, from), from % KT,
+                    width, n);
 }
 /* Moves the remaining keys of a head up over the removed ones.  It starts with the oldest, as
  * each key moves to a place before its own.  Each piece stays within one tile on both sides. */
@@ -108,12 +173,14 @@ static void remove_item(struct call *c, const struct cache_update *a, struct sta
         ptrdiff_t n = KT - at % KT;
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
-        load_keys(c, KEYS, b, h, from, (int)n, t->rows, padded(p->score_dim));
-        put_keys(c, a, t, b, h, at, 0, (int)n);
-        for (ptrdiff_t i = 0; i < n; i++)
-            memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),
-                    p->stored * (size_t)p->value_dim);
-        turn_values(c, a, t, b, h, at, 0, (int)n);
+        if (a->rotate) {
+            load_keys(c, KEYS, b, h, from, (int)n, t->rows, padded(p->score_dim));
+            put_keys(c, a, t, b, h, at, 0, (int)n);
+        } else move_keys(c, a->to, b, h, at, from, n);
+        if (turns(c, a)) {
+            load_keys(c, VALUES, b, h, from, (int)n, t->values, p->value_dim);
+            put_values(c, a, t, b, h, at, 0, (int)n);
+        } else move_values(a->to, b, h, at, from, n);
         at += n;
     }
 }

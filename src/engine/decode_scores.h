@@ -45,7 +45,7 @@ static struct source source_of(struct tile *t, enum side side)
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
-    const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
+    const enum form form = form_of(side_dtype(c, side));
     /* staged keys are reals, whatever the caller's are */
     if (side == KEYS && staged(t))
         return (struct source){ .at = (const real *)c->mem.rotated
@@ -55,11 +55,18 @@ static struct source source_of(struct tile *t, enum side side)
         return (struct source){ .at = turned_value(c, b, t->kvh, t->j0), .stride = width };
     if (side == KEYS && rotate_late(t))
         return (struct source){ .at = t->k.buffer, .stride = p->score_dim };
-    if (side == KEYS && c->cache)
-        return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
-                                                 t->j0 + cache_list(c->cache, c->cache->base)[b]),
-                                .form = form,
-                                .across = true };
+    if (c->cache && (side == KEYS || form == BLOCKS_Q8)) {
+        const ptrdiff_t at = t->j0 + cache_list(c->cache, c->cache->base)[b];
+        char *tile = side == KEYS ? cache_keys(c->cache, b, t->kvh, at)
+                                  : cache_values(c->cache, b, t->kvh, at);
+        struct source own = { .at = tile, .stride = width, .form = form, .across = side == KEYS };
+        if (form == BLOCKS_Q8) {
+            own.form = WHOLE_Q8;
+            own.at = cached_whole(tile, width);
+            own.scales = cached_scales(tile, 0);
+        }
+        return own;
+    }
     if (in_one_piece(c, t->j0, t->keys))
         return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
                                 .stride = c->cache ? width : side_view(c, side)->row,

@@ -214,10 +214,10 @@ static struct key_words find_words(struct tile *t, bool found)
     }
     /* channels in lines: two of them give a line of words, one per key */
     if (!c->mem.rotated && c->cache) {
-        ptrdiff_t step;
-        const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
+        ptrdiff_t number;
+        const uint16_t *first = (const uint16_t *)cached_tile(c, b, t->kvh, t->j0, &number);
         for (int d = 0; d < D; d += 2)
-            pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys,
+            pack_two(first + d * KT, d + 1 < D ? first + (d + 1) * KT : NULL, t->keys,
                      (uint32_t *)t->fast.k + d / 2 * KT);
         return (struct key_words){ (const char *)t->fast.k, word, KT * word };
     }
@@ -350,7 +350,7 @@ static void pack_weights(struct tile *t)
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-static const uint16_t *value_row(const struct tile *t, int k)
+static const uint16_t *value_bits(const struct tile *t, int k)
 {
     return stored_key(t->c, VALUES, t->seq->b, t->kvh, t->j0 + k);
 }
@@ -358,7 +358,7 @@ static const uint16_t *value_row(const struct tile *t, int k)
 static uint16_t value_at(const struct tile *t, int k, int d)
 {
     return t->c->mem.turned ? to_bf16(turned_value(t->c, t->seq->b, t->kvh, t->j0 + k)[d])
-                            : value_row(t, k)[d];
+                            : value_bits(t, k)[d];
 }
 /* Words of two rows of reals, or of one and zeros. */
 static void round_two(const real *x, const real *y, int width, uint32_t *to)
@@ -380,14 +380,14 @@ static void pack_values(struct tile *t)
         return;
     }
     const ptrdiff_t stride = c->cache ? D : c->v.row;
-    const uint16_t *x = value_row(t, 0);
+    const uint16_t *x = value_bits(t, 0);
     int k = 0;
     if (in_one_piece(c, t->j0, t->keys)) /* worth 1.5 % at width 64 */
         for (; k + 1 < t->keys; k += 2, x += 2 * stride)
             pack_two(x, x + stride, D, t->fast.v + k / 2 * D);
     for (; k + 1 < t->keys; k += 2)
-        pack_two(value_row(t, k), value_row(t, k + 1), D, t->fast.v + k / 2 * D);
-    if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->fast.v + k / 2 * D);
+        pack_two(value_bits(t, k), value_bits(t, k + 1), D, t->fast.v + k / 2 * D);
+    if (k < t->keys) pack_two(value_bits(t, k), NULL, D, t->fast.v + k / 2 * D);
 }
 
 /* True if one half of a word is inf or NaN: its exponent is all ones. */

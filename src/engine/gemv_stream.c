@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* gemv_stream.c -- see gemv_stream.h. */
 #include "engine/gemv_stream.h"
+#include "engine/stored.h"
 
 #if QT == 1
 
@@ -10,32 +11,66 @@
  * and no other stream besides it, it is better (`light`) to load one number of each line of the
  * next block: that is a plain stream. */
 enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
-/* Number i from p on, in each form. */
-INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
-INLINE const void *number_at(const enum form f, const void *p, ptrdiff_t i)
+/* Bytes of n numbers, of whole blocks in q8_0; and the row that begins with number i. */
+INLINE ptrdiff_t bytes_of(const enum form f, ptrdiff_t n)
 {
-    return (const char *)p + i * (ptrdiff_t)size_of(f);
+    return f == BLOCKS_Q8 ? n / Q8_BLOCK * Q8_BYTES
+         : f == WHOLE_Q8  ? n
+         : f == REALS     ? n * (ptrdiff_t)sizeof(real)
+                          : n * (ptrdiff_t)sizeof(uint16_t);
 }
-INLINE vf vf_load_as(const enum form f, const void *p, ptrdiff_t i)
+INLINE const void *row_at(const enum form f, const void *p, ptrdiff_t i)
 {
-    return f == REALS     ? vf_load((const real *)p + i)
-         : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)p + i)
-                          : vf_load_f16((const uint16_t *)p + i);
+    return (const char *)p + bytes_of(f, i);
 }
-INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
+/* The whole number d of a row of q8_0. */
+INLINE const int8_t *whole_at(const enum form f, const void *row, ptrdiff_t d)
 {
-    return f == REALS ? ((const real *)p)[i]
-                      : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i])
-                                              : from_f16(((const uint16_t *)p)[i]));
+    if (f == WHOLE_Q8) return (const int8_t *)row + d;
+    return q8_numbers((const char *)row + d / Q8_BLOCK * Q8_BYTES) + d % Q8_BLOCK;
 }
-
-/* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which
+INLINE bool is_q8(const enum form f) { return f == BLOCKS_Q8 || f == WHOLE_Q8; }
+INLINE const real *scale_at(const enum form f, const real *scales, ptrdiff_t i)
+{
+    return is_q8(f) ? scales + i : scales; /* other forms have none */
+}
+/* VL numbers of a row from d on, and one.  `scale` is that of their block in q8_0. */
+INLINE vf vf_load_as(const enum form f, const void *row, ptrdiff_t d, const real *scale)
+{
+    return f == REALS     ? vf_load((const real *)row + d)
+         : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)row + d)
+         : f == BITS_F16  ? vf_load_f16((const uint16_t *)row + d)
+                          : vf_mul(vf_load_s8(whole_at(f, row, d)), vf_set1(*scale));
+}
+INLINE real load_as(const enum form f, const void *row, ptrdiff_t d, const real *scale)
+{
+    return f == REALS     ? ((const real *)row)[d]
+         : f == BITS_BF16 ? (real)from_bf16(((const uint16_t *)row)[d])
+         : f == BITS_F16  ? (real)from_f16(((const uint16_t *)row)[d])
+                          : *scale * (real)*whole_at(f, row, d);
+}
+/* The scales of n rows of q8_0 from row k of a tile on, [D / 32][n]. */
+INLINE void load_scales(const enum form f, const struct source *a, int k, int n, int D, real *to)
+{
+    for (int d = 0; d < D; d += Q8_BLOCK, to += n) {
+        uint16_t bits[KT];
+        const char *block = (const char *)a->at + bytes_of(f, d);
+        for (int i = 0; i < n && f == BLOCKS_Q8; i++)
+            bits[i] = q8_scale_bits(block + bytes_of(f, (k + i) * a->stride));
+        reals_of_16(false, f == BLOCKS_Q8 ? bits : a->scales + d / Q8_BLOCK * KT + k, n, to);
+    }
+}
+/* n vectors of a row from number i on; in q8_0 the scales of its blocks are `scales` numbers apart.
+ * Those of bf16 come in pairs, even numbers before odd ones, which
  * saves half of the work.  line_up() then puts results that were computed in pairs into order. */
 INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
-INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
+INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i,
+                         const real *scale, ptrdiff_t scales, vf *x)
 {
     if (!pairs_up(f, n)) {
-        UNROLL_FOR(int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
+        UNROLL_FOR(int v = 0; v < n; v++)
+            x[v] =
+                vf_load_as(f, p, i + v * VL, scale_at(f, scale, (i + v * VL) / Q8_BLOCK * scales));
         return;
     }
     UNROLL_FOR(int v = 0; v < n / 2; v++)
@@ -50,28 +85,30 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
-/* A transposed block of VL x VL numbers.  vf_load_columns() issues four times the number of
+/* A transposed block of VL x VL numbers from channel d of VL rows on. vf_load_columns() issues four times the number of
  * loads, and these delay the loads that prefetch from memory.  So it serves only the last NEAR
  * rows of a single stream, and hence few keys, which are cached. */
 enum { NEAR = 256 };
-INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, vf *x)
+INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, int d,
+                         const real *scale, vf *x)
 {
     if (f == REALS && near) {
-        vf_load_columns(p, stride, x);
+        vf_load_columns((const real *)p + d, stride, x);
         return;
     }
-    UNROLL_FOR(int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
+    UNROLL_FOR(int i = 0; i < VL; i++)
+        x[i] = vf_load_as(f, row_at(f, p, i * stride), d, scale_at(f, scale, i));
     vf_transpose(x);
 }
 
 /* Fetches a row by a load of one number per line, or by prefetches, which do not wait. */
-INLINE void touch(const void *row, size_t bytes)
+INLINE void touch(const void *row, ptrdiff_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
+    for (ptrdiff_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
 }
-INLINE void fetch(const void *row, size_t bytes)
+INLINE void fetch(const void *row, ptrdiff_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
+    for (ptrdiff_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
 /* Rows read whole, and keys stored across, are a plain stream, unless a visit skips some of a
@@ -80,11 +117,12 @@ INLINE void fetch(const void *row, size_t bytes)
  * fetched during work on this one. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
-/* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.
+/* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.  In
+ * q8_0, whose rows are whole blocks, `per` scales belong to 32 channels.
  * `rest` rows may be read from a on, and fetches stay within them. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
-                      const bool near, const void *a, ptrdiff_t as, int D, const real *const *q,
-                      real *const *c, ptrdiff_t rest)
+                      const bool near, const void *a, ptrdiff_t as, int D, const real *scales,
+                      int per, const real *const *q, real *const *c, ptrdiff_t rest)
 {
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
@@ -95,12 +133,13 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
     for (; d + VL <= D; d += VL) {
         /* the share of rows ahead that belongs to this step */
         for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
-            if (light) touch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
-            else fetch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
+            if (light) touch(row_at(form, a, (ahead + row) * as), bytes_of(form, D));
+            else fetch(row_at(form, a, (ahead + row) * as), bytes_of(form, D));
         }
         UNROLL_FOR(int b = 0; b < subs; b++) {
             vf x[VL];
-            load_columns(form, near, number_at(form, a, b * VL * as + d), as, x);
+            load_columns(form, near, row_at(form, a, b * VL * as), as, d,
+                         scale_at(form, scales, d / Q8_BLOCK * per + b * VL), x);
             UNROLL_FOR(int i = 0; i < VL; i++)
                 UNROLL_FOR(int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -109,7 +148,8 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
     for (; d < D; d++)
         UNROLL_FOR(int b = 0; b < subs; b++) {
             real x[VL];
-            for (int i = 0; i < VL; i++) x[i] = load_as(form, a, (b * VL + i) * as + d);
+            for (int i = 0; i < VL; i++)
+                x[i] = load_as(form, row_at(form, a, (b * VL + i) * as), d, scales);
             UNROLL_FOR(int s = 0; s < n; s++)
                 acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
@@ -121,7 +161,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
  * four chains are the fewest that keep an fma busy. */
 INLINE void dots_block(const int n, const enum form form, const bool light, const bool near,
                        const struct dot *list, const struct source *key, int D, int k,
-                       ptrdiff_t rest)
+                       const real *scales, ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
     for (int b = 0; b < BLOCK; b += subs * VL) {
@@ -131,8 +171,8 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
             q[s] = list[s].with;
             c[s] = list[s].to + k + b;
         }
-        dot_block(n, subs, form, light, near, number_at(form, key->at, (k + b) * key->stride),
-                  key->stride, D, q, c, rest - k - b);
+        dot_block(n, subs, form, light, near, row_at(form, key->at, (k + b) * key->stride),
+                  key->stride, D, scale_at(form, scales, b), BLOCK, q, c, rest - k - b);
     }
 }
 /* All keys of a tile, as rows.  Only the first visit to a block fetches ahead.  The last keys of
@@ -140,43 +180,60 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
 INLINE void dots_rows(const enum form form, const struct dot *list, int n, const struct source *key,
                       int D, int keys, ptrdiff_t rest)
 {
+    real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * BLOCK : 1];
     int k = 0;
-    for (; k + BLOCK <= keys; k += BLOCK)
+    for (; k + BLOCK <= keys; k += BLOCK) {
+        if (is_q8(form)) load_scales(form, key, k, BLOCK, D, scales);
         for (int i = 0, m; i < n; i += m) {
+            const struct dot *to = list + i;
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) dots_block(MOST, form, false, false, list + i, key, D, k, more);
-            else if (m == 4) dots_block(4, form, false, false, list + i, key, D, k, more);
-            else if (m == 2) dots_block(2, form, false, false, list + i, key, D, k, more);
+            if (m == MOST) dots_block(MOST, form, false, false, to, key, D, k, scales, more);
+            else if (m == 4) dots_block(4, form, false, false, to, key, D, k, scales, more);
+            else if (m == 2) dots_block(2, form, false, false, to, key, D, k, scales, more);
             else if (key->concurrent || VL < BLOCK)
-                dots_block(1, form, false, false, list + i, key, D, k, more);
-            else if (rest - k > NEAR) dots_block(1, form, true, false, list + i, key, D, k, more);
-            else dots_block(1, form, true, true, list + i, key, D, k, more);
+                dots_block(1, form, false, false, to, key, D, k, scales, more);
+            else if (rest - k > NEAR) dots_block(1, form, true, false, to, key, D, k, scales, more);
+            else dots_block(1, form, true, true, to, key, D, k, scales, more);
         }
-    for (; k < keys; k++)
+    }
+    for (; k < keys; k++) {
+        if (is_q8(form)) load_scales(form, key, k, 1, D, scales);
+        const void *row = row_at(form, key->at, k * key->stride);
         for (int i = 0; i < n; i++) {
             real sum = 0;
             for (int d = 0; d < D; d++)
-                sum = fma_(load_as(form, key->at, k * key->stride + d), list[i].with[d], sum);
+                sum = fma_(load_as(form, row, d, scale_at(form, scales, d / Q8_BLOCK)),
+                           list[i].with[d], sum);
             list[i].to[k] = sum;
         }
+    }
 }
 /* Keys that are stored across, in the lanes already: n vectors against nv vectors of
  * keys.  Numbers just past the last key are computed too, as the whole tile is in
  * memory; they are never read. */
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
-                       const void *keys, int D, int k)
+                       const struct source *keys, int D, int k)
 {
+    real scale[8 * VL] = { 0 };
     vf acc[MOST][8];
     UNROLL_FOR(int s = 0; s < n; s++)
         UNROLL_FOR(int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
+        const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
         /* the same channel of the next tile */
         if (nv * VL < KT || hurried(form, n))
-            fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k),
-                  size_of(form) * (size_t)(nv * VL));
-        load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
+            fetch(line + bytes_of(is_q8(form) ? BLOCKS_Q8 : form, (ptrdiff_t)D * KT),
+                  bytes_of(form, nv * VL));
+        if (is_q8(form) && d % Q8_BLOCK == 0)
+            UNROLL_FOR(int v = 0; v < nv; v++)
+                vf_store(scale + v * VL,
+                         vf_load_f16(keys->scales + d / Q8_BLOCK * KT + k + v * VL));
+        if (is_q8(form))
+            UNROLL_FOR(int v = 0; v < nv; v++)
+                x[v] = vf_mul(vf_load_s8((const int8_t *)line + v * VL), vf_load(scale + v * VL));
+        else load_vectors(form, nv, line, 0, scale, 0, x);
         UNROLL_FOR(int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
             UNROLL_FOR(int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
@@ -187,8 +244,8 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
         UNROLL_FOR(int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at, int D,
-                        int keys)
+INLINE void dots_across(const enum form form, const struct dot *list, int n,
+                        const struct source *at, int D, int keys)
 {
     /* vectors of keys at a time: fewer if more rows share them, by the number of registers */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
@@ -211,16 +268,22 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     const ptrdiff_t rest = first ? key->rest : 0;
     switch (key->form) {
     case REALS:
-        if (key->across) dots_across(REALS, list, n, key->at, D, keys);
+        if (key->across) dots_across(REALS, list, n, key, D, keys);
         else dots_rows(REALS, list, n, key, D, keys, rest);
         return;
     case BITS_BF16:
-        if (key->across) dots_across(BITS_BF16, list, n, key->at, D, keys);
+        if (key->across) dots_across(BITS_BF16, list, n, key, D, keys);
         else dots_rows(BITS_BF16, list, n, key, D, keys, rest);
         return;
     case BITS_F16:
-        if (key->across) dots_across(BITS_F16, list, n, key->at, D, keys);
+        if (key->across) dots_across(BITS_F16, list, n, key, D, keys);
         else dots_rows(BITS_F16, list, n, key, D, keys, rest);
+        return;
+    case BLOCKS_Q8:
+        dots_rows(BLOCKS_Q8, list, n, key, D, keys, rest);
+        return;
+    case WHOLE_Q8:
+        dots_across(WHOLE_Q8, list, n, key, D, keys);
     }
 }
 
@@ -233,11 +296,13 @@ struct ahead {
 
 INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
 {
-    fetch(number_at(form, a->row, a->d), size_of(form) * (size_t)n);
+    /* in blocks of q8_0 about there */
+    fetch((const char *)a->row + (form == BLOCKS_Q8 ? a->d : bytes_of(form, a->d)),
+          form == BLOCKS_Q8 ? n : bytes_of(form, n));
     a->d += n;
     if (a->d + VL > width) {
         a->d = 0;
-        a->row = number_at(form, a->row, stride);
+        a->row = row_at(form, a->row, stride);
     }
 }
 
@@ -245,8 +310,8 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
  * `first`.  Until the `last` block C is in the order in which vectors are loaded.  Between
  * blocks the sum is in memory, and its chain continues from there. */
 INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last,
-                      int keys, const void *v, ptrdiff_t vs, int D, const real *const *p,
-                      real *const *c, int d, struct ahead *ahead)
+                      int keys, const void *v, ptrdiff_t vs, int D, const real *scales, int per,
+                      const real *const *p, real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
     UNROLL_FOR(int s = 0; s < n; s++)
@@ -255,7 +320,7 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
     for (int k = 0; k < keys; k++) {
         vf x[4];
         if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
-        load_vectors(form, nv, v, k * vs + d, x);
+        load_vectors(form, nv, row_at(form, v, k * vs), d, scale_at(form, scales, k), per, x);
         UNROLL_FOR(int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
             UNROLL_FOR(int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
@@ -268,14 +333,14 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
 }
 /* The same for n rows from `row` on and all channels, for a block from key k on. */
 INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k,
-                     int block)
+                     int block, const real *scales)
 {
     const ptrdiff_t vs = a->value->stride;
     const int D = a->D, keys = a->keys - k < block ? a->keys - k : block;
-    const void *v = number_at(form, a->value->at, k * vs);
+    const void *v = row_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
-    struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
+    struct ahead ahead = { row_at(form, v, AHEAD * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL_FOR(int s = 0; s < n; s++) {
@@ -283,13 +348,14 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
         c[s] = a->sums + (row + s) * a->apart;
     }
     for (; d + 4 * VL <= D; d += 4 * VL)
-        sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+        sum_block(n, 4, form, k == 0, last, keys, v, vs, D, scales, keys, p, c, d, &ahead);
     for (; d + VL <= D; d += VL)
-        sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+        sum_block(n, 1, form, k == 0, last, keys, v, vs, D, scales, keys, p, c, d, &ahead);
     for (; d < D; d++)
         for (int s = 0; s < n; s++) {
             real sum = k == 0 ? 0 : c[s][d];
-            for (int i = 0; i < keys; i++) sum = fma_(load_as(form, v, i * vs + d), p[s][i], sum);
+            for (int i = 0; i < keys; i++)
+                sum = fma_(load_as(form, row_at(form, v, i * vs), d, scales), p[s][i], sum);
             c[s][d] = sum;
         }
 }
@@ -298,18 +364,35 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
     /* If all rows fit in one visit, a tile is one block.  Otherwise later
      * visits should find it cached. */
     const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
-    for (int k = 0; k < a->keys; k += block)
+    real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * KT : 1];
+    for (int k = 0; k < a->keys; k += block) {
+        if (is_q8(form))
+            load_scales(form, a->value, k, a->keys - k < block ? a->keys - k : block, a->D, scales);
         for (int i = 0, m; i < n; i += m) {
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_rows(4, form, a, i, k, block);
-            else if (m == 2) sum_rows(2, form, a, i, k, block);
-            else sum_rows(1, form, a, i, k, block);
+            if (m == 4) sum_rows(4, form, a, i, k, block, scales);
+            else if (m == 2) sum_rows(2, form, a, i, k, block, scales);
+            else sum_rows(1, form, a, i, k, block, scales);
         }
+    }
 }
 void N(sum_values)(const struct summing *a, int n)
 {
-    if (a->value->form == REALS) sum_values_as(REALS, a, n);
-    else if (a->value->form == BITS_BF16) sum_values_as(BITS_BF16, a, n);
-    else sum_values_as(BITS_F16, a, n);
+    switch (a->value->form) {
+    case REALS:
+        sum_values_as(REALS, a, n);
+        return;
+    case BITS_BF16:
+        sum_values_as(BITS_BF16, a, n);
+        return;
+    case BITS_F16:
+        sum_values_as(BITS_F16, a, n);
+        return;
+    case BLOCKS_Q8:
+        sum_values_as(BLOCKS_Q8, a, n);
+        return;
+    case WHOLE_Q8:
+        sum_values_as(WHOLE_Q8, a, n);
+    }
 }
 #endif

@@ -26,12 +26,12 @@ static double square(const real *x, int n)
  * across; NaN if any is NaN. */
 static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n)
 {
-    ptrdiff_t step;
-    const char *tile = key_at(c, b, h, j, &step);
+    ptrdiff_t first;
+    char *tile = cached_tile(c, b, h, j, &first);
     real line[KT], sum[KT] = { 0 };
     double most = 0;
     for (int d = 0; d < key_dim(c->plan); d++) {
-        to_reals(c, tile + d * step * (ptrdiff_t)c->plan->stored, KT, line);
+        load_line(c, tile, d, 0, KT, line);
         for (int k = 0; k < KT; k++) sum[k] = fma_(line[k], line[k], sum[k]);
     }
     for (int k = 0; k < n; k++)

@@ -13,6 +13,10 @@ INLINE int side_width(const struct call *c, enum side side)
 {
     return side == KEYS ? key_dim(c->plan) : c->plan->value_dim;
 }
+INLINE loci_dtype side_dtype(const struct call *c, enum side side)
+{
+    return side == KEYS ? c->plan->k_dtype : c->plan->v_dtype;
+}
 INLINE const loci_view *side_view(const struct call *c, enum side side)
 {
     return side == KEYS ? &c->k : &c->v;
@@ -32,36 +36,66 @@ INLINE real *unmoved_key(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
     return (real *)c->mem.unmoved + ((b * p->kv_heads + h) * c->Lk + j) * p->dim;
 }
 
-/* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
- * counted in the call's keys. */
-INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
+/* Channel d of the n keys of a cached tile from number `from` on, as reals. */
+INLINE void load_line(const struct call *c, char *tile, int d, ptrdiff_t from, int n, real *to)
 {
-    const loci_pages *p = c->in->pages;
-    if (c->cache) {
-        const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
-        return (const char *)cache_values(c->cache, b, h, at)
-             + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+    const loci_dtype dtype = c->plan->k_dtype;
+    const void *line = cached_line(tile, dtype, key_dim(c->plan), d);
+    if (dtype != LOCI_Q8_0) {
+        to_reals(dtype, (const char *)line + stored_bytes(dtype, from), n, to);
+        return;
     }
-    return p ? stored_row(c, side_view(c, side), p->table[b * p->entry + j / p->length], h,
-                          j % p->length)
-             : stored_row(c, side_view(c, side), b, h, j);
+    const int8_t *x = (const int8_t *)line + from;
+    const uint16_t *scale = cached_scales(tile, d) + from;
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_store(to + i, vf_mul(vf_load_s8(x + i), vf_load_f16(scale + i)));
+    for (; i < n; i++) to[i] = (real)x[i] * (real)from_f16(scale[i]);
 }
 /* Keys j .. j + n - 1 of a cache, all of one tile, as rows of reals. */
 INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to,
                         ptrdiff_t stride)
 {
-    const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
+    ptrdiff_t from;
+    char *tile = cached_tile(c, b, h, j, &from);
     const int D = key_dim(c->plan);
-    const char *tile = cache_keys(c->cache, b, h, at);
     /* Channels are stored in lines there: VL of them are transposed at once. */
     real lines[VL * KT];
     for (int d = 0; d < D; d += VL) {
         const int m = D - d < VL ? D - d : VL;
-        for (int i = 0; i < m; i++)
-            to_reals(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n,
-                     lines + i * KT);
+        for (int i = 0; i < m; i++) load_line(c, tile, d + i, from, n, lines + i * KT);
         transpose(lines, KT, m, n, to + d, stride);
     }
+}
+/* n values of q8_0 of a cached tile, from number `from` on, as rows of reals. */
+INLINE void load_whole_values(void *tile, int width, ptrdiff_t from, int n, real *to,
+                              ptrdiff_t stride)
+{
+    const int8_t *x = cached_whole(tile, width);
+    for (int k = 0; k < n; k++)
+        for (int d = 0; d < width; d += Q8_BLOCK) {
+            const vf scale = vf_set1((real)from_f16(cached_scales(tile, d)[from + k]));
+            for (int i = d; i < d + Q8_BLOCK; i += VL)
+                vf_store(to + k * stride + i,
+                         vf_mul(vf_load_s8(x + (from + k) * width + i), scale));
+        }
+}
+/* Where a cache stores value j of the call, and its tile.  In q8_0 these are its whole numbers. */
+INLINE char *cached_value(const loci_cache *cache, ptrdiff_t b, int h, ptrdiff_t at)
+{
+    const loci_dtype dtype = (loci_dtype)cache->form.v_dtype;
+    const ptrdiff_t width = (ptrdiff_t)cache->form.value_dim;
+    char *tile = cache_values(cache, b, h, at);
+    if (dtype == LOCI_Q8_0) return (char *)cached_whole(tile, width) + at % KT * width;
+    return tile + stored_bytes(dtype, at % KT * width);
+}
+/* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
+ * counted in the call's keys. */
+INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    if (side == KEYS) return view_key(c, b, h, j);
+    if (c->cache) return cached_value(c->cache, b, h, j + cache_list(c->cache, c->cache->base)[b]);
+    return view_value(c, b, h, j);
 }
 /* Rows j .. j + n - 1, all of one tile, as reals. */
 INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n,
@@ -72,8 +106,13 @@ INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, 
         load_cached(c, b, h, j, n, to, stride);
         return;
     }
+    if (c->cache && c->plan->v_dtype == LOCI_Q8_0) {
+        const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
+        load_whole_values(cache_values(c->cache, b, h, at), width, at % KT, n, to, stride);
+        return;
+    }
     for (int k = 0; k < n; k++)
-        to_reals(c, stored_key(c, side, b, h, j + k), width, to + k * stride);
+        to_reals(side_dtype(c, side), stored_key(c, side, b, h, j + k), width, to + k * stride);
 }
 /* True if rows j .. j + n - 1 of a tile have a constant stride.  Without pages they always have;
  * with pages, if one page contains them all. */
@@ -86,7 +125,8 @@ INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
  * rows of keys must be built. */
 INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
 {
-    return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
+    return form_of(side_dtype(c, side)) == REALS && !(c->cache && side == KEYS)
+        && in_one_piece(c, j, n);
 }
 /* Rows j .. j + n - 1 of a tile as reals: in place, or in `buffer`.  Values have turned. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
@@ -145,13 +185,16 @@ INLINE void find_keys(struct tile *t)
         t->k.at = t->k.buffer;
         t->k.row = p->score_dim;
     } else if (c->cache) {
-        t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
-        t->k.row = 1;
         /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the
          * cache, and whole.  Numbers past the last key may be converted; they are never read. */
-        if (in_place(c)) return;
-        to_reals(c, t->k.at, key_dim(p) * KT, t->k.buffer);
-        t->k.at = t->k.buffer;
+        ptrdiff_t first;
+        char *tile = cached_tile(c, q->b, t->kvh, t->j0, &first);
+        const bool reals = form_of(p->k_dtype) == REALS;
+        for (int d = 0; d < key_dim(p) && !reals; d++)
+            load_line(c, tile, d, 0, KT, t->k.buffer + d * KT);
+        t->k.at = reals ? (const real *)tile : t->k.buffer;
+        t->k.row = 1;
+        t->k.step = KT;
     } else {
         t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.buffer, &t->k.row);
     }
@@ -177,8 +220,10 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     if (!more) return (struct next){ 0 };
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
-                    stored = (ptrdiff_t)p->stored;
+    const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side);
+    const loci_dtype dtype = side_dtype(c, side);
+    /* of q8_0 a byte stands for a number */
+    const int each = dtype == LOCI_Q8_0 ? 1 : (int)stored_size(dtype);
     if (side == KEYS && staged(t)) {
         const real *first =
             (const real *)c->mem.rotated + ((b * p->key_heads + t->kh) * c->Lk + j) * p->score_dim;
@@ -191,15 +236,15 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
                               sizeof(real) };
     }
     if (side == KEYS && c->cache) {
-        ptrdiff_t step;
-        const char *first = key_at(c, b, t->kvh, j, &step);
-        return (struct next){ first, stored, step * stored, (int)stored };
+        ptrdiff_t first;
+        const char *tile = cached_tile(c, b, t->kvh, j, &first);
+        return (struct next){ tile, each, stored_bytes(dtype, Q8_BLOCK * KT) / Q8_BLOCK, each };
     }
     /* Rows of several pages have no common stride to prefetch by. */
     if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
     return (struct next){ stored_key(c, side, b, t->kvh, j),
-                          (c->cache ? width : side_view(c, side)->row) * stored, stored,
-                          (int)stored };
+                          stored_bytes(dtype, c->cache ? width : side_view(c, side)->row), each,
+                          each };
 }
 
 #endif

@@ -171,7 +171,8 @@ static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, p
 {
     const int stride = padded(width);
     for (int r = 0; r < n; r++) {
-        to_reals(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * stride);
+        to_reals(c->plan->dtype, stored_row(c, v, b, h, i + r), width,
+                 rows + (ptrdiff_t)r * stride);
         zero(rows + (ptrdiff_t)r * stride + width, stride - width);
     }
 }

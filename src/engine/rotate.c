@@ -88,7 +88,8 @@ static void rotate_block(const struct rotated_rows *a, const struct row_block at
             real *staged = a->values ? t->v.buffer : t->q.rows;
             const ptrdiff_t stride = a->values ? after : Dp;
             for (int r = 0; r < at.n; r++)
-                to_reals(c, stored_row(c, from, at.b, h, at.i + r), D, staged + r * stride);
+                to_reals(c->plan->dtype, stored_row(c, from, at.b, h, at.i + r), D,
+                         staged + r * stride);
             rotate_rows(a, at, h, angles, staged, stride);
             store_rows(c, staged, stride, to, at.b, h, at.i, at.n, after);
             continue;

@@ -21,7 +21,7 @@ static void unturn_values(const struct call *c, const struct workspace *d, ptrdi
     real *g = d->tile->scratch, *x = d->tile->dout.rows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dvp, dv + k * c->g.dv.row, sizeof(real) * (size_t)Dv);
-        to_reals(c, stored_row(c, &c->v, b, kvh, j + k), Dv, x + (ptrdiff_t)k * Dvp);
+        to_reals(c->plan->dtype, stored_row(c, &c->v, b, kvh, j + k), Dv, x + (ptrdiff_t)k * Dvp);
     }
     rotation->turn_bwd(c, p->rotate, b, kvh, false, j, n, x, g, Dvp, part);
 }
@@ -48,7 +48,7 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->score_dim);
         if (wants_input(c, part))
-            to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
+            to_reals(c->plan->dtype, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                      x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp, rotated + (ptrdiff_t)k * p->score_dim,
@@ -208,7 +208,7 @@ static void store_sums(const struct call *c, const loci_view *from, const loci_v
                                     + (h * each + i) * from->head + j * from->row;
                     for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
                 }
-                from_reals(c, sum, width, stored_row(c, to, b, h, j + shift));
+                from_reals(c->plan->dtype, sum, width, stored_row(c, to, b, h, j + shift));
             }
 }
 struct stored {

@@ -40,14 +40,16 @@ struct own {
 };
 
 /* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers
- * apart; or across: [D][KT], with the keys in the lanes, as a cache stores its keys. */
-enum form { REALS, BITS_BF16, BITS_F16 };
+ * apart; or across: [D][KT], with the keys in the lanes, as a cache stores its keys.  Numbers of
+ * q8_0 are blocks, or whole numbers with the scales apart, [D / 32][KT], as in a cache. */
+enum form { REALS, BITS_BF16, BITS_F16, BLOCKS_Q8, WHOLE_Q8 };
 struct source {
     const void *at;
     /* rest: the number of rows from the first on that may be read,
      * including those of the next tiles */
     ptrdiff_t stride, rest;
     enum form form;
+    const uint16_t *scales;  /* of WHOLE_Q8 */
     bool across, concurrent; /* concurrent: another stream is read at the same time */
 };
 

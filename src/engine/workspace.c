@@ -24,7 +24,8 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->q.rows = carve_reals(a, (ptrdiff_t)p->row_forms * QT * Dp);
     t->q.across = carve_reals(a, (ptrdiff_t)p->row_forms * D * QT);
     t->q.faded = fading(c) || p->moves >= 0 ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
-    const bool copies = !in_place(c) || c->in->pages || c->cache;
+    const bool reals = form_of(p->k_dtype) == REALS && form_of(p->v_dtype) == REALS,
+               copies = !reals || c->in->pages || c->cache;
     if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
     if (copies) { t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv); }
     if (c->fast) {

@@ -6,6 +6,7 @@
 
 #include "util/arguments.h"
 #include "util/overlap.h"
+#include "math/q8.h"
 #include "math/trig.h"
 #include "encodings/rope_scaling.h"
 
@@ -155,6 +156,15 @@ static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
     else if (dtype == LOCI_F32) ((float *)y)[i] = (float)x;
     else ((uint16_t *)y)[i] = dtype == LOCI_BF16 ? narrow(x, 7, -133) : narrow(x, 10, -24);
 }
+/* A block of q8_0, from 32 numbers that are rounded to floats first. */
+static void store_block(char *to, const double *x)
+{
+    float block[Q8_BLOCK];
+    for (int i = 0; i < Q8_BLOCK; i++) block[i] = (float)x[i];
+    const uint16_t scale = q8_round(block, (int8_t *)to + sizeof scale, 1);
+    to[0] = (char)(scale & 0xff);
+    to[1] = (char)(scale >> 8);
+}
 static bool known(loci_dtype dtype)
 {
     return dtype == LOCI_F32 || dtype == LOCI_F64 || dtype == LOCI_BF16 || dtype == LOCI_F16;
@@ -164,14 +174,20 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
 {
     struct regions r;
     r.n = 0;
-    if (!known(dtype) || count < 0 || count > MOST_DISTANCE || (count && (!x || !y)))
+    const bool q8 = dtype == LOCI_Q8_0;
+    if ((!known(dtype) && !q8) || count < 0 || count > MOST_DISTANCE || (count && (!x || !y))
+        || (q8 && count % Q8_BLOCK))
         return LOCI_BAD_ARG;
+    /* Blocks of q8_0 are words of 16 bits. */
+    const size_t each = q8 ? sizeof(uint16_t) : stored_size(dtype);
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
-    loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
+    loci_add_list(&r, "y", y, (size_t)stored_bytes(dtype, count) / each, each, WRITTEN);
     /* In place each number is read before it is overwritten, because outputs are no larger than
      * inputs. */
     if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
-    for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
+    for (ptrdiff_t i = 0; i < count && !q8; i++) store(dtype, y, i, x[i]);
+    for (ptrdiff_t i = 0; i < count && q8; i += Q8_BLOCK)
+        store_block((char *)y + stored_bytes(dtype, i), x + i);
     return LOCI_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "platform/numbers.h"
 #include "util/arguments.h"
 #include "util/shape_text.h"
+#include "math/q8.h"
 #include "contract/engine.h"
 #include "plan/parse.h"
 
@@ -79,6 +80,17 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           (int)d->stage);
     CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
           "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)d->dtype);
+    const loci_dtype stored[] = { d->k_dtype, d->v_dtype };
+    for (int i = 0; i < COUNT(stored); i++) {
+        const bool as_dtype = stored[i] == LOCI_F32 || stored[i] == d->dtype;
+        CHECK(e,
+              as_dtype || stored[i] == LOCI_BF16 || stored[i] == LOCI_F16 || stored[i] == LOCI_Q8_0,
+              LOCI_BAD_ARG,
+              "%c_dtype %d must be LOCI_BF16, LOCI_F16 or LOCI_Q8_0, or 0 for the plan's dtype",
+              "kv"[i], (int)stored[i]);
+        CHECK(e, as_dtype || d->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
+              "%c_dtype must be 0 in stages other than ATTENTION", "kv"[i]);
+    }
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
           "fast requires dtype BF16, not %s: it means dot products of bf16 numbers",
           d->dtype == LOCI_F32   ? "F32"
@@ -158,8 +170,22 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
     p->f64 = d->dtype == LOCI_F64;
     p->real = p->f64 ? sizeof(double) : sizeof(float);
     p->stored = stored_size(d->dtype);
+    p->k_dtype = d->k_dtype ? d->k_dtype : d->dtype;
+    p->v_dtype = d->v_dtype ? d->v_dtype : d->dtype;
     p->full = d->full != 0;
     p->keys_rotated = d->keys_rotated != 0;
+    return LOCI_OK;
+}
+
+/* Blocks of q8_0 do not end within a row. */
+static loci_status check_blocks(const loci_plan *p, loci_error *e)
+{
+    CHECK(e, p->k_dtype != LOCI_Q8_0 || key_dim(p) % Q8_BLOCK == 0, LOCI_BAD_ARG,
+          "k_dtype LOCI_Q8_0 has blocks of %d numbers, which must divide the width of keys, %d",
+          Q8_BLOCK, key_dim(p));
+    CHECK(e, p->v_dtype != LOCI_Q8_0 || p->value_dim % Q8_BLOCK == 0, LOCI_BAD_ARG,
+          "v_dtype LOCI_Q8_0 has blocks of %d numbers, which must divide the width of values, %d",
+          Q8_BLOCK, p->value_dim);
     return LOCI_OK;
 }
 
@@ -168,8 +194,8 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->row_forms == 1 && p->moves < 0
-           && p->engine && p->engine->fast && loci_dots_bf16();
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && one_dtype(p) && p->row_forms == 1
+           && p->moves < 0 && p->engine && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
@@ -384,6 +410,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
     TRY(set_moves(p, e));
     TRY(set_width(p, rotation ? rotation->pe : NULL, e));
+    TRY(check_blocks(p, e));
     /* If each query head rotates or gates keys in its own way, a group no longer shares keys. */
     p->states = rotation && rotation->pe->states;
     const bool by_head = p->moves >= 0 && term_is(p->use[p->moves].term, BY_HEAD);
@@ -514,17 +541,29 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
+/* A stored type of fewer bits; nothing if it is the usual one. */
+enum { DTYPE_TEXT = 16 };
+static const char *dtype_text(const char *what, loci_dtype dtype, loci_dtype usual, char *to)
+{
+    static const char *const names[] = {
+        [LOCI_BF16] = "bf16", [LOCI_F16] = "f16", [LOCI_Q8_0] = "q8_0"
+    };
+    *to = 0;
+    if (dtype != usual && dtype >= LOCI_BF16) snprintf(to, DTYPE_TEXT, "%s%s", what, names[dtype]);
+    return to;
+}
+
 /* The canonical text, followed by the decisions.  It is measured first, then written. */
 static loci_status set_text(loci_plan *p, loci_error *e)
 {
-    char scale[NUMBER_TEXT], tail[128];
+    char scale[NUMBER_TEXT], tail[160], own[DTYPE_TEXT], keys[DTYPE_TEXT], values[DTYPE_TEXT];
     size_t n = loci_print(p, NULL, 0);
-    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s",
-                        loci_number_text(p->scale, scale), p->engine->isa,
-                        p->dtype == LOCI_BF16  ? " dtype=bf16"
-                        : p->dtype == LOCI_F16 ? " dtype=f16"
-                                               : "",
-                        p->fast ? " fast=bf16 dot products (other bits)" : "");
+    int more =
+        snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s%s%s", loci_number_text(p->scale, scale),
+                 p->engine->isa, dtype_text(" dtype=", p->dtype, LOCI_F32, own),
+                 dtype_text(" k=", p->k_dtype, p->dtype, keys),
+                 dtype_text(" v=", p->v_dtype, p->dtype, values),
+                 p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "out of memory for the plan");
     loci_print(p, p->text, n + 1);

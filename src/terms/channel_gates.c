@@ -235,7 +235,7 @@ static void keys_bwd(const struct call *c, int x, const struct sequence *q, ptrd
             continue;
         }
         if (c->mem.unmoved) memcpy(row, unmoved_key(c, q->b, kvh, j + k), sizeof(real) * (size_t)D);
-        else to_reals(c, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
+        else to_reals(c->plan->dtype, stored_row(c, &c->k, q->b, kvh, j + k), D, row);
         double *own = total + (ptrdiff_t)2 * k * D, *sums = own + D;
         for (int i = 0; i < D; i++) {
             if (own[i] == 0) row[i] = 0;

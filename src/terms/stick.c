@@ -217,7 +217,7 @@ static const real *heir(const struct tile *t, int x, int row, real *buffer)
         return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
     if (row_values(c)) {
-        to_reals(c, stored_row(c, row_values(c), t->seq->b, t->kvh, t->i0 + row),
+        to_reals(c->plan->dtype, stored_row(c, row_values(c), t->seq->b, t->kvh, t->i0 + row),
                  c->plan->value_dim, buffer);
         /* the own key has the position of the row, and so its angles */
         if (c->mem.turned)

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* cache.c -- keys in a cache, in pages, or below the capacity give the bits of contiguous keys:
- * every text of the walk, f32, bf16 and f16, in chunks and token by token. */
+ * every text of the walk, f32, bf16 and f16, in chunks and token by token.  Keys and values that
+ * are stored in another type than queries give the bits of the same numbers in f32. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "loci/cache.h"
+#include "loci/convert.h"
+#include "math/q8.h"
 #include "contract/plan.h"
 #include "harness.h"
 #include "mem.h"
@@ -14,6 +17,8 @@
 
 static const char *isa; /* of the plans; NULL: the best */
 static bool fast;       /* likewise, for BF16 */
+/* Likewise: the stored types of keys and values, if they are not that of queries. */
+static loci_dtype k_dtype, v_dtype;
 
 /* Whole sequences, and the results of one call for all of their rows. */
 struct problem {
@@ -50,6 +55,29 @@ static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double s
     void *x = mem_alloc(&p->mem, count * stored_size(dtype));
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
+}
+/* Bytes of n keys, or values, as rows read them. */
+static ptrdiff_t key_bytes(const struct problem *p, ptrdiff_t n)
+{
+    return stored_bytes(p->plan->k_dtype, n * p->Dk);
+}
+static ptrdiff_t value_bytes(const struct problem *p, ptrdiff_t n)
+{
+    return stored_bytes(p->plan->v_dtype, n * p->Dv);
+}
+/* Numbers of `from` rounded to `to`; with `back` as `from` again, those that the rounded ones
+ * stand for. */
+static void *rounded(struct problem *p, loci_dtype from, loci_dtype to, const void *x, size_t count,
+                     bool back)
+{
+    double *exact = mem_alloc(&p->mem, count * sizeof *exact);
+    char *y = mem_alloc(&p->mem, (size_t)stored_bytes(to, (ptrdiff_t)count)),
+         *z = mem_alloc(&p->mem, count * stored_size(from));
+    for (size_t i = 0; i < count; i++) exact[i] = load_stored(x, from, (ptrdiff_t)i);
+    if (loci_round(to, (ptrdiff_t)count, exact, y)) exit(2);
+    for (size_t i = 0; i < count && back; i++)
+        store_stored(z, from, (ptrdiff_t)i, stored_number(y, to, (ptrdiff_t)i));
+    return back ? z : y;
 }
 static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrdiff_t width,
                          ptrdiff_t from)
@@ -110,13 +138,89 @@ static loci_status rotate_values(struct problem *p, const loci_call *c, loci_vie
                        LOCI_VALUE, c->v, to);
 }
 
+/* Compares the rows of a call with rows from[b] .. of the whole, starting at the call's row
+ * skip[b]. */
+static void same_rows(struct problem *p, const char *what, const loci_call *c,
+                      const ptrdiff_t *from, const ptrdiff_t *skip)
+{
+    const float *row = c->lse ? c->lse : c->rem;
+    const ptrdiff_t n = c->q_len;
+    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
+        for (ptrdiff_t r = skip ? skip[i / p->H] : 0; r < n; r++) {
+            const ptrdiff_t at = i * p->L + from[i / p->H] + r - (skip ? skip[i / p->H] : 0),
+                            mine = i * n + r;
+            if (!memcmp((char *)c->o.data + mine * p->Dv * (ptrdiff_t)p->size,
+                        p->o + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size)
+                && !memcmp(row + mine, p->rows + at, sizeof *row)
+                && (!c->ae
+                    || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D,
+                               (size_t)p->D * sizeof *row)))
+                continue;
+            CHECK_FAILED("%s, %s: row %td of head %td differs", p->desc.encoding, what, at % p->L,
+                         i);
+            return;
+        }
+    harness_pass();
+}
+
+/* The outputs of the call with all rows. */
+static void whole_outputs(struct problem *p, loci_call *c)
+{
+    more_outputs(p, c, p->L);
+    p->rows = c->lse ? c->lse : c->rem;
+    p->ae = c->ae;
+}
+/* The call with all rows, in a plan that has one type, on the numbers that rounded keys and values
+ * stand for. */
+static bool plain_whole(struct problem *p, loci_call *c, const char *k, const char *v)
+{
+    const size_t rows = (size_t)(p->B * p->G * p->L);
+    loci_plan *mixed = p->plan;
+    loci_desc d = p->desc;
+    d.k_dtype = d.v_dtype = 0;
+    if (loci_plan_create(&p->plan, &d, &p->e)) return false;
+    c->k = rows_at(p, rounded(p, LOCI_F32, mixed->k_dtype, k, rows * (size_t)p->Dk, true), p->G,
+                   p->Dk, 0);
+    c->v = rows_at(p, rounded(p, LOCI_F32, mixed->v_dtype, v, rows * (size_t)p->Dv, true), p->G,
+                   p->Dv, 0);
+    const bool done = forward(p, c);
+    loci_plan_destroy(p->plan);
+    p->plan = mixed;
+    return done;
+}
+/* The call with all rows, on rounded keys and values.  If queries are floats it has the bits of
+ * that call. */
+static bool open_rounded(struct problem *p, loci_call *c)
+{
+    const loci_dtype dtype = p->desc.dtype;
+    const size_t rows = (size_t)(p->B * p->G * p->L);
+    const ptrdiff_t from[2] = { 0, 0 };
+    whole_outputs(p, c);
+    if (dtype == LOCI_F32 && !plain_whole(p, c, p->keys, p->values))
+        return broken(p, "the whole, of one type");
+    p->keys = rounded(p, dtype, p->plan->k_dtype, p->keys, rows * (size_t)p->Dk, false);
+    p->values = rounded(p, dtype, p->plan->v_dtype, p->values, rows * (size_t)p->Dv, false);
+    loci_call again = *c;
+    if (dtype == LOCI_F32) {
+        again.o.data = mem_alloc(&p->mem, (size_t)(p->B * p->H * p->L * p->Dv) * p->size);
+        again.lse = again.rem = NULL;
+        more_outputs(p, &again, p->L);
+    }
+    again.k = rows_at(p, p->keys, p->G, p->Dk, 0);
+    again.v = rows_at(p, p->values, p->G, p->Dv, 0);
+    if (!forward(p, &again)) return broken(p, "the whole");
+    same_rows(p, "rounded keys and values", &again, from, NULL);
+    return true;
+}
+
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window,
                  ptrdiff_t length, int D, int Dv, int heads)
 {
     const int kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1;
     *p = (struct problem){ .desc = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = kv_heads,
                                              .dim = D, .value_dim = Dv, .dtype = dtype,
-                                             .window_left = window, .fast = fast, .isa = isa),
+                                             .window_left = window, .fast = fast, .isa = isa,
+                                             .k_dtype = k_dtype, .v_dtype = v_dtype),
                            .B = 2,
                            .H = heads,
                            .G = heads > 8 ? heads / 8
@@ -177,37 +281,11 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
         if (rotate_values(p, &c, rows_at(p, p->values, p->G, Dv, 0)))
             return broken(p, "rotation of values");
     }
+    if (!one_dtype(p->plan)) return open_rounded(p, &c);
     c.k = rows_at(p, p->keys, p->G, p->Dk, 0);
     c.v = rows_at(p, p->values, p->G, Dv, 0);
-    more_outputs(p, &c, length);
-    p->rows = c.lse ? c.lse : c.rem;
-    p->ae = c.ae;
+    whole_outputs(p, &c);
     return forward(p, &c) || broken(p, "the whole");
-}
-
-/* Compares the rows of a call with rows from[b] .. of the whole, starting at the call's row
- * skip[b]. */
-static void same_rows(struct problem *p, const char *what, const loci_call *c,
-                      const ptrdiff_t *from, const ptrdiff_t *skip)
-{
-    const float *row = c->lse ? c->lse : c->rem;
-    const ptrdiff_t n = c->q_len;
-    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
-        for (ptrdiff_t r = skip ? skip[i / p->H] : 0; r < n; r++) {
-            const ptrdiff_t at = i * p->L + from[i / p->H] + r - (skip ? skip[i / p->H] : 0),
-                            mine = i * n + r;
-            if (!memcmp((char *)c->o.data + mine * p->Dv * (ptrdiff_t)p->size,
-                        p->o + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size)
-                && !memcmp(row + mine, p->rows + at, sizeof *row)
-                && (!c->ae
-                    || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D,
-                               (size_t)p->D * sizeof *row)))
-                continue;
-            CHECK_FAILED("%s, %s: row %td of head %td differs", p->desc.encoding, what, at % p->L,
-                         i);
-            return;
-        }
-    harness_pass();
 }
 
 /* A call on rows from .. + n of every entry: q is copied, o and the rest are dense. */
@@ -376,6 +454,13 @@ static void removal(struct problem *p)
         broken(p, "rotation");
         return;
     }
+    if (!one_dtype(p->plan)) {
+        const size_t rows = (size_t)(p->B * p->G * left);
+        alone.k.data =
+            rounded(p, p->desc.dtype, p->plan->k_dtype, alone.k.data, rows * (size_t)p->Dk, false);
+        alone.v.data =
+            rounded(p, p->desc.dtype, p->plan->v_dtype, alone.v.data, rows * (size_t)p->Dv, false);
+    }
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].role != LOCI_INPUT) data[i] = p->data[i];
     if (!forward(p, &c) || !forward(p, &alone)) {
@@ -386,7 +471,8 @@ static void removal(struct problem *p)
     for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
         most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i)
                                - load_stored(alone.o.data, p->desc.dtype, i)));
-    const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
+    const bool exact = p->desc.dtype == LOCI_F32 && one_dtype(p->plan);
+    const double allowed = !p->desc.keys_rotated ? 0 : exact ? 1e-4 : 5e-2;
     CHECK_THAT(most <= allowed, "%s: after remove, o is off by %.1e", p->desc.encoding, most);
     mem_release(&p->mem, before);
 }
@@ -449,23 +535,23 @@ static void ragged_cache(struct problem *p)
 /* ---- Pages, and fewer keys than the capacity ------------------------------------------------- */
 
 /* Keys beyond an entry's own are NaN. */
-static void poison(const struct problem *p, char *x, ptrdiff_t width, const int64_t *lens)
+static void poison(const struct problem *p, char *x, ptrdiff_t row, const int64_t *lens)
 {
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
-        memset(x + (i * p->L + lens[i / p->G]) * width * (ptrdiff_t)p->size, 0xff,
-               (size_t)((p->L - lens[i / p->G]) * width) * p->size);
+        memset(x + (i * p->L + lens[i / p->G]) * row, 0xff,
+               (size_t)((p->L - lens[i / p->G]) * row));
 }
 static void lengths(struct problem *p, ptrdiff_t n)
 {
     const int64_t lens[2] = { p->L, p->L - 37 };
     const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
     const int before = p->mem.blocks;
-    const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->Dk) * p->size,
-                 v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
+    const size_t k_bytes = (size_t)key_bytes(p, p->B * p->G * p->L),
+                 v_bytes = (size_t)value_bytes(p, p->B * p->G * p->L);
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
          *v = memcpy(mem_alloc(&p->mem, v_bytes), p->values, v_bytes);
-    poison(p, k, p->Dk, lens);
-    poison(p, v, p->Dv, lens);
+    poison(p, k, key_bytes(p, 1), lens);
+    poison(p, v, value_bytes(p, 1), lens);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L;
     c.k_lens = lens;
@@ -498,8 +584,8 @@ static void lengths_back(struct problem *p)
                  v_bytes = (size_t)(p->B * v_entry) * size;
     char *k = memcpy(mem_alloc(&p->mem, k_bytes), p->keys, k_bytes),
          *v = memcpy(mem_alloc(&p->mem, v_bytes), p->values, v_bytes);
-    poison(p, k, p->Dk, lens);
-    poison(p, v, p->Dv, lens);
+    poison(p, k, key_bytes(p, 1), lens);
+    poison(p, v, value_bytes(p, 1), lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L;
@@ -580,8 +666,9 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
                     from[2] = { p->L - n, p->L - n };
     const int before = p->mem.blocks;
     int32_t *table = mem_alloc(&p->mem, (size_t)(p->B * each) * sizeof *table);
-    char *k = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dk) * p->size),
-         *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * p->Dv) * p->size);
+    const ptrdiff_t k_row = key_bytes(p, 1), v_row = value_bytes(p, 1);
+    char *k = mem_alloc(&p->mem, (size_t)(pages * p->G * length * k_row)),
+         *v = mem_alloc(&p->mem, (size_t)(pages * p->G * length * v_row));
     for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
     /* steps of 7 may collide: then the next free page is used */
     for (ptrdiff_t i = 1; i < p->B * each; i++)
@@ -596,10 +683,8 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
                 const ptrdiff_t now =
                                     (table[b * each + j / length] * p->G + g) * length + j % length,
                                 old = (b * p->G + g) * p->L + j;
-                memcpy(k + now * p->Dk * (ptrdiff_t)p->size,
-                       p->keys + old * p->Dk * (ptrdiff_t)p->size, (size_t)p->Dk * p->size);
-                memcpy(v + now * p->Dv * (ptrdiff_t)p->size,
-                       p->values + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+                memcpy(k + now * k_row, p->keys + old * k_row, (size_t)k_row);
+                memcpy(v + now * v_row, p->values + old * v_row, (size_t)v_row);
             }
     const loci_pages list = { table, length, each };
     loci_call c = rows_call(p, from, n);
@@ -619,6 +704,56 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
+/* Types of keys and values that cannot be. */
+static void misuse_types(void)
+{
+    struct problem p;
+    loci_plan *plan;
+    loci_cache *other;
+    loci_error e = { 0 };
+    const double x[Q8_BLOCK] = { 0 };
+    uint16_t y[Q8_BYTES];
+    loci_desc d = LOCI_DESC(.heads = 2, .dim = 48, .value_dim = 32, .k_dtype = LOCI_Q8_0);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "32 numbers",
+               "the width of keys, 48");
+    d.k_dtype = 0;
+    d.value_dim = 40;
+    d.v_dtype = LOCI_Q8_0;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "the width of values, 40");
+    d.v_dtype = LOCI_F64;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "v_dtype 1 must be LOCI_BF16");
+    d = (loci_desc)LOCI_DESC(.heads = 2, .dim = 32, .dtype = LOCI_Q8_0);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e, "dtype 4 must be");
+    d = (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 2,
+                             .dim = 32, .k_dtype = LOCI_F16);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e,
+               "k_dtype must be 0 in stages other than ATTENTION");
+    CHECK_THAT(loci_round(LOCI_Q8_0, 31, x, y) == LOCI_BAD_ARG, "half a block");
+    k_dtype = LOCI_Q8_0;
+    if (open(&p, "nope", LOCI_F32, 0, 20, 32, 32, 2)) {
+        loci_call c = rows_call(&p, (const ptrdiff_t[]){ 0, 0 }, 5);
+        const loci_grad g = LOCI_GRAD(.dout.data = c.o.data, .dq.data = p.q);
+        c.k_len = 20;
+        c.k = rows_at(&p, p.keys, p.G, p.D, 0);
+        c.v = rows_at(&p, p.values, p.G, p.Dv, 0);
+        c.error = &e;
+        CHECK_SAYS(loci_backward(p.plan, p.tables, p.q, &c, &g), LOCI_UNSUPPORTED, &e,
+                   "k_dtype and v_dtype must be 0", "have no gradients");
+        c.k.row = 33;
+        CHECK_SAYS(loci_forward(p.plan, p.tables, p.q, &c), LOCI_BAD_ARG, &e,
+                   "k: stride 33 must be a multiple of the 32 numbers of a block");
+        loci_cache *cache = cache_of(&p, 20, 0);
+        d = p.desc;
+        d.k_dtype = LOCI_F16;
+        if (cache && !loci_plan_create(&plan, &d, &e)) {
+            CHECK_SAYS(loci_cache_open(&other, plan, cache, (size_t)1 << 40, &e), LOCI_BAD_ARG, &e,
+                       "dtypes");
+            loci_plan_destroy(plan);
+        }
+    }
+    drop(&p);
+    k_dtype = 0;
+}
 static void misuse(void)
 {
     struct problem p;
@@ -795,6 +930,35 @@ static bool stores_inputs(const struct problem *p)
     return false;
 }
 
+/* Other types of keys and values. */
+static void mixed(const char *text, loci_dtype dtype, loci_dtype keys, loci_dtype values)
+{
+    struct problem p;
+    const struct loci_plan *plan;
+    /* a multiple of the numbers of a block of q8_0 and of what encodings ask for */
+    const int dim = walk_dim(text, 96), value_dim = strstr(text, "path") ? dim : 32;
+    k_dtype = keys;
+    v_dtype = values;
+    if (open(&p, text, dtype, 0, 150, dim, value_dim, 4)) {
+        plan = p.plan;
+        steps(&p, "a cache of other types", 150, 0, 150, 0);
+        ragged_cache(&p);
+        forget(&p);
+        if (loci_axes(plan) == 1
+            && (plan->rotate < 0 || !term_is(plan->use[plan->rotate].term, NOT_AGAIN)))
+            removal(&p);
+        lengths(&p, 1);
+        lengths(&p, 9);
+        paged(&p, 16, 1);
+        paged(&p, 7, 40);
+    }
+    drop(&p);
+    if (open(&p, text, dtype, 40, 260, dim, value_dim, 4) && !stores_inputs(&p))
+        steps(&p, "a ring of other types", 192, 1, 80, 0);
+    drop(&p);
+    k_dtype = v_dtype = 0;
+}
+
 /* By bf16 dot products: calls of many rows agree. */
 static void by_dots(const char *text, int dim, int value_dim)
 {
@@ -843,6 +1007,14 @@ int main(int argc, char **argv)
             drop(&p);
         }
         by_dots(text, dim, value_dim);
+        if (!t.example || LOCI_EMULATED) continue;
+        mixed(text, LOCI_F32, LOCI_Q8_0, LOCI_Q8_0);
+        mixed(text, LOCI_F32, LOCI_BF16, LOCI_F16);
+    }
+    if (!walk_limited()) {
+        mixed("kerple", LOCI_BF16, LOCI_Q8_0, 0);
+        mixed("alibi", LOCI_F16, 0, LOCI_Q8_0);
+        mixed("fox", LOCI_F32, LOCI_Q8_0, LOCI_BF16);
     }
     /* Every instruction set, for keys in lanes and keys in rows. */
     const char *isas[8];
@@ -856,6 +1028,7 @@ int main(int argc, char **argv)
                 lengths(&p, 1);
             }
             drop(&p);
+            if (!d) mixed("rope:pairing=half", LOCI_F32, LOCI_Q8_0, LOCI_Q8_0);
             /* terms that read keys, or rows by key */
             static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };
             for (int k = 0; k < COUNT(readers); k++) {
@@ -886,6 +1059,7 @@ int main(int argc, char **argv)
     if (!walk_limited()) by_dots("nope", 19, 33);
     if (!walk_limited()) {
         misuse();
+        misuse_types();
         placed("rope:pairing=half+alibi");
         placed("fox");
     }

@@ -57,7 +57,7 @@ static bool hash_case(const char *name, char hex[65])
     struct case_file c;
     struct sha256 s;
     snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
-    bool good = case_open(&c, path, LOCI_F32, false, NULL) && !compute(&c);
+    bool good = case_open(&c, path, LOCI_F32, false, NULL, false) && !compute(&c);
     CHECK_THAT(good, "%s: %s", name, c.task.error.text);
     sha256_begin(&s);
     for (int i = 0; i < c.outputs && good; i++) {

@@ -13,9 +13,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "math/half.h"
+#include "math/q8.h"
 #include "fuzz.h"
 #include "loci/cache.h"
+#include "loci/convert.h"
 #include "reference/reference.h"
 
 enum { MOST_TENSORS = 40, MOST_BLOCKS = 256, MOST_AXES = 3, MOST_RANGE = 4000 };
@@ -142,7 +143,15 @@ struct problem {
     bool backward, dull; /* dull: numbers that the reference can judge */
     loci_pages pages;
     bool cached; /* keys are in a cache */
+    /* Keys and values of another type are given as a cache wants them, in the type of queries. */
+    bool to_cache;
 };
+/* The type in which keys, or values, are given. */
+static loci_dtype given_type(const struct problem *p, loci_dtype own)
+{
+    return p->to_cache || !own ? p->desc.dtype : own;
+}
+static bool mixed(const struct problem *p) { return p->desc.k_dtype || p->desc.v_dtype; }
 static loci_dtype real_of(const struct problem *p)
 {
     return p->desc.dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32;
@@ -198,6 +207,25 @@ static void describe(struct problem *p)
     if (one_in(32)) d->scale = one_in(2) ? NAN : -INFINITY;
     if (one_in(32)) d->stage = (loci_stage)below(6);
     if (one_in(32)) d->dtype = (loci_dtype)below(9);
+    if (!one_in(8)) return;
+    static const loci_dtype stored[] = { LOCI_Q8_0, LOCI_Q8_0, LOCI_BF16, LOCI_F16, LOCI_F32 };
+    d->k_dtype = ONE_OF(stored);
+    d->v_dtype = ONE_OF(stored);
+    if (!one_in(8)) d->dim = 32 * (1 + (int)below(2));
+    if (!one_in(8)) d->value_dim = 32;
+    p->to_cache = one_in(2);
+    if (one_in(16)) d->k_dtype = (loci_dtype)below(9);
+}
+/* Rounds rows of an array to blocks of q8_0.  Its exact numbers are then those of the blocks. */
+static void store_blocks(const struct array *a, ptrdiff_t row, ptrdiff_t head, ptrdiff_t batch)
+{
+    const ptrdiff_t H = a->n[1], L = a->n[2], W = a->n[3];
+    for (ptrdiff_t n = 0; n < a->n[0] * H * L; n++) {
+        char *to = (char *)a->view.data
+                 + stored_bytes(LOCI_Q8_0, n / L / H * batch + n / L % H * head + n % L * row);
+        FUZZ_CHECK(!loci_round(LOCI_Q8_0, W, a->exact + n * W, to));
+        for (ptrdiff_t w = 0; w < W; w++) a->exact[n * W + w] = stored_number(to, LOCI_Q8_0, w);
+    }
 }
 
 /* Dense, token-major, or with gaps.  Inputs may also have the same numbers for each batch entry. */
@@ -207,11 +235,15 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
     const size_t all = (size_t)(B * H * L * W);
     loci_view *v = &a->view;
     unsigned how = below(in ? 5 : 4);
+    const bool in_blocks = dtype == LOCI_Q8_0 && W % Q8_BLOCK == 0;
+    const ptrdiff_t gap = in_blocks ? Q8_BLOCK : 3, more = in_blocks ? Q8_BLOCK : 5;
     if (how == 0) *v = (loci_view){ .batch = 0 };
     if (how == 1) *v = (loci_view){ .batch = H * L * W, .head = L * W, .row = W };
     if (how == 2) *v = (loci_view){ .batch = L * H * W, .head = W, .row = H * W };
     if (how == 3)
-        *v = (loci_view){ .batch = H * (L * (W + 3) + 5), .head = L * (W + 3) + 5, .row = W + 3 };
+        *v = (loci_view){ .batch = H * (L * (W + gap) + more),
+                          .head = L * (W + gap) + more,
+                          .row = W + gap };
     if (how == 4) *v = (loci_view){ .batch = LOCI_BROADCAST, .head = L * W, .row = W };
     a->exact = alloc(all * sizeof(double));
     for (size_t i = 0; i < all; i++) a->exact[i] = uniform();
@@ -221,10 +253,13 @@ static void lay_out(struct problem *p, struct array *a, loci_dtype dtype, bool i
                     batch = how == 4 ? 0
                           : how      ? v->batch
                                      : H * L * W;
-    a->bytes =
-        all ? (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + W) * size_of(dtype) : 0;
+    const ptrdiff_t last = (B - 1) * batch + (H - 1) * head + (L - 1) * row + W;
+    a->bytes = !all      ? 0
+             : in_blocks ? (size_t)stored_bytes(dtype, last)
+                         : (size_t)last * size_of(dtype);
     v->data = alloc(a->bytes);
-    for (ptrdiff_t n = 0; n < B * H * L && in; n++)
+    if (in_blocks && all) store_blocks(a, row, head, batch);
+    for (ptrdiff_t n = 0; n < B * H * L && in && !in_blocks; n++)
         for (ptrdiff_t w = 0; w < W; w++)
             store(v->data, dtype, (size_t)(n / L / H * batch + n / L % H * head + n % L * row + w),
                   a->exact[n * W + w]);
@@ -363,7 +398,7 @@ static void choose_dropout(struct problem *p)
 static void choose_pages(struct problem *p)
 {
     loci_call *c = &p->call;
-    if (p->backward || !p->dull || !c->k_len || !c->batch || !one_in(8)) return;
+    if (p->backward || mixed(p) || !p->dull || !c->k_len || !c->batch || !one_in(8)) return;
     const ptrdiff_t length = 1 + (ptrdiff_t)below(20), n = (c->k_len + length - 1) / length,
                     all = n * c->batch, H = p->k.n[1];
     int32_t *table = alloc((size_t)all * sizeof *table);
@@ -540,6 +575,7 @@ static void judge(struct problem *p)
     const void *mask = c->mask.data;
     const loci_view m = c->mask;
     d.dtype = LOCI_F64;
+    d.k_dtype = d.v_dtype = 0;
     d.isa = NULL;
     if (p->cached) d.keys_rotated = 0;
     FUZZ_CHECK(!loci_plan_create(&exact, &d, &e));
@@ -713,8 +749,8 @@ static void make_call(struct problem *p)
     p->v = array(c->batch, d->kv_heads, c->k_len, value);
     p->o = array(c->batch, d->heads, c->q_len, value);
     lay_out(p, &p->q, dtype, true);
-    lay_out(p, &p->k, dtype, true);
-    lay_out(p, &p->v, dtype, true);
+    lay_out(p, &p->k, given_type(p, d->k_dtype), true);
+    lay_out(p, &p->v, given_type(p, d->v_dtype), true);
     lay_out(p, &p->o, dtype, false);
     c->q = p->q.view;
     c->k = p->k.view;
@@ -824,7 +860,7 @@ static void attend(struct problem *p, loci_plan *plan)
         return;
     }
     if (getenv("LOCI_FUZZ_SHOW")) print(p);
-    const bool fill = cacheable(p);
+    const bool fill = cacheable(p) && p->to_cache == mixed(p);
     if (fill && !fill_cache(p, plan, tables)) return;
     const loci_status s = call(p, plan, tables);
     if (s) return;
@@ -835,7 +871,8 @@ static void attend(struct problem *p, loci_plan *plan)
     const bool ownless =
         p->cached && c->q_len > p->k.n[2] && strstr(p->text, "remainder=value") != NULL;
     /* Rotated keys are rounded if a cache has 16 bits, which makes another problem. */
-    const bool rounded = p->cached && p->desc.keys_rotated && size_of(p->desc.dtype) == 2;
+    const bool rounded =
+        p->cached ? mixed(p) || (p->desc.keys_rotated && size_of(p->desc.dtype) == 2) : p->to_cache;
     const ptrdiff_t pairs = (ptrdiff_t)p->rows * p->k.n[2];
     if (p->dull && !parts && !ownless && !rounded && pairs <= MOST_PAIRS
         && (p->cached || !p->desc.keys_rotated))

@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (fd < 0 || ftruncate(fd, 0) || pwrite(fd, data, size, 0) != (ssize_t)size) exit(2);
     dup2(nowhere, STDERR_FILENO); /* a sentence for nearly every input */
-    const bool sound = case_open(&c, path, size % 2 ? LOCI_F32 : LOCI_BF16, false, NULL);
+    const bool sound = case_open(&c, path, size % 2 ? LOCI_F32 : LOCI_BF16, false, NULL, false);
     dup2(screen, STDERR_FILENO);
     if (sound && c.max_distance <= FAR) compute(&c);
     case_close(&c);

@@ -33,6 +33,7 @@ enum {
     KV_HEADS,
     BATCH,
     DTYPE,
+    KV_DTYPE,
     FAST,
     THREADS,
     ISA,
@@ -63,6 +64,8 @@ static const struct flag flags[] = {
     [BATCH] = { "batch", NULL, "B", "batch entries (default 1)" },
     [DTYPE] = { "dtype", NULL, "TYPE:f32|bf16|f16",
                 "stored type of q, k, v and o: f32 (default), bf16 or f16" },
+    [KV_DTYPE] = { "kv-dtype", NULL, "TYPE:same|bf16|f16|q8_0",
+                   "forward, decode, prefill-chunk: stored type of k and v (default: same as q)" },
     [FAST] = { "fast", NULL, NULL,
                "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1)" },
@@ -186,6 +189,7 @@ static void print_json(const struct bench *b, const struct row *r)
     json_object_set_new(j, "encoding", json_string(r->encoding));
     json_object_set_new(j, "pass", json_string(pass_names[p->pass]));
     json_object_set_new(j, "dtype", json_string(dtype_names[p->dtype]));
+    json_object_set_new(j, "kv_dtype", json_string(kv_dtype_name(p)));
     json_object_set_new(j, "fast", json_boolean(p->dots));
     json_object_set_new(j, "isa", json_string(p->isa));
     json_object_set_new(j, "threads", json_integer(p->threads));
@@ -229,11 +233,12 @@ static const char *limit_name(const struct problem *p)
 static void print_title(const struct bench *b)
 {
     const struct problem *p = &b->problem;
-    char rows[32] = "", of[16], cpu[48];
+    char rows[32] = "", kv[32] = "", of[16], cpu[48];
     if (p->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", p->rows);
     snprintf(of, sizeof of, "%% of %s", limit_name(p));
-    printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n",
-           loci_version_text(), p->isa, dtype_names[p->dtype], p->dots ? " dot products" : "",
+    if (p->kv_dtype) snprintf(kv, sizeof kv, " with k and v in %s", kv_dtype_name(p));
+    printf("loci %s  %s, %s%s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n",
+           loci_version_text(), p->isa, dtype_names[p->dtype], kv, p->dots ? " dot products" : "",
            p->threads, p->threads > 1 ? "s" : "", pass_names[p->pass], rows,
            p->cached ? " with a cache" : "", p->batch, p->heads, p->kv_heads, p->dim,
            p->full ? "full" : "causal");
@@ -416,7 +421,7 @@ static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
         && args_whole(a, DIM, 1, 1024, &p->dim) && args_whole(a, HEADS, 1, 1024, &p->heads)
         && args_whole(a, KV_HEADS, 1, 1024, &p->kv_heads)
         && args_whole(a, BATCH, 1, 4096, &p->batch) && args_word(a, DTYPE, &p->dtype)
-        && args_whole(a, THREADS, 1, 256, &p->threads)
+        && args_word(a, KV_DTYPE, &p->kv_dtype) && args_whole(a, THREADS, 1, 256, &p->threads)
         && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds.wanted);
 }
 
@@ -517,6 +522,9 @@ static int run(const struct args *a)
     /* Only forward passes have bf16 dot products, and only some CPUs. */
     p->dots = p->fast && (p->pass == FORWARD || p->pass == CHUNK) && runs_fast(p->isa);
     if (a->value[ROWS] && p->pass != CHUNK) return fail("bench: --rows needs --pass prefill-chunk");
+    if (p->kv_dtype && p->pass != FORWARD && !inference(p))
+        return fail("bench: --kv-dtype needs --pass forward, decode or prefill-chunk");
+    if (p->kv_dtype && p->lasting) return fail("bench: --kv-dtype does not support --lasting");
     if (p->cached && !inference(p))
         return fail("bench: --cache needs --pass decode or prefill-chunk");
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
@@ -547,9 +555,9 @@ const struct command cmd_bench = {
     .brief = "measure encodings against plain attention and the machine's limits",
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
-        "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
-        "[--threads N]\n"
-        "               [--isa NAME] [--full] [--lasting] [--dropout P] [--repeat R]\n"
+        "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE]\n"
+        "               [--kv-dtype TYPE] [--fast] [--threads N] [--isa NAME] [--full] [--lasting] "
+        "[--dropout P] [--repeat R]\n"
         "               [--against PROGRAM] [--serve] [--parallel SHARES] [--ranks N] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"

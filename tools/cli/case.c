@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "util/shape_text.h"
+#include "loci/convert.h"
+#include "math/q8.h"
 #include "cli/case.h"
 
 /* ---- Metadata -------------------------------------------------------------------------------- */
@@ -17,7 +19,8 @@ static const char *const keys[] = { "loci.case",   "loci.encoding",    "loci.sta
                                     "loci.mask",   "loci.window_left", "loci.window_right",
                                     "loci.scale",  "loci.role",        "loci.tol",
                                     "loci.source", "loci.note",        "loci.dropout",
-                                    "loci.seed",   "loci.offset" };
+                                    "loci.seed",   "loci.offset",      "loci.k_dtype",
+                                    "loci.v_dtype" };
 static const char *key_name(int i) { return keys[i]; }
 
 /* Rejects unknown keys that begin with "loci.": a typo would silently select the default. */
@@ -85,6 +88,19 @@ static bool parse_dropout(struct case_file *c)
     return true;
 }
 
+/* The stored type of keys or values, 0 if it is that of queries. */
+static bool parse_stored(const struct case_file *c, const char *key, loci_dtype *dtype)
+{
+    static const struct {
+        const char *name;
+        loci_dtype dtype;
+    } names[] = { { "bf16", LOCI_BF16 }, { "f16", LOCI_F16 }, { "q8_0", LOCI_Q8_0 } };
+    const char *name = meta(c, key, NULL);
+    for (int i = 0; i < COUNT(names) && name; i++)
+        if (!strcmp(name, names[i].name)) *dtype = names[i].dtype;
+    return !name || *dtype || bad_meta(c, key, "bf16, f16 or q8_0");
+}
+
 /* The first bound is for results, the second for gradients. */
 static bool parse_tol(struct case_file *c)
 {
@@ -139,6 +155,13 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
         return bad_meta(c, "loci.role", "query or key");
     if (meta(c, "loci.role", NULL) && c->stage != LOCI_ROTATE)
         return refuse("%s: loci.role belongs to stage rotate only", c->path);
+    if (!parse_stored(c, "loci.k_dtype", &d->k_dtype)
+        || !parse_stored(c, "loci.v_dtype", &d->v_dtype))
+        return false;
+    c->k_dtype = d->k_dtype;
+    c->v_dtype = d->v_dtype;
+    /* The reference has no stored types: it reads the numbers that rounded ones stand for. */
+    if (c->reference) d->k_dtype = d->v_dtype = 0;
     return parse_dropout(c) && parse_tol(c);
 }
 
@@ -210,6 +233,23 @@ static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dt
     void *to = task_alloc(&c->task, (size_t)t->count, stored_size(dtype));
     for (ptrdiff_t i = 0; i < t->count; i++) store_stored(to, dtype, i, f[i]);
     return to;
+}
+
+/* Reads keys or values as numbers of `dtype`, or rounded to `stored` if that is not 0. */
+static void *load_stored_as(struct case_file *c, const struct safetensor *t, loci_dtype dtype,
+                            loci_dtype stored)
+{
+    if (!stored) return load(c, t, dtype);
+    double *x = load(c, t, LOCI_F64);
+    if (!x) return NULL;
+    char *to = task_alloc(&c->task, (size_t)stored_bytes(stored, t->count), 1);
+    if (loci_round(stored, t->count, x, to)) {
+        fail("%s: tensor '%.64s' has %td numbers, which are no multiple of the %d of a block",
+             c->path, t->name, t->count, Q8_BLOCK);
+        return NULL;
+    }
+    for (ptrdiff_t i = 0; i < t->count && c->reference; i++) x[i] = stored_number(to, stored, i);
+    return c->reference ? (void *)x : to;
 }
 
 /* ---- The problem ----------------------------------------------------------------------------- */
@@ -382,8 +422,9 @@ static bool open_attention(struct case_file *c, loci_desc *d)
     t->call.dropout = c->dropout;
     t->call.dropout_seed = c->seed;
     t->call.dropout_offset = c->offset;
-    if (!(t->call.q.data = load(c, q, stored)) || !(t->call.k.data = load(c, k, stored))
-        || !(t->call.v.data = load(c, v, stored)))
+    if (!(t->call.q.data = load(c, q, stored))
+        || !(t->call.k.data = load_stored_as(c, k, stored, c->k_dtype))
+        || !(t->call.v.data = load_stored_as(c, v, stored, c->v_dtype)))
         return false;
     ptrdiff_t out[] = { B, H, Lq, Dv }, ae[] = { B, H, Lq, D / 2, 2 };
     bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT;
@@ -601,9 +642,10 @@ static bool open_expectations(struct case_file *c)
 
 /* Each step needs the ones before it: metadata, plan and tensors, positions.  Every tensor that is
  * still unused must be an expectation. */
-bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa)
+bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa,
+               bool reference)
 {
-    *c = (struct case_file){ .path = path };
+    *c = (struct case_file){ .path = path, .reference = reference };
     loci_desc d = LOCI_DESC(.dtype = dtype, .fast = fast, .isa = isa);
     loci_error e;
     if (loci_safetensors_open(&c->file, path, &e)) return refuse("%s: %s", path, e.text);

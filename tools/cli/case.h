@@ -25,9 +25,12 @@ struct case_file {
     loci_stage stage;
     double dropout;
     uint64_t seed, offset; /* of dropout */
-    double tol[2];         /* of outputs and of gradients */
-    bool backward;         /* the file holds a cotangent */
-    bool batched;          /* positions or segments differ between batch entries */
+    /* stored types of keys and values; reference: inputs are those of the reference */
+    loci_dtype k_dtype, v_dtype;
+    bool reference;
+    double tol[2]; /* of outputs and of gradients */
+    bool backward; /* the file holds a cotangent */
+    bool batched;  /* positions or segments differ between batch entries */
     ptrdiff_t max_distance;
     struct task task;
     int outputs;
@@ -35,8 +38,10 @@ struct case_file {
 };
 
 /* Reads the file, creates its plan and fills the task: inputs, tensors, positions, buffers for the
- * results.  Prints its error and returns false.  You may close the case either way. */
-bool case_open(struct case_file *, const char *path, loci_dtype, bool fast, const char *isa);
+ * results.  reference: for task_reference(), and the type is F64.  Prints its error and returns
+ * false.  You may close the case either way. */
+bool case_open(struct case_file *, const char *path, loci_dtype, bool fast, const char *isa,
+               bool reference);
 void case_close(struct case_file *);
 
 #endif

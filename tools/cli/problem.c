@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "contract/encoding.h"
+#include "math/q8.h"
 #include "cli/probe.h"
 #include "cli/problem.h"
 
@@ -28,6 +29,18 @@ static loci_dtype dtype_of(const struct problem *p)
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
     return dtypes[p->dtype];
 }
+/* Of keys and values; F32: that of the problem. */
+static const loci_dtype kv_dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16, LOCI_Q8_0 };
+const char *kv_dtype_name(const struct problem *p)
+{
+    return kv_dtypes[p->kv_dtype] == LOCI_Q8_0 ? "q8_0"
+                                               : dtype_names[p->kv_dtype ? p->kv_dtype : p->dtype];
+}
+/* Bytes of n numbers of keys or values. */
+static size_t kv_bytes(const struct problem *p, ptrdiff_t n)
+{
+    return (size_t)stored_bytes(p->kv_dtype ? kv_dtypes[p->kv_dtype] : dtype_of(p), n);
+}
 
 bool inference(const struct problem *p) { return p->pass == DECODE || p->pass == CHUNK; }
 bool by_memory(const struct problem *p) { return p->pass == DECODE || p->pass == ROTATE; }
@@ -42,9 +55,10 @@ double useful_flops(const struct problem *p)
 
 double moved_bytes(const struct problem *p)
 {
-    double rows = (double)p->batch * (double)p->len * p->dim * (double)stored_size(dtype_of(p)) * 2;
+    const double rows = (double)p->batch * (double)p->len;
     /* K and V, or x that is read and y that is written */
-    return rows * (p->pass == DECODE ? p->kv_heads : p->heads);
+    return p->pass == DECODE ? 2 * rows * p->kv_heads * (double)kv_bytes(p, p->dim)
+                             : 2 * rows * p->heads * p->dim * (double)stored_size(dtype_of(p));
 }
 
 /* Depends on sizes only, so that the same arguments give the same problem on every machine.  Each
@@ -65,8 +79,7 @@ int usual_heads(const struct problem *asked)
 /* Bytes of K, or of V. */
 static size_t keys_bytes(const struct problem *p)
 {
-    return (size_t)p->batch * (size_t)p->kv_heads * (size_t)p->len * (size_t)p->dim
-         * stored_size(dtype_of(p));
+    return (size_t)p->batch * (size_t)p->kv_heads * (size_t)p->len * kv_bytes(p, p->dim);
 }
 
 /* Computes the number of copies of K and V, and the bytes that are read besides them. */
@@ -154,7 +167,8 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
         LOCI_DESC(.encoding = c->embeds ? loci_pe_plain() : encoding, .heads = p->heads,
                   .dim = p->dim, .kv_heads = p->kv_heads,
                   .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
-                  .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa);
+                  .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa,
+                  .k_dtype = kv_dtypes[p->kv_dtype], .v_dtype = kv_dtypes[p->kv_dtype]);
     /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
      * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
      * rows.  Without a cache, keys that would be wider come as they are. */

@@ -13,7 +13,7 @@ extern const char *const pass_names[], *const dtype_names[];
 
 struct problem {
     enum pass pass;
-    int dim, heads, kv_heads, batch, dtype, threads, full;
+    int dim, heads, kv_heads, batch, dtype, kv_dtype, threads, full;
     bool cached, fast, lasting;
     double dropout; /* of every contender's weights */
     bool dots;      /* the limit is that of bf16 dot products */
@@ -28,6 +28,8 @@ struct problem {
     void **k, **v;
 };
 
+/* The stored type of keys and values. */
+const char *kv_dtype_name(const struct problem *);
 /* New tokens against existing keys. */
 bool inference(const struct problem *);
 /* Limited by memory traffic, not by arithmetic. */

@@ -134,7 +134,7 @@ static int run_case(const char *path, const struct wish *w)
 {
     struct case_file c;
     int code = EXIT_ERROR;
-    if (case_open(&c, path, w->dtype, w->fast, w->isa)) {
+    if (case_open(&c, path, w->dtype, w->fast, w->isa, w->reference)) {
         if (w->tol[0] >= 0) memcpy(c.tol, w->tol, sizeof c.tol);
         else allow_storage(w->dtype, w->fast, c.tol);
         if (compute(&c, w->reference, w->host)) fail("%s: %s", path, c.task.error.text);

@@ -38,6 +38,10 @@ static void run_program(const struct problem *p, const char *encoding, const cha
         argv[n++] = "--rows";
         argv[n++] = rows;
     }
+    if (p->kv_dtype) {
+        argv[n++] = "--kv-dtype";
+        argv[n++] = kv_dtype_name(p);
+    }
     if (p->cached) argv[n++] = "--cache";
     if (p->fast) argv[n++] = "--fast";
     if (p->full) argv[n++] = "--full";

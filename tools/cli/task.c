@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loci/convert.h"
+#include "math/q8.h"
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "cli/task.h"
@@ -163,9 +165,20 @@ void task_random_tensors(struct task *t, uint64_t seed)
 /* Seed 0: allocates a result, which stays zero. */
 static void *random_numbers(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
 {
-    void *data = task_alloc(t, (size_t)count, stored_size(dtype));
-    if (seed) fill_normal(data, dtype, count, seed, 1);
+    void *data = task_alloc(t, (size_t)stored_bytes(dtype, count), 1);
+    for (ptrdiff_t i = 0; i < count && dtype == LOCI_Q8_0; i += Q8_BLOCK) {
+        double x[Q8_BLOCK];
+        for (int k = 0; k < Q8_BLOCK; k++) x[k] = normal(&seed);
+        loci_round(dtype, Q8_BLOCK, x, (char *)data + stored_bytes(dtype, i));
+    }
+    if (seed && dtype != LOCI_Q8_0) fill_normal(data, dtype, count, seed, 1);
     return data;
+}
+/* Keys or values: a cache is given them in the type of queries. */
+static loci_view random_keys(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
+{
+    if (t->call.cache || !dtype) dtype = t->desc.dtype;
+    return (loci_view){ .data = random_numbers(t, dtype, count, seed) };
 }
 static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
 {
@@ -209,8 +222,8 @@ void task_random_inputs(struct task *t, uint64_t seed)
         return;
     }
     t->call.q = random_view(t, rows * d->heads * d->dim, seed + 1);
-    t->call.k = random_view(t, keys * kv_heads * d->dim, seed + 2);
-    t->call.v = random_view(t, keys * kv_heads * value_dim, seed + 3);
+    t->call.k = random_keys(t, d->k_dtype, keys * kv_heads * d->dim, seed + 2);
+    t->call.v = random_keys(t, d->v_dtype, keys * kv_heads * value_dim, seed + 3);
     t->grad.dout = random_view(t, rows * d->heads * value_dim, seed + 4);
     t->call.o = random_view(t, rows * d->heads * value_dim, 0);
     t->grad.dq = random_view(t, rows * d->heads * d->dim, 0);

@@ -35,6 +35,10 @@ static inline vf vf_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+static inline vf vf_load_s8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const __m256i bits = _mm256_castps_si256(x),

@@ -44,6 +44,11 @@ static inline vf vf_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+/* VL whole numbers of 8 bits as floats. */
+static inline vf vf_load_s8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 /* Rounds to nearest, ties to even, as to_bf16(); NaN becomes quiet instead of being rounded. */
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {

@@ -33,6 +33,12 @@ static inline vf vf_load_f16(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
+static inline vf vf_load_s8(const int8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+}
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const uint32x4_t bits = vreinterpretq_u32_f32(x),

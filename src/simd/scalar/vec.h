@@ -25,6 +25,7 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
     *high = odd;
 }
 static inline vf vf_load_f16(const uint16_t *p) { return from_f16(*p); }
+static inline vf vf_load_s8(const int8_t *p) { return *p; }
 static inline void vf_store_bf16(uint16_t *p, vf x) { *p = to_bf16(x); }
 static inline void vf_store_f16(uint16_t *p, vf x) { *p = to_f16(x); }
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
