@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What MkDocs asks us while it makes the site (mkdocs.yml): fragments as on GitHub, and the parts of the
-navigation that follow from the tree, so that a new encoding or header needs no line in mkdocs.yml."""
+"""What MkDocs asks us while it makes the site (mkdocs.yml): fragments as on GitHub, and the parts
+of the navigation that follow from the tree, so that a new encoding or header needs no line there."""
 
 import os
 import re
@@ -19,7 +19,8 @@ def encodings():
     groups = {}
     with open(os.path.join(ROOT, "docs", "encodings.md"), encoding="utf-8") as file:
         for name, place in re.findall(r"^\| \[`(\w+)`\]\(encodings/\w+\.md\) \| *([a-z, ]*?) *\|", file.read(), re.M):
-            groups.setdefault(places.get(place, "Weights, values, states"), []).append({name: f"docs/encodings/{name}.md"})
+            title = places.get(place, "Weights, values, states")
+            groups.setdefault(title, []).append({name: f"docs/encodings/{name}.md"})
     none = groups.pop("None", [])
     return none + [{title: pages} for title, pages in groups.items()]
 
@@ -37,7 +38,7 @@ def filled(nav, pages):
     made = []
     for entry in nav:
         if isinstance(entry, dict):
-            (title, value), = entry.items()
+            title, value = next(iter(entry.items()))
             made.append({title: filled(value, pages) if isinstance(value, list) else value})
         elif entry == "@encodings":
             made += encodings()
