@@ -8,6 +8,7 @@
 #     make dist     the source archive and its bill of materials, in build/dist (docs/quality/supply.md)
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
 #     make explorer-deps  installs what `make explorer` needs: clang for WebAssembly
+#     make site     these pages with a search, in build/site; MkDocs comes from PyPI (CONTRIBUTING.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 # Each step writes its whole output to a log in build/ and prints its progress (scripts/progress).
 BUILD ?= build
@@ -24,7 +25,7 @@ build = bash scripts/progress $(BUILD)/build.log cmake --build $(BUILD) --parall
 
 # Steps run in the order in which they are written; CMake builds in parallel.
 .NOTPARALLEL:
-.PHONY: all check check-plan clean configure demo demo-plan deps dist explorer explorer-deps pictures
+.PHONY: all check check-plan clean configure demo demo-plan deps dist explorer explorer-deps pictures site
 all: configure
 	@$(build) --target loci_installed
 
@@ -63,6 +64,9 @@ explorer:
 explorer-deps:
 	@$(need) $(explorer_needs)
 	@$(need) $(wasm_runtime)
+
+site:
+	@bash scripts/site $(BUILD)
 
 dist:
 	@bash scripts/dist $(BUILD)/dist
