@@ -64,7 +64,7 @@ wasm:
 	@$(need) --check explorer-deps $(wasm_runtime)
 	@bash scripts/progress $(BUILD)/explorer/configure.log cmake -S . -B $(BUILD)/explorer \
 	    -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
-	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=scalar -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
+	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=simd128 -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
 	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
 
 explorer-deps:

@@ -78,8 +78,6 @@ export interface PlanOptions {
     scale?: number;
     max_len?: number;
     keys_rotated?: boolean;
-    /** Instruction set; results do not depend on it. */
-    isa?: string;
     /** Shapes of tensors that differ from the usual ones, by name; -1, -2, -3 are batch, rows, keys. */
     shapes?: Record<string, readonly number[]>;
 }

@@ -31,7 +31,7 @@ const LINE = 64;                            // tables, workspaces and caches sta
 const TYPES = { float32: Float32Array, float64: Float64Array };
 
 const PLAN = ["encoding", "heads", "dim", "kv_heads", "value_dim", "model_dim", "dtype", "stage",
-    "causal", "window_size", "scale", "max_len", "keys_rotated", "isa", "shapes"];
+    "causal", "window_size", "scale", "max_len", "keys_rotated", "shapes"];
 const PLACES = ["batch", "pos", "coords"];
 const TENSORS = ["tensors", "inputs"];
 const CALL = [...PLACES, ...TENSORS, "q_pos", "k_pos", "q_coords", "k_coords", "seg", "q_seg", "k_seg",
@@ -438,7 +438,6 @@ class Plan {
             const out = frame.put(new Uint32Array(1));
             if (o.shapes) Object.assign(desc, listed(frame, o.shapes));
             desc.encoding = frame.text(this.encoding);
-            if (o.isa !== undefined) desc.isa = frame.text(text(o.isa, "isa"));
             const at = frame.struct("desc", desc);
             library.try(() => c.loci_plan_create(out, at, library.error));
             return new Uint32Array(library.buffer, out, 1)[0];
