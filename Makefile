@@ -57,7 +57,7 @@ explorer:
 	@$(wasm) explorer
 	@wc -c $(BUILD)/explorer/index.html
 npm:
-	@$(wasm) loci_module
+	@$(wasm) loci_module loci_sums
 	@bash javascript/pack $(BUILD)/explorer $(BUILD)/npm
 wasm:
 	@$(need) --check explorer-deps $(explorer_needs)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// javascript.mjs PACKAGE LOCI: tests of loci.js in a folder, by node --expose-gc.  A line "ok WHAT"
-// or "FAILED WHAT" for each check, and "end" when all are done.
+// javascript.mjs PACKAGE LOCI SUMS: tests of loci.js in a folder, by node --expose-gc, and of the
+// module of javascript/sums.c.  A line "ok WHAT" or "FAILED WHAT" for each check, and "end" when all
+// are done.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [, , folder, program] = process.argv;
+const [, , folder, program, sums] = process.argv;
 const { load, LociError } = await import(pathToFileURL(resolve(folder, "loci.js")));
 const loci = await load();
 
@@ -259,4 +260,11 @@ for (const [name, object] of [["Plan", plan], ["Cache", cache], ["Loci", loci]])
     const missing = [...body.matchAll(/^ {4}(?:readonly )?([a-z_0-9]+)[(:?]/gm)].map(m => m[1]).filter(member => !(member in object));
     check(`the types of ${name} are there`, missing.length === 0 && body.length > 100, missing);
 }
+// ---- Sums of vectors --------------------------------------------------------------------------------------
+
+const system = new Proxy({}, { get: () => () => 8 });
+const words = new WebAssembly.Instance(await WebAssembly.compile(readFileSync(sums)), { wasi_snapshot_preview1: system }).exports;
+words._initialize();
+const differ = words.differ(200000);
+check("vectors are summed like numbers", differ === 0, `${differ} lanes differ`);
 console.log("end");

@@ -40,7 +40,7 @@ else
         check "$1 came to the end" test $ended = yes
     }
     of "the golden cases" node tests/tools/javascript_cases.mjs "$package"
-    of "the tests of loci.js" node --expose-gc tests/tools/javascript.mjs "$package" "$LOCI"
+    of "the tests of loci.js" node --expose-gc tests/tools/javascript.mjs "$package" "$LOCI" "$LOCI_BUILD/explorer/javascript/sums.wasm"
 
     # Every ```js block of a page runs alone.
     for page in javascript/README.md docs/javascript.md; do
