@@ -24,8 +24,10 @@ else
     check "it needs nothing" test "$(has .dependencies)" = undefined
     check "the files that it lists" test "$(has '.files.sort().join(" ")')" = "LICENSE README.md loci.d.ts loci.js loci.wasm"
     check "the module is below 3 MB" test "$(wc -c <"$package/loci.wasm")" -lt 3000000
-    check "it is made again" javascript/pack "$LOCI_BUILD/explorer" "$work/again"
-    check "with the same bytes" cmp "$archive" "$work/again/$(basename "$archive")"
+    # whatever has been committed since
+    time=$(stat -c %Y "$package/loci.js")
+    check "it is made again" env SOURCE_DATE_EPOCH="$time" TZ=Asia/Tokyo javascript/pack "$LOCI_BUILD/explorer" "$work/again"
+    check "with the same bytes, of these sources" cmp "$archive" "$work/again/$(basename "$archive")"
 
     of() {                               # WHAT COMMAND...: its checks, up to the end
         local ended=no line
@@ -41,6 +43,21 @@ else
     }
     of "the golden cases" node tests/tools/javascript_cases.mjs "$package"
     of "the tests of loci.js" node --expose-gc tests/tools/javascript.mjs "$package" "$LOCI" "$LOCI_BUILD/explorer/javascript/sums.wasm"
+
+    # The same module in a browser, by fetch.
+    cat >"$work/page.mjs" <<'END'
+import { load } from "./node_modules/loci-attention/loci.js";
+const loci = await load(), n = 2 * 40 * 16, x = Float32Array.from({ length: n }, (_, i) => Math.fround(i * 37 % 101 / 50 - 1));
+const plan = loci.plan({ encoding: "rope:pairing=half+kerple", heads: 2, dim: 16 }), tensors = plan.init(3);
+const { o, lse } = plan.forward(x, x, x, { tensors, return_lse: true });
+const { dq, dk, dtensors } = plan.backward(x, x, x, x, o, lse, { tensors });
+globalThis.said = JSON.stringify([o, lse, dq, dk, ...Object.values(dtensors)].map(y => [...new Uint32Array(y.buffer)]));
+END
+    if (cd tests/tools && python3 -c 'import browser, sys; sys.exit(sys.version_info < (3, 10) or not browser.program())' 2>/dev/null); then
+        of "the browser" env PYTHONDONTWRITEBYTECODE=1 python3 tests/tools/javascript.py "$work"
+    else
+        echo "left out: there is no Chromium here, or no Python 3.10, which drives it"
+    fi
 
     # Every ```js block of a page runs alone.
     for page in javascript/README.md docs/javascript.md; do
