@@ -607,7 +607,7 @@ class Plan {
     attends(q, k, v, o, more = []) {
         this.held.alive("plan");
         options(o, [...CALL, ...more], "this call");
-        const batch = whole(o.batch ?? 1, "batch", 0);
+        const batch = whole(o.batch ?? 1, "batch", 1);
         const rows = length(this, q, "q", batch, this.heads, this.dim);
         const keys = length(this, k, "k", batch, this.kv_heads, this.dim);
         if (v !== undefined) {
@@ -734,7 +734,7 @@ class Plan {
     alone(x, o, more, role) {
         this.held.alive("plan");
         options(o, [...PLACES, ...TENSORS, ...more], "this call");
-        const batch = whole(o.batch ?? 1, "batch", 0), embeds = this.stage === "embed";
+        const batch = whole(o.batch ?? 1, "batch", 1), embeds = this.stage === "embed";
         const width = role === "value" ? this.value_dim : this.dim;
         const heads = role === "query" || this.stage === "rotate" ? this.heads : this.kv_heads;
         const rows = length(this, x, "x", batch, embeds ? 1 : heads, embeds ? this.model_dim : width);

@@ -190,8 +190,8 @@ says("freed tables", () => plan.forward(q, k, v, { tensors: prepared }), "has be
 open.free();
 open.free();
 says("a freed plan", () => open.forward(q, k, v, { tensors }), "has been freed");
-says("more than memory", () => loci.plan({ encoding: "nope", heads: 1, dim: 8 }).forward(new Float32Array(8 * 2 ** 13), new Float32Array(8 * 2 ** 13),
-    new Float32Array(8 * 2 ** 13), { batch: 0 }), "no multiple");
+says("no batch", () => plan.forward(q, k, v, { tensors, batch: 0 }), "batch must be a whole number from 1");
+says("a cache beyond memory", () => loci.cache({ ...problem, tensors, capacity: 2 ** 29 }), "cannot be");
 check("and after all that the same bits", same(plan.forward(q, k, v, { tensors }), o));
 
 // ---- Memory -------------------------------------------------------------------------------------------
@@ -221,6 +221,18 @@ loci.c = {
 };
 for (let i = 0; i < 3; i++) once();
 check("a call leaves nothing", held.size === 0, `${held.size} blocks`);
+for (let room = 0; room < 30; room += 3) {
+    let left = room;
+    const { aligned_alloc: counted } = loci.c;
+    loci.c.aligned_alloc = (...size) => left-- > 0 ? counted(...size) : 0;
+    try {
+        const p = loci.plan(problem);
+        try { p.forward(q, k, v, { tensors }); } finally { p.free(); }
+    } catch (e) {
+        check(`no memory after ${room} blocks`, e instanceof LociError && e.status === "no_memory" && held.size === 0, `${e.message}, ${held.size} blocks`);
+    }
+    loci.c.aligned_alloc = counted;
+}
 const settled = loci.buffer.byteLength;
 for (let i = 0; i < 100; i++) once();
 for (let i = 0; i < 1000; i++) loci.plan(problem).free();
