@@ -7,7 +7,8 @@
 #     make pictures the pictures and tables of docs/ that `loci show` makes
 #     make dist     the source archive and its bill of materials, in build/dist (docs/quality/supply.md)
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
-#     make explorer-deps  installs what `make explorer` needs: clang for WebAssembly
+#     make npm      the package of npm: the library as WebAssembly, in build/npm (docs/javascript.md)
+#     make explorer-deps  installs what these two need: clang for WebAssembly
 #     make site     these pages with a search, in build/site; MkDocs comes from PyPI (CONTRIBUTING.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 # Each step writes its whole output to a log in build/ and prints its progress (scripts/progress).
@@ -25,7 +26,7 @@ build = bash scripts/progress $(BUILD)/build.log cmake --build $(BUILD) --parall
 
 # Steps run in the order in which they are written; CMake builds in parallel.
 .NOTPARALLEL:
-.PHONY: all check check-plan clean configure demo demo-plan deps dist explorer explorer-deps pictures site
+.PHONY: all check check-plan clean configure demo demo-plan deps dist explorer explorer-deps npm pictures site wasm
 all: configure
 	@$(build) --target loci_installed
 
@@ -50,16 +51,22 @@ pictures: configure
 	@$(build) --target loci_cli
 	scripts/pictures $(BUILD)/loci docs
 
+# The library as WebAssembly, and the page or the package of it.
+wasm = bash scripts/progress $(BUILD)/explorer/build.log cmake --build $(BUILD)/explorer --parallel $(JOBS) --target
+explorer npm: wasm
 explorer:
+	@$(wasm) explorer
+	@wc -c $(BUILD)/explorer/index.html
+npm:
+	@$(wasm) loci_module loci_sums
+	@bash javascript/pack $(BUILD)/explorer $(BUILD)/npm
+wasm:
 	@$(need) --check explorer-deps $(explorer_needs)
 	@$(need) --check explorer-deps $(wasm_runtime)
 	@bash scripts/progress $(BUILD)/explorer/configure.log cmake -S . -B $(BUILD)/explorer \
 	    -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
-	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=scalar -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
+	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=simd128 -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
 	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
-	@bash scripts/progress $(BUILD)/explorer/build.log \
-	    cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
-	@wc -c $(BUILD)/explorer/index.html
 
 explorer-deps:
 	@$(need) $(explorer_needs)

@@ -56,7 +56,7 @@ struct chained {
 
 enum { PROJECTED = 64 };
 struct engine {
-    /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build. */
+    /* "scalar", "avx2", "avx512", "neon", "simd128"; "f64" for the double build. */
     const char *isa;
     /* workspace(): bytes for one thread.  block(): bytes of a block of sums in the backward pass.
      * Both return SIZE_MAX if that is too many.  chunk_sums(): reals stored for every chunk in

@@ -211,10 +211,13 @@ KERNELS(4, MR)
 KERNELS(2, 8)
 KERNELS(1, 4 * NR)
 static const struct shape shapes[] = { SHAPE(4, MR), SHAPE(2, 8), SHAPE(1, 4 * NR) };
-#else
+#elif NR == 2
 KERNELS(2, MR)
 KERNELS(1, 8)
 static const struct shape shapes[] = { SHAPE(2, MR), SHAPE(1, 8) };
+#else
+KERNELS(1, MR)
+static const struct shape shapes[] = { SHAPE(1, MR) };
 #endif
 
 /* All rows of some vectors of columns.  Rows that remain after the tall blocks go by four, and

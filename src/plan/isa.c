@@ -5,6 +5,7 @@
 
 extern const struct engine loci_engine_scalar, loci_engine_f64;
 extern const struct engine loci_engine_avx2, loci_engine_avx512, loci_engine_neon;
+extern const struct engine loci_engine_simd128;
 
 enum { MAX_ENGINES = 3 }; /* scalar, and at most two for one kind of processor */
 
@@ -71,6 +72,9 @@ static int runnable(const struct engine *list[MAX_ENGINES])
 #endif
 #ifdef LOCI_HAVE_NEON
     list[n++] = &loci_engine_neon;
+#endif
+#ifdef LOCI_HAVE_SIMD128
+    list[n++] = &loci_engine_simd128;
 #endif
     return n;
 }

@@ -21,6 +21,8 @@ INLINE vd vd_fma(double a, vd x, vd c)
     return (vd)_mm512_fmadd_pd(_mm512_set1_pd(a), (__m512d)x, (__m512d)c);
 #elif VL == 8
     return (vd)_mm256_fmadd_pd(_mm256_set1_pd(a), (__m256d)x, (__m256d)c);
+#elif defined __wasm_simd128__
+    return (vd){ __builtin_fma(a, x[0], c[0]), __builtin_fma(a, x[1], c[1]) };
 #elif VL == 4
     return (vd)vfmaq_f64((float64x2_t)c, vdupq_n_f64(a), (float64x2_t)x);
 #elif LOCI_DOUBLE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// explorer.js -- the page around page.c: controls made from the library's table of options, its
+// explorer.js -- the page around loci.js: controls made from the library's table of options, its
 // figures, and a link that holds all that is chosen.
 "use strict";
 (async () => {
@@ -22,7 +22,7 @@ const module = await WebAssembly.compile(await new Response(unpacked).arrayBuffe
 // It computes in a worker, one question at a time.  A new question waits for the answer to the one
 // before, or where that takes too long, for a worker that starts afresh.
 const PATIENCE = 300;
-const source = URL.createObjectURL(new Blob([$("library").textContent], { type: "text/javascript" }));
+const source = URL.createObjectURL(new Blob([$("worker").textContent], { type: "text/javascript" }));
 let worker, asked = null, later = null;     // what it works on, and what comes next
 function start() {
     worker?.terminate();
@@ -47,7 +47,7 @@ function ask(question) {
 }
 async function plan() {
     $("panel").setAttribute("aria-busy", "true");
-    const question = { state: { ...state }, what: table.what, json: $("numbers").open, link: link() };
+    const question = { state: { ...state }, json: $("numbers").open, link: link() };
     if (!asked) return ask(question);
     later = question;
     await new Promise(done => setTimeout(done, PATIENCE));
@@ -253,7 +253,7 @@ function showControls(source) {
 function showTabs(has) {
     for (const [i, tab] of [...$("tabs").children].entries()) {
         const chosen = table.what[i] === shown;
-        tab.hidden = !(has >> i & 1);
+        tab.hidden = !has.includes(table.what[i]);
         tab.setAttribute("aria-selected", String(chosen));
         tab.tabIndex = chosen ? 0 : -1;
     }

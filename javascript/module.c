@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* page.c -- the functions of the library that explorer.js calls: the list of encodings, and the
- * figures of one.
+/* module.c -- what the WebAssembly module has besides the functions of loci.h and loci/cache.h: the
+ * layout of their structs, the list of encodings, and the figures of one.  loci.js calls it.
  *
  * Texts come in through room().  Returned texts end with a 0 and are valid until the next call of
  * the same function.  Numbers arrive as JavaScript doubles.  Every failure returns a sentence. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/error.h"
 #include "draw/figure.h"
 #include "show/show.h"
+#include "loci/cache.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
-/* Limits of the work that a page may request while a reader waits. */
+/* Limits of a figure. */
 enum {
     MOST_TEXT = 4096,
     MOST_LENGTH = 1024,
@@ -29,14 +31,122 @@ static loci_error error;
 static struct show *shown;
 
 /* Returns a buffer for a text of n bytes and a 0.  NULL: it is too long. */
-EXPORT(room) char *page_room(int n)
+EXPORT(room) char *module_room(int n)
 {
     if (n >= 0 && n <= MOST_TEXT) return given;
-    loci_fail(&error, LOCI_BAD_ARG, "the text has %d bytes, but this page accepts at most %d", n,
-              MOST_TEXT);
+    loci_fail(&error, LOCI_BAD_ARG,
+              "the text is too long: it has %d bytes, and at most %d are allowed", n, MOST_TEXT);
     return NULL;
 }
-EXPORT(sentence) const char *page_sentence(void) { return error.text; }
+EXPORT(sentence) const char *module_sentence(void) { return error.text; }
+
+/* ---- Structs --------------------------------------------------------------------------------- */
+
+/* What loci.js sets and reads.  i and q: whole numbers of 32 and 64 bits; d: a double. */
+struct field {
+    const char *name;
+    size_t at;
+    char form;
+};
+#define FORM(x) _Generic((x), double : 'd', default : sizeof(x) == 8 ? 'q' : 'i')
+#define FIELD(type, name) \
+    { \
+        "" #name, offsetof(type, name), FORM(((type *)0)->name) \
+    }
+#define VIEW(type, name) \
+    FIELD(type, name.data), FIELD(type, name.batch), FIELD(type, name.head), FIELD(type, name.row)
+struct one_view {
+    loci_view x;
+};
+static const struct field of_error[] = {
+    FIELD(loci_error, status),
+    FIELD(loci_error, text),
+};
+static const struct field of_tensor[] = {
+    FIELD(loci_tensor, encoding), FIELD(loci_tensor, name),  FIELD(loci_tensor, role),
+    FIELD(loci_tensor, rank),     FIELD(loci_tensor, shape),
+};
+static const struct field of_desc[] = {
+    FIELD(loci_desc, size),      FIELD(loci_desc, encoding),    FIELD(loci_desc, stage),
+    FIELD(loci_desc, heads),     FIELD(loci_desc, kv_heads),    FIELD(loci_desc, dim),
+    FIELD(loci_desc, value_dim), FIELD(loci_desc, model_dim),   FIELD(loci_desc, dtype),
+    FIELD(loci_desc, full),      FIELD(loci_desc, window_left), FIELD(loci_desc, window_right),
+    FIELD(loci_desc, scale),     FIELD(loci_desc, max_len),     FIELD(loci_desc, keys_rotated),
+    FIELD(loci_desc, isa),       FIELD(loci_desc, tensors),     FIELD(loci_desc, tensor_count),
+};
+static const struct field of_call[] = {
+    FIELD(loci_call, size),
+    FIELD(loci_call, batch),
+    FIELD(loci_call, q_len),
+    FIELD(loci_call, k_len),
+    VIEW(loci_call, q),
+    VIEW(loci_call, k),
+    VIEW(loci_call, v),
+    VIEW(loci_call, o),
+    FIELD(loci_call, lse),
+    FIELD(loci_call, rem),
+    FIELD(loci_call, ae),
+    FIELD(loci_call, q_pos),
+    FIELD(loci_call, k_pos),
+    FIELD(loci_call, q_coord),
+    FIELD(loci_call, k_coord),
+    FIELD(loci_call, q_seg),
+    FIELD(loci_call, k_seg),
+    FIELD(loci_call, per_batch),
+    FIELD(loci_call, k_lens),
+    FIELD(loci_call, cache),
+    FIELD(loci_call, q_starts),
+    FIELD(loci_call, k_starts),
+    FIELD(loci_call, sequences),
+    FIELD(loci_call, tensors),
+    FIELD(loci_call, error),
+    FIELD(loci_call, work_bytes),
+    FIELD(loci_call, tables_bytes),
+    FIELD(loci_call, k_first),
+    FIELD(loci_call, k_last),
+    FIELD(loci_call, mask_kind),
+    VIEW(loci_call, mask),
+    FIELD(loci_call, dropout),
+    FIELD(loci_call, dropout_seed),
+    FIELD(loci_call, dropout_offset),
+};
+static const struct field of_grad[] = {
+    FIELD(loci_grad, size), VIEW(loci_grad, dout), FIELD(loci_grad, dlse),
+    FIELD(loci_grad, drem), FIELD(loci_grad, dae), VIEW(loci_grad, dq),
+    VIEW(loci_grad, dk),    VIEW(loci_grad, dv),   FIELD(loci_grad, dtensors),
+    VIEW(loci_grad, dmask),
+};
+static const struct field of_view[] = {
+    VIEW(struct one_view, x),
+};
+
+static void add_struct(struct text *t, const char *name, size_t size, const struct field *f, int n)
+{
+    text_add(t, "\"%s\":{\"bytes\":%d", name, (int)size);
+    for (int i = 0; i < n; i++)
+        text_add(t, ",\"%s\":[%d,\"%c\"]", f[i].name, (int)f[i].at, f[i].form);
+    text_add(t, "}");
+}
+/* {"error": {"bytes": 516, "status": [0, "i"], ...}, "tensor": {...}, ...} */
+EXPORT(structs) const char *module_structs(void)
+{
+    static struct text t;
+    text_free(&t);
+    text_add(&t, "{");
+    add_struct(&t, "error", sizeof(loci_error), of_error, COUNT(of_error));
+    text_add(&t, ",");
+    add_struct(&t, "tensor", sizeof(loci_tensor), of_tensor, COUNT(of_tensor));
+    text_add(&t, ",");
+    add_struct(&t, "desc", sizeof(loci_desc), of_desc, COUNT(of_desc));
+    text_add(&t, ",");
+    add_struct(&t, "call", sizeof(loci_call), of_call, COUNT(of_call));
+    text_add(&t, ",");
+    add_struct(&t, "grad", sizeof(loci_grad), of_grad, COUNT(of_grad));
+    text_add(&t, ",");
+    add_struct(&t, "view", sizeof(struct one_view), of_view, COUNT(of_view));
+    text_add(&t, "}");
+    return t.s;
+}
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
@@ -77,6 +187,8 @@ static void add_encoding(struct text *t, const loci_encoding_info *e)
     add_text(t, "brief", e->brief);
     add_text(t, "cite", e->cite);
     add_text(t, "example", e->example);
+    text_add(t, ",\"causal_only\":%s", e->causal_only ? "true" : "false");
+    add_number(t, "tolerance", e->tolerance);
     text_add(t, ",\"options\":[");
     for (int i = 0; i < e->option_count; i++) {
         text_add(t, i ? "," : "");
@@ -86,7 +198,7 @@ static void add_encoding(struct text *t, const loci_encoding_info *e)
 }
 
 /* {"version", "what": [...], "most": {...}, "encodings": [{...}, ...]} */
-EXPORT(encodings) const char *page_encodings(void)
+EXPORT(encodings) const char *module_encodings(void)
 {
     static struct text t;
     const loci_encoding_info *list;
@@ -109,7 +221,7 @@ EXPORT(encodings) const char *page_encodings(void)
 static loci_status check(const char *name, double x, double low, double high)
 {
     CHECK(&error, x >= low && x <= high && x == floor(x), LOCI_BAD_ARG,
-          "%s must be a whole number from %g to %.10g on this page", name, low, high);
+          "%s must be a whole number from %g to %.10g in a figure", name, low, high);
     return LOCI_OK;
 }
 static loci_status open(double len, double dim, double heads, double head, double seed)
@@ -120,7 +232,7 @@ static loci_status open(double len, double dim, double heads, double head, doubl
     TRY(check("head", head, 0, heads - 1));
     TRY(check("seed", seed, 1, MOST_SEED));
     CHECK(&error, len * dim * heads <= MOST_NUMBERS, LOCI_BAD_ARG,
-          "length x dim x heads is %.0f, but this page accepts at most %d", len * dim * heads,
+          "length x dim x heads is %.0f, but must be at most %d in a figure", len * dim * heads,
           MOST_NUMBERS);
     const struct wish w = {
         .encoding = given,
@@ -135,7 +247,7 @@ static loci_status open(double len, double dim, double heads, double head, doubl
 
 /* Selects the encoding in room().  Returns the available figures, a bit each. -1: failed, and
  * sentence() says why. */
-EXPORT(look) int page_look(double len, double dim, double heads, double head, double seed)
+EXPORT(look) int module_look(double len, double dim, double heads, double head, double seed)
 {
     show_close(shown);
     shown = NULL;
@@ -145,7 +257,7 @@ EXPORT(look) int page_look(double len, double dim, double heads, double head, do
 }
 
 /* {"text", "tensors"}: the complete plan, and the origin of its tensors. */
-EXPORT(about) const char *page_about(void)
+EXPORT(about) const char *module_about(void)
 {
     static struct text t;
     text_free(&t);
@@ -156,9 +268,10 @@ EXPORT(about) const char *page_about(void)
     return t.s;
 }
 
-/* The figures of one kind, as a list in JSON or as HTML; NULL: see sentence(). */
-enum form { FORM_JSON, FORM_HTML };
-EXPORT(figures) const char *page_figures(int what, int form)
+/* The figures of one kind, as a list in JSON, as HTML or as one SVG element; NULL: see
+ * sentence(). */
+enum form { FORM_JSON, FORM_HTML, FORM_SVG };
+EXPORT(figures) const char *module_figures(int what, int form)
 {
     static struct text t;
     struct figure list[MAX_FIGURES] = { { 0 } };
@@ -171,11 +284,12 @@ EXPORT(figures) const char *page_figures(int what, int form)
     }
     const loci_status status = show_figures(shown, (enum show_what)what, list, &count, &error);
     if (!status && form == FORM_JSON) text_add(&t, "[");
+    if (!status && form == FORM_SVG) figures_svg(&t, list, count);
     for (int i = 0; i < count; i++) {
         if (!status && form == FORM_JSON) {
             text_add(&t, i ? "," : "");
             figure_json(&t, &list[i]);
-        } else if (!status) {
+        } else if (!status && form == FORM_HTML) {
             figure_html(&t, &list[i]);
         }
         figure_free(&list[i]);
