@@ -78,7 +78,7 @@ check "writes nothing" test -z "$(find "$work" -maxdepth 1 -name 'five*')"
 check "the recipes" tar -xzf "$work/one/loci-recipes-$version.tar.gz" -C "$work"
 recipes=$work/loci-recipes-$version
 sum() { "sha$1sum" <"$work/one/loci-$version.tar.gz" | cut -d' ' -f1; }
-check "every recipe" test "$(find "$recipes" -type f | wc -l)" -eq "$(find packaging -type f ! -name README.md | wc -l)"
+check "every recipe" test "$(find "$recipes" -type f | wc -l)" -eq "$(find packaging -mindepth 2 -type f | wc -l)"
 check "no name is left" test -z "$(grep -rE '@[A-Z0-9]+@' "$recipes")"
 for file in conda/recipe.yaml homebrew/loci.rb vcpkg/portfile.cmake; do
     check "$file has the archive" grep -Fq "\"$home/releases/download/$tag/loci-$version.tar.gz\"" "$recipes/$file"
