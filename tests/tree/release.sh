@@ -55,13 +55,13 @@ check "no record of the ABI" stops "scripts/abi --record abi/$version.txt" --unt
 
 # ---- A rehearsal, and what it writes
 fresh
-sed -i -E '0,/^## /{/^## /a\\n- One line\n  and [its end](docs/new.md).\n
+sed -i -E '0,/^## /{/^## /a\\n- One line\n  and [its end](docs/guide.md).\n
 }' "$tree/CHANGELOG.md"
 check "a rehearsal" release --untagged --only "" --home $home "$tag" "$work/one"
 check "its sums" bash -c 'cd "$0" && sha256sum --quiet -c SHA256SUMS' "$work/one"
 check "of all files" diff <(cd "$work/one" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort) <(sed 's/^[^ ]*  //' "$work/one/SHA256SUMS")
 check "archive, bill and notes" test -s "$work/one/loci-$version.tar.gz" -a -s "$work/one/loci-$version.spdx" -a -s "$work/one/loci-notes-$version.md"
-check "notes have whole lines and links" grep -Fqx -- "- One line and [its end]($home/blob/$tag/docs/new.md)." "$work/one/loci-notes-$version.md"
+check "notes have whole lines and links" grep -Fqx -- "- One line and [its end]($home/blob/$tag/docs/guide.md)." "$work/one/loci-notes-$version.md"
 check "and those of no other version" test "$(grep -c '^## ' "$work/one/loci-notes-$version.md")" -eq 0
 check "again, elsewhere" bash -c 'cd "$0" && umask 077 && TZ=Asia/Tokyo scripts/release --untagged --only "" --home "$1" "$2" "$3"' "$tree" $home "$tag" "$work/two"
 check "the same bytes" diff -r "$work/one" "$work/two"
