@@ -64,7 +64,7 @@ mistakes() {                             # FOLDER: prints what is wrong with its
         done < <(code "$file" | grep -oE '(^|[ "])(python|tests|docs|include)/[A-Za-z0-9/*._-]*' | sed 's/^[ "]//; s,/$,,' | sort -u)
         while read -r path; do
             targets | grep -Fqx "$path" || echo "$name: make $path is no target"
-        done < <(code "$file" | grep -oE 'run: .*make [a-z][a-z -]*' | sed 's/.*make //' | tr ' ' '\n' | grep '^[a-z]' | sort -u)
+        done < <(code "$file" | grep -oE 'run: make [a-z][a-z -]*' | sed 's/run: make //' | tr ' ' '\n' | grep '^[a-z]' | sort -u)
         while read -r path; do
             grep -Eq "\"(name|configurePreset)\": \"$path\"" CMakePresets.json || echo "$name: $path is no preset"
         done < <(presets "$file")
