@@ -30,6 +30,8 @@ for command in 'loci version' 'loci info'; do
     check "$command is a command" "$LOCI" ${command#loci }
 done
 
+check "and for the report of Python" grep -Fq '`python -m loci`' .github/ISSUE_TEMPLATE/bug.yml
+
 # ---- Targets of make, wherever they are named
 targets() { sed -nE 's/^([a-z-]+):.*/\1/p' Makefile; }
 while read -r target; do

@@ -116,7 +116,7 @@ check "a file that is not there" finds 'tests/golden/*.safetensors is not in the
 check "a target that is not there" finds 'make test is no target' ci 's/make check CMAKE/make test CMAKE/'
 check "a preset that is not there" finds 'msan is no preset' ci 's/preset: asan/preset: msan/'
 check "a test that is not there" finds 'hash is no test' ci 's/\(hashes\|/(hash|/'
-check "a part of no release" finds 'docker is no part' ci 's/debian, explorer/debian, docker/'
+check "a part of no release" finds 'docker is no part' ci 's/npm, debian/npm, docker/'
 check "an option that is not there" finds 'has no option --all' release 's/--complete/--all/'
 : >"$work/out"
 
