@@ -23,7 +23,7 @@ class Loci < Formula
       #include <loci/loci.h>
       int main(void)
       {
-          loci_desc d = LOCI_DESC(.encoding = "rope+alibi", .heads = 2, .dim = 8);
+          loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half+alibi", .heads = 2, .dim = 8);
           loci_plan *plan;
           if (loci_plan_create(&plan, &d, NULL)) return 1;
           loci_plan_destroy(plan);
