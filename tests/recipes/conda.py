@@ -49,7 +49,12 @@ def main() -> None:
         commands = commands["content"]
     if isinstance(commands, str):
         commands = [commands]
-    arguments = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_BUILD_TYPE=Release", *rest[1:]]
+    arguments = [
+        f"-DCMAKE_INSTALL_PREFIX={prefix}",
+        "-DCMAKE_INSTALL_LIBDIR=lib",
+        "-DCMAKE_BUILD_TYPE=Release",
+        *rest[1:],
+    ]
     with tempfile.TemporaryDirectory() as work:
         with tarfile.open(archive) as sources:
             sources.extractall(work, filter="data")
