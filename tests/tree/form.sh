@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The files around the code: the workflow and the templates of .github are well-formed and name only
-# existing things, the workflow has every preset of .ci/run, CITATION.cff agrees with LICENSE, and
-# files follow .editorconfig.
+# The files around the code: the files of .github are YAML, templates name existing commands, pages
+# name existing targets of make, CITATION.cff agrees with LICENSE, and files follow .editorconfig.
+# tests/tree/workflows.sh reads the workflows.
 . tests/support/harness.sh
-workflow=.github/workflows/ci.yml
 mapfile -t yaml < <(find .github -name '*.yml' | sort; echo CITATION.cff)
 
 # ---- YAML
@@ -31,34 +30,13 @@ for command in 'loci version' 'loci info'; do
     check "$command is a command" "$LOCI" ${command#loci }
 done
 
-# ---- The workflow
-check "it is a workflow" has $workflow name on permissions jobs
-check "every job has a limit" test "$(grep -c '^    runs-on: ' $workflow)" -eq "$(grep -c '^    timeout-minutes: ' $workflow)"
-check "there are jobs" grep -q '^    runs-on: ubuntu-[0-9.]*$' $workflow
-check "it uses actions/checkout alone, of one version" \
-    test "$(sed -n 's/.* uses: //p' $workflow | sort -u | grep -Evc '^actions/checkout@v[0-9]+\.[0-9]+\.[0-9]+$')" -eq 0
-check "no action has two versions" test "$(sed -n 's/.* uses: //p' $workflow | sort -u | wc -l)" -eq 1
-code() { grep -v '^ *#' $workflow; }
-while read -r script; do
-    check "$script can be run" test -f "$script" -a -x "$script"
-done < <(code | grep -oE '(scripts/[a-z0-9-]+|\.ci/[a-z]+)' | sort -u)
-while read -r path; do
-    check "$path is in the tree" compgen -G "$path"
-done < <(code | grep -oE '(^|[ "])(python|tests|docs|include)/[A-Za-z0-9/*._-]*' | sed 's/^[ "]//; s,/$,,' | sort -u)
-presets() { sed -nE 's/^( *- )?preset:? ([a-z]+).*/\2/p' "$1" | sort; }
-check "it has the presets of .ci/run" diff <(presets .ci/run) <(presets $workflow)
-while read -r preset; do
-    check "preset $preset is one of CMake's" grep -Eq "\"(name|configurePreset)\": \"$preset\"" CMakePresets.json
-done < <(presets $workflow)
-while read -r part; do
-    check ".ci/run has $part" grep -Fq -- "$part" .ci/run
-done < <(sed -n '/^        command:/,/^    [a-z]/s/^          - //p' $workflow)
+check "and for the report of Python" grep -Fq '`python -m loci`' .github/ISSUE_TEMPLATE/bug.yml
 
 # ---- Targets of make, wherever they are named
 targets() { sed -nE 's/^([a-z-]+):.*/\1/p' Makefile; }
 while read -r target; do
     check "make $target is a target" grep -Fqx "$target" <(targets)
-done < <(cat $workflow .ci/run .github/*.md ./*.md docs/*.md |
+done < <(cat .github/workflows/*.yml .ci/run .github/*.md ./*.md docs/*.md |
     grep -oE '(^    |`|run: |if |^check "make [a-z]+" )make [a-z][a-z-]*' | sed 's/.*make //' | sort -u)
 
 # ---- Authors and licence
