@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Cross build for s390x on Debian: gcc-s390x-linux-gnu and libc6-dev-s390x-cross, with qemu-user to
-# run the tests.  The user names the folder of jansson by -DCMAKE_PREFIX_PATH (scripts/platforms
-# builds one).
+# Cross build for s390x on Debian: gcc-s390x-linux-gnu, libc6-dev-s390x-cross, and qemu-user to run
+# the tests.  The user names the folder of jansson by -DCMAKE_PREFIX_PATH (scripts/platforms builds
+# one).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR s390x)
 set(CMAKE_C_COMPILER s390x-linux-gnu-gcc)

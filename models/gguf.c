@@ -88,7 +88,7 @@ static loci_status skip(struct reader *r, uint64_t n)
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
 {
     uint64_t n;
-    loci_status s = read_number(r, &n, sizeof n);
+    loci_status s = read_number(r, &n, 8);
     if (s) return s;
     IO_CHECK(r->e, n <= left(r),
              "a %s claims %" PRIu64 " bytes, but %" PRIu64 " are left in the file", what, n,
@@ -108,7 +108,8 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     return s;
 }
 
-/* Of bytes in this machine's order.  Whole numbers beyond 2^53 are rounded; no key that is read here has such a number. */
+/* Of bytes in this machine's order.  Whole numbers beyond 2^53 are rounded; no key that is read here
+ * has such a number. */
 static double value_of(enum type type, const unsigned char *b)
 {
     union {
@@ -204,7 +205,7 @@ static loci_status array(struct reader *r, struct entry *to)
     uint32_t type;
     uint64_t count;
     loci_status s;
-    if ((s = read_number(r, &type, sizeof type)) || (s = read_number(r, &count, sizeof count))) return s;
+    if ((s = read_number(r, &type, 4)) || (s = read_number(r, &count, 8))) return s;
     IO_CHECK(r->e, PLANTED_BUG(3, type < TYPES && type != ARRAY),
              "'%.64s' is an array of type %u, but must contain numbers or strings", to->name,
              (unsigned)type);
@@ -226,7 +227,7 @@ static loci_status read_entry(struct reader *r, struct entry *to)
 {
     uint32_t type;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_number(r, &type, sizeof type))) return s;
+    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_number(r, &type, 4))) return s;
     IO_CHECK(r->e, *to->name, "a key is empty");
     IO_CHECK(r->e, type < TYPES, "'%.64s' has the unknown type %u; known types are 0 to %d",
              to->name, (unsigned)type, TYPES - 1);
@@ -261,18 +262,18 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
 {
     uint32_t rank;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_number(r, &rank, sizeof rank)))
+    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_number(r, &rank, 4)))
         return s;
     IO_CHECK(r->e, rank <= MAX_RANK, "tensor '%.64s' has %u dimensions, but at most %d are allowed",
              p->name, (unsigned)rank, MAX_RANK);
     p->count = 1;
     for (uint32_t i = 0; i < rank; i++) {
         uint64_t n;
-        if ((s = read_number(r, &n, sizeof n))) return s;
+        if ((s = read_number(r, &n, 8))) return s;
         IO_CHECK(r->e, !__builtin_mul_overflow(p->count, n, &p->count) && p->count <= INT64_MAX,
                  "the shape of tensor '%.64s' is too large", p->name);
     }
-    if ((s = read_number(r, &p->type, sizeof p->type)) || (s = read_number(r, &p->at, sizeof p->at))) return s;
+    if ((s = read_number(r, &p->type, 4)) || (s = read_number(r, &p->at, 8))) return s;
     IO_CHECK(r->e, p->at % alignment == 0,
              "the data of tensor '%.64s' start at %" PRIu64 ", not a multiple of %" PRIu64, p->name,
              p->at, alignment);
@@ -317,8 +318,8 @@ const struct place *loci_gguf_tensor(const struct gguf *g, const char *name)
     return bsearch(&key, g->place, (size_t)g->places, sizeof key, by_name);
 }
 
-loci_status loci_gguf_floats(const struct gguf *g, const struct source *from,
-                             const struct place *p, float *to, loci_error *e)
+loci_status loci_gguf_floats(const struct gguf *g, const struct source *from, const struct place *p,
+                             float *to, loci_error *e)
 {
     const uint64_t bytes = p->count * sizeof *to;
     loci_status s = check_end(from, p->at, bytes, e);
@@ -335,17 +336,17 @@ static loci_status read_file(struct reader *r, struct gguf *g)
     uint32_t magic, version;
     uint64_t tensors, keys;
     loci_status s;
-    if ((s = read_bytes(r, &magic, 4)) || (s = read_number(r, &version, sizeof version))) return s;
+    if ((s = read_bytes(r, &magic, 4)) || (s = read_number(r, &version, 4))) return s;
     /* Only its version says in which order a file is. */
     r->reversed = version && !(version & 0xffff);
     if (r->reversed) reverse_bytes(&version, 1, sizeof version);
     g->reversed = r->reversed;
-    const bool from_big = r->reversed != BIG_ENDIAN_HERE;
+    const bool from_big = version && r->reversed != BIG_ENDIAN_HERE;
     /* The first version counts in 32 bits. */
     IO_CHECK(r->e, (version == 2 && !from_big) || version == 3,
              "GGUF version %u%s is not supported; 2 and 3, and 3 in big-endian, are",
              (unsigned)version, from_big ? " in big-endian" : "");
-    if ((s = read_number(r, &tensors, sizeof tensors)) || (s = read_number(r, &keys, sizeof keys))
+    if ((s = read_number(r, &tensors, 8)) || (s = read_number(r, &keys, 8))
         || (s = read_entries(r, g, keys)))
         return s;
     return read_places(r, g, tensors);

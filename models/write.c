@@ -188,6 +188,7 @@ loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data,
     IO_CHECK(e, bytes <= w->left,
              "cannot write %" PRIu64 " bytes: the tensors have only %" PRIu64 " left", bytes,
              w->left);
+    IO_CHECK(e, bytes <= PTRDIFF_MAX, "cannot write %" PRIu64 " bytes at once", bytes);
     for (const char *from = data; bytes > 0 && !s;) {
         while (!w->tensor_left) w->tensor_left = data_bytes(++w->tensor);
         const uint64_t n = bytes < w->tensor_left ? bytes : w->tensor_left;

@@ -40,8 +40,7 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     if (!c->outer) c->outer = 1;
     if (!c->inner) c->inner = 1;
     ptrdiff_t dense, last;
-    CHECK(e,
-          !__builtin_mul_overflow((ptrdiff_t)c->heads * c->dim, c->inner, &dense) && dense < most,
+    CHECK(e, !__builtin_mul_overflow((int64_t)c->heads * c->dim, c->inner, &dense) && dense < most,
           LOCI_BAD_ARG, "heads %d, dim %d and inner %td are too large together", c->heads, c->dim,
           c->inner);
     if (!c->stride) c->stride = dense;

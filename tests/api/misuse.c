@@ -24,7 +24,7 @@ struct task {
     loci_error error;
 };
 
-static const ptrdiff_t sizes[] = { -1, (ptrdiff_t)1 << 48, (ptrdiff_t)1 << 62, PTRDIFF_MAX };
+static const ptrdiff_t sizes[] = { -1, POWER(48), POWER(62), PTRDIFF_MAX };
 static int64_t far_pos[L];
 
 /* may return NULL */

@@ -471,11 +471,8 @@ static void test_writing(void)
         { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
         { .name = "b", .type = ST_F64, .rank = -1 },
         { .name = "b", .type = ST_F64, .rank = 1, .shape = { -1 } },
-        { .name = "b",
-          .type = ST_F64,
-          .rank = 2,
-          .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
-        { .name = "b", .type = ST_F64, .rank = 1, .shape = { (ptrdiff_t)1 << 60 } },
+        { .name = "b", .type = ST_F64, .rank = 2, .shape = { POWER(40), POWER(40) } },
+        { .name = "b", .type = ST_F64, .rank = 1, .shape = { POWER(60) } },
     };
     const size_t size = write_sample();
     const void *data = b;
