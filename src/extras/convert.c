@@ -209,7 +209,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
           (int)t->layout);
     const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM]
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
-                    most = MOST_NUMBERS >> 8;
+                    most = MOST_NUMBERS < FAR ? MOST_NUMBERS : (ptrdiff_t)FAR;
     if (!t->row) t->row = width;
     /* A limit on the total that prevents overflows of the products below. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "contract/plan.h"
+#include "util/limits.h"
 #include "harness.h"
 #include "walk.h"
 
@@ -306,7 +307,7 @@ static void prepare_on(void *tables)
     } wrong[] = {
         { NULL, NULL, 5, q, tables, "plan must not be NULL" },
         { NULL, learned, -1, q, tables, "max_distance -1" },
-        { NULL, learned, PTRDIFF_MAX, q, tables, "2^40" },
+        { NULL, learned, PTRDIFF_MAX, q, tables, MOST_DISTANCE_TEXT },
         { NULL, learned, 5, q, NULL, "NULL" },
         { NULL, learned, 5, q, (char *)tables + 4, "64 bytes" },
         { NULL, learned, 5, NULL, tables, "table, is missing" },
