@@ -108,8 +108,8 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     return s;
 }
 
-/* Of bytes in this machine's order.  Whole numbers beyond 2^53 are rounded; no key that is read here
- * has such a number. */
+/* Of bytes in this machine's order.  Whole numbers beyond 2^53 are rounded; no key that is read
+ * here has such a number. */
 static double value_of(enum type type, const unsigned char *b)
 {
     union {
