@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf.c -- the container of a GGUF file.
  *
- * Sizes, all little-endian: "GGUF", version (u32), tensors (u64), keys (u64).  A key is a string
+ * Numbers are little-endian, or big-endian in files of version 3 whose version is (from_big).
+ * Sizes: "GGUF", version (u32), tensors (u64), keys (u64).  A key is a string
  * (u64 length, bytes), a type (u32) and a value; an array is a type, a count (u64) and values.
  * A tensor's entry is a name, a rank (u32), its shape (u64 each), a type (u32) and an offset
  * (u64) into the data, which start on the next multiple of the alignment.
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "models/gguf.h"
+#include "util/byte_order.h"
 
 /* MAX_ARRAY suffices for the words of a tokeniser.  Only lists with a number per layer are used,
  * so longer ones are skipped. */
@@ -37,6 +39,7 @@ struct reader {
     uint64_t at;
     unsigned char ahead[1 << 14]; /* bytes of the file from `first` on */
     uint64_t first, have;
+    bool reversed; /* numbers are not in this machine's order */
     loci_error *e;
 };
 
@@ -68,6 +71,12 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
     }
     return LOCI_OK;
 }
+static loci_status read_number(struct reader *r, void *to, size_t bytes)
+{
+    const loci_status s = read_bytes(r, to, bytes);
+    if (!s && r->reversed) reverse_bytes(to, 1, bytes);
+    return s;
+}
 /* The caller has compared n with the remaining bytes. */
 static loci_status skip(struct reader *r, uint64_t n)
 {
@@ -79,7 +88,7 @@ static loci_status skip(struct reader *r, uint64_t n)
 static loci_status string(struct reader *r, uint64_t most, const char *what, char **to)
 {
     uint64_t n;
-    loci_status s = read_bytes(r, &n, 8);
+    loci_status s = read_number(r, &n, 8);
     if (s) return s;
     IO_CHECK(r->e, n <= left(r),
              "a %s claims %" PRIu64 " bytes, but %" PRIu64 " are left in the file", what, n,
@@ -99,7 +108,8 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     return s;
 }
 
-/* Whole numbers beyond 2^53 are rounded; no key that is read here has such a number. */
+/* Of bytes in this machine's order.  Whole numbers beyond 2^53 are rounded; no key that is read
+ * here has such a number. */
 static double value_of(enum type type, const unsigned char *b)
 {
     union {
@@ -180,7 +190,7 @@ static loci_status numbers(struct reader *r, enum type type, uint64_t count, str
     if (!to->value) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");
     for (; to->count < (int)count; to->count++) {
         unsigned char b[8];
-        loci_status s = read_bytes(r, b, (uint64_t)sizes[type]);
+        loci_status s = read_number(r, b, (size_t)sizes[type]);
         if (s) return s;
         IO_CHECK(r->e, type != BOOL || b[0] <= 1, "the boolean '%.64s' is %d, but must be 0 or 1",
                  to->name, b[0]);
@@ -195,7 +205,7 @@ static loci_status array(struct reader *r, struct entry *to)
     uint32_t type;
     uint64_t count;
     loci_status s;
-    if ((s = read_bytes(r, &type, 4)) || (s = read_bytes(r, &count, 8))) return s;
+    if ((s = read_number(r, &type, 4)) || (s = read_number(r, &count, 8))) return s;
     IO_CHECK(r->e, PLANTED_BUG(3, type < TYPES && type != ARRAY),
              "'%.64s' is an array of type %u, but must contain numbers or strings", to->name,
              (unsigned)type);
@@ -217,7 +227,7 @@ static loci_status read_entry(struct reader *r, struct entry *to)
 {
     uint32_t type;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_bytes(r, &type, 4))) return s;
+    if ((s = string(r, MAX_NAME, "key", &to->name)) || (s = read_number(r, &type, 4))) return s;
     IO_CHECK(r->e, *to->name, "a key is empty");
     IO_CHECK(r->e, type < TYPES, "'%.64s' has the unknown type %u; known types are 0 to %d",
              to->name, (unsigned)type, TYPES - 1);
@@ -252,18 +262,18 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
 {
     uint32_t rank;
     loci_status s;
-    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_bytes(r, &rank, 4)))
+    if ((s = string(r, MAX_NAME, "tensor's name", &p->name)) || (s = read_number(r, &rank, 4)))
         return s;
     IO_CHECK(r->e, rank <= MAX_RANK, "tensor '%.64s' has %u dimensions, but at most %d are allowed",
              p->name, (unsigned)rank, MAX_RANK);
     p->count = 1;
     for (uint32_t i = 0; i < rank; i++) {
         uint64_t n;
-        if ((s = read_bytes(r, &n, 8))) return s;
+        if ((s = read_number(r, &n, 8))) return s;
         IO_CHECK(r->e, !__builtin_mul_overflow(p->count, n, &p->count) && p->count <= INT64_MAX,
                  "the shape of tensor '%.64s' is too large", p->name);
     }
-    if ((s = read_bytes(r, &p->type, 4)) || (s = read_bytes(r, &p->at, 8))) return s;
+    if ((s = read_number(r, &p->type, 4)) || (s = read_number(r, &p->at, 8))) return s;
     IO_CHECK(r->e, p->at % alignment == 0,
              "the data of tensor '%.64s' start at %" PRIu64 ", not a multiple of %" PRIu64, p->name,
              p->at, alignment);
@@ -308,12 +318,14 @@ const struct place *loci_gguf_tensor(const struct gguf *g, const char *name)
     return bsearch(&key, g->place, (size_t)g->places, sizeof key, by_name);
 }
 
-loci_status loci_gguf_floats(const struct source *from, const struct place *p, float *to,
-                             loci_error *e)
+loci_status loci_gguf_floats(const struct gguf *g, const struct source *from, const struct place *p,
+                             float *to, loci_error *e)
 {
     const uint64_t bytes = p->count * sizeof *to;
-    const loci_status s = check_end(from, p->at, bytes, e);
-    return s ? s : loci_io_read(from, to, bytes, p->at, e);
+    loci_status s = check_end(from, p->at, bytes, e);
+    if (!s) s = loci_io_read(from, to, bytes, p->at, e);
+    if (!s && g->reversed) reverse_bytes(to, (size_t)p->count, sizeof *to);
+    return s;
 }
 
 /* ---- The file -------------------------------------------------------------------------------- */
@@ -324,11 +336,17 @@ static loci_status read_file(struct reader *r, struct gguf *g)
     uint32_t magic, version;
     uint64_t tensors, keys;
     loci_status s;
-    if ((s = read_bytes(r, &magic, 4)) || (s = read_bytes(r, &version, 4))) return s;
+    if ((s = read_bytes(r, &magic, 4)) || (s = read_number(r, &version, 4))) return s;
+    /* Only its version says in which order a file is. */
+    r->reversed = version && !(version & 0xffff);
+    if (r->reversed) reverse_bytes(&version, 1, sizeof version);
+    g->reversed = r->reversed;
+    const bool from_big = version && r->reversed != BIG_ENDIAN_HERE;
     /* The first version counts in 32 bits. */
-    IO_CHECK(r->e, version == 2 || version == 3,
-             "GGUF version %u is not supported; 2 and 3, little-endian, are", (unsigned)version);
-    if ((s = read_bytes(r, &tensors, 8)) || (s = read_bytes(r, &keys, 8))
+    IO_CHECK(r->e, (version == 2 && !from_big) || version == 3,
+             "GGUF version %u%s is not supported; 2 and 3, and 3 in big-endian, are",
+             (unsigned)version, from_big ? " in big-endian" : "");
+    if ((s = read_number(r, &tensors, 8)) || (s = read_number(r, &keys, 8))
         || (s = read_entries(r, g, keys)))
         return s;
     return read_places(r, g, tensors);

@@ -29,6 +29,7 @@ struct place {
 }; /* at: in the file */
 
 struct gguf {
+    bool reversed; /* numbers are not in this machine's order */
     int entries, places;
     struct entry *entry;
     struct place *place;
@@ -45,7 +46,8 @@ const struct place *loci_gguf_tensor(const struct gguf *, const char *name);
 
 /* The numbers of a tensor that is stored as F32; the caller's buffer has
  * capacity for all of them. */
-loci_status loci_gguf_floats(const struct source *, const struct place *, float *to, loci_error *);
+loci_status loci_gguf_floats(const struct gguf *, const struct source *, const struct place *,
+                             float *to, loci_error *);
 
 /* ---- The model ------------------------------------------------------------------------------- */
 

@@ -203,7 +203,7 @@ static loci_status read_factors(struct gguf_model *g, const struct source *from,
     IO_CHECK(e, p->count >= 1 && p->count <= MAX_PAIRS_READ,
              "%s has %" PRIu64 " numbers, but must have 1 to %d", p->name, p->count,
              MAX_PAIRS_READ);
-    const loci_status s = loci_gguf_floats(from, p, x, e);
+    const loci_status s = loci_gguf_floats(&g->file, from, p, x, e);
     if (s) return s;
     g->factor_count[k] = (int)p->count;
     for (int i = 0; i < g->factor_count[k]; i++) {

@@ -6,12 +6,9 @@
 #include <string.h>
 
 #include "models/safetensors.h"
+#include "util/byte_order.h"
 #include "util/printable.h"
 #include "models/io.h"
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "tensors are stored little-endian and read as they are");
-_Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");
 
 static const struct {
     const char *name;
@@ -123,7 +120,7 @@ static const char *read_string(struct parser *p)
 }
 
 /* A whole number as JSON writes it, without a sign or a leading zero; false if it does not fit. */
-static bool read_whole(struct parser *p, ptrdiff_t *x)
+static bool read_whole(struct parser *p, int64_t *x)
 {
     skip_space(p);
     const char *first = p->at;
@@ -135,7 +132,7 @@ static bool read_whole(struct parser *p, ptrdiff_t *x)
 
 /* A list of whole numbers; returns their number, `most` + 1: there are
  * more, -1: not such a list. */
-static int read_list(struct parser *p, ptrdiff_t *to, int most)
+static int read_list(struct parser *p, int64_t *to, int most)
 {
     int n = 0;
     if (!accept(p, '[')) return -1;
@@ -166,7 +163,8 @@ enum { DTYPE, SHAPE, OFFSETS, KEYS };
 static const char *const keys[KEYS] = { "dtype", "shape", "data_offsets" };
 
 /* The value of one key of an entry; the data's range is compared later, when the shape is known. */
-static loci_status parse_value(struct parser *p, struct safetensor *t, int key, ptrdiff_t range[2])
+static loci_status parse_value(struct parser *p, struct safetensor *t, int key, int64_t *shape,
+                               int64_t *range)
 {
     if (key == DTYPE) {
         const char *type = read_string(p);
@@ -176,7 +174,7 @@ static loci_status parse_value(struct parser *p, struct safetensor *t, int key, 
         IO_CHECK(p->e, k < TYPES, "tensor '%.64s' has the unknown dtype '%.16s'", t->name, type);
         t->type = (enum safetensors_type)k;
     } else if (key == SHAPE) {
-        t->rank = read_list(p, t->shape, ST_MAX_RANK);
+        t->rank = read_list(p, shape, ST_MAX_RANK);
         IO_CHECK(p->e, t->rank >= 0,
                  "the shape of tensor '%.64s' must be a list of non-negative whole numbers",
                  t->name);
@@ -195,7 +193,7 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
                                 uint64_t capacity)
 {
     bool seen[KEYS] = { false };
-    ptrdiff_t range[2], bytes = 0;
+    int64_t shape[ST_MAX_RANK], range[2], count = 1, bytes = 0;
     *t = (struct safetensor){ .name = name, .count = 1 };
     IO_CHECK(p->e, *name && strlen(name) <= ST_MAX_NAME,
              "a tensor's name is empty or longer than %d bytes", ST_MAX_NAME);
@@ -210,7 +208,7 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
                  "once, and nothing else",
                  name);
         seen[k] = true;
-        const loci_status s = parse_value(p, t, k, range);
+        const loci_status s = parse_value(p, t, k, shape, range);
         if (s) return s;
     } while (accept(p, ','));
     if (!accept(p, '}')) return expected(p, "',' or '}'");
@@ -219,8 +217,8 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
 
     bool fits = true;
     for (int i = 0; i < t->rank; i++)
-        fits = fits && !__builtin_mul_overflow(t->count, t->shape[i], &t->count);
-    fits = fits && !__builtin_mul_overflow(t->count, (ptrdiff_t)types[t->type].size, &bytes);
+        fits = fits && !__builtin_mul_overflow(count, shape[i], &count);
+    fits = fits && !__builtin_mul_overflow(count, (int64_t)types[t->type].size, &bytes);
     IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= capacity,
              "the data_offsets of tensor '%.64s' must lie within the %llu bytes of data", name,
              (unsigned long long)capacity);
@@ -228,6 +226,13 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     IO_CHECK(p->e, fits && bytes == range[1] - range[0],
              "tensor '%.64s' has %lld bytes of data, which does not match its shape", name,
              (long long)(range[1] - range[0]));
+    for (int i = 0; i < t->rank; i++) {
+        t->shape[i] = (ptrdiff_t)shape[i];
+        fits = fits && t->shape[i] == shape[i];
+    }
+    IO_CHECK(p->e, fits && bytes <= PTRDIFF_MAX,
+             "tensor '%.64s' is larger than the memory of a program on this system", name);
+    t->count = (ptrdiff_t)count;
     t->offset = (uint64_t)range[0];
     t->bytes = (uint64_t)bytes;
     return LOCI_OK;
@@ -346,6 +351,7 @@ static loci_status read_header(struct safetensors *f, const struct source *from,
              (unsigned long long)size);
     loci_status s = loci_io_read(from, &n, 8, 0, e);
     if (s) return s;
+    little_endian(&n, 1, 8);
     IO_CHECK(e, n <= size - 8,
              "the header claims %llu bytes, but the file has only %llu: it is truncated or not a "
              "safetensors file",
@@ -391,5 +397,9 @@ const char *loci_safetensors_meta(const struct safetensors *f, const char *key)
 loci_status loci_safetensors_read(const struct safetensors *f, const struct safetensor *t,
                                   void *data, loci_error *e)
 {
-    return loci_io_read(&(struct source){ .fd = f->fd }, data, t->bytes, f->data + t->offset, e);
+    const size_t each = types[t->type].size;
+    const loci_status s =
+        loci_io_read(&(struct source){ .fd = f->fd }, data, t->bytes, f->data + t->offset, e);
+    if (!s) little_endian(data, (size_t)t->bytes / each, each);
+    return s;
 }

@@ -73,7 +73,8 @@ const char *loci_safetensors_type_name(enum safetensors_type);
 size_t loci_safetensors_type_size(enum safetensors_type);
 enum safetensors_type loci_safetensors_type_of(loci_dtype);
 
-/* Reads t->count elements as they are stored. */
+/* Reads all elements of a tensor, in this machine's order of bytes.  With other offset and bytes in
+ * *t, those: whole elements too. */
 loci_status loci_safetensors_read(const struct safetensors *, const struct safetensor *, void *data,
                                   loci_error *);
 
@@ -83,12 +84,13 @@ loci_status loci_safetensors_write(const char *path, int count, const struct saf
                                    const void *const *data, int meta_count,
                                    const struct safetensors_meta *, loci_error *);
 
-/* The same for data in pieces: begin, put all bytes in the order of the tensors, end.  A begin
- * that fails needs no end.  end keeps the file if `so_far` is LOCI_OK, and removes it otherwise;
- * it returns so_far, or its own failure. */
+/* The same for data in pieces of whole elements: begin, put all bytes in the order of the tensors,
+ * end.  The tensors stay until the end.  A begin that fails needs no end.  end keeps the file if
+ * `so_far` is LOCI_OK, and removes it otherwise; it returns so_far, or its own failure. */
 struct safetensors_writer {
     struct new_file out;
-    uint64_t left;
+    const struct safetensor *tensor; /* whose bytes come next */
+    uint64_t left, tensor_left;      /* bytes: of all, and of that one */
 };
 loci_status loci_safetensors_begin(struct safetensors_writer *, const char *path, int count,
                                    const struct safetensor *, int meta_count,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/byte_order.h"
 #include "util/printable.h"
 #include "models/io.h"
 #include "models/safetensors.h"
@@ -104,11 +105,11 @@ static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loc
     IO_CHECK(e, t->rank >= 0 && t->rank <= ST_MAX_RANK,
              "cannot write: tensor '%.64s' has %d dimensions, but must have 0 to %d", t->name,
              t->rank, ST_MAX_RANK);
-    ptrdiff_t bytes = (ptrdiff_t)loci_safetensors_type_size(t->type), sum;
+    int64_t bytes = (int64_t)loci_safetensors_type_size(t->type), sum;
     bool fits = true;
     for (int k = 0; k < t->rank; k++)
         fits = fits && t->shape[k] >= 0 && !__builtin_mul_overflow(bytes, t->shape[k], &bytes);
-    IO_CHECK(e, fits && !__builtin_add_overflow((ptrdiff_t)*total, bytes, &sum),
+    IO_CHECK(e, fits && !__builtin_add_overflow((int64_t)*total, bytes, &sum),
              "cannot write: the shape of tensor '%.64s' is negative or too large", t->name);
     *total = (uint64_t)sum;
     return LOCI_OK;
@@ -133,9 +134,10 @@ static loci_status check_all(int count, const struct safetensor *t, int meta_cou
 static loci_status begin(struct safetensors_writer *w, const char *path, const struct text *head,
                          loci_error *e)
 {
-    const uint64_t n = head->length;
+    uint64_t n = head->length;
     loci_status s = loci_output_begin(&w->out, path, e);
     if (s) return s;
+    little_endian(&n, 1, sizeof n);
     s = loci_output_put(&w->out, &n, 8, e);
     if (!s) s = loci_output_put(&w->out, head->to, head->length, e);
     return s ? loci_output_end(&w->out, s, e) : LOCI_OK;
@@ -149,6 +151,8 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     struct text head = { 0 };
     loci_status s = check_all(count, t, meta_count, meta, &w->left, e);
     if (s) return s;
+    w->tensor = t;
+    w->tensor_left = count ? data_bytes(t) : 0;
     put_header(&head, count, t, meta_count, meta);
     IO_CHECK(e, head.length <= ST_MAX_HEADER,
              "cannot write: the header would have %zu bytes, but at most %d are allowed",
@@ -161,15 +165,43 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     return s;
 }
 
+/* Whole elements of one tensor. */
+static loci_status put_elements(struct new_file *out, const char *data, uint64_t bytes, size_t each,
+                                loci_error *e)
+{
+    char some[1 << 12];
+    if (!BIG_ENDIAN_HERE || each == 1) return loci_output_put(out, data, (size_t)bytes, e);
+    loci_status s = LOCI_OK;
+    for (size_t n; bytes > 0 && !s; bytes -= n, data += n) {
+        n = bytes < sizeof some ? (size_t)bytes : sizeof some;
+        little_endian(memcpy(some, data, n), n / each, each);
+        s = loci_output_put(out, some, n, e);
+    }
+    return s;
+}
+
 /* More or fewer bytes than the shapes say would make a file that no reader accepts. */
 loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data, uint64_t bytes,
                                  loci_error *e)
 {
+    loci_status s = LOCI_OK;
     IO_CHECK(e, bytes <= w->left,
              "cannot write %" PRIu64 " bytes: the tensors have only %" PRIu64 " left", bytes,
              w->left);
-    w->left -= bytes;
-    return loci_output_put(&w->out, data, (size_t)bytes, e);
+    IO_CHECK(e, bytes <= PTRDIFF_MAX, "cannot write %" PRIu64 " bytes at once", bytes);
+    for (const char *from = data; bytes > 0 && !s;) {
+        while (!w->tensor_left) w->tensor_left = data_bytes(++w->tensor);
+        const uint64_t n = bytes < w->tensor_left ? bytes : w->tensor_left;
+        const size_t each = loci_safetensors_type_size(w->tensor->type);
+        IO_CHECK(e, n % each == 0, "cannot write part of an element: %" PRIu64 " bytes of %s", n,
+                 loci_safetensors_type_name(w->tensor->type));
+        s = put_elements(&w->out, from, n, each, e);
+        from += n;
+        bytes -= n;
+        w->left -= n;
+        w->tensor_left -= n;
+    }
+    return s;
 }
 
 loci_status loci_safetensors_end(struct safetensors_writer *w, loci_status so_far, loci_error *e)

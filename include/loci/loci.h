@@ -50,7 +50,7 @@
  *
  * You own every buffer.  loci allocates plans and thread pools only, and stores no pointer of
  * yours beyond a call.  `tables` and `work` are aligned to 64 bytes; their sizes are multiples of
- * 64.  All other pointers are aligned to the size of their numbers.
+ * 64.  All other pointers are aligned as the compiler aligns their numbers.
  *
  * Plans and prepared tables are read-only.  Any number of threads may share them, each call with
  * its own workspace.  Nothing in a workspace outlives the call.

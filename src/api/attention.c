@@ -33,8 +33,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     loci_error *e = c->in->error;
     CHECK(e, p->length >= 1, LOCI_BAD_ARG, "pages: length %td must be at least 1", p->length);
     CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
-    CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG,
-          "pages: table must be aligned to %zu bytes", sizeof *p->table);
+    CHECK(e, (uintptr_t)p->table % alignment_of(sizeof *p->table) == 0, LOCI_BAD_ARG,
+          "pages: table must be aligned to %zu bytes", alignment_of(sizeof *p->table));
     *entries = 0;
     *length = p->length;
     for (ptrdiff_t b = 0; b < c->B; b++) {

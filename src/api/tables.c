@@ -62,8 +62,8 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t cap
      * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables are not prepared; call loci_prepare() first");
-    const size_t bytes = ((const struct tables_header *)tables)->bytes;
-    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
+    const size_t bytes = loci_tables_size(p, range);
+    CHECK(e, ((const struct tables_header *)tables)->bytes == bytes, LOCI_BAD_ARG,
           "tables were prepared for another plan; call loci_prepare() with this one");
     CHECK(e, capacity == 0 || capacity >= bytes, LOCI_BAD_ARG,
           "tables_bytes is %zu, but the tables were prepared for max_distance %td and have %zu "

@@ -236,9 +236,9 @@ static loci_status check_straight(const loci_call *in)
         { "k_first", in->k_first }, { "k_last", in->k_last },
     };
     for (int i = 0; i < COUNT(lists); i++)
-        CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
-              "%s must be aligned to %zu bytes, the size of its numbers", lists[i].name,
-              sizeof(int64_t));
+        CHECK(in->error, (uintptr_t)lists[i].p % alignment_of(sizeof(int64_t)) == 0, LOCI_BAD_ARG,
+              "%s must be aligned to %zu bytes, as its numbers are", lists[i].name,
+              alignment_of(sizeof(int64_t)));
     return LOCI_OK;
 }
 /* The most rows, up to `rows`, that a call can have as decode. */

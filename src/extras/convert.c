@@ -41,8 +41,7 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     if (!c->outer) c->outer = 1;
     if (!c->inner) c->inner = 1;
     ptrdiff_t dense, last;
-    CHECK(e,
-          !__builtin_mul_overflow((ptrdiff_t)c->heads * c->dim, c->inner, &dense) && dense < most,
+    CHECK(e, !__builtin_mul_overflow((int64_t)c->heads * c->dim, c->inner, &dense) && dense < most,
           LOCI_BAD_ARG, "heads %d, dim %d and inner %td are too large together", c->heads, c->dim,
           c->inner);
     if (!c->stride) c->stride = dense;
@@ -226,7 +225,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
           (int)t->layout);
     const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM]
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
-                    most = MOST_NUMBERS >> 8;
+                    most = MOST_NUMBERS < FAR ? MOST_NUMBERS : (ptrdiff_t)FAR;
     if (!t->row) t->row = width;
     /* A limit on the total that prevents overflows of the products below. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,

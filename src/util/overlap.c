@@ -157,8 +157,9 @@ loci_status loci_check_regions(const struct regions *r, loci_error *e)
 {
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
-        CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
-              "%s must be aligned to %zu bytes, the size of its numbers", a->name, a->each);
+        CHECK(e, a->at % alignment_of(a->each) == 0, LOCI_BAD_ARG,
+              "%s must be aligned to %zu bytes, as its numbers are", a->name,
+              alignment_of(a->each));
         if (a->use != WRITTEN) continue;
         CHECK(e, !a->itself, LOCI_BAD_ARG,
               "%s: strides %td, %td, %td make rows of this output overlap", a->name, a->view.batch,

@@ -34,12 +34,24 @@ struct regions {
     struct region list[MAX_REGIONS];
 };
 
+/* Numbers of `each` bytes start on a multiple of it, or of less where compilers align them so: i686
+ * has numbers of 8 bytes on 4. */
+struct aligned_number {
+    char before;
+    int64_t number;
+};
+static inline size_t alignment_of(size_t each)
+{
+    const size_t most = offsetof(struct aligned_number, number);
+    return each < most ? each : most;
+}
+
 /* Adds a region.  Does nothing if the pointer is NULL or there are no elements. */
 void loci_add_list(struct regions *, const char *name, const void *, size_t count, size_t each,
                    enum use_of);
 void loci_add_view(struct regions *, const char *name, const loci_view *, ptrdiff_t B, ptrdiff_t H,
                    ptrdiff_t L, ptrdiff_t width, size_t each, enum use_of);
-/* Checks that every pointer is aligned to its element size.  Written regions must share no byte
+/* Checks that every pointer is aligned as its numbers are.  Written regions must share no byte
  * with any other region, or within themselves. */
 loci_status loci_check_regions(const struct regions *, loci_error *e);
 

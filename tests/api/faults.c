@@ -17,6 +17,7 @@
 #include "inject.h"
 
 #include <ftw.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -417,7 +418,7 @@ static long draw(long below)
 static void fail_each(const struct fault *f)
 {
     before_each();
-    struct ending e = run_words(line->words, f->kinds, INJECT_ONCE, f->error, 1L << 40);
+    struct ending e = run_words(line->words, f->kinds, INJECT_ONCE, f->error, LONG_MAX);
     const long calls = inject->seen;
     forget(&e);
     const long first = all        ? MANY

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "contract/plan.h"
+#include "util/limits.h"
 #include "harness.h"
 #include "walk.h"
 
@@ -24,7 +25,7 @@ struct task {
     loci_error error;
 };
 
-static const ptrdiff_t sizes[] = { -1, (ptrdiff_t)1 << 48, (ptrdiff_t)1 << 62, PTRDIFF_MAX };
+static const ptrdiff_t sizes[] = { -1, POWER(48), POWER(62), PTRDIFF_MAX };
 static int64_t far_pos[L];
 
 /* may return NULL */
@@ -306,7 +307,7 @@ static void prepare_on(void *tables)
     } wrong[] = {
         { NULL, NULL, 5, q, tables, "plan must not be NULL" },
         { NULL, learned, -1, q, tables, "max_distance -1" },
-        { NULL, learned, PTRDIFF_MAX, q, tables, "2^40" },
+        { NULL, learned, PTRDIFF_MAX, q, tables, MOST_DISTANCE_TEXT },
         { NULL, learned, 5, q, NULL, "NULL" },
         { NULL, learned, 5, q, (char *)tables + 4, "64 bytes" },
         { NULL, learned, 5, NULL, tables, "table, is missing" },

@@ -991,9 +991,9 @@ static void tables(void)
     float slopes[4] = { 1, 2, 3, 4 };
     const void *tensors[] = { slopes }, *none[] = { NULL };
     size_t n = loci_tables_size(p, 100);
-    CHECK_THAT(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, (ptrdiff_t)1 << 40),
+    CHECK_THAT(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, POWER(40)),
                "tables: size");
-    CHECK_THAT(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1),
+    CHECK_THAT(!loci_tables_size(p, -1) && !loci_tables_size(p, POWER(40) + 1),
                "tables: impossible size");
     _Alignas(64) char memory[192], other[192] = { 0 };
     memset(memory, 0xff, sizeof memory);

@@ -143,13 +143,14 @@ static void layouts(void)
     CHECK_THAT(loci_check_regions(&r, NULL), "in place, transposed");
 }
 
-/* A million rows each, with strides that never agree: the answer must come at once. */
+/* Many rows each, with strides that never agree: the answer must come at once. */
 static void many_rows(void)
 {
+    const bool wide = PTRDIFF_MAX > INT32_MAX; /* else fewer, since no address is above 2^32 */
     const loci_view a = { (void *)4096, 0, 0, 7 }, b = { (void *)4112, 0, 0, 1001 };
     struct regions r = { .n = 0 };
-    loci_add_view(&r, "a", &a, 1, 1, 1 << 30, 4, 4, WRITTEN);
-    loci_add_view(&r, "b", &b, 1, 1, 1 << 24, 3, 4, READ);
+    loci_add_view(&r, "a", &a, 1, 1, wide ? 1 << 30 : 1 << 26, 4, 4, WRITTEN);
+    loci_add_view(&r, "b", &b, 1, 1, wide ? 1 << 24 : 1 << 18, 3, 4, READ);
     CHECK_THAT(loci_check_regions(&r, NULL), "endless rows");
 }
 

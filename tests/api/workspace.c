@@ -58,7 +58,8 @@ static loci_plan *make_plan(const struct walk_text *t, int round, bool rotated, 
 
 /* ---- Fewer rows, keys, entries and threads --------------------------------------------------- */
 
-enum { MOST = 9000 };
+/* The workspace of a backward pass of path must fit into 32 bits where sizes have no more. */
+enum { MOST = PTRDIFF_MAX > INT32_MAX ? 9000 : 2000 };
 
 /* Favours row counts around the limit of decode, and key counts around a tile and a chunk. */
 static ptrdiff_t few_or_many(ptrdiff_t most)

@@ -9,6 +9,7 @@
 #include "platform/file.h"
 #include "cli/case.h"
 #include "lab/sha256.h"
+#include "util/byte_order.h"
 #include "harness.h"
 
 static const char folder[] = "tests/cases", record_name[] = "tests/bits/hashes.txt";
@@ -47,6 +48,7 @@ static void add_numbers(struct sha256 *s, const struct output *o)
                                         : (double)((const float *)o->data)[i];
         uint64_t bits = 0x7ff8000000000000;
         if (x == x) memcpy(&bits, &x, sizeof bits);
+        little_endian(&bits, 1, sizeof bits);
         sha256_add(s, &bits, sizeof bits);
     }
 }

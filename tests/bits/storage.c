@@ -31,9 +31,9 @@ static void *stored(struct side *s, loci_dtype half, const double *x, size_t cou
 {
     void *to = mem_alloc(&s->mem, count * stored_size(s->dtype));
     for (size_t i = 0; i < count; i++) {
-        uint16_t h;
-        store_stored(&h, half, 0, x[i]);
-        store_stored(to, s->dtype, (ptrdiff_t)i, load_stored(&h, half, 0));
+        uint16_t h[4] = { 0 };
+        store_stored(h, half, 0, x[i]);
+        store_stored(to, s->dtype, (ptrdiff_t)i, load_stored(h, half, 0));
     }
     return to;
 }
@@ -124,9 +124,9 @@ static void same(const struct walk *w, const char *isa, loci_dtype type, const c
     for (size_t i = 0; i < count && x; i++) {
         float want = x[i];
         if (type != LOCI_F32) {
-            uint16_t h;
-            store_stored(&h, type, 0, (double)want);
-            want = (float)load_stored(&h, type, 0);
+            uint16_t h[4] = { 0 }; /* as large as any type */
+            store_stored(h, type, 0, (double)want);
+            want = (float)load_stored(h, type, 0);
         }
         const float got = (float)load_stored(y, type, (ptrdiff_t)i);
         if (bits_of(want) == bits_of(got) || (isnan(want) && isnan(got))) continue;

@@ -445,7 +445,7 @@ static void q_len(struct part *p, int i) { p->call.q_len += wrong_lengths[i]; }
 static void k_len(struct part *p, int i) { p->call.k_len += wrong_lengths[i]; }
 static void batches(struct part *p, int i)
 {
-    static const ptrdiff_t list[] = { -1, (ptrdiff_t)1 << 48, PTRDIFF_MAX };
+    static const ptrdiff_t list[] = { -1, POWER(48), PTRDIFF_MAX };
     p->call.batch = list[i];
 }
 static void work_bytes(struct part *p, int i) { p->call.work_bytes = i ? 1 : p->work_bytes - 64; }

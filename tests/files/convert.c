@@ -100,7 +100,7 @@ static void refusals(void)
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "blocks that overlap");
     c = (loci_channels)LOCI_CHANNELS(.element = 4, .heads = 65536, .dim = 65536,
-                                     .inner = (ptrdiff_t)1 << 40);
+                                     .inner = POWER(40));
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "too large");
     CHECK_THAT(loci_convert_channels(&c, (loci_pairing)2, LOCI_HALF, x, y, &e) == LOCI_BAD_ARG,

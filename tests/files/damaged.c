@@ -18,6 +18,7 @@
 #include "deadline.h"
 #include "harness.h"
 #include "models/safetensors.h"
+#include "util/byte_order.h"
 #include "scratch.h"
 
 #ifdef LOCI_SANITIZED
@@ -225,7 +226,9 @@ static void wrong_lengths(void)
     for (int i = 0; i < COUNT(lengths); i++) {
         now_at.at = i;
         put(data, size);
-        if (pwrite(file, &lengths[i], 8, 0) != 8) exit(1);
+        uint64_t length = lengths[i];
+        little_endian(&length, 1, 8);
+        if (pwrite(file, &length, 8, 0) != 8) exit(1);
         feed();
     }
     end();
@@ -237,6 +240,7 @@ static void splice(size_t from, size_t to, const char *word)
     const size_t w = strlen(word);
     const uint64_t length = from + w + (n - to);
     memcpy(buffer, &length, 8);
+    little_endian(buffer, 1, 8);
     memcpy(buffer + 8, header, from);
     memcpy(buffer + 8 + from, word, w);
     memcpy(buffer + 8 + from + w, header + to, size - 8 - to);
@@ -471,6 +475,7 @@ static void nonsense(void)
                               : (unsigned char)draw();
         if (i % 8) buffer[8] = '{';
         memcpy(buffer, &claim, 8);
+        little_endian(buffer, 1, 8);
         now_at.at = i;
         put(buffer, length);
         feed();
@@ -495,6 +500,7 @@ static void load(const char *name)
     fclose(f);
     uint64_t length;
     memcpy(&length, data, 8);
+    little_endian(&length, 1, 8);
     n = (size_t)length;
     header = (const char *)data + 8;
     now_at.name = name;

@@ -15,6 +15,7 @@ static const char *broken;
 #include "tests/fuzz/layers.h"
 #include "harness.h"
 #include "models/model.h"
+#include "util/byte_order.h"
 #include "walk.h"
 
 enum { EACH = 3 }; /* tests one file of EACH */
@@ -304,8 +305,13 @@ static void put(const void *p, size_t n)
     memcpy(file + end, p, n);
     end += n;
 }
-static void put32(uint32_t x) { put(&x, sizeof x); }
-static void put64(uint64_t x) { put(&x, sizeof x); }
+static void put_little(const void *p, size_t n)
+{
+    put(p, n);
+    little_endian(file + end - n, 1, n);
+}
+static void put32(uint32_t x) { put_little(&x, sizeof x); }
+static void put64(uint64_t x) { put_little(&x, sizeof x); }
 static void put_text(const char *s)
 {
     put64(strlen(s));
@@ -357,13 +363,14 @@ static const struct value gguf_values[] = {
 };
 static void put_number(uint32_t type, double x)
 {
-    const int64_t n = fabs(x) < 1e18 ? (int64_t)x : 0;
-    if (type == U8 || type == I8) put(&n, 1); /* little endian */
+    int64_t n = fabs(x) < 1e18 ? (int64_t)x : 0;
+    little_endian(&n, 1, sizeof n);
+    if (type == U8 || type == I8) put(&n, 1);
     if (type == U16 || type == I16) put(&n, 2);
     if (type == U32 || type == I32) put(&n, 4);
     if (type == U64 || type == I64) put(&n, 8);
-    if (type == F32) put(&(float){ (float)x }, sizeof(float));
-    if (type == F64) put(&x, sizeof x);
+    if (type == F32) put_little(&(float){ (float)x }, sizeof(float));
+    if (type == F64) put_little(&x, sizeof x);
     if (type == BOOL) put(&(char){ x > 0 }, 1);
 }
 static void put_value(const struct value *v)
@@ -404,12 +411,14 @@ static size_t finish(const struct tensor *t)
         tensors++;
     }
     while (end % 32) file[end++] = 0;
-    for (uint64_t i = 0; t && i < t->count; i++) put(&t->x, sizeof t->x);
+    for (uint64_t i = 0; t && i < t->count; i++) put_little(&t->x, sizeof t->x);
     while (end % 32) file[end++] = 0;
-    memcpy(file, "GGUF\3\0\0", 8);
-    memcpy(file + 8, &tensors, 8);
-    memcpy(file + 16, &keys, 8);
-    return end;
+    const size_t all = end;
+    end = 0;
+    put("GGUF\3\0\0", 8);
+    put64(tensors);
+    put64(keys);
+    return end = all;
 }
 
 /* The required fields, except for the one under test.  Some files have a scaling too. */

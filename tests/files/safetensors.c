@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "models/safetensors.h"
+#include "util/byte_order.h"
 #include "harness.h"
 #include "scratch.h"
 
@@ -66,6 +67,27 @@ static size_t write_sample(void)
                "write: sample");
     struct stat st;
     return stat(path, &st) ? 0 : (size_t)st.st_size;
+}
+
+/* In the file every number has its least byte first, on every machine. */
+static void test_bytes(void)
+{
+    static const unsigned char numbers[] = { 0x9a, 0x99, 0x99, 0x99, 0x99, 0x99, 0xb9, 0x3f, /* b */
+                                             0x55, 0x55, 0x55, 0x55, 0x55, 0x55, 0xd5, 0x3f, /* b */
+                                             0,    0,    0,    0,    0,    0,    0,    0x80, /* c */
+                                             7,    0,    0,    0,    0,    0,    0,    0,    /* c */
+                                             0,    0,    0x80, 0x3f, 0,    0,    0,    0xc0, /* a */
+                                             0,    0,    0x60, 0x40 };
+    unsigned char file[1024];
+    const size_t size = write_sample(), header = size - sizeof a - sizeof b - sizeof c - 8;
+    FILE *f = fopen(path, "rb");
+    if (!f || size > sizeof file || fread(file, 1, size, f) != size || fclose(f)) exit(1);
+    CHECK_THAT(file[0] == header % 256 && file[1] == header / 256 && !file[2] && !file[7],
+               "the length of the header: %d %d %d, not %zu", file[0], file[1], file[7], header);
+    CHECK_THAT(!memcmp(file + 8 + header, numbers, sizeof numbers), "the bytes of numbers: sample");
+    uint16_t halves[] = { 0x1234, 0xfedc };
+    reverse_bytes(halves, 2, 2);
+    CHECK_THAT(halves[0] == 0x3412 && halves[1] == 0xdcfe, "reversed: %x %x", halves[0], halves[1]);
 }
 
 static void test_round_trip(void)
@@ -201,6 +223,7 @@ static void put_header(const char *text, uint64_t claim)
     char file[4096];
     size_t n = strlen(text);
     memcpy(file, &claim, 8);
+    little_endian(file, 1, 8);
     memcpy(file + 8, text, n);
     memset(file + 8 + n, 0, 8);
     put_file(file, n + 16);
@@ -306,7 +329,9 @@ static void put_large(uint64_t size, const char *front, const char *pattern, con
                       const char *back)
 {
     FILE *f = fopen(path, "wb");
-    if (!f || fwrite(&size, 8, 1, f) != 1) exit(1);
+    uint64_t length = size;
+    little_endian(&length, 1, 8);
+    if (!f || fwrite(&length, 8, 1, f) != 1) exit(1);
     uint64_t n = (uint64_t)fprintf(f, "%s", front);
     for (unsigned i = 0; n + 200 < size; i++) {
         if (i) n += (uint64_t)fprintf(f, "%s", between);
@@ -384,7 +409,8 @@ static void test_large_headers(void)
 static void test_limits(void)
 {
     static char text[2048];
-    const uint64_t claim = ST_MAX_HEADER + 1;
+    uint64_t claim = ST_MAX_HEADER + 1;
+    little_endian(&claim, 1, 8);
     struct safetensors f;
     loci_error e;
     put_large(1 << 21, "{", "{", "", "}");
@@ -445,11 +471,8 @@ static void test_writing(void)
         { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
         { .name = "b", .type = ST_F64, .rank = -1 },
         { .name = "b", .type = ST_F64, .rank = 1, .shape = { -1 } },
-        { .name = "b",
-          .type = ST_F64,
-          .rank = 2,
-          .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
-        { .name = "b", .type = ST_F64, .rank = 1, .shape = { (ptrdiff_t)1 << 60 } },
+        { .name = "b", .type = ST_F64, .rank = 2, .shape = { POWER(40), POWER(40) } },
+        { .name = "b", .type = ST_F64, .rank = 1, .shape = { POWER(60) } },
     };
     const size_t size = write_sample();
     const void *data = b;
@@ -469,9 +492,11 @@ static void test_writing(void)
                e.text);
     CHECK_SAYS(loci_safetensors_put(&w, b, 17, &e), LOCI_BAD_ARG, &e, "17 bytes",
                "more than the tensors have");
-    CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e)
+    CHECK_SAYS(loci_safetensors_put(&w, b, 15, &e), LOCI_BAD_ARG, &e, "part of an element",
+               "15 bytes of two elements");
+    CHECK_THAT(!loci_safetensors_put(&w, b, 8, &e)
                    && loci_safetensors_end(&w, LOCI_OK, &e) == LOCI_BAD_ARG
-                   && strstr(e.text, "1 bytes of its"),
+                   && strstr(e.text, "8 bytes of its"),
                "less than they have: %s", e.text);
     CHECK_THAT(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e),
                "and the old file is there, whole: %s", path);
@@ -482,6 +507,7 @@ int main(void)
     if (access("/dev/shm", W_OK)) scratch(folder, "safetensors");
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/file", folder);
+    test_bytes();
     test_round_trip();
     test_damage();
     test_headers();

@@ -114,13 +114,14 @@ static void make_weights(const char *path, bool more)
     struct safetensors_writer w;
     loci_error e;
     loci_status s = loci_safetensors_begin(&w, path, count, t, 1, meta, &e);
-    unsigned char x = 0;
+    unsigned char x = 0, element[8];
     for (int i = 0; i < count && !s; i++) {
-        ptrdiff_t n = loci_safetensors_type_size(t[i].type);
+        const size_t each = loci_safetensors_type_size(t[i].type);
+        ptrdiff_t n = 1;
         for (int k = 0; k < t[i].rank; k++) n *= t[i].shape[k];
         for (; n > 0 && !s; n--) {
-            x = (unsigned char)(x * 5 + 1);
-            s = loci_safetensors_put(&w, &x, 1, &e);
+            for (size_t b = 0; b < each; b++) element[b] = x = (unsigned char)(x * 5 + 1);
+            s = loci_safetensors_put(&w, element, each, &e);
         }
     }
     if (loci_safetensors_end(&w, s, &e)) exit(2);

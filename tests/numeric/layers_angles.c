@@ -265,9 +265,9 @@ static void misuse(struct problem *p)
             "y overlaps rate");
     REFUSED(loci_running_angles(&l, x, NULL, 0, NULL, 0, p->after + 1, p->after, y),
             "after overlaps before");
-    REFUSED(loci_running_angles(&l, x, (const double *)(const void *)((char *)p->rate + 4), 0, NULL,
+    REFUSED(loci_running_angles(&l, x, (const double *)(const void *)((char *)p->rate + 2), 0, NULL,
                                 0, NULL, NULL, y),
-            "rate must be aligned to 8 bytes");
+            "rate must be aligned to");
     REFUSED(loci_running_angles_backward(&l, x, NULL, 0, NULL, 0, none, NULL, dx, NULL, NULL),
             "dy must not be NULL");
     REFUSED(loci_running_angles_backward(&l, x, NULL, 0, NULL, 0, dy, NULL, dy, NULL, NULL),

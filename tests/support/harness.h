@@ -22,6 +22,10 @@
 #define HARNESS_PRINTS(string, first)
 #endif
 
+/* 2^n as a size, or the largest power of two that this machine's sizes have. */
+#define POWER(n) \
+    ((ptrdiff_t)1 << ((n) < 8 * (int)sizeof(ptrdiff_t) - 2 ? (n) : 8 * (int)sizeof(ptrdiff_t) - 2))
+
 /* All are true when the check passes.  The context, a format and its arguments, is evaluated after
  * the condition, and by CHECK_THAT only if that is false. */
 #define CHECK_THAT(holds, ...) \

@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,18 @@ static inline void *inject_count(void *block)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic" /* names that only the linker makes */
+#if defined __GLIBC__ && UINTPTR_MAX == UINT32_MAX
+/* There, calls for large files and late dates have other names. */
+#define WIDE(type, name, called, parameters) \
+    type __real_##name parameters __asm__("__real_" called); \
+    type __wrap_##name parameters __asm__("__wrap_" called);
+WIDE(int, fstat, "__fstat64_time64", (int, struct stat *))
+WIDE(FILE *, fopen, "fopen64", (const char *, const char *))
+WIDE(int, open, "open64", (const char *, int, ...))
+WIDE(ssize_t, pwrite, "pwrite64", (int, const void *, size_t, off_t))
+WIDE(ssize_t, pread, "pread64", (int, void *, size_t, off_t))
+#endif
+
 void *__real_malloc(size_t), *__wrap_malloc(size_t);
 void *__real_calloc(size_t, size_t), *__wrap_calloc(size_t, size_t);
 void *__real_realloc(void *, size_t), *__wrap_realloc(void *, size_t);

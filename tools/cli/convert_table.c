@@ -101,6 +101,8 @@ static int plan_table(const struct args *a, struct table *t)
              "read",
              t->encoding);
     else if (loci_export_rope(plan, NULL, &none, &e)) fail("%s", e.text);
+    else if (t->rows != (ptrdiff_t)t->rows)
+        fail("convert: %lld rows are more than this system can count", (long long)t->rows);
     else if (a->value[CONVERT_DRY_RUN])
         code = printf("cos, sin  [%lld,%d]  %s\n", (long long)t->rows, width_of(t),
                       loci_plan_text(plan))
