@@ -54,7 +54,8 @@ else()
     set(CMAKE_SYSTEM_NAME Linux)
 endif()
 set(CMAKE_C_COMPILER ${LOCI_ZIG_TOOLS}/cc)
-# Without symbols for debuggers: no tool here removes them later.
+# Without symbols for debuggers, which name the build's folder: no tool here removes them later.
+set(CMAKE_C_FLAGS_RELEASE_INIT -g0)
 foreach(kind SHARED EXE)
     set(CMAKE_${kind}_LINKER_FLAGS_RELEASE_INIT -s)
 endforeach()

@@ -147,7 +147,7 @@ const char *loci_folder_next(struct folder *f)
 }
 void loci_folder_close(struct folder *f) { closedir((DIR *)f); }
 
-#if defined __GLIBC__ && !__GLIBC_PREREQ(2, 25)
+#if defined __GLIBC__ && __GLIBC__ == 2 && __GLIBC_MINOR__ < 25
 /* wheels for old systems: their C library lacks getentropy() */
 bool loci_random(uint64_t *to)
 {
