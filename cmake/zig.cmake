@@ -52,6 +52,10 @@ elseif(zig_system STREQUAL "windows")
     set(CMAKE_RC_COMPILER ${LOCI_ZIG_TOOLS}/rc)
 else()
     set(CMAKE_SYSTEM_NAME Linux)
+    if(LOCI_ZIG_TARGET MATCHES "musl")
+        # else a program is static, and cannot load libraries
+        set(CMAKE_EXE_LINKER_FLAGS_INIT -dynamic)
+    endif()
 endif()
 set(CMAKE_C_COMPILER ${LOCI_ZIG_TOOLS}/cc)
 # Without symbols for debuggers, which name the build's folder: no tool here removes them later.
