@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#if defined __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 /* ---- What a path is -------------------------------------------------------------------------- */
@@ -144,4 +147,12 @@ const char *loci_folder_next(struct folder *f)
 }
 void loci_folder_close(struct folder *f) { closedir((DIR *)f); }
 
+#if defined __GLIBC__ && __GLIBC__ == 2 && __GLIBC_MINOR__ < 25
+/* wheels for old systems: their C library lacks getentropy() */
+bool loci_random(uint64_t *to)
+{
+    return syscall(SYS_getrandom, to, sizeof *to, 0) == (long)sizeof *to;
+}
+#else
 bool loci_random(uint64_t *to) { return !getentropy(to, sizeof *to); }
+#endif
