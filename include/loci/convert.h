@@ -81,9 +81,9 @@ LOCI_API loci_status loci_export_rope(const loci_plan *, const void *const *tens
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
 /* y = x in dtype, rounded to nearest, ties to even.  A number that is too large becomes infinite,
- * one that is too small becomes subnormal or 0, and NaN remains NaN.  Q8_0: `count` is a multiple of
- * 32, y has 34 bytes for each 32 numbers, and a block with a number that is infinite, NaN or beyond
- * 8.3e6 becomes NaN. */
+ * one that is too small becomes subnormal or 0, and NaN remains NaN.  Q8_0: `count` is a multiple
+ * of 32, y has 34 bytes for each 32 numbers, and a block with a number that is infinite, NaN or
+ * beyond 8.3e6 becomes NaN. */
 LOCI_API loci_status loci_round(loci_dtype, ptrdiff_t count, const double *x, void *y);
 
 #ifdef __cplusplus
