@@ -85,9 +85,9 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
-/* A transposed block of VL x VL numbers from channel d of VL rows on.  vf_load_columns() issues four
- * times the number of loads, and these delay the loads that prefetch from memory.  So it serves
- * only the last NEAR rows of a single stream, and hence few keys, which are cached. */
+/* A transposed block of VL x VL numbers from channel d of VL rows on.  vf_load_columns() issues
+ * four times the number of loads, and these delay the loads that prefetch from memory.  So it
+ * serves only the last NEAR rows of a single stream, and hence few keys, which are cached. */
 enum { NEAR = 256 };
 INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, int d,
                          const real *scale, vf *x)
