@@ -211,6 +211,11 @@ typedef struct {
      * whole numbers of 8 bits; a number is their product.  Widths and strides are multiples of 32
      * numbers.  loci_round() of loci/convert.h makes blocks. */
     loci_dtype k_dtype, v_dtype;
+    /* Since 0.3.  1: values are the first value_dim channels of the keys, as in the latent
+     * attention of DeepSeek: v of a call is NULL, and a loci_cache stores keys alone.  A rotation
+     * leaves these channels as they are (rope:offset=...).  Only loci_forward() supports it; for
+     * training let the view v point to k. */
+    int values_in_keys;
 } loci_desc;
 #define LOCI_DESC(...) LOCI_SIZED(loci_desc, __VA_ARGS__)
 

@@ -281,11 +281,16 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     CHECK(in->error, !backward || one_dtype(p), LOCI_UNSUPPORTED,
           "k_dtype and v_dtype must be 0: keys and values that are stored in another type than "
           "queries have no gradients");
+    CHECK(in->error, !backward || !p->values_in_keys, LOCI_UNSUPPORTED,
+          "values_in_keys must be 0: for gradients let the view v point to k");
+    CHECK(in->error, !p->values_in_keys || !in->v.data, LOCI_BAD_ARG,
+          "v must be NULL: values_in_keys is 1, so values are channels of k");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
         TRY(loci_check_wide(p, &in->k, "k", length ? entries : 0, key_dim(p), in->error));
         TRY(open_keys(c, &c->k, &in->k, "k", p->k_dtype, key_dim(p), entries, length));
-        TRY(open_keys(c, &c->v, &in->v, "v", p->v_dtype, p->value_dim, entries, length));
+        if (p->values_in_keys) c->v = c->k;
+        else TRY(open_keys(c, &c->v, &in->v, "v", p->v_dtype, p->value_dim, entries, length));
     }
     TRY(check_ring(c));
     TRY(open_mask(c, stage));

@@ -37,6 +37,7 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
         .k_dtype = p->k_dtype,
         .v_dtype = p->v_dtype,
         .rotated = p->keys_rotated ? 1 + p->turns_values : 0,
+        .values_in_keys = p->values_in_keys,
     };
 }
 
@@ -80,7 +81,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         return SIZE_MAX;
     c->pos = reserve(&a, keys, sizeof(int64_t));
     c->keys = reserve(&a, rows, (size_t)stored_bytes(p->k_dtype, key_dim(p)));
-    c->values = reserve(&a, rows, (size_t)stored_bytes(p->v_dtype, p->value_dim));
+    if (!p->values_in_keys)
+        c->values = reserve(&a, rows, (size_t)stored_bytes(p->v_dtype, p->value_dim));
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
         /* [B][outer][keys][inner]: extents before the keys and after them.  A negative extent is
@@ -211,8 +213,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
-          "the cache belongs to another plan: kv_heads, widths, dtypes and keys_rotated must be "
-          "the same");
+          "the cache belongs to another plan: kv_heads, widths, dtypes, keys_rotated and "
+          "values_in_keys must be the same");
     struct loci_cache laid = { .form = like };
     const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)
@@ -484,7 +486,9 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
-    CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
+    CHECK(in->error, !p->values_in_keys || !in->v.data, LOCI_BAD_ARG,
+          "v must be NULL: values_in_keys is 1, so values are channels of k");
+    CHECK(in->error, !c.B || !c.Lk || (a.k.data && (a.v.data || p->values_in_keys)), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_lay_out_workspace(&c, work, lay_out_update, false));

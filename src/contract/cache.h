@@ -3,7 +3,8 @@
  *
  * Keys of a head are stored in tiles of 64, channel by channel, as products read them:
  * [tiles][D][KT].  Values are stored as rows: [tiles][KT][Dv].  In q8_0 the scales of a tile come
- * first, [D / 32][KT], and then its whole numbers.  Tile number t of a sequence is in slot t; in a
+ * first, [D / 32][KT], and then its whole numbers.  If values are channels of the keys, keys are
+ * stored as rows, and there is nothing else.  Tile number t of a sequence is in slot t; in a
  * ring, in slot t modulo the number of tiles.  All places are offsets from the start,
  * so a cache can be moved or saved byte by byte. */
 #ifndef LOCI_CONTRACT_CACHE_H
@@ -18,7 +19,8 @@ enum { CACHE_MAGIC = 0x6c6f6361 };
 /* What the cache was created for.  Plans and calls must agree with it.  rotated: 1 if keys are
  * rotated, 2 if values have turned as well. */
 struct cache_form {
-    int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, k_dtype, v_dtype, rotated;
+    int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, k_dtype, v_dtype, rotated,
+        values_in_keys;
 };
 /* An INPUT tensor by key: [B][outer][capacity][inner] reals. */
 struct cache_input {
@@ -94,7 +96,18 @@ static inline void *cache_keys(const struct loci_cache *c, ptrdiff_t b, int h, p
 }
 static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)
 {
+    if (c->form.values_in_keys) return cache_keys(c, b, h, j);
     return cache_tile(c, c->values, c->form.value_dim, c->form.v_dtype, b, h, j);
+}
+/* Numbers of a row of cache_values(). */
+static inline ptrdiff_t cached_row_width(const struct loci_cache *c)
+{
+    return (ptrdiff_t)(c->form.values_in_keys ? c->form.dim : c->form.value_dim);
+}
+/* Does the call read keys from lines of channels? */
+static inline bool keys_across(const struct call *c)
+{
+    return c->cache && !c->cache->form.values_in_keys;
 }
 /* A tile of q8_0: the scales of the block of channel d, one for each key, and the whole numbers. */
 static inline uint16_t *cached_scales(void *tile, ptrdiff_t d)
@@ -145,9 +158,11 @@ static inline double stored_key_number(const struct call *c, ptrdiff_t b, int h,
     if (c->cache) {
         ptrdiff_t n;
         char *tile = cached_tile(c, b, h, j, &n);
-        const void *line = cached_line(tile, dtype, c->cache->form.dim, d);
-        if (dtype != LOCI_Q8_0) return load_stored(line, dtype, n);
-        return (double)from_f16(cached_scales(tile, d)[n]) * ((const int8_t *)line)[n];
+        const ptrdiff_t width = (ptrdiff_t)c->cache->form.dim;
+        const bool rows = !keys_across(c);
+        if (dtype != LOCI_Q8_0) return load_stored(tile, dtype, rows ? n * width + d : d * KT + n);
+        return (double)from_f16(cached_scales(tile, d)[n])
+             * cached_whole(tile, width)[rows ? n * width + d : d * KT + n];
     }
     return stored_number(view_key(c, b, h, j), dtype, d);
 }

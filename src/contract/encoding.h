@@ -265,6 +265,8 @@ struct loci_pe {
     double (*scale)(const struct config *);
     /* Rotations: loci_frequencies(), 0 if none follow from options.  NULL: never. */
     int (*frequencies)(const struct config *, double *list, int room, double *factor);
+    /* Rotations: the first channel that is rotated.  NULL: 0. */
+    int (*first_rotated)(const struct config *);
     /* Rotations: do values turn with the keys, and outputs back with the rows?  NULL: no. */
     bool (*turns_values)(const struct config *);
     /* Does it add vectors to the outputs that are not values?  NULL: no. */

@@ -30,6 +30,7 @@ struct loci_plan {
     size_t stored;                        /* of q, o and all gradients: the same, or 2 */
     bool fast;                            /* wide forward passes use bf16 dot products */
     bool f64, full, strict, keys_rotated; /* strict: pos_k < pos_q (sba without its own key) */
+    bool values_in_keys;                  /* values are the first channels of the keys */
     bool states;                          /* one of the encodings has states */
     /* Values turn by the angles of the keys, without the factor of the rotation, and outputs back
      * by those of the rows.  If keys_rotated, values are given turned. */
@@ -77,10 +78,15 @@ static inline int key_dim(const struct loci_plan *p)
     return p->keys_rotated ? p->score_dim : p->dim;
 }
 
-/* Are keys and values stored like queries?  Only then do they have gradients. */
+/* Are keys and values stored like queries? */
 static inline bool one_dtype(const struct loci_plan *p)
 {
     return p->k_dtype == p->dtype && p->v_dtype == p->dtype;
+}
+/* Have keys and values gradients, and may a rank pass them on? */
+static inline bool plain_keys(const struct loci_plan *p)
+{
+    return one_dtype(p) && !p->values_in_keys;
 }
 
 /* Is dk summed in rows that are not the caller's: of other heads, or of another width? */

@@ -37,9 +37,9 @@ loci_status loci_copy_own_call(struct rank_ctx *a, const loci_plan *p, const loc
         "%s does not support attention over several processes: it changes queries from key to key",
         p->enc[p->use[p->moves].enc].pe->name);
     CHECK(
-        e, one_dtype(p), LOCI_UNSUPPORTED,
-        "k_dtype and v_dtype must be 0: attention over several processes passes on keys and values "
-        "in the type of queries");
+        e, plain_keys(p), LOCI_UNSUPPORTED,
+        "k_dtype, v_dtype and values_in_keys must be 0: attention over several processes passes on "
+        "keys and values like queries");
     a->plan = p;
     return LOCI_OK;
 }

@@ -43,6 +43,7 @@ static loci_status check(struct config *c, loci_error *e)
     if (o[VALUES] != 1) o[VALUES] = BY_RULE;
     return LOCI_OK;
 }
+static int first_rotated(const struct config *c) { return (int)c->opt[OFFSET]; }
 static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 
 static void tensors(const struct config *c, struct tensors *t)
@@ -71,6 +72,7 @@ const struct loci_pe loci_pe_angles = {
     .tol = 2e-6,
     .opts = opts,
     .check = check,
+    .first_rotated = first_rotated,
     .turns_values = turns_values,
     .tensors = tensors,
     .terms = terms,

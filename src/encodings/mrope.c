@@ -44,6 +44,7 @@ static loci_status check(struct config *c, loci_error *e)
           c->opt[ROPE_DIM] / 2);
     return loci_rope_check_values(c, VALUES, e);
 }
+static int first_rotated(const struct config *c) { return (int)c->opt[ROPE_OFFSET]; }
 static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 static int axes(const struct config *c)
 {
@@ -100,6 +101,7 @@ const struct loci_pe loci_pe_mrope = {
     .opts = opts,
     .check = check,
     .axes = axes,
+    .first_rotated = first_rotated,
     .turns_values = turns_values,
     .tensors = loci_rope_tensors,
     .terms = terms,

@@ -40,6 +40,7 @@ static loci_status check(struct config *c, loci_error *e)
     const loci_status status = loci_rope_check(c, e);
     return status ? status : loci_rope_check_values(c, VALUES, e);
 }
+static int first_rotated(const struct config *c) { return (int)c->opt[ROPE_OFFSET]; }
 static bool turns_values(const struct config *c) { return c->opt[VALUES] == 1; }
 /* The positions come after what is learned. */
 static void tensors(const struct config *c, struct tensors *t)
@@ -84,6 +85,7 @@ const struct loci_pe loci_pe_rope = {
     .tol = 2e-6,
     .opts = opts,
     .check = check,
+    .first_rotated = first_rotated,
     .turns_values = turns_values,
     .tensors = tensors,
     .terms = terms,

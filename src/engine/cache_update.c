@@ -46,6 +46,19 @@ static void put_blocks(const real *key, int D, char *tile, ptrdiff_t at)
         cached_scales(tile, d)[at] = q8_round(x, cached_whole(tile, D) + d * KT + at, KT);
     }
 }
+/* Stores n rows of reals in a tile, from number `at` of it on, where the first one goes to `to`. */
+static void put_rows(loci_dtype dtype, const real *rows, ptrdiff_t stride, int width, char *tile,
+                     char *to, ptrdiff_t at, int n)
+{
+    for (int i = 0; i < n && dtype != LOCI_Q8_0; i++)
+        from_reals(dtype, rows + i * stride, width, to + i * stored_bytes(dtype, width));
+    for (int i = 0; i < n && dtype == LOCI_Q8_0; i++)
+        for (int d = 0; d < width; d += Q8_BLOCK) {
+            float x[Q8_BLOCK];
+            for (int k = 0; k < Q8_BLOCK; k++) x[k] = (float)rows[i * stride + d + k];
+            cached_scales(tile, d)[at + i] = q8_round(x, (int8_t *)to + i * width + d, 1);
+        }
+}
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the
  * stride of padded rows, and are rotated by the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct cache_update *a, struct staging *t,
@@ -59,6 +72,10 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->rows[i * Dp + d] *= (real)a->undo;
+    if (p->values_in_keys) {
+        put_rows(p->k_dtype, t->rows, Dp, D, tile, cached_row(a->to, b, h, at), at % KT, n);
+        return;
+    }
     if (p->k_dtype == LOCI_Q8_0) {
         for (int i = 0; i < n; i++) put_blocks(t->rows + i * Dp, D, tile, at % KT + i);
         return;
@@ -75,17 +92,6 @@ static bool turns(const struct call *c, const struct cache_update *a)
 {
     return a->rotate && c->plan->turns_values;
 }
-/* Rounds n values to q8_0 and stores them from number `at` of a tile on. */
-static void put_whole_values(const real *values, int width, char *tile, ptrdiff_t at, int n)
-{
-    int8_t *to = cached_whole(tile, width);
-    for (int k = 0; k < n; k++)
-        for (int d = 0; d < width; d += Q8_BLOCK) {
-            float x[Q8_BLOCK];
-            for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)values[k * width + d + i];
-            cached_scales(tile, d)[at + k] = q8_round(x, to + (at + k) * width + d, 1);
-        }
-}
 /* Turns n values of t->values by the positions of the call's keys j .., and stores them from value
  * `at` of a sequence on. */
 static void put_values(const struct call *c, const struct cache_update *a, const struct staging *t,
@@ -95,9 +101,8 @@ static void put_values(const struct call *c, const struct cache_update *a, const
     const int Dv = p->value_dim;
     if (turns(c, a))
         rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, 1, j, n, t->values, Dv);
-    if (p->v_dtype == LOCI_Q8_0)
-        put_whole_values(t->values, Dv, cache_values(a->to, b, h, at), at % KT, n);
-    else from_reals(p->v_dtype, t->values, n * Dv, cached_value(a->to, b, h, at));
+    put_rows(p->v_dtype, t->values, Dv, Dv, cache_values(a->to, b, h, at),
+             cached_row(a->to, b, h, at), at % KT, n);
 }
 
 /* Appends the new keys of one tile of the cache.  `tile` counts from the tile that contains the
@@ -119,11 +124,12 @@ static void append_item(struct call *c, const struct cache_update *a, struct sta
         to_reals(p->dtype, stored_row(c, &a->k, b, h, j + i), p->dim,
                  t->rows + i * padded(p->score_dim));
     put_keys(c, a, t, b, h, from, j, n);
+    if (p->values_in_keys) return;
     const bool same = p->v_dtype == p->dtype && !turns(c, a);
     for (int i = 0; i < n; i++) {
         const void *given = stored_row(c, &a->v, b, h, j + i);
         if (same)
-            memcpy(cached_value(a->to, b, h, from + i), given, p->stored * (size_t)p->value_dim);
+            memcpy(cached_row(a->to, b, h, from + i), given, p->stored * (size_t)p->value_dim);
         else to_reals(p->dtype, given, p->value_dim, t->values + i * p->value_dim);
     }
     if (!same) put_values(c, a, t, b, h, from, j, n);
@@ -149,13 +155,12 @@ static void move_keys(const struct call *c, loci_cache *to, ptrdiff_t b, int h, 
                 (char *)cached_line(old, dtype, D, d) + (size_t)(from % KT) * each, bytes);
     if (dtype == LOCI_Q8_0) move_scales(tile, at % KT, old, from % KT, D, n);
 }
-/* The same for values. */
-static void move_values(loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t from,
-                        ptrdiff_t n)
+/* The same for values, or for keys that are stored as rows. */
+static void move_rows(loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t from, ptrdiff_t n)
 {
     const loci_dtype dtype = (loci_dtype)to->form.v_dtype;
-    const ptrdiff_t width = (ptrdiff_t)to->form.value_dim;
-    memmove(cached_value(to, b, h, at), cached_value(to, b, h, from),
+    const ptrdiff_t width = cached_row_width(to);
+    memmove(cached_row(to, b, h, at), cached_row(to, b, h, from),
             dtype == LOCI_Q8_0 ? (size_t)(n * width) : (size_t)stored_bytes(dtype, n * width));
     if (dtype == LOCI_Q8_0)
         move_scales(cache_values(to, b, h, at), at % KT, cache_values(to, b, h, from), from % KT,
@@ -176,11 +181,11 @@ static void remove_item(struct call *c, const struct cache_update *a, struct sta
         if (a->rotate) {
             load_keys(c, KEYS, b, h, from, (int)n, t->rows, padded(p->score_dim));
             put_keys(c, a, t, b, h, at, 0, (int)n);
-        } else move_keys(c, a->to, b, h, at, from, n);
+        } else if (!p->values_in_keys) move_keys(c, a->to, b, h, at, from, n);
         if (turns(c, a)) {
             load_keys(c, VALUES, b, h, from, (int)n, t->values, p->value_dim);
             put_values(c, a, t, b, h, at, 0, (int)n);
-        } else move_values(a->to, b, h, at, from, n);
+        } else if (!p->values_in_keys || !a->rotate) move_rows(a->to, b, h, at, from, n);
         at += n;
     }
 }

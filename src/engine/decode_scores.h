@@ -55,21 +55,23 @@ static struct source source_of(struct tile *t, enum side side)
         return (struct source){ .at = turned_value(c, b, t->kvh, t->j0), .stride = width };
     if (side == KEYS && rotate_late(t))
         return (struct source){ .at = t->k.buffer, .stride = p->score_dim };
-    if (c->cache && (side == KEYS || form == BLOCKS_Q8)) {
+    if (c->cache) {
         const ptrdiff_t at = t->j0 + cache_list(c->cache, c->cache->base)[b];
+        const bool across = side == KEYS && keys_across(c);
         char *tile = side == KEYS ? cache_keys(c->cache, b, t->kvh, at)
                                   : cache_values(c->cache, b, t->kvh, at);
-        struct source own = { .at = tile, .stride = width, .form = form, .across = side == KEYS };
+        const ptrdiff_t row = across ? width : cached_row_width(c->cache);
+        struct source own = { .at = tile, .stride = row, .form = form, .across = across };
         if (form == BLOCKS_Q8) {
             own.form = WHOLE_Q8;
-            own.at = cached_whole(tile, width);
+            own.at = cached_whole(tile, row);
             own.scales = cached_scales(tile, 0);
         }
         return own;
     }
     if (in_one_piece(c, t->j0, t->keys))
         return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
-                                .stride = c->cache ? width : side_view(c, side)->row,
+                                .stride = side_view(c, side)->row,
                                 .form = form };
     real *buffer = side == KEYS ? t->k.buffer : t->v.buffer;
     load_keys(c, side, b, t->kvh, t->j0, t->keys, buffer, width);

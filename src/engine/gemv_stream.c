@@ -181,6 +181,7 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
                       int D, int keys, ptrdiff_t rest)
 {
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * BLOCK : 1];
+    scales[0] = 0;
     int k = 0;
     for (; k + BLOCK <= keys; k += BLOCK) {
         if (is_q8(form)) load_scales(form, key, k, BLOCK, D, scales);
@@ -283,7 +284,8 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
         dots_rows(BLOCKS_Q8, list, n, key, D, keys, rest);
         return;
     case WHOLE_Q8:
-        dots_across(WHOLE_Q8, list, n, key, D, keys);
+        if (key->across) dots_across(WHOLE_Q8, list, n, key, D, keys);
+        else dots_rows(WHOLE_Q8, list, n, key, D, keys, rest);
     }
 }
 
@@ -365,6 +367,7 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
      * visits should find it cached. */
     const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * KT : 1];
+    scales[0] = 0;
     for (int k = 0; k < a->keys; k += block) {
         if (is_q8(form))
             load_scales(form, a->value, k, a->keys - k < block ? a->keys - k : block, a->D, scales);

@@ -80,9 +80,9 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
         real buffer[MAX_DIM];
         double most = 0;
         bool finite = true;
-        if (!rotated && c->cache) most = largest_across(c, q->b, kvh, j, n);
+        if (!rotated && keys_across(c)) most = largest_across(c, q->b, kvh, j, n);
         for (int k = 0; k < n; k++) {
-            if (rotated || !c->cache) {
+            if (rotated || !keys_across(c)) {
                 const double sum = square(rotated ? rotated + (ptrdiff_t)k * D
                                                   : find_row(c, KEYS, q->b, kvh, j + k, buffer),
                                           D);

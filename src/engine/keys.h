@@ -67,48 +67,48 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
         transpose(lines, KT, m, n, to + d, stride);
     }
 }
-/* n values of q8_0 of a cached tile, from number `from` on, as rows of reals. */
-INLINE void load_whole_values(void *tile, int width, ptrdiff_t from, int n, real *to,
-                              ptrdiff_t stride)
+/* `width` numbers of n rows of q8_0 of a cached tile, from number `from` on, as reals. */
+INLINE void load_whole_rows(void *tile, ptrdiff_t row, int width, ptrdiff_t from, int n, real *to,
+                            ptrdiff_t stride)
 {
-    const int8_t *x = cached_whole(tile, width);
+    const int8_t *x = cached_whole(tile, row);
     for (int k = 0; k < n; k++)
         for (int d = 0; d < width; d += Q8_BLOCK) {
             const vf scale = vf_set1((real)from_f16(cached_scales(tile, d)[from + k]));
             for (int i = d; i < d + Q8_BLOCK; i += VL)
-                vf_store(to + k * stride + i,
-                         vf_mul(vf_load_s8(x + (from + k) * width + i), scale));
+                vf_store(to + k * stride + i, vf_mul(vf_load_s8(x + (from + k) * row + i), scale));
         }
 }
-/* Where a cache stores value j of the call, and its tile.  In q8_0 these are its whole numbers. */
-INLINE char *cached_value(const loci_cache *cache, ptrdiff_t b, int h, ptrdiff_t at)
+/* Where a cache stores row `at` of a sequence: a value, and a key if it stores them as rows.  In
+ * q8_0 these are its whole numbers. */
+INLINE char *cached_row(const loci_cache *cache, ptrdiff_t b, int h, ptrdiff_t at)
 {
     const loci_dtype dtype = (loci_dtype)cache->form.v_dtype;
-    const ptrdiff_t width = (ptrdiff_t)cache->form.value_dim;
+    const ptrdiff_t width = cached_row_width(cache);
     char *tile = cache_values(cache, b, h, at);
     if (dtype == LOCI_Q8_0) return (char *)cached_whole(tile, width) + at % KT * width;
     return tile + stored_bytes(dtype, at % KT * width);
 }
-/* Row j of entry b: of a view, in pages or not, or a value in a cache.  j is
- * counted in the call's keys. */
+/* Row j of entry b: of a view, in pages or not, or of a cache.  j is counted in the call's keys. */
+
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
 {
-    if (side == KEYS) return view_key(c, b, h, j);
-    if (c->cache) return cached_value(c->cache, b, h, j + cache_list(c->cache, c->cache->base)[b]);
-    return view_value(c, b, h, j);
+    if (c->cache) return cached_row(c->cache, b, h, j + cache_list(c->cache, c->cache->base)[b]);
+    return side == KEYS ? view_key(c, b, h, j) : view_value(c, b, h, j);
 }
 /* Rows j .. j + n - 1, all of one tile, as reals. */
 INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n,
                       real *to, ptrdiff_t stride)
 {
     const int width = side_width(c, side);
-    if (c->cache && side == KEYS) {
+    if (keys_across(c) && side == KEYS) {
         load_cached(c, b, h, j, n, to, stride);
         return;
     }
     if (c->cache && c->plan->v_dtype == LOCI_Q8_0) {
         const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
-        load_whole_values(cache_values(c->cache, b, h, at), width, at % KT, n, to, stride);
+        load_whole_rows(cache_values(c->cache, b, h, at), cached_row_width(c->cache), width,
+                        at % KT, n, to, stride);
         return;
     }
     for (int k = 0; k < n; k++)
@@ -125,7 +125,7 @@ INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
  * rows of keys must be built. */
 INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
 {
-    return form_of(side_dtype(c, side)) == REALS && !(c->cache && side == KEYS)
+    return form_of(side_dtype(c, side)) == REALS && !(keys_across(c) && side == KEYS)
         && in_one_piece(c, j, n);
 }
 /* Rows j .. j + n - 1 of a tile as reals: in place, or in `buffer`.  Values have turned. */
@@ -135,7 +135,7 @@ INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, 
     *stride = side_width(c, side);
     if (side == VALUES && c->mem.turned) return turned_value(c, b, h, j);
     if (rows_in_place(c, side, j, n)) {
-        if (!c->cache) *stride = side_view(c, side)->row;
+        *stride = c->cache ? cached_row_width(c->cache) : side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
     }
     load_keys(c, side, b, h, j, n, buffer, *stride);
@@ -184,7 +184,7 @@ INLINE void find_keys(struct tile *t)
     } else if (rotate_late(t)) {
         t->k.at = t->k.buffer;
         t->k.row = p->score_dim;
-    } else if (c->cache) {
+    } else if (keys_across(c)) {
         /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the
          * cache, and whole.  Numbers past the last key may be converted; they are never read. */
         ptrdiff_t first;
@@ -235,16 +235,16 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
                               sizeof(real) };
     }
-    if (side == KEYS && c->cache) {
+    if (side == KEYS && keys_across(c)) {
         ptrdiff_t first;
         const char *tile = cached_tile(c, b, t->kvh, j, &first);
         return (struct next){ tile, each, stored_bytes(dtype, Q8_BLOCK * KT) / Q8_BLOCK, each };
     }
     /* Rows of several pages have no common stride to prefetch by. */
     if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
-    return (struct next){ stored_key(c, side, b, t->kvh, j),
-                          stored_bytes(dtype, c->cache ? width : side_view(c, side)->row), each,
-                          each };
+    const ptrdiff_t row =
+        c->cache ? cached_row_width(c->cache) * each : stored_bytes(dtype, side_view(c, side)->row);
+    return (struct next){ stored_key(c, side, b, t->kvh, j), row, each, each };
 }
 
 #endif

@@ -174,9 +174,34 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
     p->v_dtype = d->v_dtype ? d->v_dtype : d->dtype;
     p->full = d->full != 0;
     p->keys_rotated = d->keys_rotated != 0;
+    p->values_in_keys = d->values_in_keys != 0;
+    if (p->values_in_keys) p->v_dtype = p->k_dtype;
     return LOCI_OK;
 }
 
+/* Values that are channels of the keys: as many as there are, and none that a rotation changes. */
+static loci_status check_values_in_keys(const loci_plan *p, const loci_desc *d,
+                                        const struct config *rotation, loci_error *e)
+{
+    if (!p->values_in_keys) return LOCI_OK;
+    const int first = !rotation                   ? p->dim
+                    : rotation->pe->first_rotated ? rotation->pe->first_rotated(rotation)
+                                                  : 0;
+    CHECK(e, p->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
+          "values_in_keys must be 0 in stages other than ATTENTION");
+    CHECK(e, p->value_dim <= p->dim, LOCI_BAD_ARG,
+          "value_dim %d must be at most dim %d: values_in_keys is 1", p->value_dim, p->dim);
+    CHECK(e, !d->v_dtype || d->v_dtype == d->k_dtype, LOCI_BAD_ARG,
+          "v_dtype must be 0 or k_dtype: values_in_keys is 1");
+    CHECK(e, p->value_dim <= first, LOCI_BAD_ARG,
+          "%s rotates channels of keys from number %d on, and values_in_keys makes the first %d of "
+          "them values: rotate later ones, as rope does with offset=%d",
+          rotation->pe->name, first, p->value_dim, p->value_dim);
+    CHECK(e, p->moves < 0 && !p->turns_values, LOCI_UNSUPPORTED,
+          "values_in_keys does not support %s, which changes keys or values",
+          p->enc[p->use[p->moves < 0 ? p->rotate : p->moves].enc].pe->name);
+    return LOCI_OK;
+}
 /* Blocks of q8_0 do not end within a row. */
 static loci_status check_blocks(const loci_plan *p, loci_error *e)
 {
@@ -194,7 +219,7 @@ static loci_status check_blocks(const loci_plan *p, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast = d->fast && p->stage == LOCI_ATTENTION && one_dtype(p) && p->row_forms == 1
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && plain_keys(p) && p->row_forms == 1
            && p->moves < 0 && p->engine && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
@@ -410,6 +435,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     TRY(set_forms(p, rotation ? rotation->pe : NULL, e));
     TRY(set_moves(p, e));
     TRY(set_width(p, rotation ? rotation->pe : NULL, e));
+    TRY(check_values_in_keys(p, d, rotation, e));
     TRY(check_blocks(p, e));
     /* If each query head rotates or gates keys in its own way, a group no longer shares keys. */
     p->states = rotation && rotation->pe->states;
@@ -562,7 +588,7 @@ static loci_status set_text(loci_plan *p, loci_error *e)
         snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s%s%s", loci_number_text(p->scale, scale),
                  p->engine->isa, dtype_text(" dtype=", p->dtype, LOCI_F32, own),
                  dtype_text(" k=", p->k_dtype, p->dtype, keys),
-                 dtype_text(" v=", p->v_dtype, p->dtype, values),
+                 p->values_in_keys ? " v=k" : dtype_text(" v=", p->v_dtype, p->dtype, values),
                  p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "out of memory for the plan");

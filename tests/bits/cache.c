@@ -967,6 +967,134 @@ static void mixed(const char *text, loci_dtype dtype, loci_dtype keys, loci_dtyp
     k_dtype = v_dtype = 0;
 }
 
+/* Values that are channels of the keys: the bits of a call whose view v points to k. */
+struct latent {
+    loci_plan *plain, *plan;
+    ptrdiff_t heads, L;
+    float *q, *k, *o, *lse; /* o and lse: of all rows */
+    void *keys;             /* as they are stored */
+    void *tables;
+    struct mem mem;
+    loci_error e;
+};
+enum { LATENT = 96, LATENT_VALUES = 64 };
+/* The last n rows, by views, pages or a cache, against those of the whole. */
+static void latent_rows(struct latent *t, const char *what, ptrdiff_t last, ptrdiff_t n,
+                        loci_call c)
+{
+    const size_t rows = (size_t)(t->heads * n);
+    float *q = mem_alloc(&t->mem, rows * LATENT * sizeof *q),
+          *o = mem_alloc(&t->mem, rows * LATENT_VALUES * sizeof *o),
+          *lse = mem_alloc(&t->mem, rows * sizeof *lse);
+    for (ptrdiff_t h = 0; h < t->heads; h++)
+        memcpy(q + h * n * LATENT, t->q + (h * t->L + last - n) * LATENT,
+               (size_t)n * LATENT * sizeof *q);
+    c.batch = 1;
+    c.q_len = n;
+    c.q.data = q;
+    c.o.data = o;
+    c.lse = lse;
+    c.error = &t->e;
+    void *work = mem_alloc(&t->mem, loci_workspace(t->plan, &c, 0));
+    bool same =
+        (!c.cache || !loci_cache_append(t->plan, t->tables, work, (loci_cache *)c.cache, &c))
+        && !loci_forward(t->plan, t->tables, work, &c);
+    for (ptrdiff_t h = 0; h < t->heads && same; h++)
+        same = !memcmp(o + h * n * LATENT_VALUES, t->o + (h * t->L + last - n) * LATENT_VALUES,
+                       (size_t)n * LATENT_VALUES * sizeof *o)
+            && !memcmp(lse + h * n, t->lse + h * t->L + last - n, (size_t)n * sizeof *lse);
+    CHECK_THAT(same, "values in keys, %s, %td rows: %s", what, n, t->e.text);
+}
+static void latent(const char *text, loci_dtype dtype, int heads)
+{
+    struct latent t = { .heads = heads, .L = 150 };
+    const size_t keys = (size_t)t.L * LATENT, rows = (size_t)(heads * t.L);
+    loci_desc d = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = 1, .dim = LATENT,
+                            .value_dim = LATENT_VALUES, .keys_rotated = 1, .isa = isa);
+    bool ok = !loci_plan_create(&t.plain, &d, &t.e);
+    d.values_in_keys = 1;
+    d.k_dtype = dtype;
+    ok = ok && !loci_plan_create(&t.plan, &d, &t.e);
+    t.q = mem_alloc(&t.mem, rows * LATENT * sizeof(float));
+    t.k = mem_alloc(&t.mem, keys * sizeof(float));
+    t.o = mem_alloc(&t.mem, rows * LATENT_VALUES * sizeof(float));
+    t.lse = mem_alloc(&t.mem, rows * sizeof(float));
+    for (size_t i = 0; i < rows * LATENT; i++) t.q[i] = (float)walk_uniform();
+    for (size_t i = 0; i < keys; i++) t.k[i] = (float)walk_uniform();
+    /* turned and rounded as a cache does it; then the numbers that these stand for */
+    float *turned = mem_alloc(&t.mem, keys * sizeof *turned);
+    double *exact = mem_alloc(&t.mem, keys * sizeof *exact);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = t.L, .k_len = t.L, .q = { t.q }, .o = { t.o },
+                            .lse = t.lse, .error = &t.e);
+    t.tables = mem_alloc(&t.mem, ok ? loci_tables_size(t.plain, t.L) : 0);
+    ok = ok && !loci_prepare(t.plain, t.L, NULL, t.tables);
+    memcpy(turned, t.k, keys * sizeof *turned);
+    if (ok && t.plain->rotate >= 0) {
+        const loci_view in_place = { .data = turned };
+        ok = !loci_rotate(t.plain, t.tables, mem_alloc(&t.mem, loci_workspace(t.plain, &c, 0)), &c,
+                          LOCI_CACHE, in_place, in_place);
+    }
+    for (size_t i = 0; i < keys; i++) exact[i] = (double)turned[i];
+    t.keys = mem_alloc(&t.mem, keys * sizeof(float));
+    ok = ok && !loci_round(dtype, (ptrdiff_t)keys, exact, t.keys);
+    for (size_t i = 0; i < keys; i++) turned[i] = (float)stored_number(t.keys, dtype, (ptrdiff_t)i);
+    c.k = c.v = (loci_view){ turned, t.L * LATENT, t.L * LATENT, LATENT };
+    ok = ok
+      && !loci_forward(t.plain, t.tables, mem_alloc(&t.mem, loci_workspace(t.plain, &c, 0)), &c);
+    CHECK_THAT(ok, "values in keys: %s", t.e.text);
+    const loci_call views = LOCI_CALL(.k_len = t.L, .k = { t.keys });
+    latent_rows(&t, "views", t.L, t.L, views);
+    latent_rows(&t, "views", t.L, 3, views);
+    latent_rows(&t, "views", t.L, 1, views);
+    static const int32_t table[] = { 2, 0, 1 };
+    const ptrdiff_t page = stored_bytes(dtype, 64 * LATENT);
+    char *paged = mem_alloc(&t.mem, (size_t)(3 * page));
+    for (int i = 0; i < 3; i++)
+        memcpy(paged + table[i] * page, (char *)t.keys + i * page,
+               (size_t)stored_bytes(dtype, (i < 2 ? 64 : t.L - 128) * LATENT));
+    const loci_pages pages = { table, 64, 3 };
+    latent_rows(&t, "pages", t.L, 1,
+                (loci_call)LOCI_CALL(.k_len = t.L, .k = { paged }, .pages = &pages));
+    latent_rows(&t, "pages", t.L, 40,
+                (loci_call)LOCI_CALL(.k_len = t.L, .k = { paged }, .pages = &pages));
+    loci_cache *cache;
+    const size_t bytes = loci_cache_size(t.plan, 1, t.L);
+    ok = !loci_cache_create(&cache, t.plan, 1, t.L, 0, mem_alloc(&t.mem, bytes), &t.e);
+    CHECK_THAT(ok && bytes < (size_t)stored_bytes(dtype, 192 * LATENT) + 192 * 8 + 4096,
+               "values in keys: a cache has %zu bytes", bytes);
+    static const ptrdiff_t cuts[] = { 70, 1, 5, 1, 64, 9 };
+    for (ptrdiff_t i = 0, at = 0; i < COUNT(cuts) && ok; at += cuts[i++])
+        latent_rows(&t, "a cache", at + cuts[i], cuts[i],
+                    (loci_call)LOCI_CALL(.k_len = cuts[i], .k = { t.k + at * LATENT },
+                                         .cache = cache));
+    mem_release(&t.mem, 0);
+    loci_plan_destroy(t.plain);
+    loci_plan_destroy(t.plan);
+}
+static void latents(void)
+{
+    static const char *const texts[] = { "rope:pairing=half,dim=32,offset=64", "alibi", "nope" };
+    static const loci_dtype types[] = { LOCI_F32, LOCI_F16, LOCI_Q8_0 };
+    loci_plan *plan;
+    loci_error e;
+    for (int i = 0; i < COUNT(texts); i++)
+        for (int k = 0; k < COUNT(types); k++) {
+            latent(texts[i], types[k], 16);
+            latent(texts[i], types[k], 2);
+        }
+    loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half", .heads = 2, .dim = 32, .value_dim = 16,
+                            .values_in_keys = 1);
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e,
+               "rope rotates channels of keys from number 0 on", "offset=16");
+    d.encoding = "path";
+    d.value_dim = 32;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_UNSUPPORTED, &e, "does not support path");
+    d.encoding = "nope";
+    d.value_dim = 40;
+    CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e,
+               "value_dim 40 must be at most dim 32");
+}
+
 /* By bf16 dot products: calls of many rows agree. */
 static void by_dots(const char *text, int dim, int value_dim)
 {
@@ -1068,6 +1196,7 @@ int main(int argc, char **argv)
     if (!walk_limited()) {
         misuse();
         misuse_types();
+        latents();
         placed("rope:pairing=half+alibi");
         placed("fox");
     }
