@@ -175,6 +175,7 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
         .p = d->chunk.p,
         .alpha = d->chunk.alpha,
         .sums = d->chunk.sums,
+        .lines = d->chunk.lines,
     };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;

@@ -14,6 +14,7 @@ struct row_set {
     ptrdiff_t tiles;    /* of a chunk: as many as decode_tiles() */
     real *s, *p;        /* [n][tiles][KT] */
     real *alpha, *sums; /* [n][tiles], [n][tiles][Dv] */
+    real *lines;        /* struct chunk */
 };
 enum { TILES = CHUNK / KT };
 /* Row i's numbers of the first tile of a chunk. */
@@ -194,6 +195,11 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
             keys = source_of(t, KEYS);
             keys.rest = rows_from(t, j, last);
             first = true;
+            /* Each read of rows transposes them in registers: many rows do it once in memory. */
+            if (w->lines && !keys.across) {
+                N(lines_of)(&keys, D, t->keys, w->lines);
+                keys = (struct source){ .at = w->lines, .across = true };
+            }
         }
         list[n++] = (struct dot){ t->q.across, t->s };
         /* One round more than there are terms: what has been collected goes when the list is full,

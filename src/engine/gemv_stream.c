@@ -289,6 +289,53 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     }
 }
 
+INLINE void lines_as(const enum form form, const struct source *rows, int D, int keys, real *lines)
+{
+    real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * VL : 1];
+    int k = 0;
+    scales[0] = 0;
+    for (; k + VL <= keys; k += VL) {
+        const void *at = row_at(form, rows->at, k * rows->stride);
+        int d = 0;
+        if (is_q8(form)) load_scales(form, rows, k, VL, D, scales);
+        for (; d + VL <= D; d += VL) {
+            vf x[VL];
+            load_columns(form, false, at, rows->stride, d,
+                         scale_at(form, scales, d / Q8_BLOCK * VL), x);
+            UNROLL_FOR(int i = 0; i < VL; i++) vf_store(lines + (d + i) * KT + k, x[i]);
+        }
+        for (; d < D; d++)
+            for (int i = 0; i < VL; i++)
+                lines[d * KT + k + i] =
+                    load_as(form, row_at(form, at, i * rows->stride), d, scales);
+    }
+    for (; k < keys; k++) {
+        if (is_q8(form)) load_scales(form, rows, k, 1, D, scales);
+        for (int d = 0; d < D; d++)
+            lines[d * KT + k] = load_as(form, row_at(form, rows->at, k * rows->stride), d,
+                                        scale_at(form, scales, d / Q8_BLOCK));
+    }
+}
+void N(lines_of)(const struct source *rows, int D, int keys, real *lines)
+{
+    switch (rows->form) {
+    case REALS:
+        lines_as(REALS, rows, D, keys, lines);
+        return;
+    case BITS_BF16:
+        lines_as(BITS_BF16, rows, D, keys, lines);
+        return;
+    case BITS_F16:
+        lines_as(BITS_F16, rows, D, keys, lines);
+        return;
+    case BLOCKS_Q8:
+        lines_as(BLOCKS_Q8, rows, D, keys, lines);
+        return;
+    case WHOLE_Q8:
+        lines_as(WHOLE_Q8, rows, D, keys, lines);
+    }
+}
+
 /* What is fetched next of rows that are read in strips: strips of the same width, in the order
  * in which they are stored. */
 struct ahead {

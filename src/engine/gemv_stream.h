@@ -19,6 +19,9 @@ struct dot {
  * yet, so fetching ahead is worthwhile. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
+/* Rows of a tile as lines of channels, [D][KT] reals. */
+void N(lines_of)(const struct source *, int D, int keys, real *lines);
+
 /* Rows that sum the same values of a tile: their weights are `weights` numbers
  * apart, their sums `apart`. */
 struct summing {

@@ -9,9 +9,10 @@ static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct c
     return size ? size(c, x) : 0;
 }
 
-/* One tile of a work item.  first: the first of them; a mix works in that tile's mem. */
+/* One tile of a work item.  first: the first of them; a mix works in that tile's mem.  keys: the
+ * tile whose keys and values it reads too; NULL: it has its own. */
 static void lay_out_tile(const struct call *c, struct arena *a, bool backward, bool first,
-                         struct tile *t)
+                         const struct tile *keys, struct tile *t)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->score_dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
@@ -26,8 +27,13 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->q.faded = fading(c) || p->moves >= 0 ? carve_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     const bool reals = form_of(p->k_dtype) == REALS && form_of(p->v_dtype) == REALS,
                copies = !reals || c->in->pages || c->cache;
-    if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
-    if (copies) { t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv); }
+    if (keys) {
+        t->k.buffer = keys->k.buffer;
+        t->v.buffer = keys->v.buffer;
+    } else {
+        if (copies || rotates_late(c)) t->k.buffer = carve_reals(a, (ptrdiff_t)KT * D);
+        if (copies) t->v.buffer = carve_reals(a, (ptrdiff_t)KT * Dv);
+    }
     if (c->fast) {
         t->fast.q = carve_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q);
         t->fast.p = carve_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
@@ -181,10 +187,15 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     struct arena a = { .base = base };
     const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
     struct angles *angles = lay_out_angles(c, &a);
-    struct tile *t = carve_bytes(&a, (size_t)n, sizeof *t), spare;
+    struct tile *t = carve_bytes(&a, (size_t)n, sizeof *t), spare[2];
     for (int i = 0; i < n; i++) {
-        struct tile *one = base ? &t[i] : &spare;
-        lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
+        struct tile *one = base ? &t[i] : &spare[i > 0];
+        const bool shares = QT == 1 && i > 0 && one_key_head(p);
+        lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0,
+                     !shares ? NULL
+                     : base  ? t
+                             : spare,
+                     one);
         one->all = t;
         one->tiles = n;
         one->angles = angles;
@@ -197,6 +208,8 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
         d->chunk.p = carve_reals(&a, tiles * KT);
         d->chunk.alpha = carve_reals(&a, tiles);
         d->chunk.sums = carve_reals(&a, tiles * p->value_dim);
+        if (one_key_head(p) && n >= MANY_ROWS)
+            d->chunk.lines = carve_reals(&a, (ptrdiff_t)KT * p->score_dim);
     }
     if (sums) lay_out_thread(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;

@@ -35,9 +35,11 @@ struct sums {
     /* [slots][chunks][carry rows][QT]: carries at the start of each chunk */
     real *border[MAX_USES];
 };
-/* The memory of a thread in decode: scores, weights and sums of a whole chunk. */
+/* The memory of a thread in decode: scores, weights and sums of a whole chunk.  lines: the keys of a
+ * tile, [D][KT], if MANY_ROWS share them, else NULL. */
+enum { MANY_ROWS = 16 };
 struct chunk {
-    real *s, *p, *alpha, *sums;
+    real *s, *p, *alpha, *sums, *lines;
 };
 struct workspace {
     struct tile *tile;
@@ -58,6 +60,11 @@ INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv
 INLINE int item_key_heads(const struct loci_plan *p)
 {
     return item_kv_heads(p) * (p->key_heads / p->kv_heads);
+}
+/* Do all rows of an item of decode read the same keys? */
+INLINE bool one_key_head(const struct loci_plan *p)
+{
+    return p->mix < 0 && p->key_heads == p->kv_heads;
 }
 /* Keys of a chunk, or of the longest sequence if it has fewer, and their
  * tiles; chunks of that sequence. */
