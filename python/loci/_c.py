@@ -109,6 +109,7 @@ class Desc(c.Structure):
         ("padding", c.c_int),
         ("k_dtype", c.c_int),
         ("v_dtype", c.c_int),
+        ("values_in_keys", c.c_int),
     ]
 
 
