@@ -181,6 +181,7 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
                       int D, int keys, ptrdiff_t rest)
 {
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * BLOCK : 1];
+    scales[0] = 0;
     int k = 0;
     for (; k + BLOCK <= keys; k += BLOCK) {
         if (is_q8(form)) load_scales(form, key, k, BLOCK, D, scales);
@@ -365,6 +366,7 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
      * visits should find it cached. */
     const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * KT : 1];
+    scales[0] = 0;
     for (int k = 0; k < a->keys; k += block) {
         if (is_q8(form))
             load_scales(form, a->value, k, a->keys - k < block ? a->keys - k : block, a->D, scales);
