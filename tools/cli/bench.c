@@ -65,8 +65,7 @@ static const struct flag flags[] = {
     [DTYPE] = { "dtype", NULL, "TYPE:f32|bf16|f16",
                 "stored type of q, k, v and o: f32 (default), bf16 or f16" },
     [KV_DTYPE] = { "kv-dtype", NULL, "TYPE:same|bf16|f16|q8_0",
-                   "stored type of k and v: same (as q, default), bf16, f16 or q8_0; without "
-                   "gradients" },
+                   "stored type of k and v: same (as q, default), bf16, f16 or q8_0" },
     [FAST] = { "fast", NULL, NULL,
                "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1)" },
