@@ -400,7 +400,8 @@ static void wild_texts(void)
 static const struct { loci_desc d; loci_status status; const char *says; } wishes[] = {
     SIZED(0), LOCI_BAD_ARG, "loci_desc: size is 0 and must be sizeof(loci_desc)" },
     SIZED(sizeof(loci_desc)), LOCI_OK, "" },
-    SIZED(sizeof(loci_desc) - 8), LOCI_BAD_ARG, "loci_desc: size" },
+    SIZED(offsetof(loci_desc, k_dtype)), LOCI_OK, "" },
+    SIZED(offsetof(loci_desc, tensors)), LOCI_BAD_ARG, "loci_desc: size" },
     SIZED(1), LOCI_BAD_ARG, "loci_desc: size" },
     GIVEN(0, 2, 8, .full = 0), LOCI_BAD_ARG, "heads 0 must be from 1 to 65536" },
     GIVEN(-4, 2, 8, .full = 0), LOCI_BAD_ARG, "heads -4" },

@@ -65,7 +65,7 @@ static const struct flag flags[] = {
     [DTYPE] = { "dtype", NULL, "TYPE:f32|bf16|f16",
                 "stored type of q, k, v and o: f32 (default), bf16 or f16" },
     [KV_DTYPE] = { "kv-dtype", NULL, "TYPE:same|bf16|f16|q8_0",
-                   "forward, decode, prefill-chunk: stored type of k and v (default: same as q)" },
+                   "stored type of k and v: same (as q, default), bf16, f16 or q8_0" },
     [FAST] = { "fast", NULL, NULL,
                "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1)" },
@@ -556,9 +556,9 @@ const struct command cmd_bench = {
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE]\n"
-        "               [--kv-dtype TYPE] [--fast] [--threads N] [--isa NAME] [--full] [--lasting] "
-        "[--dropout P] [--repeat R]\n"
-        "               [--against PROGRAM] [--serve] [--parallel SHARES] [--ranks N] [--json]",
+        "               [--kv-dtype TYPE] [--fast] [--threads N] [--isa NAME] [--full]\n"
+        "               [--lasting] [--dropout P] [--repeat R] [--against PROGRAM] [--serve]\n"
+        "               [--parallel SHARES] [--ranks N] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"
         "    encoding are interleaved with nope at the same shape and with probes of this\n"
