@@ -43,7 +43,8 @@ static size_t attend(const loci_desc *d, loci_call *call)
     loci_cache *cache;
     if (loci_plan_create(&plan, d, &e)) stop("plan");
     const size_t bytes = loci_cache_size(plan, 1, TOKENS);
-    void *memory = aligned_alloc(64, bytes), *tables = aligned_alloc(64, loci_tables_size(plan, TOKENS));
+    void *memory = aligned_alloc(64, bytes),
+         *tables = aligned_alloc(64, loci_tables_size(plan, TOKENS));
     if (!memory || loci_cache_create(&cache, plan, 1, TOKENS, 0, memory, &e)) stop("cache");
     if (!tables || loci_prepare(plan, TOKENS, NULL, tables)) stop("tables");
     call->batch = 1;
@@ -77,9 +78,9 @@ static size_t materialised(double scale)
             }
             for (int i = 0; i < ROPE; i++) k[h][j][NOPE + i] = turned[j][i];
         }
-    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=128",
-                                  .heads = HEADS, .dim = NOPE + ROPE, .value_dim = NOPE,
-                                  .scale = scale, .keys_rotated = 1);
+    const loci_desc d =
+        LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=128", .heads = HEADS,
+                  .dim = NOPE + ROPE, .value_dim = NOPE, .scale = scale, .keys_rotated = 1);
     loci_call call = LOCI_CALL(.q = { q }, .k = { k }, .v = { v }, .o = { o });
     return attend(&d, &call);
 }
@@ -99,10 +100,10 @@ static size_t absorbed(double scale)
         for (int l = 0; l < LATENT; l++) absorbed_k[j][l] = c[j][l];
         for (int i = 0; i < ROPE; i++) absorbed_k[j][LATENT + i] = turned[j][i];
     }
-    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=512",
-                                  .heads = HEADS, .kv_heads = 1, .dim = LATENT + ROPE,
-                                  .value_dim = LATENT, .values_in_keys = 1, .scale = scale,
-                                  .keys_rotated = 1);
+    const loci_desc d =
+        LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=512", .heads = HEADS,
+                  .kv_heads = 1, .dim = LATENT + ROPE, .value_dim = LATENT, .values_in_keys = 1,
+                  .scale = scale, .keys_rotated = 1);
     loci_call call = LOCI_CALL(.q = { absorbed_q }, .k = { absorbed_k }, .o = { sums });
     const size_t bytes = attend(&d, &call);
     for (int h = 0; h < HEADS; h++)
@@ -130,6 +131,7 @@ int main(void)
             apart = fmax(apart, fabs((double)o[h][i] - (double)absorbed_o[h][i]));
             most = fmax(most, fabs((double)o[h][i]));
         }
-    printf("caches of %zu and %zu bytes; outputs up to %.2f differ by %.1e\n", own, shared, most, apart);
+    printf("caches of %zu and %zu bytes; outputs up to %.2f differ by %.1e\n", own, shared, most,
+           apart);
     return !(apart <= 1e-4 * (1 + most));
 }
