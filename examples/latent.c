@@ -5,8 +5,8 @@
  * head's own key and value are products of the latent with its matrices UK and UV:
  *
  *     materialised   k = [UK c | rotated], v = UV c, for each head: what models are trained with
- *     absorbed       q becomes [UK^T q | rotated], and all heads read the latents: k = [c | rotated],
- *                    v = c, o = UV (weighted sum of latents)
+ *     absorbed       q becomes [UK^T q | rotated], and all heads read the latents:
+ *                    k = [c | rotated], v = c, o = UV (weighted sum of latents)
  *
  * Both give the same outputs, to rounding.  The absorbed cache has 576 numbers a token instead of
  * 320 for each head.  values_in_keys tells loci that values are the first 512 channels of the keys,

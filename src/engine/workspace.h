@@ -35,8 +35,8 @@ struct sums {
     /* [slots][chunks][carry rows][QT]: carries at the start of each chunk */
     real *border[MAX_USES];
 };
-/* The memory of a thread in decode: scores, weights and sums of a whole chunk.  lines: the keys of a
- * tile, [D][KT], if MANY_ROWS share them, else NULL. */
+/* The memory of a thread in decode: scores, weights and sums of a whole chunk.  lines: the keys of
+ * a tile, [D][KT], if MANY_ROWS share them, else NULL. */
 enum { MANY_ROWS = 16 };
 struct chunk {
     real *s, *p, *alpha, *sums, *lines;
