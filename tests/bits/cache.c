@@ -1193,12 +1193,10 @@ int main(int argc, char **argv)
         drop(&p);
     }
     if (!walk_limited()) by_dots("nope", 19, 33);
-    if (!walk_limited()) {
-        misuse();
-        misuse_types();
-        latents();
-        placed("rope:pairing=half+alibi");
-        placed("fox");
-    }
+    misuse();
+    misuse_types();
+    latents();
+    placed("rope:pairing=half+alibi");
+    placed("fox");
     return harness_end();
 }
