@@ -40,7 +40,7 @@ static void stop(const char *what)
 static size_t attend(const loci_desc *d, loci_call *call)
 {
     loci_plan *plan;
-    loci_cache *cache;
+    loci_cache *cache = NULL;
     if (loci_plan_create(&plan, d, &e)) stop("plan");
     const size_t bytes = loci_cache_size(plan, 1, TOKENS);
     void *memory = aligned_alloc(64, bytes),
@@ -81,7 +81,7 @@ static size_t materialised(double scale)
     const loci_desc d =
         LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=128", .heads = HEADS,
                   .dim = NOPE + ROPE, .value_dim = NOPE, .scale = scale, .keys_rotated = 1);
-    loci_call call = LOCI_CALL(.q = { q }, .k = { k }, .v = { v }, .o = { o });
+    loci_call call = LOCI_CALL(.q.data = q, .k.data = k, .v.data = v, .o.data = o);
     return attend(&d, &call);
 }
 
@@ -104,7 +104,7 @@ static size_t absorbed(double scale)
         LOCI_DESC(.encoding = "rope:pairing=interleaved,dim=64,offset=512", .heads = HEADS,
                   .kv_heads = 1, .dim = LATENT + ROPE, .value_dim = LATENT, .values_in_keys = 1,
                   .scale = scale, .keys_rotated = 1);
-    loci_call call = LOCI_CALL(.q = { absorbed_q }, .k = { absorbed_k }, .o = { sums });
+    loci_call call = LOCI_CALL(.q.data = absorbed_q, .k.data = absorbed_k, .o.data = sums);
     const size_t bytes = attend(&d, &call);
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < NOPE; i++) {

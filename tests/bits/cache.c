@@ -1024,7 +1024,7 @@ static void latent(const char *text, loci_dtype dtype, int heads)
     /* turned and rounded as a cache does it; then the numbers that these stand for */
     float *turned = mem_alloc(&t.mem, keys * sizeof *turned);
     double *exact = mem_alloc(&t.mem, keys * sizeof *exact);
-    loci_call c = LOCI_CALL(.batch = 1, .q_len = t.L, .k_len = t.L, .q = { t.q }, .o = { t.o },
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = t.L, .k_len = t.L, .q.data = t.q, .o.data = t.o,
                             .lse = t.lse, .error = &t.e);
     t.tables = mem_alloc(&t.mem, ok ? loci_tables_size(t.plain, t.L) : 0);
     ok = ok && !loci_prepare(t.plain, t.L, NULL, t.tables);
@@ -1042,7 +1042,7 @@ static void latent(const char *text, loci_dtype dtype, int heads)
     ok = ok
       && !loci_forward(t.plain, t.tables, mem_alloc(&t.mem, loci_workspace(t.plain, &c, 0)), &c);
     CHECK_THAT(ok, "values in keys: %s", t.e.text);
-    const loci_call views = LOCI_CALL(.k_len = t.L, .k = { t.keys });
+    const loci_call views = LOCI_CALL(.k_len = t.L, .k.data = t.keys);
     latent_rows(&t, "views", t.L, t.L, views);
     latent_rows(&t, "views", t.L, 3, views);
     latent_rows(&t, "views", t.L, 1, views);
@@ -1054,9 +1054,9 @@ static void latent(const char *text, loci_dtype dtype, int heads)
                (size_t)stored_bytes(dtype, (i < 2 ? 64 : t.L - 128) * LATENT));
     const loci_pages pages = { table, 64, 3 };
     latent_rows(&t, "pages", t.L, 1,
-                (loci_call)LOCI_CALL(.k_len = t.L, .k = { paged }, .pages = &pages));
+                (loci_call)LOCI_CALL(.k_len = t.L, .k.data = paged, .pages = &pages));
     latent_rows(&t, "pages", t.L, 40,
-                (loci_call)LOCI_CALL(.k_len = t.L, .k = { paged }, .pages = &pages));
+                (loci_call)LOCI_CALL(.k_len = t.L, .k.data = paged, .pages = &pages));
     loci_cache *cache;
     const size_t bytes = loci_cache_size(t.plan, 1, t.L);
     ok = !loci_cache_create(&cache, t.plan, 1, t.L, 0, mem_alloc(&t.mem, bytes), &t.e);
@@ -1065,7 +1065,7 @@ static void latent(const char *text, loci_dtype dtype, int heads)
     static const ptrdiff_t cuts[] = { 70, 1, 5, 1, 64, 9 };
     for (ptrdiff_t i = 0, at = 0; i < COUNT(cuts) && ok; at += cuts[i++])
         latent_rows(&t, "a cache", at + cuts[i], cuts[i],
-                    (loci_call)LOCI_CALL(.k_len = cuts[i], .k = { t.k + at * LATENT },
+                    (loci_call)LOCI_CALL(.k_len = cuts[i], .k.data = t.k + at * LATENT,
                                          .cache = cache));
     mem_release(&t.mem, 0);
     loci_plan_destroy(t.plain);
