@@ -1,23 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* sums.c -- a module for tests: vf_fma() of simd128, all lanes of which must have the bits of
- * fmaf_by_double().  Sums are drawn as in tests/bits/fmaf.c: most lie next to a point halfway
- * between two floats, and many of these below 2^-126. */
-#include <math.h>
-#include <stdint.h>
+ * fmaf_by_double().  Most sums are those of tests/support/halfway.h. */
+#include "support/halfway.h"
 
 #include LOCI_VEC
-
-static uint64_t state = 88172645463325252u;
-static uint32_t draw(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)(state >> 16);
-}
-/* From low to high. */
-static int between(int low, int high) { return low + (int)(draw() % (uint32_t)(high - low + 1)); }
-static float with_sign(double x) { return (float)(draw() & 1 ? -x : x); }
 
 static void draw_sum(float *a, float *b, float *c)
 {
@@ -28,12 +14,7 @@ static void draw_sum(float *a, float *b, float *c)
         *c = float_of(draw());
         return;
     }
-    const int tiny = kind == 1, x = tiny ? between(-78, -71) : between(-20, 20),
-              y = tiny ? -150 - x : between(-20, 20), k = between(-2, 2), l = draw() & 1 ? -k : k;
-    const double whole = draw() >> 9;
-    *a = with_sign(ldexp(1 + k * 0x1p-22, x));
-    *b = with_sign(ldexp(1 + l * 0x1p-22, y));
-    *c = with_sign(tiny ? ldexp(whole, -149) : ldexp(0x1p23 + whole, x + y + 1));
+    draw_halfway(kind == 1, a, b, c);
 }
 
 /* Of n vectors, the lanes that differ. */

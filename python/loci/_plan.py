@@ -664,7 +664,7 @@ class Plan:
         if dtype != self.dtype:
             raise Error(f"{name} is {dtype} and the plan {self.dtype}")
         if (self.k_dtype, self.v_dtype) != (dtype, dtype):
-            raise Error(f"the plan stores keys as {self.k_dtype} and values as {self.v_dtype}: it is for a cache in C")
+            raise Error(f"the plan stores keys as {self.k_dtype} and values as {self.v_dtype}, as only loci.Cache can")
         for size, have in sizes.items():
             if have != getattr(self, size):
                 raise Error(f"the arrays have {size} {have} and the plan {getattr(self, size)}")

@@ -132,7 +132,7 @@ class Caches(unittest.TestCase):
             loci.Cache("nope", 4, 32, capacity=64, k_dtype="float64")
         with self.assertRaisesRegex(loci.Error, "32 numbers"):
             loci.Cache("nope", 4, 48, capacity=64, v_dtype="q8_0")
-        with self.assertRaisesRegex(loci.Error, "it is for a cache"):
+        with self.assertRaisesRegex(loci.Error, "as only loci.Cache can"):
             loci.attention(q, q, q, loci.Plan("nope", 4, 32, k_dtype="q8_0"))
 
     def test_ring(self) -> None:

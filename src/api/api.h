@@ -27,10 +27,12 @@ loci_status loci_open_call(struct call *, const loci_plan *, const loci_call *, 
 loci_status loci_open_view(const struct call *, loci_view *to, const loci_view *from,
                            const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width);
 loci_status loci_open_grad(struct call *);
-/* Refuses NULL for a required argument. */
 /* Rotated keys may be wider than dim, in `numbers` rows of a head, and then have their strides. */
 loci_status loci_check_wide(const loci_plan *, const loci_view *, const char *name,
                             ptrdiff_t numbers, ptrdiff_t width, loci_error *);
+/* Refuses values that come with a call although they are channels of the keys. */
+loci_status loci_check_values(const loci_plan *, const loci_call *);
+/* Refuses NULL for a required argument. */
 loci_status loci_require(const struct call *, const void *, const char *name);
 /* loci_add_call() adds what every call reads and writes besides views: tables, workspace,
  * positions, segments.  loci_add_tensors() adds the tensors, and their gradients `out`. */

@@ -283,8 +283,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "queries have no gradients");
     CHECK(in->error, !backward || !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0: for gradients let the view v point to k");
-    CHECK(in->error, !p->values_in_keys || !in->v.data, LOCI_BAD_ARG,
-          "v must be NULL: values_in_keys is 1, so values are channels of k");
+    TRY(loci_check_values(p, in));
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
         TRY(loci_check_wide(p, &in->k, "k", length ? entries : 0, key_dim(p), in->error));

@@ -486,8 +486,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
-    CHECK(in->error, !p->values_in_keys || !in->v.data, LOCI_BAD_ARG,
-          "v must be NULL: values_in_keys is 1, so values are channels of k");
+    TRY(loci_check_values(p, in));
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && (a.v.data || p->values_in_keys)), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));

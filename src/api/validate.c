@@ -30,6 +30,12 @@ loci_status loci_check_wide(const loci_plan *p, const loci_view *v, const char *
           name, p->enc[p->use[p->rotate].enc].pe->name, width, p->dim);
     return LOCI_OK;
 }
+loci_status loci_check_values(const loci_plan *p, const loci_call *in)
+{
+    CHECK(in->error, !p->values_in_keys || !in->v.data, LOCI_BAD_ARG,
+          "v must be NULL: values_in_keys is 1, so values are channels of k");
+    return LOCI_OK;
+}
 loci_status loci_require(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);

@@ -37,27 +37,24 @@ size_t N(cache_workspace)(const struct call *c)
     return bytes > block ? bytes : block;
 }
 
-/* Rounds a key to blocks of q8_0 and stores them as number `at` of a tile. */
-static void put_blocks(const real *key, int D, char *tile, ptrdiff_t at)
+/* Rounds a row to q8_0 as number `at` of a tile.  Its whole numbers are `step` apart from `to` on. */
+static void round_row(const real *row, int width, char *tile, ptrdiff_t at, int8_t *to,
+                      ptrdiff_t step)
 {
-    for (int d = 0; d < D; d += Q8_BLOCK) {
+    for (int d = 0; d < width; d += Q8_BLOCK) {
         float x[Q8_BLOCK];
-        for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)key[d + i];
-        cached_scales(tile, d)[at] = q8_round(x, cached_whole(tile, D) + d * KT + at, KT);
+        for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)row[d + i];
+        cached_scales(tile, d)[at] = q8_round(x, to + d * step, step);
     }
 }
 /* Stores n rows of reals in a tile, from number `at` of it on, where the first one goes to `to`. */
 static void put_rows(loci_dtype dtype, const real *rows, ptrdiff_t stride, int width, char *tile,
                      char *to, ptrdiff_t at, int n)
 {
-    for (int i = 0; i < n && dtype != LOCI_Q8_0; i++)
-        from_reals(dtype, rows + i * stride, width, to + i * stored_bytes(dtype, width));
-    for (int i = 0; i < n && dtype == LOCI_Q8_0; i++)
-        for (int d = 0; d < width; d += Q8_BLOCK) {
-            float x[Q8_BLOCK];
-            for (int k = 0; k < Q8_BLOCK; k++) x[k] = (float)rows[i * stride + d + k];
-            cached_scales(tile, d)[at + i] = q8_round(x, (int8_t *)to + i * width + d, 1);
-        }
+    for (int i = 0; i < n; i++)
+        if (dtype == LOCI_Q8_0)
+            round_row(rows + i * stride, width, tile, at + i, (int8_t *)to + i * width, 1);
+        else from_reals(dtype, rows + i * stride, width, to + i * stored_bytes(dtype, width));
 }
 /* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, with the
  * stride of padded rows, and are rotated by the positions of the call's keys j .. */
@@ -77,7 +74,9 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
         return;
     }
     if (p->k_dtype == LOCI_Q8_0) {
-        for (int i = 0; i < n; i++) put_blocks(t->rows + i * Dp, D, tile, at % KT + i);
+        for (int i = 0; i < n; i++)
+            round_row(t->rows + i * Dp, D, tile, at % KT + i,
+                      cached_whole(tile, D) + at % KT + i, KT);
         return;
     }
     const bool reals = form_of(p->k_dtype) == REALS;

@@ -38,23 +38,13 @@ INLINE void reals_to_16(const bool bf16, const real *from, int n, uint16_t *to)
     }
     for (; i < n; i++) to[i] = bf16 ? to_bf16((float)from[i]) : to_f16((float)from[i]);
 }
-/* n numbers in blocks of q8_0, and back. */
+/* n numbers in blocks of q8_0. */
 INLINE void reals_of_q8(const char *from, int n, real *to)
 {
     for (; n > 0; n -= Q8_BLOCK, from += Q8_BYTES, to += Q8_BLOCK) {
         const vf scale = vf_set1((real)from_f16(q8_scale_bits(from)));
         for (int i = 0; i < Q8_BLOCK; i += VL)
             vf_store(to + i, vf_mul(vf_load_s8(q8_numbers(from) + i), scale));
-    }
-}
-INLINE void reals_to_q8(const real *from, int n, char *to)
-{
-    for (; n > 0; n -= Q8_BLOCK, from += Q8_BLOCK, to += Q8_BYTES) {
-        float x[Q8_BLOCK];
-        for (int i = 0; i < Q8_BLOCK; i++) x[i] = (float)from[i];
-        const uint16_t scale = q8_round(x, (int8_t *)to + sizeof scale, 1);
-        to[0] = (char)(scale & 0xff);
-        to[1] = (char)(scale >> 8);
     }
 }
 INLINE void to_reals(loci_dtype dtype, const void *from, int n, real *to)
@@ -65,11 +55,11 @@ INLINE void to_reals(loci_dtype dtype, const void *from, int n, real *to)
     else if (form == BITS_BF16) reals_of_16(true, from, n, to);
     else reals_of_16(false, from, n, to);
 }
+/* Not to q8_0, which only a cache has as an output (cache_update.c). */
 INLINE void from_reals(loci_dtype dtype, const real *from, int n, void *to)
 {
     const enum form form = form_of(dtype);
     if (form == REALS) memcpy(to, from, sizeof(real) * (size_t)n);
-    else if (form == BLOCKS_Q8) reals_to_q8(from, n, to);
     else if (form == BITS_BF16) reals_to_16(true, from, n, to);
     else reals_to_16(false, from, n, to);
 }

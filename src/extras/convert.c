@@ -155,15 +155,6 @@ static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
     else if (dtype == LOCI_F32) ((float *)y)[i] = (float)x;
     else ((uint16_t *)y)[i] = dtype == LOCI_BF16 ? narrow(x, 7, -133) : narrow(x, 10, -24);
 }
-/* A block of q8_0, from 32 numbers that are rounded to floats first. */
-static void store_block(char *to, const double *x)
-{
-    float block[Q8_BLOCK];
-    for (int i = 0; i < Q8_BLOCK; i++) block[i] = (float)x[i];
-    const uint16_t scale = q8_round(block, (int8_t *)to + sizeof scale, 1);
-    to[0] = (char)(scale & 0xff);
-    to[1] = (char)(scale >> 8);
-}
 static bool known(loci_dtype dtype)
 {
     return dtype == LOCI_F32 || dtype == LOCI_F64 || dtype == LOCI_BF16 || dtype == LOCI_F16;
@@ -185,8 +176,11 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
      * inputs. */
     if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
     for (ptrdiff_t i = 0; i < count && !q8; i++) store(dtype, y, i, x[i]);
-    for (ptrdiff_t i = 0; i < count && q8; i += Q8_BLOCK)
-        store_block((char *)y + stored_bytes(dtype, i), x + i);
+    for (ptrdiff_t i = 0; i < count && q8; i += Q8_BLOCK) {
+        float block[Q8_BLOCK];
+        for (int k = 0; k < Q8_BLOCK; k++) block[k] = (float)x[i + k];
+        q8_round_block(block, (char *)y + stored_bytes(dtype, i));
+    }
     return LOCI_OK;
 }
 

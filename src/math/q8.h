@@ -62,5 +62,13 @@ static inline uint16_t q8_round(const float *x, int8_t *to, ptrdiff_t step)
     for (int i = 0; i < Q8_BLOCK; i++) to[i * step] = q8_number(x[i], scale);
     return bits;
 }
+/* Rounds 32 floats to a block. */
+static inline void q8_round_block(const float *x, void *block)
+{
+    unsigned char *to = block;
+    const uint16_t scale = q8_round(x, (int8_t *)to + sizeof scale, 1);
+    to[0] = (unsigned char)(scale & 0xff);
+    to[1] = (unsigned char)(scale >> 8);
+}
 
 #endif

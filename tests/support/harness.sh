@@ -5,6 +5,7 @@
 #     check NAME COMMAND...
 #     check NAME says PATTERN ARGUMENTS...        of the program, after the words in ${under[@]}
 #     check NAME refused PATTERN ARGUMENTS...
+#     relay WHAT COMMAND...
 #     harness_end
 #
 # $work is a folder that is removed when the test ends.  If a check fails, the output of its command
@@ -41,6 +42,18 @@ refused() {                              # PATTERN ARGUMENTS...: exit code 2, no
     shift
     loci "$@"
     [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq -- "^loci: .*$pattern" "$work/err"
+}
+relay() {                                # WHAT COMMAND...: the checks that it prints, "ok ..." and "FAILED ...", up to "end"
+    local ended=no line
+    while IFS= read -r line; do
+        case $line in
+            "ok "*) pass ;;
+            "FAILED "*) fail "${line#FAILED }" ;;
+            end) ended=yes ;;
+            *) echo "$line" ;;
+        esac
+    done < <("${@:2}" 2>&1)
+    check "$1 came to the end" test $ended = yes
 }
 harness_end() {                          # the last line, and the exit code
     [ $failed -le 20 ] || echo "$((failed - 20)) more checks failed"

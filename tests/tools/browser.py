@@ -15,6 +15,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 
 
@@ -24,6 +25,15 @@ def program():
         if shutil.which(name):
             return shutil.which(name)
     return None
+
+
+def start(profile):
+    """A Browser.  Some systems have a Chromium that they do not permit to run: then the program ends with a sentence."""
+    try:
+        return Browser(profile)
+    except (RuntimeError, OSError) as e:
+        print(f"left out: Chromium does not start here ({e})\nend")
+        sys.exit()
 
 
 class Browser:

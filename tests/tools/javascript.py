@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 
-from browser import Browser
+import browser
 
 FOLDER = sys.argv[1]
 
@@ -20,15 +20,6 @@ FOLDER = sys.argv[1]
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
-
-
-def browser(profile):
-    """Some systems have a Chromium that they do not permit to run."""
-    try:
-        return Browser(profile)
-    except (RuntimeError, OSError) as e:
-        print(f"left out: Chromium does not start here ({e})\nend")
-        sys.exit()
 
 
 def main():
@@ -43,7 +34,7 @@ def main():
     )
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=FOLDER))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as profile, browser(profile) as page:
+    with tempfile.TemporaryDirectory() as profile, browser.start(profile) as page:
         page.open(f"http://127.0.0.1:{server.server_port}/index.html")
         came = page.wait("globalThis.said !== undefined")
         said = page.value("globalThis.said") if came else "nothing"

@@ -29,20 +29,8 @@ else
     check "it is made again" env SOURCE_DATE_EPOCH="$time" TZ=Asia/Tokyo javascript/pack "$LOCI_BUILD/explorer" "$work/again"
     check "with the same bytes, of these sources" cmp "$archive" "$work/again/$(basename "$archive")"
 
-    of() {                               # WHAT COMMAND...: its checks, up to the end
-        local ended=no line
-        while IFS= read -r line; do
-            case $line in
-                "ok "*) pass ;;
-                "FAILED "*) fail "${line#FAILED }" ;;
-                end) ended=yes ;;
-                *) echo "$line" ;;
-            esac
-        done < <("${@:2}" 2>&1)
-        check "$1 came to the end" test $ended = yes
-    }
-    of "the golden cases" node tests/tools/javascript_cases.mjs "$package"
-    of "the tests of loci.js" node --expose-gc tests/tools/javascript.mjs "$package" "$LOCI" "$LOCI_BUILD/explorer/javascript/sums.wasm"
+    relay "the golden cases" node tests/tools/javascript_cases.mjs "$package"
+    relay "the tests of loci.js" node --expose-gc tests/tools/javascript.mjs "$package" "$LOCI" "$LOCI_BUILD/explorer/javascript/sums.wasm"
 
     # The same module in a browser, by fetch.
     cat >"$work/page.mjs" <<'END'
@@ -54,7 +42,7 @@ const { dq, dk, dtensors } = plan.backward(x, x, x, x, o, lse, { tensors });
 globalThis.said = JSON.stringify([o, lse, dq, dk, ...Object.values(dtensors)].map(y => [...new Uint32Array(y.buffer)]));
 END
     if (cd tests/tools && python3 -c 'import browser, sys; sys.exit(sys.version_info < (3, 10) or not browser.program())' 2>/dev/null); then
-        of "the browser" env PYTHONDONTWRITEBYTECODE=1 python3 tests/tools/javascript.py "$work"
+        relay "the browser" env PYTHONDONTWRITEBYTECODE=1 python3 tests/tools/javascript.py "$work"
     else
         echo "left out: there is no Chromium here, or no Python 3.10, which drives it"
     fi
