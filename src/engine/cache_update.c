@@ -37,7 +37,8 @@ size_t N(cache_workspace)(const struct call *c)
     return bytes > block ? bytes : block;
 }
 
-/* Rounds a row to q8_0 as number `at` of a tile.  Its whole numbers are `step` apart from `to` on. */
+/* Rounds a row to q8_0 as number `at` of a tile.  Its whole numbers are `step` apart, from `to`
+ * on. */
 static void round_row(const real *row, int width, char *tile, ptrdiff_t at, int8_t *to,
                       ptrdiff_t step)
 {
@@ -75,8 +76,8 @@ static void put_keys(const struct call *c, const struct cache_update *a, struct 
     }
     if (p->k_dtype == LOCI_Q8_0) {
         for (int i = 0; i < n; i++)
-            round_row(t->rows + i * Dp, D, tile, at % KT + i,
-                      cached_whole(tile, D) + at % KT + i, KT);
+            round_row(t->rows + i * Dp, D, tile, at % KT + i, cached_whole(tile, D) + at % KT + i,
+                      KT);
         return;
     }
     const bool reals = form_of(p->k_dtype) == REALS;
