@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* sums.c -- a module for tests: vf_fma() of simd128, all lanes of which must have the bits of
  * fmaf_by_double().  Most sums are those of tests/support/halfway.h. */
-#include "tests/support/halfway.h"
+#include "halfway.h"
 
 #include LOCI_VEC
 
