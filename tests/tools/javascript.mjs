@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // javascript.mjs PACKAGE LOCI SUMS: tests of loci.js in a folder, by node --expose-gc, and of the
-// module of javascript/sums.c.  A line "ok WHAT" or "FAILED WHAT" for each check, and "end" when all
+// module of tests/wasm/sums.c.  A line "ok WHAT" or "FAILED WHAT" for each check, and "end" when all
 // are done.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
