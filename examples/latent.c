@@ -128,8 +128,10 @@ int main(void)
     double apart = 0, most = 0;
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < NOPE; i++) {
-            apart = fmax(apart, fabs((double)o[h][i] - (double)absorbed_o[h][i]));
-            most = fmax(most, fabs((double)o[h][i]));
+            const double size = fabs((double)o[h][i]),
+                         error = fabs((double)o[h][i] - (double)absorbed_o[h][i]);
+            most = size > most ? size : most;
+            apart = error > apart ? error : apart;
         }
     printf("caches of %zu and %zu bytes; outputs up to %.2f differ by %.1e\n", own, shared, most,
            apart);

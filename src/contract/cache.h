@@ -151,20 +151,5 @@ static inline const char *view_value(const struct call *c, ptrdiff_t b, int h, p
 {
     return row_in_view(c, &c->v, c->plan->v_dtype, b, h, j);
 }
-/* Number d of key j as the call stores it. */
-static inline double stored_key_number(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int d)
-{
-    const loci_dtype dtype = c->plan->k_dtype;
-    if (c->cache) {
-        ptrdiff_t n;
-        char *tile = cached_tile(c, b, h, j, &n);
-        const ptrdiff_t width = (ptrdiff_t)c->cache->form.dim;
-        const bool rows = !keys_across(c);
-        if (dtype != LOCI_Q8_0) return load_stored(tile, dtype, rows ? n * width + d : d * KT + n);
-        return (double)from_f16(cached_scales(tile, d)[n])
-             * cached_whole(tile, width)[rows ? n * width + d : d * KT + n];
-    }
-    return stored_number(view_key(c, b, h, j), dtype, d);
-}
 
 #endif

@@ -140,14 +140,17 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
     }
 }
 
-/* The square of |k| of D numbers, floats in 16 parallel sums, which vectorise.  Not finite if the
- * key is not. */
-static double norm_squared(const void *k, bool f64, int D)
+/* The square of |x| of D numbers: doubles, or floats in 16 parallel sums, which vectorise.  Not
+ * finite if x is not. */
+static inline double square_of_doubles(const double *x, ptrdiff_t step, int D)
 {
     double all = 0;
-    for (int d = 0; d < D && f64; d++) all += load_real(k, true, d) * load_real(k, true, d);
-    if (f64) return all;
-    const float *x = k;
+    for (int d = 0; d < D; d++) all += x[d * step] * x[d * step];
+    return all;
+}
+static inline double square_of_floats(const float *x, int D)
+{
+    double all = 0;
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -156,38 +159,62 @@ static double norm_squared(const void *k, bool f64, int D)
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
-/* Key j of a head as numbers of the call's precision: where it is stored, or in the buffer. */
-union numbers {
-    float f32[MAX_DIM];
-    double f64[MAX_DIM];
-};
-static const void *find_key(const struct call *c, const struct sequence *q, int kh, ptrdiff_t j,
-                            union numbers *buffer)
+/* D stored numbers, `step` apart, as floats.  Each type has a loop of its own. */
+static void load_floats(const void *p, loci_dtype dtype, ptrdiff_t step, int D, float *to)
+{
+    const uint16_t *bits = p;
+    for (int d = 0; d < D && dtype == LOCI_F32; d++) to[d] = ((const float *)p)[d * step];
+    for (int d = 0; d < D && dtype == LOCI_BF16; d++) to[d] = from_bf16(bits[d * step]);
+    for (int d = 0; d < D && dtype == LOCI_F16; d++) to[d] = from_f16(bits[d * step]);
+}
+static void load_block(float scale, const int8_t *x, ptrdiff_t step, float *to)
+{
+    for (int i = 0; i < Q8_BLOCK; i++) to[i] = scale * (float)x[i * step];
+}
+static double square_of_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    const loci_dtype dtype = c->plan->k_dtype;
+    const int D = c->plan->score_dim;
+    const ptrdiff_t width = cached_row_width(c->cache), step = keys_across(c) ? KT : 1;
+    ptrdiff_t n;
+    char *tile = cached_tile(c, b, h, j, &n);
+    const ptrdiff_t first = keys_across(c) ? n : n * width;
+    float x[MAX_DIM];
+    if (dtype == LOCI_F64) return square_of_doubles((const double *)(void *)tile + first, step, D);
+    if (dtype != LOCI_Q8_0) load_floats(tile + stored_bytes(dtype, first), dtype, step, D, x);
+    for (int d = 0; d < D && dtype == LOCI_Q8_0; d += Q8_BLOCK)
+        load_block(from_f16(cached_scales(tile, d)[n]),
+                   cached_whole(tile, width) + first + d * step, step, x + d);
+    return square_of_floats(x, D);
+}
+/* |k|^2 of key j of a head.  Always inline: what does not depend on j is computed once. */
+static inline __attribute__((always_inline)) double
+square_of_key(const struct call *c, const struct sequence *q, int kh, ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->score_dim, h = kv_head_of(p, kh);
-    if (c->mem.rotated)
-        return (const char *)c->mem.rotated
-             + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * D * (ptrdiff_t)p->real;
-    if (!c->cache && stored_size(p->k_dtype) == p->real) return view_key(c, q->b, h, q->k0 + j);
-    for (int d = 0; d < D; d++) {
-        const double x = stored_key_number(c, q->b, h, q->k0 + j, d);
-        if (p->f64) buffer->f64[d] = x;
-        else buffer->f32[d] = (float)x;
-    }
-    return buffer;
+    const char *rotated = c->mem.rotated;
+    if (!rotated && c->cache) return square_of_cached(c, q->b, h, j);
+    const loci_dtype dtype = !rotated ? p->k_dtype : p->f64 ? LOCI_F64 : LOCI_F32;
+    const char *k = rotated
+                      ? rotated + ((q->b * p->key_heads + kh) * c->Lk + j) * D * (ptrdiff_t)p->real
+                      : view_key(c, q->b, h, j);
+    float x[MAX_DIM];
+    if (dtype == LOCI_F64) return square_of_doubles((const void *)k, 1, D);
+    if (dtype == LOCI_F32) return square_of_floats((const void *)k, D);
+    if (dtype != LOCI_Q8_0) load_floats(k, dtype, 1, D, x);
+    for (int d = 0; d < D && dtype == LOCI_Q8_0; d += Q8_BLOCK, k += Q8_BYTES)
+        load_block(from_f16(q8_scale_bits(k)), q8_numbers(k), 1, x + d);
+    return square_of_floats(x, D);
 }
-/* knorm: the largest |k| up to each tile's end, rounded up a little, as the sums of
- * norm_squared() are rounded.  From a key that is not finite on, it is not finite. */
+/* knorm: the largest |k| up to each tile's end, rounded up a little, as the sums
+ * are rounded.  From a key that is not finite on, it is not finite. */
 static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
                          int kh)
 {
-    const struct loci_plan *p = c->plan;
-    union numbers buffer;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
-        const void *k = find_key(c, q, kh, j, &buffer);
-        most = higher(norm_squared(k, p->f64, p->score_dim), most);
+        most = higher(square_of_key(c, q, kh, q->k0 + j), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
             g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }

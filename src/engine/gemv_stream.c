@@ -23,31 +23,32 @@ INLINE const void *row_at(const enum form f, const void *p, ptrdiff_t i)
 {
     return (const char *)p + bytes_of(f, i);
 }
-/* The whole number d of a row of q8_0. */
-INLINE const int8_t *whole_at(const enum form f, const void *row, ptrdiff_t d)
-{
-    if (f == WHOLE_Q8) return (const int8_t *)row + d;
-    return q8_numbers((const char *)row + d / Q8_BLOCK * Q8_BYTES) + d % Q8_BLOCK;
-}
 INLINE bool is_q8(const enum form f) { return f == BLOCKS_Q8 || f == WHOLE_Q8; }
+/* Number d of a row; of q8_0 its whole number. */
+INLINE const void *number_at(const enum form f, const void *row, ptrdiff_t d)
+{
+    if (f == BLOCKS_Q8)
+        return q8_numbers((const char *)row + d / Q8_BLOCK * Q8_BYTES) + d % Q8_BLOCK;
+    return (const char *)row + bytes_of(f, d);
+}
 INLINE const real *scale_at(const enum form f, const real *scales, ptrdiff_t i)
 {
     return is_q8(f) ? scales + i : scales; /* other forms have none */
 }
-/* VL numbers of a row from d on, and one.  `scale` is that of their block in q8_0. */
-INLINE vf vf_load_as(const enum form f, const void *row, ptrdiff_t d, const real *scale)
+/* VL numbers from an address on, and one.  `scale` is that of their block in q8_0. */
+INLINE vf vf_load_as(const enum form f, const void *at, const real *scale)
 {
-    return f == REALS     ? vf_load((const real *)row + d)
-         : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)row + d)
-         : f == BITS_F16  ? vf_load_f16((const uint16_t *)row + d)
-                          : vf_mul(vf_load_s8(whole_at(f, row, d)), vf_set1(*scale));
+    return f == REALS     ? vf_load(at)
+         : f == BITS_BF16 ? vf_load_bf16(at)
+         : f == BITS_F16  ? vf_load_f16(at)
+                          : vf_mul(vf_load_s8(at), vf_set1(*scale));
 }
-INLINE real load_as(const enum form f, const void *row, ptrdiff_t d, const real *scale)
+INLINE real load_as(const enum form f, const void *at, const real *scale)
 {
-    return f == REALS     ? ((const real *)row)[d]
-         : f == BITS_BF16 ? (real)from_bf16(((const uint16_t *)row)[d])
-         : f == BITS_F16  ? (real)from_f16(((const uint16_t *)row)[d])
-                          : *scale * (real)*whole_at(f, row, d);
+    return f == REALS     ? *(const real *)at
+         : f == BITS_BF16 ? (real)from_bf16(*(const uint16_t *)at)
+         : f == BITS_F16  ? (real)from_f16(*(const uint16_t *)at)
+                          : *scale * (real) * (const int8_t *)at;
 }
 /* The scales of n rows of q8_0 from row k of a tile on, [D / 32][n]. */
 INLINE void load_scales(const enum form f, const struct source *a, int k, int n, int D, real *to)
@@ -69,8 +70,8 @@ INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_
 {
     if (!pairs_up(f, n)) {
         UNROLL_FOR(int v = 0; v < n; v++)
-            x[v] =
-                vf_load_as(f, p, i + v * VL, scale_at(f, scale, (i + v * VL) / Q8_BLOCK * scales));
+            x[v] = vf_load_as(f, number_at(f, p, i + v * VL),
+                              scale_at(f, scale, (i + v * VL) / Q8_BLOCK * scales));
         return;
     }
     UNROLL_FOR(int v = 0; v < n / 2; v++)
@@ -96,8 +97,9 @@ INLINE void load_columns(const enum form f, const bool near, const void *p, ptrd
         vf_load_columns((const real *)p + d, stride, x);
         return;
     }
+    const void *first = number_at(f, p, d);
     UNROLL_FOR(int i = 0; i < VL; i++)
-        x[i] = vf_load_as(f, row_at(f, p, i * stride), d, scale_at(f, scale, i));
+        x[i] = vf_load_as(f, row_at(f, first, i * stride), scale_at(f, scale, i));
     vf_transpose(x);
 }
 
@@ -117,6 +119,19 @@ INLINE void fetch(const void *row, ptrdiff_t bytes)
  * fetched during work on this one. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
+/* Fetches the rows ahead that belong to the step at channel d of subs * VL rows from a on, from row
+ * number `row` of them on.  Returns the number of the next one. */
+INLINE ptrdiff_t fetch_share(const enum form f, const bool light, const void *a, ptrdiff_t as,
+                             int D, ptrdiff_t row, const int subs, int d, ptrdiff_t rest)
+{
+    const ptrdiff_t ahead = light ? BLOCK : AHEAD;
+    for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
+        if (light) touch(row_at(f, a, (ahead + row) * as), bytes_of(f, D));
+        else fetch(row_at(f, a, (ahead + row) * as), bytes_of(f, D));
+    }
+    return row;
+}
+
 /* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.  In
  * q8_0, whose rows are whole blocks, `per` scales belong to 32 channels.
  * `rest` rows may be read from a on, and fetches stay within them. */
@@ -124,18 +139,13 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
                       const bool near, const void *a, ptrdiff_t as, int D, const real *scales,
                       int per, const real *const *q, real *const *c, ptrdiff_t rest)
 {
-    const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
     ptrdiff_t row = 0;
     int d = 0;
     UNROLL_FOR(int b = 0; b < subs; b++)
         UNROLL_FOR(int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
     for (; d + VL <= D; d += VL) {
-        /* the share of rows ahead that belongs to this step */
-        for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
-            if (light) touch(row_at(form, a, (ahead + row) * as), bytes_of(form, D));
-            else fetch(row_at(form, a, (ahead + row) * as), bytes_of(form, D));
-        }
+        row = fetch_share(form, light, a, as, D, row, subs, d, rest);
         UNROLL_FOR(int b = 0; b < subs; b++) {
             vf x[VL];
             load_columns(form, near, row_at(form, a, b * VL * as), as, d,
@@ -149,7 +159,8 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         UNROLL_FOR(int b = 0; b < subs; b++) {
             real x[VL];
             for (int i = 0; i < VL; i++)
-                x[i] = load_as(form, row_at(form, a, (b * VL + i) * as), d, scales);
+                x[i] =
+                    load_as(form, number_at(form, row_at(form, a, (b * VL + i) * as), d), scales);
             UNROLL_FOR(int s = 0; s < n; s++)
                 acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
@@ -204,7 +215,8 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
         for (int i = 0; i < n; i++) {
             real sum = 0;
             for (int d = 0; d < D; d++)
-                sum = fma_(load_as(form, row, d, scale_at(form, scales, d / Q8_BLOCK)),
+                sum = fma_(load_as(form, number_at(form, row, d),
+                                   scale_at(form, scales, d / Q8_BLOCK)),
                            list[i].with[d], sum);
             list[i].to[k] = sum;
         }
@@ -264,29 +276,46 @@ INLINE void dots_across(const enum form form, const struct dot *list, int n,
                 dots_lanes(MOST, FEW, form, list + i, at, D, k);
     }
 }
+/* A function for each form and layout: registers are allocated for each of them apart.  All of
+ * them in one function made the loops over rows of reals 1.4 times as long. */
+#define ROWS(form) \
+    static void rows_of_##form(const struct dot *list, int n, const struct source *key, int D, \
+                               int keys, ptrdiff_t rest) \
+    { \
+        dots_rows(form, list, n, key, D, keys, rest); \
+    }
+#define ACROSS(form) \
+    static void across_of_##form(const struct dot *list, int n, const struct source *key, int D, \
+                                 int keys) \
+    { \
+        dots_across(form, list, n, key, D, keys); \
+    }
+ROWS(REALS)
+ROWS(BITS_BF16)
+ROWS(BITS_F16)
+ROWS(BLOCKS_Q8)
+ROWS(WHOLE_Q8)
+ACROSS(REALS)
+ACROSS(BITS_BF16)
+ACROSS(BITS_F16)
+ACROSS(WHOLE_Q8)
+
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first)
 {
-    const ptrdiff_t rest = first ? key->rest : 0;
-    switch (key->form) {
-    case REALS:
-        if (key->across) dots_across(REALS, list, n, key, D, keys);
-        else dots_rows(REALS, list, n, key, D, keys, rest);
-        return;
-    case BITS_BF16:
-        if (key->across) dots_across(BITS_BF16, list, n, key, D, keys);
-        else dots_rows(BITS_BF16, list, n, key, D, keys, rest);
-        return;
-    case BITS_F16:
-        if (key->across) dots_across(BITS_F16, list, n, key, D, keys);
-        else dots_rows(BITS_F16, list, n, key, D, keys, rest);
-        return;
-    case BLOCKS_Q8:
-        dots_rows(BLOCKS_Q8, list, n, key, D, keys, rest);
-        return;
-    case WHOLE_Q8:
-        if (key->across) dots_across(WHOLE_Q8, list, n, key, D, keys);
-        else dots_rows(WHOLE_Q8, list, n, key, D, keys, rest);
-    }
+    static void (*const rows[])(const struct dot *, int, const struct source *, int, int,
+                                ptrdiff_t) = { [REALS] = rows_of_REALS,
+                                               [BITS_BF16] = rows_of_BITS_BF16,
+                                               [BITS_F16] = rows_of_BITS_F16,
+                                               [BLOCKS_Q8] = rows_of_BLOCKS_Q8,
+                                               [WHOLE_Q8] = rows_of_WHOLE_Q8 };
+    static void (*const across[])(const struct dot *, int, const struct source *, int, int) = {
+        [REALS] = across_of_REALS,
+        [BITS_BF16] = across_of_BITS_BF16,
+        [BITS_F16] = across_of_BITS_F16,
+        [WHOLE_Q8] = across_of_WHOLE_Q8, /* caches have no blocks across */
+    };
+    if (key->across) across[key->form](list, n, key, D, keys);
+    else rows[key->form](list, n, key, D, keys, first ? key->rest : 0);
 }
 
 INLINE void lines_as(const enum form form, const struct source *rows, int D, int keys, real *lines)
@@ -296,10 +325,12 @@ INLINE void lines_as(const enum form form, const struct source *rows, int D, int
     scales[0] = 0;
     for (; k + VL <= keys; k += VL) {
         const void *at = row_at(form, rows->at, k * rows->stride);
+        ptrdiff_t row = 0;
         int d = 0;
         if (is_q8(form)) load_scales(form, rows, k, VL, D, scales);
         for (; d + VL <= D; d += VL) {
             vf x[VL];
+            row = fetch_share(form, false, at, rows->stride, D, row, 1, d, rows->rest - k);
             load_columns(form, false, at, rows->stride, d,
                          scale_at(form, scales, d / Q8_BLOCK * VL), x);
             UNROLL_FOR(int i = 0; i < VL; i++) vf_store(lines + (d + i) * KT + k, x[i]);
@@ -307,33 +338,35 @@ INLINE void lines_as(const enum form form, const struct source *rows, int D, int
         for (; d < D; d++)
             for (int i = 0; i < VL; i++)
                 lines[d * KT + k + i] =
-                    load_as(form, row_at(form, at, i * rows->stride), d, scales);
+                    load_as(form, number_at(form, row_at(form, at, i * rows->stride), d), scales);
     }
     for (; k < keys; k++) {
         if (is_q8(form)) load_scales(form, rows, k, 1, D, scales);
+        const void *row = row_at(form, rows->at, k * rows->stride);
         for (int d = 0; d < D; d++)
-            lines[d * KT + k] = load_as(form, row_at(form, rows->at, k * rows->stride), d,
-                                        scale_at(form, scales, d / Q8_BLOCK));
+            lines[d * KT + k] =
+                load_as(form, number_at(form, row, d), scale_at(form, scales, d / Q8_BLOCK));
     }
 }
+#define LINES(form) \
+    static void lines_of_##form(const struct source *rows, int D, int keys, real *lines) \
+    { \
+        lines_as(form, rows, D, keys, lines); \
+    }
+LINES(REALS)
+LINES(BITS_BF16)
+LINES(BITS_F16)
+LINES(BLOCKS_Q8)
+LINES(WHOLE_Q8)
+
 void N(lines_of)(const struct source *rows, int D, int keys, real *lines)
 {
-    switch (rows->form) {
-    case REALS:
-        lines_as(REALS, rows, D, keys, lines);
-        return;
-    case BITS_BF16:
-        lines_as(BITS_BF16, rows, D, keys, lines);
-        return;
-    case BITS_F16:
-        lines_as(BITS_F16, rows, D, keys, lines);
-        return;
-    case BLOCKS_Q8:
-        lines_as(BLOCKS_Q8, rows, D, keys, lines);
-        return;
-    case WHOLE_Q8:
-        lines_as(WHOLE_Q8, rows, D, keys, lines);
-    }
+    static void (*const of[])(const struct source *, int, int, real *) = {
+        [REALS] = lines_of_REALS,       [BITS_BF16] = lines_of_BITS_BF16,
+        [BITS_F16] = lines_of_BITS_F16, [BLOCKS_Q8] = lines_of_BLOCKS_Q8,
+        [WHOLE_Q8] = lines_of_WHOLE_Q8,
+    };
+    of[rows->form](rows, D, keys, lines);
 }
 
 /* What is fetched next of rows that are read in strips: strips of the same width, in the order
@@ -404,7 +437,8 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
         for (int s = 0; s < n; s++) {
             real sum = k == 0 ? 0 : c[s][d];
             for (int i = 0; i < keys; i++)
-                sum = fma_(load_as(form, row_at(form, v, i * vs), d, scales), p[s][i], sum);
+                sum = fma_(load_as(form, number_at(form, row_at(form, v, i * vs), d), scales),
+                           p[s][i], sum);
             c[s][d] = sum;
         }
 }
@@ -426,23 +460,21 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
         }
     }
 }
+#define SUM(form) \
+    static void sum_of_##form(const struct summing *a, int n) { sum_values_as(form, a, n); }
+SUM(REALS)
+SUM(BITS_BF16)
+SUM(BITS_F16)
+SUM(BLOCKS_Q8)
+SUM(WHOLE_Q8)
+
 void N(sum_values)(const struct summing *a, int n)
 {
-    switch (a->value->form) {
-    case REALS:
-        sum_values_as(REALS, a, n);
-        return;
-    case BITS_BF16:
-        sum_values_as(BITS_BF16, a, n);
-        return;
-    case BITS_F16:
-        sum_values_as(BITS_F16, a, n);
-        return;
-    case BLOCKS_Q8:
-        sum_values_as(BLOCKS_Q8, a, n);
-        return;
-    case WHOLE_Q8:
-        sum_values_as(WHOLE_Q8, a, n);
-    }
+    static void (*const of[])(const struct summing *, int) = {
+        [REALS] = sum_of_REALS,       [BITS_BF16] = sum_of_BITS_BF16,
+        [BITS_F16] = sum_of_BITS_F16, [BLOCKS_Q8] = sum_of_BLOCKS_Q8,
+        [WHOLE_Q8] = sum_of_WHOLE_Q8,
+    };
+    of[a->value->form](a, n);
 }
 #endif
