@@ -72,6 +72,16 @@ LOCI_API loci_status loci_cache_remove(const loci_plan *, const void *tables, vo
                                        loci_cache *, ptrdiff_t entry, int64_t first, int64_t count,
                                        const loci_call *);
 
+/* Since 0.3: makes entry `to` a copy of the first `length` keys of entry `from`; what it had is
+ * forgotten.  Both grow on their own.  They share their tiles of 64 keys until one of them writes
+ * such a tile: a fork copies the keys and values of the last tile only.  The inputs by key are
+ * copied, and sums that follow from them computed again.  A ring cannot be forked.  Calls on a
+ * cache read keys once that several entries share.  Of the call, batch, host, error and cache are
+ * read; its loci_workspace() is enough. */
+LOCI_API loci_status loci_cache_fork(const loci_plan *, const void *tables, void *work,
+                                     loci_cache *, ptrdiff_t from, ptrdiff_t to, int64_t length,
+                                     const loci_call *);
+
 #ifdef __cplusplus
 }
 #endif

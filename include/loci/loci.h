@@ -396,6 +396,9 @@ typedef struct {
      * for all keys, and a dense mask is [batch][heads][q_len].  Other strides need those of batch,
      * head and row as well.  dmask has a number for each key all the same. */
     ptrdiff_t mask_key;
+    /* Since 0.3: [batch]: entry b has the last q_lens[b] of its q_len rows; its other rows are
+     * neither read nor written.  NULL: all.  Forward passes of attention only. */
+    const int64_t *q_lens;
 } loci_call;
 #define LOCI_CALL(...) LOCI_SIZED(loci_call, __VA_ARGS__)
 

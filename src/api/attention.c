@@ -278,6 +278,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "linear attention has a state instead of keys: pages, k_lens and cache must be NULL");
     CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
           "gradients read k and v directly: pages and cache must be NULL");
+    CHECK(in->error, !in->q_lens || (!backward && stage == LOCI_ATTENTION && !o->runs && !o->keys),
+          LOCI_UNSUPPORTED,
+          "q_lens must be NULL: only forward passes of attention in one process support it");
     CHECK(in->error, !backward || one_dtype(p), LOCI_UNSUPPORTED,
           "k_dtype and v_dtype must be 0: keys and values that are stored in another type than "
           "queries have no gradients");

@@ -8,18 +8,11 @@
  * cancelled leaves the keys unchanged, except for the oldest keys of a ring. */
 #include "api/api.h"
 #include "api/tables.h"
-#include "contract/cache.h"
+#include "api/cached.h"
 
 /* Small enough that products of lists by entry cannot overflow before lay_out() checks larger
  * ones. */
 enum { MAX_BATCH = 1 << 30 };
-
-static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
-/* Where the position of key j is stored. */
-static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
-{
-    return &cache_list(c, c->pos)[b * cache_capacity(c) + j];
-}
 
 /* Everything that two plans must agree on to share a cache.  Rings are rounded up to whole tiles
  * like other caches. */
@@ -55,7 +48,7 @@ static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
     return (ptrdiff_t)at;
 }
 /* Lays out the struct and the lists by entry.  They come first and do not depend on a plan, so
- * is_cache() can find them. */
+ * loci_is_cache() can find them. */
 static void lay_out_lists(struct loci_cache *c, struct arena *a)
 {
     const size_t batch = (size_t)c->form.batch;
@@ -66,6 +59,8 @@ static void lay_out_lists(struct loci_cache *c, struct arena *a)
     c->present = reserve(a, batch, sizeof(int64_t));
     c->first = reserve(a, batch, sizeof(int64_t));
     c->done = reserve(a, batch, sizeof(int64_t));
+    c->owner = reserve(a, batch, (size_t)c->form.tiles * sizeof(int64_t));
+    c->readers = reserve(a, batch, (size_t)c->form.tiles * sizeof(int64_t));
 }
 /* Lays out a whole cache and returns its bytes, SIZE_MAX if they exceed memory.  It writes only the
  * offsets in `c`.  So it also checks a cache: laid out again from its form, it must have the same
@@ -121,8 +116,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 /* Checks that this plan can have such a cache.  Keys are stored rotated, so that decode need not
  * rotate them for each token.  That is impossible if each query head rotates keys in its own way,
  * or if keys rotate differently for near and far rows.  Then they are stored as given. */
-static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
-                              loci_error *e)
+loci_status loci_cache_check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
+                                  loci_error *e)
 {
     CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");
@@ -139,7 +134,7 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
 /* A ring is no larger than other caches, so its size does not need the flag. */
 size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
 {
-    if (check_plan(p, batch, capacity, NULL)) return 0;
+    if (loci_cache_check_plan(p, batch, capacity, NULL)) return 0;
     struct loci_cache c = { .form = form_of(p, batch, capacity, 0) };
     const size_t bytes = lay_out(p, &c);
     return bytes == SIZE_MAX ? 0 : bytes;
@@ -151,7 +146,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
     CHECK(e, cache, LOCI_BAD_ARG,
           "loci_cache_create: cache must not be NULL; it receives the cache");
     *cache = NULL;
-    TRY(check_plan(p, batch, capacity, e));
+    TRY(loci_cache_check_plan(p, batch, capacity, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
           "memory must not be NULL and must be aligned to 64 bytes");
     struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
@@ -178,8 +173,8 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
     return LOCI_OK;
 }
 
-/* Checks the lengths of an entry, and the numbers that set_length() derives from them. */
-static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
+/* Checks the lengths of an entry, and the numbers that loci_cache_set_length() derives from them. */
+loci_status loci_cache_check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
     /* `most` is bounded, too, because the oldest key follows from it. */
@@ -195,7 +190,7 @@ static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_err
 }
 /* Is this a cache whose lists are at the right offsets?  It needs no plan and reads only the
  * struct. */
-static bool is_cache(const struct loci_cache *c)
+bool loci_is_cache(const struct loci_cache *c)
 {
     if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
         || c->form.batch > MAX_BATCH || c->form.tiles < 1 || c->form.tiles > FAR / KT)
@@ -203,13 +198,15 @@ static bool is_cache(const struct loci_cache *c)
     struct loci_cache laid = { .form = c->form };
     lay_out_lists(&laid, &(struct arena){ 0 });
     return laid.len == c->len && laid.most == c->most && laid.base == c->base
-        && laid.present == c->present && laid.first == c->first && laid.done == c->done;
+        && laid.present == c->present && laid.first == c->first && laid.done == c->done
+        && laid.owner == c->owner && laid.readers == c->readers;
 }
 /* Validates a whole cache against the plan before a call uses it.  Every number that could lead to
  * an access outside the block is recomputed and compared. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
-    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is damaged or was not made by loci_cache_create()");
+    CHECK(e, loci_is_cache(c), LOCI_BAD_ARG,
+          "cache is damaged or was not made by loci_cache_create()");
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
@@ -236,12 +233,20 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG,
           "the cache is damaged: the field that says whether it has k_pos is %d, neither 0 nor 1",
           c->placed);
-    for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
+    for (ptrdiff_t b = 0; b < f->batch; b++) {
+        TRY(loci_cache_check_entry(c, b, e));
+        for (ptrdiff_t slot = 0; slot < f->tiles; slot++) {
+            const int64_t owner = *cache_slot(c, c->owner, b, slot);
+            CHECK(e, owner >= -b && owner < f->batch - b && (!owner || !f->ring), LOCI_BAD_ARG,
+                  "the cache is damaged: tile %td of entry %td is in entry %lld of %lld", slot, b,
+                  (long long)owner + b, (long long)f->batch);
+        }
+    }
     return LOCI_OK;
 }
 /* Checks the positions of an entry's keys.  Counted positions are the numbers of the keys.  Given
  * positions are read by forward passes only, which check them themselves. */
-static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
+loci_status loci_cache_check_positions(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b];
     if (c->placed)
@@ -251,6 +256,25 @@ static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci
               "the cache is damaged: key %lld of entry %td has position %lld, but should have its "
               "own number",
               (long long)j, b, (long long)*position(c, b, j));
+    return LOCI_OK;
+}
+/* Checks that every tile which entries read elsewhere is in the memory of one that reads it there
+ * itself, and knows how many others do.  If it did not, it would write what they still read. */
+static loci_status check_readers(const struct loci_cache *c, loci_error *e)
+{
+    for (ptrdiff_t slot = 0; slot < c->form.tiles; slot++) {
+        int64_t elsewhere = 0, readers = 0;
+        bool sound = true;
+        for (ptrdiff_t b = 0; b < c->form.batch; b++) {
+            const ptrdiff_t owner = cache_owner(c, b, slot);
+            sound &= cache_owner(c, owner, slot) == owner
+                  && (owner == b || *cache_slot(c, c->readers, owner, slot) > 0);
+            elsewhere += owner != b;
+            readers += *cache_slot(c, c->readers, b, slot);
+        }
+        CHECK(e, sound && elsewhere == readers, LOCI_BAD_ARG,
+              "the cache is damaged: tile %td of its entries contradicts who reads it", slot);
+    }
     return LOCI_OK;
 }
 /* The bytes of a validated cache. */
@@ -266,28 +290,30 @@ loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory
     CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_open: cache must not be NULL; it receives the cache");
     *cache = NULL;
     struct loci_cache *c = memory;
-    TRY(check_plan(p, 0, 1, e));
+    TRY(loci_cache_check_plan(p, 0, 1, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
           "memory must not be NULL and must be aligned to 64 bytes");
-    CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory does not contain a cache");
+    CHECK(e, bytes >= sizeof *c && loci_is_cache(c), LOCI_BAD_ARG,
+          "memory does not contain a cache");
     CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG,
           "memory has %zu bytes, and a cache of %lld "
           "sequences of %lld keys needs %zu with this plan",
           bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
     TRY(loci_cache_check(p, c, e));
-    for (ptrdiff_t b = 0; b < c->form.batch; b++) TRY(check_positions(c, b, e));
+    for (ptrdiff_t b = 0; b < c->form.batch; b++) TRY(loci_cache_check_positions(c, b, e));
+    TRY(check_readers(c, e));
     *cache = c;
     return LOCI_OK;
 }
 
 int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
 {
-    return is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
+    return loci_is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
 }
 
 /* The only function that changes a length; base and present follow from it.  A ring counts its keys
  * from a chunk border at or before its oldest key, because chunks are part of the bits of a row. */
-static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
+void loci_cache_set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 {
     int64_t *most = &cache_list(c, c->most)[b];
     lengths(c)[b] = length;
@@ -299,7 +325,7 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-static size_t lay_out_update(struct call *c, char *base, bool backward)
+size_t loci_lay_out_update(struct call *c, char *base, bool backward)
 {
     (void)backward;
     return loci_lay_out_rotate(c, base, c->plan->engine->cache_workspace);
@@ -309,14 +335,13 @@ static loci_call append_call(const loci_call *in)
 {
     loci_call rows = *in;
     rows.cache = NULL;
-    rows.k_lens = NULL;
+    rows.k_lens = rows.q_lens = NULL;
     rows.q_len = 0;
     rows.q_pos = rows.k_pos;
     return rows;
 }
-/* A removal rotates a tile of keys at position -count, by the same angle for every key that
- * moves. */
-static loci_call remove_call(const loci_call *in, const struct loci_cache *c, const int64_t *shift)
+loci_call loci_cache_edit_call(const loci_call *in, const struct loci_cache *c,
+                               const int64_t *shift)
 {
     return (loci_call){
         .batch = (ptrdiff_t)c->form.batch,
@@ -332,12 +357,12 @@ static loci_call remove_call(const loci_call *in, const struct loci_cache *c, co
 size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
 {
     const int64_t shift[KT] = { 0 };
-    const loci_call calls[] = { append_call(in), remove_call(in, in->cache, shift) };
+    const loci_call calls[] = { append_call(in), loci_cache_edit_call(in, in->cache, shift) };
     size_t most = 0;
     for (int i = 0; i < COUNT(calls); i++) {
         struct call c;
         if (loci_open_call(&c, p, &calls[i], true)) continue;
-        const size_t n = lay_out_update(&c, NULL, false);
+        const size_t n = loci_lay_out_update(&c, NULL, false);
         if (n > most) most = n;
     }
     return most;
@@ -407,7 +432,7 @@ static void stage_keys(const struct call *c, struct loci_cache *to, const int64_
 }
 /* Lets encodings update their sums from key from[b] of each entry on, stages keys, and records the
  * lengths that these cover. */
-static void save_inputs(const struct call *call, struct loci_cache *c, const int64_t *from)
+void loci_cache_save_inputs(const struct call *call, struct loci_cache *c, const int64_t *from)
 {
     const loci_plan *p = call->plan;
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
@@ -447,8 +472,8 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
 {
     for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
         const int64_t length = lengths(c)[b];
-        set_length(c, b, length + count_of(in, b));
-        set_length(c, b, length);
+        loci_cache_set_length(c, b, length + count_of(in, b));
+        loci_cache_set_length(c, b, length);
     }
 }
 
@@ -474,7 +499,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     struct call c;
     loci_call now, *const in = &now;
     TRY(loci_copy_call(in, wants_sizes(p), given));
-    TRY(check_plan(p, 0, 1, in->error));
+    TRY(loci_cache_check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
     const loci_call rows = append_call(in);
@@ -490,7 +515,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && (a.v.data || p->values_in_keys)), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
-    TRY(loci_lay_out_workspace(&c, work, lay_out_update, false));
+    TRY(loci_lay_out_workspace(&c, work, loci_lay_out_update, false));
     /* accept() of the other encodings is called when a pass reads these keys. */
     if (a.rotate) {
         if (c.B && c.Lk) TRY(loci_check_inputs(&c, p->use[p->rotate].enc, LOCI_DIM_KEYS));
@@ -499,6 +524,10 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     TRY(check_memory(&c, &a, tables, work));
     loci_fill_workspace(&c);
     if (!c.B || !c.Lk) return LOCI_OK;
+    for (ptrdiff_t b = 0; b < c.B && !to->form.ring; b++) {
+        const ptrdiff_t old = (ptrdiff_t)lengths(to)[b], count = (ptrdiff_t)count_of(in, b);
+        if (count) loci_cache_own(to, b, old / KT, tiles(old + count, KT), old % KT > 0);
+    }
 
     /* The position of row 0 of k.  An entry with fewer keys than k_len has them at the end.  So
      * this may lie before its first new key, and even below 0. */
@@ -518,143 +547,10 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
          * moves them. */
         for (int64_t j = 0; j < count && !to->form.ring; j++)
             *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
-        set_length(to, b, old + count);
+        loci_cache_set_length(to, b, old + count);
         done[b] = old;
     }
-    save_inputs(&c, to, done); /* from the old lengths on */
+    loci_cache_save_inputs(&c, to, done); /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
-    return LOCI_OK;
-}
-
-/* ---- Truncate and remove --------------------------------------------------------------------- */
-
-/* Drops the last keys.  Nothing moves.  Sums of encodings become valid again after keys are added,
- * because cache_made() compares lengths.  An entry that becomes empty also forgets its largest
- * length. */
-loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
-{
-    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is damaged or was not made by loci_cache_create()");
-    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
-          entry, (long long)c->form.batch - 1);
-    /* Without a plan the whole cache cannot be validated.  The entry is enough. */
-    TRY(check_entry(c, entry, e));
-    CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
-          "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
-    /* The new length of a ring must be within the keys that it still has, or 0. */
-    CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
-          "length %lld: the ring contains only keys from %lld on", (long long)length,
-          (long long)cache_oldest(c, entry));
-    if (length == 0) cache_list(c, c->most)[entry] = 0;
-    set_length(c, entry, length);
-    /* Only a cache without keys may change between given and counted positions. */
-    bool empty = true;
-    for (ptrdiff_t b = 0; b < c->form.batch; b++) empty &= lengths(c)[b] == 0;
-    if (empty) c->placed = 0;
-    return LOCI_OK;
-}
-
-/* Moves the inputs by key over the removed ones. */
-static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b,
-                          ptrdiff_t first, ptrdiff_t count)
-{
-    for (int i = 0; i < p->tensors.n; i++) {
-        const struct cache_input *t = &c->input[i];
-        const size_t inner = (size_t)t->inner * p->real;
-        for (ptrdiff_t row = b * t->outer; t->at && row < (b + 1) * t->outer; row++) {
-            char *at = (char *)c + t->at + (size_t)(row * cache_capacity(c) + first) * inner;
-            memmove(at, at + (size_t)count * inner,
-                    (size_t)((ptrdiff_t)lengths(c)[b] - first - count) * inner);
-        }
-    }
-}
-
-/* Keys that move are rotated further by the difference of positions.  A rotation that also
- * multiplies did so on append and would now do it twice, so `undo` reverts that.  States and inputs
- * belong to their keys and move with them, so keys that were rotated by them are not rotated. */
-static void rotate_again(const loci_plan *p, const struct call *c, struct cache_update *a)
-{
-    a->rotate = p->rotate >= 0 && p->keys_rotated && !p->states
-             && !term_is(p->use[p->rotate].term, BY_INPUT);
-    if (!a->rotate) return;
-    const int enc = p->use[p->rotate].enc;
-    const struct loci_pe *pe = p->enc[enc].pe;
-    int channel, channels;
-    const double factor = pe->multiplies ? pe->multiplies(c->table[enc], &channel, &channels) : 1;
-    if (factor != 1) {
-        a->undo = 1 / factor;
-        a->channel = channel;
-        a->channels = channels;
-    }
-}
-
-/* Removes `count` keys of one entry from `first` on.  Later keys move up, as if they had been
- * appended at positions smaller by `count`. */
-loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
-                              ptrdiff_t entry, int64_t first, int64_t count, const loci_call *given)
-{
-    struct call call;
-    int64_t shift[KT];
-    loci_call now, *const in = &now;
-    TRY(loci_copy_call(in, wants_sizes(p), given));
-    loci_error *e = in->error;
-    TRY(check_plan(p, 0, 1, e));
-    TRY(loci_cache_check(p, c, e));
-    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
-          entry, (long long)c->form.batch - 1);
-    CHECK(e, !c->form.ring, LOCI_BAD_ARG, "loci_cache_remove() does not support rings");
-    CHECK(e, p->axes == 1, LOCI_BAD_ARG,
-          "loci_cache_remove() does not support keys with %d coordinates", p->axes);
-    CHECK(e, p->rotate < 0 || !p->keys_rotated || !term_is(p->use[p->rotate].term, NOT_AGAIN),
-          LOCI_BAD_ARG,
-          "rotated keys of %s cannot be rotated to other positions: truncate the cache and append "
-          "them again",
-          p->enc[p->use[p->rotate].enc].pe->name);
-    const int64_t len = lengths(c)[entry];
-    CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
-          "%lld keys from key %lld on reach beyond the end: entry %td has %lld keys",
-          (long long)count, (long long)first, entry, (long long)len);
-    TRY(check_positions(c, (ptrdiff_t)entry, e));
-    /* Moving makes positions smaller, and all of them must stay within 2^40. */
-    for (int64_t j = first + count; j < len; j++)
-        CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
-              "key %lld at position %lld would move below position -2^40", (long long)j,
-              (long long)*position(c, entry, j));
-    for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = remove_call(in, c, shift);
-    TRY(loci_open_call(&call, p, &rows, true));
-    TRY(loci_open_tables(&call, tables));
-    TRY(loci_lay_out_workspace(&call, work, lay_out_update, false));
-    /* The cache is the only output.  There are no tensors, because its inputs by key move with
-     * it. */
-    struct regions r;
-    r.n = 0;
-    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
-    loci_add_call(&call, &r, tables, work);
-    TRY(loci_check_regions(&r, e));
-    loci_fill_workspace(&call);
-    if (!count) return LOCI_OK;
-    /* From here on keys move, and a half-moved cache would be useless.  So this is the last check
-     * for a cancel. */
-    if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
-        return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
-    struct cache_update a = {
-        .to = c,
-        .remove = true,
-        .entry = entry,
-        .first = (ptrdiff_t)first,
-        .count = (ptrdiff_t)count,
-    };
-    rotate_again(p, &call, &a);
-    loci_begin(&call, false);
-    call.cache = c; /* set only now, because the call so far was about shifts */
-    p->engine->update_cache(&call, &a);
-    remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
-    for (int64_t j = first; j < len - count; j++)
-        *position(c, entry, j) = *position(c, entry, j + count) - count;
-    set_length(c, entry, len - count);
-    /* Sums are valid up to the first key that moved, and completely in all other entries. */
-    memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
-    cache_list(c, c->done)[entry] = first;
-    save_inputs(&call, c, cache_list(c, c->done));
     return LOCI_OK;
 }

@@ -141,7 +141,8 @@ void loci_find_sequences(struct call *c)
     /* Segments are sequences of their own if that is possible.  Otherwise the entry is one sequence
      * whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
+        const ptrdiff_t n = c->in->q_lens ? (ptrdiff_t)c->in->q_lens[b] : c->Lq;
+        if (!c->in->q_seg) add_sequence(c, b, c->Lq - n, n, 0, keys_in(c, b), false, false);
         else if (PLANTED_BUG(2, rising(c, b))) add_runs(c, b);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true, false);
     }

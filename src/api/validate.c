@@ -84,6 +84,7 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
     loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
     loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
+    loci_add_list(r, "q_lens", in->q_lens, B, sizeof *in->q_lens, READ);
     loci_add_list(r, "k_first", in->k_first, each * Lq, sizeof *in->k_first, READ);
     loci_add_list(r, "k_last", in->k_last, each * Lq, sizeof *in->k_last, READ);
     loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts,
@@ -239,7 +240,7 @@ static loci_status check_straight(const loci_call *in)
         { "q_pos", in->q_pos },     { "k_pos", in->k_pos },       { "q_coord", in->q_coord },
         { "k_coord", in->k_coord }, { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
         { "k_lens", in->k_lens },   { "q_starts", in->q_starts }, { "k_starts", in->k_starts },
-        { "k_first", in->k_first }, { "k_last", in->k_last },
+        { "k_first", in->k_first }, { "k_last", in->k_last },     { "q_lens", in->q_lens },
     };
     for (int i = 0; i < COUNT(lists); i++)
         CHECK(in->error, (uintptr_t)lists[i].p % alignment_of(sizeof(int64_t)) == 0, LOCI_BAD_ARG,
@@ -321,6 +322,10 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
         CHECK(e, c->where.lens[b] >= 0 && c->where.lens[b] <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
               in->k_len);
+    for (ptrdiff_t b = 0; b < c->B && in->q_lens; b++)
+        CHECK(e, in->q_lens[b] >= 0 && in->q_lens[b] <= in->q_len, LOCI_BAD_ARG,
+              "q_lens: entry %td has %lld rows, and q_len is %td", b, (long long)in->q_lens[b],
+              in->q_len);
     if (in->cache) TRY(open_cache(c));
     /* Each way of packing defines where sequences end, so two of them could disagree. */
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
@@ -330,6 +335,8 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
           "q_seg and k_seg must be NULL with q_starts and k_starts");
     CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG,
           "k_lens, pages and cache must be NULL with q_starts and k_starts");
+    CHECK(e, !in->q_lens || (!in->q_starts && !in->q_seg), LOCI_BAD_ARG,
+          "q_lens must be NULL with q_seg or q_starts");
     CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
           "batch %td must be 1 with q_starts and k_starts", in->batch);
     CHECK(e, in->sequences >= 0 && in->sequences < MOST_NUMBERS, LOCI_BAD_ARG,

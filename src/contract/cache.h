@@ -6,7 +6,11 @@
  * first, [D / 32][KT], and then its whole numbers.  If values are channels of the keys, keys are
  * stored as rows, and there is nothing else.  Tile number t of a sequence is in slot t; in a
  * ring, in slot t modulo the number of tiles.  All places are offsets from the start,
- * so a cache can be moved or saved byte by byte. */
+ * so a cache can be moved or saved byte by byte.
+ *
+ * A tile of entry b may be in the memory of another entry, its owner: after a fork both read it.
+ * An entry whose tile is elsewhere lends its own memory to no one.  So before a tile is written,
+ * its other readers can move to the memory of one of them (cache_edit.c). */
 #ifndef LOCI_CONTRACT_CACHE_H
 #define LOCI_CONTRACT_CACHE_H
 
@@ -43,6 +47,9 @@ struct loci_cache {
      * kept. */
     ptrdiff_t staged, moved;
     ptrdiff_t done; /* [B]: the length that these cover */
+    /* [B][tiles]: the owner of each tile of an entry, relative to the entry; and how many other
+     * entries read each tile of an entry's memory. */
+    ptrdiff_t owner, readers;
 };
 
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
@@ -82,12 +89,25 @@ static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)
     return beyond > 0 ? (beyond + KT - 1) / KT * KT : 0;
 }
 
+/* A number of a list of [B][tiles]. */
+static inline int64_t *cache_slot(const struct loci_cache *c, ptrdiff_t at, ptrdiff_t b,
+                                  ptrdiff_t slot)
+{
+    return cache_list(c, at) + b * (ptrdiff_t)c->form.tiles + slot;
+}
+/* The entry whose memory has a tile of entry b. */
+static inline ptrdiff_t cache_owner(const struct loci_cache *c, ptrdiff_t b, ptrdiff_t slot)
+{
+    return b + (ptrdiff_t)*cache_slot(c, c->owner, b, slot);
+}
+
 /* The tile of key j of entry b.  j counts from the first key of the sequence. */
 static inline void *cache_tile(const struct loci_cache *c, ptrdiff_t at, int64_t width,
                                int64_t dtype, ptrdiff_t b, int h, ptrdiff_t j)
 {
-    const ptrdiff_t slot = j / KT % (ptrdiff_t)c->form.tiles;
-    const ptrdiff_t tile = (b * (ptrdiff_t)c->form.kv_heads + h) * (ptrdiff_t)c->form.tiles + slot;
+    const ptrdiff_t slot = j / KT % (ptrdiff_t)c->form.tiles, owner = cache_owner(c, b, slot);
+    const ptrdiff_t tile =
+        (owner * (ptrdiff_t)c->form.kv_heads + h) * (ptrdiff_t)c->form.tiles + slot;
     return (char *)c + at + tile * stored_bytes((loci_dtype)dtype, KT * (ptrdiff_t)width);
 }
 static inline void *cache_keys(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)

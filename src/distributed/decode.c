@@ -104,6 +104,7 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
         { "q_seg and k_seg", in->q_seg || in->k_seg },
         { "q_starts and k_starts", in->q_starts || in->k_starts || in->sequences },
         { "k_lens", in->k_lens },
+        { "q_lens", in->q_lens },
         { "pages", in->pages },
         { "a mask", in->mask_kind != LOCI_NO_MASK || in->mask.data },
         { "k_first and k_last", in->k_first || in->k_last },

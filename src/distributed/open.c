@@ -69,6 +69,7 @@ loci_status loci_check_fields(const struct rank_ctx *a)
         { "q_seg and k_seg", in->q_seg || in->k_seg },
         { "q_starts and k_starts", in->q_starts || in->k_starts || in->sequences },
         { "k_lens", in->k_lens },
+        { "q_lens", in->q_lens },
         { "pages", in->pages },
         { "a cache", in->cache },
         { "a mask", in->mask_kind != LOCI_NO_MASK || in->mask.data },
