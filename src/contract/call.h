@@ -17,6 +17,9 @@ struct sequence {
      * the same keys share their tiles. */
     ptrdiff_t first_row, first_tile, first_chunk, first_ktile;
     ptrdiff_t keys; /* number of the first sequence with these keys */
+    /* Decode computes the rows of so many sequences together, from this one on, as they share tiles
+     * of keys.  0: together with an earlier one. */
+    ptrdiff_t together;
     int64_t d0;
     bool run;
     /* Ids must be compared, because equal ids are not all neighbours here. */

@@ -39,6 +39,12 @@ static struct needs needs_of(const struct call *c)
     return a;
 }
 
+/* The end of a row's own tiles in a chunk, counted from its first one. */
+static int own_end(const struct tile *t, ptrdiff_t base, ptrdiff_t end)
+{
+    const ptrdiff_t own = t->until / KT + 1;
+    return (int)((own < end ? own : end) - base);
+}
 /* Scores, weights and sums of one chunk for all rows of an item.  Rows may end at different keys:
  * each takes part up to its own last one.  Where rows may end early, tiles are scored in groups,
  * newest first, each as long as all before it, those of newer chunks too: at most twice the work
@@ -61,39 +67,43 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
         if (needs.ends && newer <= TILES) size = newer ? newer : 1;
         const ptrdiff_t low = high - size > start ? high - size : start;
         for (ptrdiff_t j = low; j < high; j++) {
-            const struct sight a = place_rows(w, j, last);
+            const struct sight a = place_rows(w, j);
             see[j - base] = a.some;
             partial[j - base] = a.partial;
             if (!a.some || moves) continue;
-            score_tiles(w, j, last);
+            score_tiles(w, j);
             if (!needs.order) add_to_tiles(w, j);
         }
         /* what goes from tile to tile */
         const bool again = needs.order || needs.ends || weight >= 0;
         for (ptrdiff_t j = high - 1; j >= low; j--) {
             if (see[j - base] && again) {
-                place_rows(w, j, last);
+                place_rows(w, j);
                 exhausted = needs.ends && all_exhausted(w->t, n);
                 if (exhausted) break;
-                if (moves) score_moved(w, j, last);
+                if (moves) score_moved(w, j);
                 if (needs.order) add_to_tiles(w, j);
-                if (weight >= 0) tiles_weights(w, j, last);
+                if (weight >= 0) tiles_weights(w, j);
             }
-            if (moves) step_all(w, j, last);
+            if (moves) step_all(w, j);
             oldest = j;
         }
     }
     /* rows of an exhausted chunk go on through its keys */
-    for (ptrdiff_t j = oldest - 1; j >= start && moves; j--) step_all(w, j, last);
+    for (ptrdiff_t j = oldest - 1; j >= start && moves; j--) step_all(w, j);
     if (weight < 0) {
-        for (int i = 0; i < n; i++)
-            softmax(w, i, (int)(oldest - base), (int)(end - base), last + 1 - base * KT, see);
+        for (int i = 0; i < n; i++) {
+            const struct tile *t = &w->t[i];
+            softmax(w, i, (int)(oldest - base), own_end(t, base, end), t->until + 1 - base * KT,
+                    see);
+        }
         for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
-            if (see[j - base]) tiles_weights(w, j, last);
+            if (see[j - base]) tiles_weights(w, j);
     }
     for (ptrdiff_t j = oldest; j < end; j++)
-        if (see[j - base]) sum_tiles(w, j, last, partial[j - base]);
-    for (int i = 0; i < n; i++) join_tiles(w, i, (int)(oldest - base), (int)(end - base), see);
+        if (see[j - base]) sum_tiles(w, j, partial[j - base]);
+    for (int i = 0; i < n; i++)
+        join_tiles(w, i, (int)(oldest - base), own_end(&w->t[i], base, end), see);
 }
 
 /* ---- Work items ------------------------------------------------------------------------------ */
@@ -154,22 +164,57 @@ static size_t slot_of(const struct call *c, const struct tile *t)
     return (size_t)((t->seq->b * c->Lq + t->i0) * c->plan->heads + t->h);
 }
 
+/* The keys that any row of an item may see: rows of a sequence, and of others with which it shares
+ * tiles. */
+static struct keyrange keys_of_item(const struct call *c, const struct sequence *q)
+{
+    struct keyrange all = { PTRDIFF_MAX, -1 };
+    for (const struct sequence *s = q; s < q + q->together; s++) {
+        const struct keyrange own = present_of(c, keys_of(c, s, 0, (int)s->nq));
+        if (own.last < own.first) continue;
+        if (own.first < all.first) all.first = own.first;
+        if (own.last > all.last) all.last = own.last;
+    }
+    return all;
+}
+static void open_item(struct row_set *w, const struct call *c, const struct sequence *q, int group)
+{
+    const int heads = item_heads(c->plan);
+    w->n = 0;
+    for (const struct sequence *s = q; s < q + q->together; s++) {
+        const ptrdiff_t last = present_of(c, keys_of(c, s, 0, (int)s->nq)).last;
+        for (int i = 0; i < s->nq * heads; i++, w->n++) {
+            struct tile *t = &w->t[w->n];
+            open_rows(t, s, group * heads + i % heads, i / heads, 1);
+            t->until = last;
+            t->all = t - i % heads;
+            t->tiles = locked(c->plan);
+            open_total(t);
+        }
+    }
+}
+/* Where an item leaves the sums of a chunk of a row: with those of the row's own sequence. */
+static real *chunk_sums_of(const struct decode_pass *a, const struct tile *t, ptrdiff_t chunk)
+{
+    const struct call *c = a->c;
+    const int heads = item_heads(c->plan);
+    const ptrdiff_t item = (t->seq - c->seqs.list) * a->groups + t->h / heads,
+                    row = (t->i0 - t->seq->q0) * heads + t->h % heads;
+    return (real *)c->mem.chunk_sums
+         + ((item * a->chunks + chunk) * decode_rows(c) + row) * N(chunk_reals)(c);
+}
 /* Three ways of one item: all chunks, newest first; one chunk, whose sums are stored; and, when
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
 static void decode_item(const struct decode_pass *a, const struct workspace *d,
-                        const struct sequence *q, int group, ptrdiff_t item, ptrdiff_t chunk)
+                        const struct sequence *q, int group, ptrdiff_t chunk)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
-    const struct keyrange range = present_of(c, keys_of(c, q, 0, (int)q->nq));
     const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
     const ptrdiff_t base = part ? c->stream.first / CHUNK : 0; /* chunk of the first key */
-
-    const struct row_set w = {
+    struct row_set w = {
         .t = d->tile,
-        .n = n,
         .tiles = decode_tiles(c),
         .s = d->chunk.s,
         .p = d->chunk.p,
@@ -177,41 +222,60 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
         .sums = d->chunk.sums,
         .lines = d->chunk.lines,
     };
+    const struct keyrange range = keys_of_item(c, q);
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
-    const ptrdiff_t reals = N(chunk_reals)(c);
     if (a->apart && !a->joining && (chunk > newest || chunk < oldest)) return;
-    for (int i = 0; i < n; i++) {
-        struct tile *t = &w.t[i];
-        open_rows(t, q, first + i % heads, i / heads, 1);
-        t->all = &w.t[i / heads * heads];
-        t->tiles = locked(p);
-        open_total(t);
-        if (part && !part->opens && part->step != PART_SUM)
-            N(save_part)(t, part->state + slot_of(c, t) * part->slot, true);
-    }
+    open_item(&w, c, q, group);
+    for (int i = 0; i < w.n && part && !part->opens && part->step != PART_SUM; i++)
+        N(save_part)(&w.t[i], part->state + slot_of(c, &w.t[i]) * part->slot, true);
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
         if (a->apart && !a->joining) k = chunk; /* and return after it */
         if (!a->joining) chunk_rows(&w, range, k);
-        for (int i = 0; i < n; i++) {
-            real *saved = a->apart
-                            ? (real *)c->mem.chunk_sums
-                                  + ((item * a->chunks + k - base) * decode_rows(c) + i) * reals
-                            : NULL;
-            if (a->apart) save_chunk(&w.t[i], saved, a->joining);
+        for (int i = 0; i < w.n; i++) {
+            struct tile *t = &w.t[i];
+            if (a->apart) save_chunk(t, chunk_sums_of(a, t, k - base), a->joining);
             if (a->apart && !a->joining) continue;
-            if (p->weight >= 0) weights_of(c)->join(&w.t[i], p->weight);
-            else softmax_join(&w.t[i]);
+            if (p->weight >= 0) weights_of(c)->join(t, p->weight);
+            else softmax_join(t);
         }
         if (a->apart && !a->joining) return;
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < w.n; i++) {
         struct tile *t = &w.t[i];
         if (!part || part->closes) close_rows(t);
         else {
             find_lost(t);
             N(save_part)(t, part->state + slot_of(c, t) * part->slot, false);
         }
+    }
+}
+
+/* Does a sequence share the oldest tile of both that any of their rows sees?  Then it probably
+ * shares more. */
+static bool meets(const struct call *c, const struct sequence *q, const struct sequence *s)
+{
+    const struct keyrange a = keys_of(c, q, 0, (int)q->nq), b = keys_of(c, s, 0, (int)s->nq);
+    const struct tile of_a = { .c = c, .seq = q, .until = a.last },
+                      of_b = { .c = c, .seq = s, .until = b.last };
+    return same_tile(&of_a, &of_b, (a.first > b.first ? a.first : b.first) / KT);
+}
+/* Finds which neighbours are computed together, as many as fit into an item. */
+static void group_sequences(struct call *c)
+{
+    const ptrdiff_t rows = item_rows(c);
+    const bool may = computes_together(c);
+    const int heads = item_heads(c->plan);
+    struct sequence *list = c->seqs.list;
+    for (ptrdiff_t s = 0, n; s < c->seqs.n; s += n) {
+        ptrdiff_t all = list[s].nq * heads;
+        for (n = 1; may && list[s].nq && s + n < c->seqs.n; n++) {
+            const struct sequence *q = &list[s + n];
+            all += q->nq * heads;
+            if (all > rows || !q->nq || !meets(c, &list[s], q)) break;
+            list[s + n].together = 0;
+        }
+        list[s].together = n;
     }
 }
 
@@ -230,7 +294,7 @@ static void decode_job(void *arg, int index)
         }
         const ptrdiff_t item = i / per;
         const struct sequence *q = &c->seqs.list[item / a->groups];
-        if (q->nq) decode_item(a, &d, q, (int)(item % a->groups), item, first + i % per);
+        if (q->nq && q->together) decode_item(a, &d, q, (int)(item % a->groups), first + i % per);
     }
 }
 
@@ -239,6 +303,7 @@ loci_status N(forward)(struct call *c)
 {
     struct decode_pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
     a.items = c->seqs.n * a.groups;
+    group_sequences(c);
     a.apart = !N(decode_in_turn)(c);
     if (a.apart) a.chunks = chunks_there(c);
     atomic_init(&a.next, 0);

@@ -10,7 +10,7 @@
 /* The rows of an item, with scores and weights by key and sums of values by tile. */
 struct row_set {
     struct tile *t;
-    int n;              /* of a group's heads, or of all heads, row by row */
+    int n;              /* of a group's heads, or of all heads, row by row; sequence by sequence */
     ptrdiff_t tiles;    /* of a chunk: as many as decode_tiles() */
     real *s, *p;        /* [n][tiles][KT] */
     real *alpha, *sums; /* [n][tiles], [n][tiles][Dv] */
@@ -23,20 +23,52 @@ static real *row_of(const struct row_set *w, real *numbers, int i)
     return numbers + (ptrdiff_t)i * w->tiles * KT;
 }
 
+/* How many keys tile j of a row's sequence has; 0 if the sequence ends before it. */
+static ptrdiff_t keys_on(const struct tile *t, ptrdiff_t j)
+{
+    const ptrdiff_t left = t->until + 1 - j * KT;
+    return left < 0 ? 0 : left < KT ? left : KT;
+}
 /* Puts row i on tile j, with its share of scores and weights.  Does it see any key of it?
  * Positions that do not run may leave tiles out. */
-static bool place_row(const struct row_set *w, int i, ptrdiff_t j, ptrdiff_t last)
+static bool place_row(const struct row_set *w, int i, ptrdiff_t j)
 {
     struct tile *t = &w->t[i];
     const ptrdiff_t at = j % TILES * KT;
     t->s = row_of(w, w->s, i) + at;
     t->p = row_of(w, w->p, i) + at;
-    return set_keys(t, j * KT, last);
+    if (keys_on(t, j)) return set_keys(t, j * KT, t->until);
+    t->j0 = t->seq->k0 + j * KT;
+    t->keys = 0;
+    return false;
 }
-/* Does this row read the same keys and values as the one before? */
-static bool shares(const struct row_set *w, int i)
+/* Is tile j of two sequences the same memory?  Both have all of it, or end at the same key. */
+static bool same_tile(const struct tile *a, const struct tile *b, ptrdiff_t j)
 {
-    return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh;
+    const struct call *c = a->c;
+    const loci_pages *p = c->in->pages;
+    const ptrdiff_t keys = keys_on(a, j);
+    if (!keys || keys != keys_on(b, j)) return false;
+    if (c->cache) {
+        const ptrdiff_t slot = j % (ptrdiff_t)c->cache->form.tiles;
+        return cache_owner(c->cache, a->seq->b, slot) == cache_owner(c->cache, b->seq->b, slot);
+    }
+    for (ptrdiff_t page = j * KT / p->length; page <= (j * KT + keys - 1) / p->length; page++)
+        if (p->table[a->seq->b * p->entry + page] != p->table[b->seq->b * p->entry + page])
+            return false;
+    return true;
+}
+/* Does this row read the same keys and values of tile j as the one before? */
+static bool shares(const struct row_set *w, int i, ptrdiff_t j)
+{
+    if (!i || w->t[i].kvh != w->t[i - 1].kvh || w->t[i].kh != w->t[i - 1].kh) return false;
+    return w->t[i].seq == w->t[i - 1].seq || same_tile(&w->t[i - 1], &w->t[i], j);
+}
+/* The same for values alone, which key heads may share. */
+static bool shares_values(const struct row_set *w, int i, ptrdiff_t j)
+{
+    if (w->t[i].seq != w->t[i - 1].seq) return shares(w, i, j);
+    return w->t[i].kvh == w->t[i - 1].kvh;
 }
 
 /* Keys or values of a tile as they are stored, or rows of reals where they
@@ -80,7 +112,7 @@ static struct source source_of(struct tile *t, enum side side)
 }
 /* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
  * multiplied by a vector of its own has what it wants already. */
-static void find_for_terms(const struct row_set *w, int x)
+static void find_for_terms(const struct row_set *w, ptrdiff_t j, int x)
 {
     const struct term *term = term_of(w->t->c, x);
     const struct tile *found = NULL;
@@ -88,7 +120,7 @@ static void find_for_terms(const struct row_set *w, int x)
     real *to;
     for (int i = 0; i < w->n && term->reads_keys; i++) {
         struct tile *t = &w->t[i];
-        if (!shares(w, i)) found = NULL;
+        if (!shares(w, i, j)) found = NULL;
         if (term->extra_query && term->extra_query(t, x, &own, &to)) continue;
         if (found) {
             t->k.at = found->k.at;
@@ -105,12 +137,12 @@ static void find_for_terms(const struct row_set *w, int x)
 struct sight {
     bool some, partial;
 };
-static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static struct sight place_rows(const struct row_set *w, ptrdiff_t j)
 {
     struct sight a = { false, false };
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (i && !t->listed && t->i0 == t[-1].i0) {
+        if (i && !t->listed && t->i0 == t[-1].i0 && t->seq == t[-1].seq) {
             t->j0 = t[-1].j0;
             t->keys = t[-1].keys;
             t->d = t[-1].d;
@@ -118,8 +150,9 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t l
             t->s = t[-1].s + w->tiles * KT;
             t->p = t[-1].p + w->tiles * KT;
         } else {
-            a.some |= place_row(w, i, j, last);
-            a.partial |= t->partial;
+            const bool sees = place_row(w, i, j);
+            a.some |= sees;
+            a.partial |= t->keys && t->partial;
         }
     }
     for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
@@ -128,14 +161,14 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t l
 
 /* Rows from the tile's first key on that may be read: up to the last key where all lie in line,
  * else those of the tile. */
-static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
+static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j)
 {
     if (rotates_late(t->c) && !reads_still(t)) return t->keys;
-    return staged(t) || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+    return staged(t) || (!t->c->cache && !t->c->in->pages) ? t->until + 1 - j * KT : t->keys;
 }
 /* The scores of rows and keys with several forms, class by class; then every pair of a tile with
  * several classes gets its own. */
-static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static void score_classes(const struct row_set *w, ptrdiff_t j)
 {
     const struct call *c = w->t->c;
     for (int class = 0; class < c->plan->row_forms; class ++) {
@@ -157,7 +190,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
             }
             if (!shared) {
                 keys = source_of(t, KEYS);
-                keys.rest = rows_from(t, j, last);
+                keys.rest = rows_from(t, j);
                 first = true;
             }
             list[n++] = (struct dot){ t->q.across, class == a.least ? t->s : t->of_class };
@@ -177,12 +210,12 @@ static void score_classes(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 }
 /* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
  * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
-static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static void score_tiles(const struct row_set *w, ptrdiff_t j)
 {
     const struct call *c = w->t->c;
     const int D = c->plan->score_dim;
     if (c->plan->row_forms > 1) {
-        score_classes(w, j, last);
+        score_classes(w, j);
         return;
     }
     struct dot list[MOST];
@@ -191,9 +224,10 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
     bool first = true;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (!shares(w, i)) {
+        if (!t->keys) continue;
+        if (!shares(w, i, j)) {
             keys = source_of(t, KEYS);
-            keys.rest = rows_from(t, j, last);
+            keys.rest = rows_from(t, j);
             first = true;
             /* Each read of rows transposes them in registers: many rows do it once in memory. */
             if (w->lines && !keys.across) {
@@ -206,7 +240,7 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
          * and after the last row that shares these keys. */
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) {
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1, j)))) {
                 N(dots)(list, n, &keys, D, t->keys, first);
                 n = 0;
                 first = false;
@@ -220,20 +254,20 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
     }
 }
 /* The scores of rows that change on their walk, and their step over a tile. */
-static void score_moved(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static void score_moved(const struct row_set *w, ptrdiff_t j)
 {
     const struct call *c = w->t->c;
     const struct moves *moves = moves_of(c);
     const int x = c->plan->moves;
     bool products = false;
     for (int i = 0; i < w->n; i++) products |= moves->owners(&w->t[i], x) != ALL_ROWS;
-    if (products) score_tiles(w, j, last);
+    if (products) score_tiles(w, j);
     for (int i = 0; i < w->n; i++)
         if (moves->owners(&w->t[i], x) != NO_ROWS) moves->scores(&w->t[i], x);
 }
-static void step_all(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static void step_all(const struct row_set *w, ptrdiff_t j)
 {
-    for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
+    for (int i = 0; i < w->n; i++) place_row(w, i, j);
     step_rows(w->t, w->n);
 }
 /* Terms add to the scores.  Keys that a tile lacks get -inf, as the
@@ -241,12 +275,15 @@ static void step_all(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 static void add_to_tiles(const struct row_set *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
-    for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
-    for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
+    for (int x = 0; x < p->uses; x++) find_for_terms(w, j, x);
+    for (int i = 0; i < w->n; i++)
+        if (w->t[i].keys) add_terms(&w->t[i]);
     const int together = locked(p);
-    for (int i = 0; i < w->n; i += together) finish_scores(&w->t[i], together);
+    for (int i = 0; i < w->n; i += together)
+        if (w->t[i].keys) finish_scores(&w->t[i], together);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
+        if (!t->keys) continue;
         real *s = row_of(w, w->s, i) + j % TILES * KT;
         if (p->mix >= 0) { /* the two changed places */
             memcpy(s, t->s, sizeof(real) * (size_t)t->keys);

@@ -82,13 +82,13 @@ static void softmax(const struct row_set *w, int i, int first, int end, ptrdiff_
     *t->chunk.l = l;
 }
 /* Weights that a term makes, tile by tile; or, after softmax(), what terms make of weights. */
-static void tiles_weights(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
+static void tiles_weights(const struct row_set *w, ptrdiff_t j)
 {
     const int x = w->t->c->plan->weight;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *alpha = &w->alpha[i * w->tiles + j % TILES];
-        place_row(w, i, j, last);
+        place_row(w, i, j);
         if (x >= 0) {
             weights_of(t->c)->tile_weights(t, x);
             *alpha = *t->alpha;
@@ -109,19 +109,20 @@ static void sum_visible(const struct tile *t, int D, real *c)
 }
 /* The sums of values of tile j, for all rows.  Only where some row does not see all of it does it
  * matter whether the values are finite. */
-static void sum_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last, bool partial)
+static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
     const ptrdiff_t apart = w->tiles * Dv;
     for (int i = 0, n; i < w->n; i += n) {
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
-        place_row(w, i, j, last);
-        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {} /* rows that share values */
+        place_row(w, i, j);
+        for (n = 1; i + n < w->n && shares_values(w, i + n, j); n++) {}
+        if (!t->keys) continue;
         if (partial) find_values(t);
         if (partial && !finite_rows(t->v.at, t->v.row, t->keys, Dv)) {
             for (int s = 0; s < n; s++) {
-                place_row(w, i + s, j, last);
+                place_row(w, i + s, j);
                 t[s].v.at = t->v.at;
                 t[s].v.row = t->v.row;
                 sum_visible(&t[s], Dv, sums + s * apart);

@@ -106,6 +106,7 @@ struct tile {
     /* head, its kv head, and its key head: once rotated, keys need not be shared in a group */
     int h, kvh, kh;
     ptrdiff_t i0, j0; /* first row and key, counted in the batch entry */
+    ptrdiff_t until;  /* decode: the last key that rows of its sequence may see */
     /* live ones.  Dead rows have q = 0 and are masked; keys from `keys` on do not exist. */
     int rows, keys;
     /* columns that products and softmax work on: those of live rows in whole vectors of every

@@ -185,7 +185,7 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
-    const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
+    const int n = QT == 1 ? (int)item_rows(c) : locked(p);
     struct angles *angles = lay_out_angles(c, &a);
     struct tile *t = carve_bytes(&a, (size_t)n, sizeof *t), spare[2];
     for (int i = 0; i < n; i++) {

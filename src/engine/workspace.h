@@ -110,8 +110,31 @@ INLINE bool reuses_scores(const struct call *c)
     return term_of(c, p->weight)->carry != NULL;
 }
 
-/* Rows that a thread processes together in decode. */
+/* Rows of a sequence that a thread processes together in decode. */
 INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
+/* May decode compute rows of several sequences together, where these share tiles of keys?  The rows
+ * must not depend on more than their own scores. */
+INLINE bool computes_together(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (c->B < 2 || !(c->cache || c->in->pages) || p->mix >= 0 || p->weight >= 0 || p->moves >= 0
+        || p->row_forms > 1 || p->key_forms > 1 || p->key_heads != p->kv_heads
+        || (p->rotate >= 0 && !p->keys_rotated) || (p->turns_values && !c->cache) || fading(c)
+        || streamed(c))
+        return false;
+    EACH_USE(c, x, term)
+        if (term->carry || term->exhausted || term->value || term->reads_keys || term->part_state)
+            return false;
+    return true;
+}
+/* Rows of an item of decode. */
+enum { MOST_TOGETHER = 32 };
+INLINE ptrdiff_t item_rows(const struct call *c)
+{
+    const ptrdiff_t rows = decode_rows(c), all = computes_together(c) ? c->B * rows : rows,
+                    most = all < MOST_TOGETHER ? all : MOST_TOGETHER;
+    return most > rows ? most : rows;
+}
 /* Tiles of a chunk that decode has memory for: softmax_tile() processes VL of them at once. */
 INLINE ptrdiff_t decode_tiles(const struct call *c) { return (part_tiles(c) + VL - 1) / VL * VL; }
 
