@@ -82,6 +82,58 @@ LOCI_API loci_status loci_cache_fork(const loci_plan *, const void *tables, void
                                      loci_cache *, ptrdiff_t from, ptrdiff_t to, int64_t length,
                                      const loci_call *);
 
+/* ---- Trees of tokens -------------------------------------------------------------------------
+ *
+ * Speculative decoding checks several continuations of a sequence at once.  They form a tree: node i
+ * comes after node parents[i], or right after the sequence.  A row sees the keys of the sequence and
+ * of the nodes above it, at the position that it would have there.  So its bits are those of
+ * decoding the tokens above it one by one, with every encoding.
+ *
+ *     const int64_t parents[] = { -1, 0, 0, 1 };          // a, a b, a c, a b d
+ *     loci_tree tree = LOCI_TREE(.entry = &zero, .branch = &one, .room = 2, .parents = parents);
+ *     loci_call call = LOCI_CALL(.batch = 1, .q_len = 4, .k_len = 4, .q = ..., .k = ..., .v = ...,
+ *                                .o = ..., .error = &error);
+ *     work = aligned_alloc(64, loci_tree_workspace(plan, cache, &tree, &call));
+ *     loci_tree_forward(plan, tables, work, cache, &tree, &call);   // o has a row for each node
+ *     const int64_t last = 3;                                       // the model accepts a b d
+ *     loci_tree_keep(plan, tables, work, cache, &tree, &last, &call);
+ *
+ * Each path from the sequence to a leaf takes an entry of the cache.  The sequence is forked for
+ * them, so they share its keys, and rows of neighbouring entries read these once.  The sequence
+ * itself stays as it is until loci_tree_keep(). */
+
+/* Since 0.3.  Lists have a number for each batch entry of the call, which has a tree each. */
+typedef struct {
+    /* sizeof(loci_tree) */
+    size_t size;
+    const int64_t *entry; /* the entry of the cache that the tree continues */
+    /* The first of `room` entries that its paths may take.  They lose what they had. */
+    const int64_t *branch;
+    ptrdiff_t room;
+    const int64_t *nodes; /* the first nodes[b] rows of the call's q_len; NULL: all */
+    /* [batch][q_len]: the node before each one, which has a smaller number; -1: the sequence. */
+    const int64_t *parents;
+} loci_tree;
+#define LOCI_TREE(...) LOCI_SIZED(loci_tree, __VA_ARGS__)
+
+/* How many entries the paths of a tree take; LOCI_NONE if parents are invalid. */
+LOCI_API ptrdiff_t loci_tree_paths(const int64_t *parents, ptrdiff_t nodes);
+
+/* Bytes of `work` for both functions below, 0 if an argument is invalid. */
+LOCI_API size_t loci_tree_workspace(const loci_plan *, const loci_cache *, const loci_tree *,
+                                    const loci_call *);
+
+/* Computes the rows of all nodes.  Of the call, q, k, v, o, lse, rem, ae, positions, coordinates,
+ * tensors and host are used, with a row for each node; q_len and k_len are equal.  Positions
+ * are counted unless the cache has k_pos.  A failed call leaves the sequences as they were. */
+LOCI_API loci_status loci_tree_forward(const loci_plan *, const void *tables, void *work,
+                                       loci_cache *, const loci_tree *, const loci_call *);
+
+/* Appends the nodes from the root to node last[b] to the sequence of each tree; -1: none.  The
+ * trees must be those of the last loci_tree_forward() on these entries. */
+LOCI_API loci_status loci_tree_keep(const loci_plan *, const void *tables, void *work, loci_cache *,
+                                    const loci_tree *, const int64_t *last, const loci_call *);
+
 #ifdef __cplusplus
 }
 #endif

@@ -67,7 +67,8 @@ void loci_cache_own(struct loci_cache *c, ptrdiff_t b, ptrdiff_t first, ptrdiff_
  * length. */
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
-    CHECK(e, loci_is_cache(c), LOCI_BAD_ARG, "cache is damaged or was not made by loci_cache_create()");
+    CHECK(e, loci_is_cache(c), LOCI_BAD_ARG,
+          "cache is damaged or was not made by loci_cache_create()");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
     /* Without a plan the whole cache cannot be validated.  The entry is enough. */
@@ -196,18 +197,37 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
 
 /* ---- Fork ------------------------------------------------------------------------------------ */
 
-static void copy_inputs(const loci_plan *p, struct loci_cache *c, ptrdiff_t from, ptrdiff_t to,
-                        ptrdiff_t length)
+/* Copies the inputs and positions of keys first .. end - 1. */
+static void copy_lists(const loci_plan *p, struct loci_cache *c, ptrdiff_t from, ptrdiff_t to,
+                       ptrdiff_t first, ptrdiff_t end)
 {
     for (int i = 0; i < p->tensors.n; i++) {
         const struct cache_input *t = &c->input[i];
         const size_t inner = (size_t)t->inner * p->real, each = (size_t)cache_capacity(c) * inner;
         for (ptrdiff_t row = 0; t->at && row < t->outer; row++) {
-            char *at = (char *)c + t->at;
+            char *at = (char *)c + t->at + (size_t)first * inner;
             memcpy(at + (size_t)(to * t->outer + row) * each,
-                   at + (size_t)(from * t->outer + row) * each, (size_t)length * inner);
+                   at + (size_t)(from * t->outer + row) * each, (size_t)(end - first) * inner);
         }
     }
+    memcpy(position(c, to, first), position(c, from, first),
+           (size_t)(end - first) * sizeof(int64_t));
+}
+/* Makes entry `to` a copy of `from`.  Tiles that they share already are left as they are, and so is
+ * all else that belongs to their keys: an entry that is forked from the same one again and again
+ * costs little.  Returns the first key that differed. */
+static ptrdiff_t copy_entry(const loci_plan *p, struct loci_cache *c, ptrdiff_t from, ptrdiff_t to,
+                            ptrdiff_t length)
+{
+    const ptrdiff_t whole = length / KT;
+    ptrdiff_t same = 0;
+    while (same < whole && cache_owner(c, from, same) == cache_owner(c, to, same)) same++;
+    loci_cache_own(c, to, same, (ptrdiff_t)c->form.tiles, 0);
+    for (ptrdiff_t slot = same; slot < whole; slot++)
+        share(c, to, cache_owner(c, from, slot), slot);
+    if (length % KT) copy_tile(c, cache_owner(c, from, whole), to, whole);
+    copy_lists(p, c, from, to, same * KT, length);
+    return same * KT;
 }
 
 loci_status loci_cache_fork(const loci_plan *p, const void *tables, void *work, loci_cache *c,
@@ -237,16 +257,11 @@ loci_status loci_cache_fork(const loci_plan *p, const void *tables, void *work, 
     loci_add_call(&call, &r, tables, work);
     TRY(loci_check_regions(&r, e));
     loci_fill_workspace(&call);
-    const ptrdiff_t whole = (ptrdiff_t)length / KT;
-    loci_cache_own(c, to, 0, (ptrdiff_t)c->form.tiles, 0);
-    for (ptrdiff_t slot = 0; slot < whole; slot++) share(c, to, cache_owner(c, from, slot), slot);
-    if (length % KT) copy_tile(c, cache_owner(c, from, whole), to, whole);
-    copy_inputs(p, c, from, to, (ptrdiff_t)length);
-    memcpy(position(c, to, 0), position(c, from, 0), (size_t)length * sizeof(int64_t));
+    const ptrdiff_t first = copy_entry(p, c, from, to, (ptrdiff_t)length);
     cache_list(c, c->most)[to] = 0;
     loci_cache_set_length(c, to, length);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
-    cache_list(c, c->done)[to] = 0;
+    cache_list(c, c->done)[to] = first;
     loci_cache_save_inputs(&call, c, cache_list(c, c->done));
     return LOCI_OK;
 }
