@@ -164,6 +164,7 @@ class Call(c.Structure):
         ("dropout_seed", c.c_uint64),
         ("dropout_offset", c.c_uint64),
         ("mask_key", c.c_ssize_t),
+        ("q_lens", c.c_void_p),
     ]
 
 
@@ -378,6 +379,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cache_length": (c.c_int64, [_P, _N]),
     "cache_truncate": (_I, [_P, _N, c.c_int64, _E]),
     "cache_remove": (_I, [_P, _P, _P, _P, _N, c.c_int64, c.c_int64, _CALL]),
+    "cache_fork": (_I, [_P, _P, _P, _P, _N, _N, c.c_int64, _CALL]),
     "rmsnorm": (_I, [_LAYER, View, _P, _D, View]),
     "rmsnorm_backward": (_I, [_LAYER, View, _P, _D, View, View, _P]),
     "shift": (_I, [_LAYER, View, View, _P, _I, _P, _P, View]),

@@ -554,13 +554,7 @@ class Cache:
         """
         first, count = whole(first, "first"), whole(count, "count")
         entries = self._entries(entry)
-        call = _c.Call(
-            size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
-        )
-        call.tensors = c.addressof(self._given)
-        size = _c.lib.workspace(self._plan._handle, call, 0)
-        if not size:
-            _c.check(thread.error.status or 1, thread.error)
+        call, size = self._edit_call()
         try:
             for one in entries:
                 work = thread.work(size)
@@ -568,6 +562,39 @@ class Cache:
                 _c.check(_c.lib.cache_remove(*at, one, first, count, call), thread.error)
         finally:
             thread.done()
+
+    def fork(self, source: int, target: int, length: int | None = None) -> None:
+        """Make one sequence a copy of the first keys of another. Both then grow on their own.
+
+        They share memory in tiles of 64 keys until one of them writes such a tile, so this costs little. Sequences
+        that share keys and are neighbours in the batch read these once in `attend`.
+
+        Parameters
+        ----------
+        source, target : int
+            Index of the sequence that is copied, and of the one that is replaced.
+        length : int, optional
+            Number of keys to copy. By default all.
+        """
+        source, target = whole(source, "source"), whole(target, "target")
+        length = self.length(source) if length is None else whole(length, "length")
+        call, size = self._edit_call()
+        try:
+            at = self._plan._handle, self._tables.at, thread.work(size), self._at
+            _c.check(_c.lib.cache_fork(*at, source, target, length, call), thread.error)
+        finally:
+            thread.done()
+
+    def _edit_call(self) -> tuple[Any, int]:
+        """A call that edits the cache, and the bytes of its workspace."""
+        call = _c.Call(
+            size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
+        )
+        call.tensors = c.addressof(self._given)
+        size = _c.lib.workspace(self._plan._handle, call, 0)
+        if not size:
+            _c.check(thread.error.status or 1, thread.error)
+        return call, size
 
     # ---- Copies --------------------------------------------------------------------------------
 

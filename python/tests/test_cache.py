@@ -112,6 +112,28 @@ class Caches(unittest.TestCase):
         cache.truncate(10, entry=1)
         self.assertEqual(cache.lengths, [20, 10])
 
+    def test_fork(self) -> None:
+        q, k, v = problem()
+        for x in (q, k, v):
+            x[1, :, :9] = x[0, :, :9]  # the second sequence begins like the first
+        log_f = np.full((2, HEADS, LENGTH), -0.1, np.float32)
+        want = loci.attention(q, k, v, "fox", tensors={"fox.log_f": log_f})
+        cache = loci.Cache("fox", HEADS, DIM, batch=2, capacity=LENGTH)
+        at = slice(0, 12)
+        cache.append(k[:, :, at], v[:, :, at], inputs={"fox.log_f": log_f[:, :, at]}, k_lens=[12, 0])
+        cache.fork(0, 1, 9)
+        self.assertEqual(cache.lengths, [12, 9])
+        # each goes on: the first from key 12 on, the second from key 9 on
+        rest = [np.stack([x[0, :, -15:], x[1, :, -15:]]) for x in (k, v, log_f)]
+        cache.append(*rest[:2], inputs={"fox.log_f": rest[2]}, k_lens=[12, 15])
+        self.same(cache.attend(q[:, :, -1:], inputs={"fox.log_f": log_f[:, :, -1:]}), want[:, :, -1:])
+        cache.fork(1, 0)
+        self.assertEqual(cache.lengths, [LENGTH, LENGTH])
+        with self.assertRaisesRegex(loci.Error, "length 25 must be from 0 to 24, the keys of entry 0"):
+            cache.fork(0, 1, 25)
+        with self.assertRaisesRegex(loci.Error, "must be two different ones from 0 to 1"):
+            cache.fork(0, 0)
+
     def test_stored_types(self) -> None:
         def q8(x: Any) -> Any:
             blocks = x.reshape(-1, 32)
