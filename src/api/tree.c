@@ -59,8 +59,8 @@ struct trees {
     bool *taken;      /* [nodes of a tree]: is it in an earlier path? */
     int64_t *counts, *q_counts, *q_pos, *k_pos;
     double *q_coord, *k_coord;
-    char *rows[4];    /* q, k, v, o */
-    void *row, *ae;   /* lse or rem */
+    char *rows[4];  /* q, k, v, o */
+    void *row, *ae; /* lse or rem */
     const void **tensors;
     void *tensor[MAX_TENSORS];
     void *work; /* of the calls that are made */
@@ -141,8 +141,8 @@ static loci_call call_of(const struct trees *t, ptrdiff_t rows)
     const loci_call *in = t->in;
     loci_call c = LOCI_CALL(.batch = t->entries, .q_len = rows, .k_len = rows, .cache = t->cache,
                             .host = in->host, .error = in->error, .work_bytes = t->work_bytes,
-                            .tables_bytes = in->tables_bytes,
-                            .per_batch = t->k_pos || t->k_coord, .tensors = t->tensors);
+                            .tables_bytes = in->tables_bytes, .per_batch = t->k_pos || t->k_coord,
+                            .tensors = t->tensors);
     *(t->plan->weight < 0 ? &c.lse : &c.rem) = t->row;
     c.ae = t->ae;
     c.o.data = t->rows[3];
@@ -236,10 +236,10 @@ static void copy_rows(const struct trees *t, struct rows_of r, char *to, const l
         for (size_t o = 0; o < outer && view->data; o++)
             for (ptrdiff_t n = count_of(path, r), i = 0; i < n; i++) {
                 const ptrdiff_t node = path->node[path->length - n + i];
-                char *theirs = (char *)view->data
-                             + (path->tree * view->batch + (ptrdiff_t)o * view->head
-                                + node * view->row)
-                                   * (ptrdiff_t)each;
+                char *theirs =
+                    (char *)view->data
+                    + (path->tree * view->batch + (ptrdiff_t)o * view->head + node * view->row)
+                          * (ptrdiff_t)each;
                 char *ours = to
                            + (((size_t)path->entry * outer + o) * (size_t)r.rows
                               + (size_t)(r.rows - n + i))

@@ -831,6 +831,98 @@ static bool cacheable(const struct problem *p)
         && one_in(4);
 }
 
+/* Rows of an array for the first of `entries` entries of a call: row number i is row from + i of
+ * entry 0 modulo its rows. */
+static void *first_rows(const struct problem *p, const struct array *x, ptrdiff_t entries,
+                        ptrdiff_t from, ptrdiff_t n)
+{
+    const ptrdiff_t H = x->n[1], L = x->n[2], W = x->n[3];
+    char *to = alloc((size_t)(entries * H * n * W) * size_of(p->desc.dtype));
+    for (ptrdiff_t i = 0; i < H * n * W; i++)
+        store(to, p->desc.dtype, (size_t)i,
+              x->exact[(i / W / n * L + (from + i / W % n) % L) * W + i % W]);
+    return to;
+}
+/* Appends n tokens from number `from` on to entry 0 of a cache, and computes their last row; NULL
+ * if it is refused. */
+static void *step(struct problem *p, const loci_plan *plan, const void *tables, loci_cache *cache,
+                  ptrdiff_t entries, ptrdiff_t from, ptrdiff_t n)
+{
+    loci_error e = { 0 };
+    int64_t *lens = alloc((size_t)entries * sizeof *lens);
+    const size_t row = (size_t)(p->desc.heads * p->o.n[3]) * size_of(p->desc.dtype);
+    memset(lens, 0, (size_t)entries * sizeof *lens);
+    lens[0] = n;
+    loci_call c =
+        LOCI_CALL(.batch = entries, .q_len = 1, .k_len = n, .cache = cache, .k_lens = lens,
+                  .q_lens = lens, .tensors = (const void *const *)p->data, .error = &e);
+    c.k.data = first_rows(p, &p->k, entries, from, n);
+    c.v.data = first_rows(p, &p->v, entries, from, n);
+    c.o.data = alloc((size_t)entries * row);
+    const size_t work = loci_workspace(plan, &c, 0);
+    if (!work || loci_cache_append(plan, tables, alloc(work), cache, &c)) {
+        check_sentence(&e, e.status);
+        return NULL;
+    }
+    c.q.data = first_rows(p, &p->q, entries, from + n - 1, 1);
+    c.k_len = 0;
+    c.k_lens = NULL;
+    lens[0] = 1;
+    if (loci_forward(plan, tables, alloc(work), &c)) {
+        check_sentence(&e, e.status);
+        return NULL;
+    }
+    return c.o.data;
+}
+/* A tree of tokens after some of the keys.  A node has the bits of decoding its path. */
+static void grow_tree(struct problem *p, const loci_plan *plan, const void *tables)
+{
+    enum { MOST = 6 };
+    const ptrdiff_t nodes = 1 + (ptrdiff_t)below(MOST), prefix = (ptrdiff_t)below(80),
+                    entries = nodes + 1, each = (ptrdiff_t)size_of(p->desc.dtype);
+    const int64_t zero = 0, one = 1, last = (int64_t)below((unsigned)nodes + 1) - 1;
+    int64_t parents[MOST];
+    ptrdiff_t path[MOST], depth = 0;
+    loci_error e = { 0 };
+    loci_cache *cache, *plain;
+    const size_t bytes = loci_cache_size(plan, entries, prefix + nodes);
+    if (!bytes || loci_axes(plan) > 1) return;
+    for (ptrdiff_t i = 0; i < nodes; i++) parents[i] = (int64_t)below((unsigned)i + 1) - 1;
+    if (one_in(16)) parents[below((unsigned)nodes)] = (int64_t)below(9) - 2;
+    FUZZ_CHECK(!loci_cache_create(&cache, plan, entries, prefix + nodes, 0, alloc(bytes), &e));
+    FUZZ_CHECK(!loci_cache_create(&plain, plan, 1, prefix + nodes, 0, alloc(bytes), &e));
+    if (prefix
+        && (!step(p, plan, tables, cache, entries, 0, prefix)
+            || !step(p, plan, tables, plain, 1, 0, prefix)))
+        return;
+    const loci_tree tree =
+        LOCI_TREE(.entry = &zero, .branch = &one, .room = nodes, .parents = parents);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = nodes, .k_len = nodes,
+                            .tensors = (const void *const *)p->data, .error = &e);
+    const ptrdiff_t row = p->o.n[3] * each;
+    c.q.data = first_rows(p, &p->q, 1, prefix, nodes);
+    c.k.data = first_rows(p, &p->k, 1, prefix, nodes);
+    c.v.data = first_rows(p, &p->v, 1, prefix, nodes);
+    c.o.data = alloc((size_t)(p->desc.heads * nodes * row));
+    const size_t work = loci_tree_workspace(plan, cache, &tree, &c);
+    const loci_status s =
+        loci_tree_forward(plan, tables, alloc(work ? work : 64), cache, &tree, &c);
+    if (s) {
+        check_sentence(&e, s);
+        return;
+    }
+    for (int64_t i = last; i >= 0; i = parents[i]) path[depth++] = (ptrdiff_t)i;
+    for (ptrdiff_t i = depth - 1; i >= 0; i--) {
+        const char *o = step(p, plan, tables, plain, 1, prefix + path[i], 1);
+        FUZZ_CHECK(o != NULL);
+        for (ptrdiff_t h = 0; h < p->desc.heads; h++)
+            FUZZ_CHECK(
+                !memcmp(o + h * row, (char *)c.o.data + (h * nodes + path[i]) * row, (size_t)row));
+    }
+    FUZZ_CHECK(!loci_tree_keep(plan, tables, alloc(work), cache, &tree, &last, &c));
+    FUZZ_CHECK(loci_cache_length(cache, 0) == prefix + depth);
+}
+
 static void attend(struct problem *p, loci_plan *plan)
 {
     make_call(p);
@@ -861,6 +953,10 @@ static void attend(struct problem *p, loci_plan *plan)
     }
     if (getenv("LOCI_FUZZ_SHOW")) print(p);
     const bool fill = cacheable(p) && p->to_cache == mixed(p);
+    if (fill && one_in(3) && c->q_len && c->k_len) {
+        grow_tree(p, plan, tables);
+        return;
+    }
     if (fill && !fill_cache(p, plan, tables)) return;
     const loci_status s = call(p, plan, tables);
     if (s) return;
