@@ -849,13 +849,16 @@ static void *step(struct problem *p, const loci_plan *plan, const void *tables, 
                   ptrdiff_t entries, ptrdiff_t from, ptrdiff_t n)
 {
     loci_error e = { 0 };
-    int64_t *lens = alloc((size_t)entries * sizeof *lens);
+    int64_t *lens = alloc((size_t)entries * sizeof *lens),
+            *rows = alloc((size_t)entries * sizeof *rows);
     const size_t row = (size_t)(p->desc.heads * p->o.n[3]) * size_of(p->desc.dtype);
     memset(lens, 0, (size_t)entries * sizeof *lens);
+    memset(rows, 0, (size_t)entries * sizeof *rows);
     lens[0] = n;
+    rows[0] = 1;
     loci_call c =
         LOCI_CALL(.batch = entries, .q_len = 1, .k_len = n, .cache = cache, .k_lens = lens,
-                  .q_lens = lens, .tensors = (const void *const *)p->data, .error = &e);
+                  .q_lens = rows, .tensors = (const void *const *)p->data, .error = &e);
     c.k.data = first_rows(p, &p->k, entries, from, n);
     c.v.data = first_rows(p, &p->v, entries, from, n);
     c.o.data = alloc((size_t)entries * row);
@@ -867,7 +870,6 @@ static void *step(struct problem *p, const loci_plan *plan, const void *tables, 
     c.q.data = first_rows(p, &p->q, entries, from + n - 1, 1);
     c.k_len = 0;
     c.k_lens = NULL;
-    lens[0] = 1;
     if (loci_forward(plan, tables, alloc(work), &c)) {
         check_sentence(&e, e.status);
         return NULL;
@@ -953,7 +955,7 @@ static void attend(struct problem *p, loci_plan *plan)
     }
     if (getenv("LOCI_FUZZ_SHOW")) print(p);
     const bool fill = cacheable(p) && p->to_cache == mixed(p);
-    if (fill && one_in(3) && c->q_len && c->k_len) {
+    if (fill && one_in(2) && c->q_len && c->k_len) {
         grow_tree(p, plan, tables);
         return;
     }
