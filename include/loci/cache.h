@@ -84,9 +84,9 @@ LOCI_API loci_status loci_cache_fork(const loci_plan *, const void *tables, void
 
 /* ---- Trees of tokens -------------------------------------------------------------------------
  *
- * Speculative decoding checks several continuations of a sequence at once.  They form a tree: node i
- * comes after node parents[i], or right after the sequence.  A row sees the keys of the sequence and
- * of the nodes above it, at the position that it would have there.  So its bits are those of
+ * Speculative decoding checks several continuations of a sequence at once.  They form a tree: node
+ * i comes after node parents[i], or right after the sequence.  A row sees the keys of the sequence
+ * and of the nodes above it, at the position that it would have there.  So its bits are those of
  * decoding the tokens above it one by one, with every encoding.
  *
  *     const int64_t parents[] = { -1, 0, 0, 1 };          // a, a b, a c, a b d

@@ -187,8 +187,11 @@ static const char *changed(const struct process *a, const struct process *b)
 static bool is_output(const struct play *p, const void *at, enum play_pass pass)
 {
     const void *const list[] = {
-        p->call.o.data,  p->call.lse, p->call.rem, p->call.ae, p->grad.dq.data, p->grad.dk.data,
-        p->grad.dv.data, p->weights,  p->state,    p->work,    p->cached.work,  p->cached.memory
+        p->call.o.data,  p->call.lse,         p->call.rem,
+        p->call.ae,      p->grad.dq.data,     p->grad.dk.data,
+        p->grad.dv.data, p->weights,          p->state,
+        p->work,         p->cached.work,      p->cached.memory,
+        p->cached.row,   p->cached.tree_work,
     };
     if (pass == PLAY_PREPARE) return at == p->tables || at == p->cached.tables;
     for (int i = 0; i < (int)(sizeof list / sizeof *list); i++)
@@ -200,8 +203,8 @@ static bool is_output(const struct play *p, const void *at, enum play_pass pass)
 /* A workspace may contain anything, and a cache more than its keys. */
 static bool is_result(const struct play *p, const void *at, enum play_pass pass)
 {
-    return is_output(p, at, pass) && at != p->work && at != p->cached.work
-        && at != p->cached.memory;
+    return is_output(p, at, pass) && at != p->work && at != p->cached.work && at != p->cached.memory
+        && at != p->cached.tree_work;
 }
 struct picture {
     unsigned char *block[512];

@@ -41,6 +41,21 @@ static void open_inputs(struct play *p, size_t real)
 }
 
 /* Keys of one sequence per entry, which a cache may store rotated. */
+/* A tree of one node in entry 1, which follows entry 0. */
+static const int64_t zero = 0, branch = 1, none = -1;
+static const loci_tree node =
+    LOCI_TREE(.entry = &zero, .branch = &branch, .room = 1, .parents = &none);
+static loci_call node_call(struct play *p)
+{
+    const loci_call *c = &p->cached.call;
+    loci_call one =
+        LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q.data = p->cached.zeros,
+                  .k.data = p->cached.zeros, .v.data = p->cached.zeros, .o.data = p->cached.row,
+                  .tensors = c->tensors, .host = c->host, .error = &p->error);
+    if (c->k_pos) one.q_pos = one.k_pos = p->cached.zeros;
+    if (c->k_coord) one.q_coord = one.k_coord = p->cached.zeros;
+    return one;
+}
 static void open_cache(struct play *p, loci_desc d)
 {
     const loci_call *c = &p->call;
@@ -66,6 +81,13 @@ static void open_cache(struct play *p, loci_desc d)
     p->cached.call.cache = p->cached.cache;
     p->cached.tables = mem_alloc(&p->mem, loci_tables_size(p->cached.plan, p->w->range));
     p->cached.work = mem_alloc(&p->mem, loci_workspace(p->cached.plan, &p->cached.call, 0));
+    if (c->batch < 2 || loci_tree_paths(&none, 1) != 1) return;
+    const size_t row = (size_t)(d.heads * (2 * d.dim + d.value_dim)) * sizeof(double);
+    p->cached.zeros = memset(mem_alloc(&p->mem, row), 0, row);
+    p->cached.row = mem_alloc(&p->mem, row);
+    const loci_call one = node_call(p);
+    const size_t work = loci_tree_workspace(p->cached.plan, p->cached.cache, &node, &one);
+    p->cached.tree_work = work ? mem_alloc(&p->mem, work) : NULL;
 }
 
 bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
@@ -117,7 +139,7 @@ void play_close(struct play *p)
 }
 
 const char *const play_names[PLAY_PASSES] = { "prepare", "forward", "backward", "weights",
-                                              "append",  "decode",  "remove" };
+                                              "append",  "decode",  "remove",   "tree" };
 
 static loci_status forward(struct play *p)
 {
@@ -164,6 +186,25 @@ static loci_status append(struct play *p)
                   : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
                                       p->cached.cache, c);
 }
+/* Entry 1 becomes a copy of half of entry 0, and then gets a node that follows it.  Nothing if there
+ * is no entry 1. */
+static loci_status tree(struct play *p)
+{
+    const loci_plan *plan = p->cached.plan;
+    loci_cache *cache = p->cached.cache;
+    const loci_call one = node_call(p);
+    const int64_t half = loci_cache_length(cache, 0) / 2;
+    if (!p->cached.tree_work) return LOCI_OK;
+    loci_status status = loci_cache_truncate(cache, 0, half, &p->error);
+    if (!status)
+        status = loci_cache_fork(plan, p->cached.tables, p->cached.work, cache, 0, 1, half,
+                                 &p->cached.call);
+    if (!status)
+        status = loci_tree_forward(plan, p->cached.tables, p->cached.tree_work, cache, &node, &one);
+    return status ? status
+                  : loci_tree_keep(plan, p->cached.tables, p->cached.tree_work, cache, &node, &zero,
+                                   &one);
+}
 /* A pass that changes the cache gets a new cache, so that it can be repeated.  Some keys cannot be
  * moved, and the call reports that. */
 static loci_status cached(struct play *p, enum play_pass pass)
@@ -174,6 +215,7 @@ static loci_status cached(struct play *p, enum play_pass pass)
     if (pass == PLAY_DECODE) return loci_forward(plan, p->cached.tables, p->cached.work, c);
     loci_status status = append(p);
     if (pass == PLAY_APPEND || status) return status;
+    if (pass == PLAY_TREE) return tree(p);
     status = loci_cache_open(&p->cached.cache, plan, p->cached.memory, p->cached.bytes, &p->error);
     if (!status)
         status = loci_cache_truncate(p->cached.cache, 0, loci_cache_length(p->cached.cache, 0) - 1,

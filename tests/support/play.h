@@ -29,6 +29,8 @@ struct play {
         loci_cache *cache;
         void *tables, *work, *memory;
         size_t bytes;
+        /* for a tree of one node: rows of zeros, its output and a workspace */
+        void *zeros, *row, *tree_work;
     } cached;
     struct mem mem;
 };
@@ -48,6 +50,7 @@ enum play_pass {
     PLAY_APPEND,
     PLAY_DECODE,
     PLAY_REMOVE,
+    PLAY_TREE,
     PLAY_PASSES
 };
 extern const char *const play_names[PLAY_PASSES];
