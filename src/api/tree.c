@@ -141,7 +141,7 @@ static loci_call call_of(const struct trees *t, ptrdiff_t rows)
     const loci_call *in = t->in;
     loci_call c = LOCI_CALL(.batch = t->entries, .q_len = rows, .k_len = rows, .cache = t->cache,
                             .host = in->host, .error = in->error, .work_bytes = t->work_bytes,
-                            .tables_bytes = in->tables_bytes, .per_batch = t->k_pos || t->k_coord,
+                            .tables_bytes = in->tables_bytes, .per_batch = in->k_pos || in->k_coord,
                             .tensors = t->tensors);
     *(t->plan->weight < 0 ? &c.lse : &c.rem) = t->row;
     c.ae = t->ae;
@@ -183,9 +183,14 @@ static size_t lay_out(struct trees *t, char *base)
     const size_t lists = a.used;
     a.used = (lists + 63) / 64 * 64;
     t->work = base ? base + a.used : NULL;
+    /* Which pointers are NULL matters, and nothing else about them. */
     loci_call most = call_of(t, t->longest);
-    most.k_pos = t->k_pos;
-    most.k_coord = t->k_coord;
+    most.q_pos = in->q_pos;
+    most.k_pos = in->k_pos;
+    most.q_coord = in->q_coord;
+    most.k_coord = in->k_coord;
+    *(p->weight < 0 ? &most.lse : &most.rem) = t->cache;
+    most.ae = in->ae;
     t->work_bytes = t->longest ? loci_workspace(p, &most, 0) : 1;
     if (!t->work_bytes || a.full) return SIZE_MAX;
     return a.used + t->work_bytes;
