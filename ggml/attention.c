@@ -33,6 +33,7 @@ enum {
     Q8_NUMBERS = 32,       /* of a block */
     Q8_BYTES = 34,         /* likewise */
     MASK_BYTES = 64 << 20, /* a written-out mask takes more only if a single row does */
+    FEW = 2,               /* a row alone costs up to twice what it costs in a tile */
     ROWS = 64              /* of a tile: pieces have a multiple of that */
 };
 
@@ -281,6 +282,110 @@ static float slope_of(float max_bias, int heads, int h)
     return h < power ? powf(base, (float)(h + 1)) : powf(between_two, (float)(2 * (h - power) + 1));
 }
 
+/* ---- Rows that see few of the keys ----------------------------------------------------------- */
+
+/* True if the rows of a batch entry see so few of the keys between the first and the last one of
+ * their tile that each is better off alone: tokens of many sequences in one cache.  counts gets the
+ * number of keys of each row. */
+static bool is_sparse(const struct operation *op, enum mask_form form, ptrdiff_t b,
+                      const int64_t *first, const int64_t *last, int64_t *counts)
+{
+    const ptrdiff_t rows = op->call.q_len;
+    int64_t alone = 0, together = 0, most = 0;
+    for (ptrdiff_t i = 0; i < rows; i += ROWS) {
+        const ptrdiff_t end = rows - i < ROWS ? rows : i + ROWS;
+        int64_t low = INT64_MAX, high = -1;
+        for (ptrdiff_t r = i; r < end; r++) {
+            const ptrdiff_t span = (ptrdiff_t)(last[r] - first[r] + 1);
+            counts[r] = form == MASK_RANGES
+                          ? span
+                          : loci_mask_count(mask_row(op, b, 0, r) + first[r], span);
+            alone += counts[r];
+            if (counts[r] > most) most = counts[r];
+            if (span > 0 && first[r] < low) low = first[r];
+            if (span > 0 && last[r] > high) high = last[r];
+        }
+        if (high >= 0) together += (end - i) * (high - low + 1);
+    }
+    return FEW * alone < together && (double)rows * (double)most * sizeof(int32_t) < MASK_BYTES;
+}
+
+/* The call of entry b alone. */
+static loci_call entry_call(const struct operation *op, ptrdiff_t b)
+{
+    const struct ggml_tensor *const *src = (const struct ggml_tensor *const *)op->tensor->src;
+    loci_call call = op->call;
+    call.batch = 1;
+    call.q.data = (char *)src[0]->data + (size_t)b * src[0]->nb[3];
+    call.k.data = (char *)src[1]->data + (size_t)b * src[1]->nb[3];
+    if (call.v.data) call.v.data = (char *)src[2]->data + (size_t)b * src[2]->nb[3];
+    call.o.data = (char *)op->tensor->data + (size_t)b * op->tensor->nb[3];
+    return call;
+}
+/* The call from row i on. */
+static void skip_rows(const struct operation *op, loci_call *call, ptrdiff_t i, ptrdiff_t rows)
+{
+    call->q_len = rows;
+    call->q.data = (char *)call->q.data + (size_t)i * op->tensor->src[0]->nb[1];
+    call->o.data = (char *)call->o.data + (size_t)i * op->tensor->nb[2];
+}
+
+/* Rows whose ranges overlap are a call, on the keys that they see.  Ranges are then counted from
+ * the first of these. */
+static bool run_apart(const struct operation *op, ptrdiff_t b, int64_t *first, int64_t *last)
+{
+    const struct ggml_tensor *k = op->tensor->src[1], *v = op->tensor->src[2];
+    const ptrdiff_t rows = op->call.q_len;
+    for (ptrdiff_t i = 0, end; i < rows; i = end) {
+        int64_t low = first[i], high = last[i];
+        for (end = i + 1; end < rows && first[end] <= high && last[end] >= low; end++) {
+            if (first[end] < low) low = first[end];
+            if (last[end] > high) high = last[end];
+        }
+        for (ptrdiff_t r = i; r < end; r++) {
+            first[r] -= low;
+            last[r] -= low;
+        }
+        loci_call call = entry_call(op, b);
+        skip_rows(op, &call, i, end - i);
+        call.k_len = (ptrdiff_t)(high - low + 1);
+        call.k.data = (char *)call.k.data + (size_t)low * k->nb[1];
+        if (call.v.data) call.v.data = (char *)call.v.data + (size_t)low * v->nb[1];
+        call.k_first = first + i;
+        call.k_last = last + i;
+        if (!run_call(op, &call)) return false;
+    }
+    return true;
+}
+
+/* Each row of entry b becomes a batch entry, whose keys are pages of one key. */
+static bool run_alone(const struct operation *op, ptrdiff_t b, const int64_t *counts)
+{
+    loci_call call = entry_call(op, b);
+    const ptrdiff_t rows = call.q_len, keys = call.k_len;
+    int64_t most = 1;
+    for (ptrdiff_t i = 0; i < rows; i++)
+        if (counts[i] > most) most = counts[i];
+    int32_t *table = room(&op->a->mask, (size_t)(rows * most) * sizeof *table);
+    if (!table) return fail("loci: out of memory for the keys of %td rows\n", rows);
+    for (ptrdiff_t i = 0; i < rows; i++)
+        loci_mask_list(mask_row(op, b, 0, i), keys, table + i * most);
+
+    const loci_pages pages = { .table = table, .length = 1, .entry = (ptrdiff_t)most };
+    call.batch = rows;
+    call.q_len = 1;
+    call.k_len = (ptrdiff_t)most;
+    call.k_lens = counts;
+    call.pages = &pages;
+    call.q.batch = call.q.row;
+    call.k.batch = call.k.row;
+    call.v.batch = call.v.row;
+    call.o.batch = call.o.row;
+    return run_call(op, &call);
+}
+
+/* ---- Masks ----------------------------------------------------------------------------------- */
+
 /* How a mask is written out: as bytes if it only hides keys, else as floats; once, or for each
  * head. */
 struct written {
@@ -294,7 +399,7 @@ static bool run_rows(const struct operation *op, const struct written *w, ptrdif
 {
     const struct ggml_tensor *const *src = (const struct ggml_tensor *const *)op->tensor->src;
     const float max_bias = parameters_of(op->tensor).max_bias;
-    loci_call call = op->call;
+    loci_call call = entry_call(op, b);
     const ptrdiff_t keys = call.k_len, all = call.q_len;
     const int heads = (int)src[0]->ne[2], copies = w->each_head ? heads : 1;
     const size_t size = w->bytes ? 1 : sizeof(float);
@@ -308,14 +413,7 @@ static bool run_rows(const struct operation *op, const struct written *w, ptrdif
             else loci_mask_added(from, keys, slope_of(max_bias, heads, h), at);
         }
 
-    call.batch = 1;
-    call.q_len = rows;
-    call.per_batch = 0;
-    call.q.data = (char *)src[0]->data + (size_t)b * src[0]->nb[3] + (size_t)i * src[0]->nb[1];
-    call.k.data = (char *)src[1]->data + (size_t)b * src[1]->nb[3];
-    if (call.v.data) call.v.data = (char *)src[2]->data + (size_t)b * src[2]->nb[3];
-    call.o.data =
-        (char *)op->tensor->data + (size_t)b * op->tensor->nb[3] + (size_t)i * op->tensor->nb[2];
+    skip_rows(op, &call, i, rows);
     call.mask_kind = w->bytes ? LOCI_MASK_SEEN : LOCI_MASK_ADDED;
     call.mask = (loci_view){ .data = to,
                              .batch = LOCI_BROADCAST,
@@ -338,7 +436,7 @@ static bool run_masked(const struct operation *op)
     struct written w = { .bytes = false, .each_head = true };
     if (!by_head) {
         enum mask_form form = MASK_RANGES;
-        int64_t *first = room(&op->a->ranges, (size_t)(2 * batch * rows) * sizeof *first);
+        int64_t *first = room(&op->a->ranges, (size_t)(3 * batch * rows) * sizeof *first);
         if (!first) return fail("loci: out of memory for the mask of %td rows\n", rows);
         int64_t *last = first + batch * rows;
         for (ptrdiff_t b = 0; b < batch; b++) {
@@ -347,6 +445,15 @@ static bool run_masked(const struct operation *op)
                                first + b * rows, last + b * rows);
             if (entry > form) form = entry;
         }
+        int64_t *counts = last + batch * rows;
+        bool sparse = form != MASK_NUMBERS && rows > 1;
+        for (ptrdiff_t b = 0, at = 0; b < batch && sparse; b++, at += rows)
+            sparse = is_sparse(op, form, b, first + at, last + at, counts + at);
+        for (ptrdiff_t b = 0, at = 0; b < batch && sparse; b++, at += rows)
+            if (!(form == MASK_RANGES ? run_apart(op, b, first + at, last + at)
+                                      : run_alone(op, b, counts + at)))
+                return false;
+        if (sparse) return true;
         call.k_first = first;
         call.k_last = last;
         call.per_batch = 1;

@@ -62,6 +62,25 @@ enum mask_form loci_mask_read(const uint16_t *mask, ptrdiff_t stride, ptrdiff_t 
     return form;
 }
 
+ptrdiff_t loci_mask_count(const uint16_t *row, ptrdiff_t keys)
+{
+    ptrdiff_t count = 0;
+    for (ptrdiff_t j = 0; j < keys; j++) count += row[j] != HIDDEN;
+    return count;
+}
+void loci_mask_list(const uint16_t *row, ptrdiff_t keys, int32_t *list)
+{
+    for (ptrdiff_t j = 0; j < keys;) {
+        if (keys - j >= BLOCK && all_hidden(row + j)) {
+            j += BLOCK;
+            continue;
+        }
+        const ptrdiff_t end = keys - j < BLOCK ? keys : j + BLOCK;
+        for (; j < end; j++)
+            if (row[j] != HIDDEN) *list++ = (int32_t)j;
+    }
+}
+
 void loci_mask_seen(const uint16_t *row, ptrdiff_t keys, unsigned char *seen)
 {
     for (ptrdiff_t j = 0; j < keys; j++) seen[j] = row[j] != HIDDEN;

@@ -21,6 +21,10 @@ enum mask_form {
 enum mask_form loci_mask_read(const uint16_t *mask, ptrdiff_t stride, ptrdiff_t rows,
                               ptrdiff_t keys, int64_t *first, int64_t *last);
 
+/* The keys that a row sees: their number; and their list, of at most that many. */
+ptrdiff_t loci_mask_count(const uint16_t *row, ptrdiff_t keys);
+void loci_mask_list(const uint16_t *row, ptrdiff_t keys, int32_t *list);
+
 /* A row as bytes, 0 where a key is hidden; and as floats, times a factor above 0. */
 void loci_mask_seen(const uint16_t *row, ptrdiff_t keys, unsigned char *seen);
 void loci_mask_added(const uint16_t *row, ptrdiff_t keys, float factor, float *added);

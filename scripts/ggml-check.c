@@ -12,9 +12,10 @@
 #include <stdlib.h>
 
 enum { MOST_KEYS = 600 };
-enum mask { NONE, CAUSAL, WINDOW, EMPTY_ROWS, SEQUENCES, DISTANCES, MASKS };
-static const char *const masks[] = { "no mask",    "causal",        "window",
-                                     "empty rows", "two sequences", "distances" };
+enum mask { NONE, CAUSAL, WINDOW, EMPTY_ROWS, SEQUENCES, TOKENS, APART, DISTANCES, MASKS };
+static const char *const masks[] = { "no mask",         "causal",        "window",
+                                     "empty rows",      "two sequences", "a token of each sequence",
+                                     "the same, apart", "distances" };
 
 struct form {
     enum mask mask;
@@ -150,11 +151,11 @@ int main(void)
                                             GGML_TYPE_Q8_0 };
     static const int rows[] = { 1, 2, 5, 64, 70, 130 };
     int passed = 0, failed = 0;
-    for (int n = 0; n < 600; n++) {
+    for (int n = 0; n < 800; n++) {
         const int kv_heads = 1 + n % 3, batch = 1 + n % 2, heads = kv_heads * (1 + n / 3 % 4);
         struct form f = { .mask = (enum mask)(n % MASKS),
-                          .k = types[n / 6 % 4],
-                          .v = types[n / 24 % 4],
+                          .k = types[n / MASKS % 4],
+                          .v = types[n / MASKS / 4 % 4],
                           .rows = rows[n / 5 % 6],
                           .kv_heads = kv_heads,
                           .heads = heads,

@@ -48,6 +48,22 @@ static void check_mask(const uint16_t *mask, ptrdiff_t keys, const char *what)
                    (long long)first[i], (long long)last[i], (long long)want_first,
                    (long long)want_last);
     }
+    for (ptrdiff_t i = 0; i < ROWS; i++) {
+        const uint16_t *x = mask + i * STRIDE;
+        int32_t list[MOST + 1] = { 0 };
+        const ptrdiff_t count = loci_mask_count(x, keys);
+        ptrdiff_t seen = 0, wrong = 0;
+        list[count] = -7; /* nothing is written behind the list */
+        loci_mask_list(x, keys, list);
+        for (ptrdiff_t j = 0; j < keys; j++) {
+            if (x[j] == HIDDEN) continue;
+            wrong += seen >= count || list[seen] != j;
+            seen++;
+        }
+        CHECK_THAT(seen == count && !wrong && list[count] == -7,
+                   "%s, row %td of %td keys: %td keys, wanted %td, %td wrong in the list", what, i,
+                   keys, count, seen, wrong);
+    }
     CHECK_THAT(form == want, "%s, %td keys: form %d, wanted %d", what, keys, (int)form, (int)want);
 }
 
