@@ -38,7 +38,7 @@ while read -r file; do
             fail "$file includes $include, which is not written from src, include, tools or the root"
         fi
     done < <(sed -n 's/^#include "\(.*\)"$/\1/p' "$file")
-done < <(find src reference models tools lab javascript -name '*.[ch]' ! -path 'lab/tests/*' | sort)
+done < <(find src reference models tools lab ggml javascript -name '*.[ch]' ! -path 'lab/tests/*' | sort)
 
 # ---- Guards
 while read -r header; do
@@ -47,14 +47,14 @@ while read -r header; do
     said=$(grep -m 2 -E '^#' "$header" | tr '\n' ' ')
     if [ "$said" = "#ifndef $want #define $want " ]; then pass
     else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
-done < <(find src include reference models tools lab javascript tests examples -name '*.h' | sort)
+done < <(find src include reference models tools lab ggml javascript tests examples -name '*.h' | sort)
 
 # ---- Columns
 while read -r file; do
     wide=$(awk 'length > 100 { printf "%s%d", sep, FNR; sep = " " }' "$file")
     if [ -z "$wide" ]; then pass
     else fail "$file has lines of more than 100 columns: $wide"; fi
-done < <(find src include reference models tools lab javascript tests examples -name '*.[ch]' | sort)
+done < <(find src include reference models tools lab ggml javascript tests examples -name '*.[ch]' | sort)
 
 # ---- A layout has the name of its term.
 while read -r header; do

@@ -29,6 +29,6 @@ done < <(find . -name '*.md' -not -path './build*' -not -path './.git/*' | sort)
 while IFS=: read -r file page; do
     check "$file names $page" test -e "$page"
 done < <(grep -rIoE '\b(docs|lab)/[a-z0-9_/-]+\.(md|csv)\b' .ci CMakeLists.txt CONTRIBUTING.md Makefile README.md SECURITY.md \
-    examples include javascript python scripts src tests tools lab cli explorer 2>/dev/null | grep -v '/links\.sh:' | sort -u)
+    examples ggml include javascript python scripts src tests tools lab cli explorer 2>/dev/null | grep -v '/links\.sh:' | sort -u)
 check "there are links" test "$count" -gt 100
 harness_end
