@@ -173,7 +173,8 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
     return LOCI_OK;
 }
 
-/* Checks the lengths of an entry, and the numbers that loci_cache_set_length() derives from them. */
+/* Checks the lengths of an entry, and the numbers that loci_cache_set_length() derives from
+ * them. */
 loci_status loci_cache_check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];

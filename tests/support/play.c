@@ -186,8 +186,8 @@ static loci_status append(struct play *p)
                   : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
                                       p->cached.cache, c);
 }
-/* Entry 1 becomes a copy of half of entry 0, and then gets a node that follows it.  Nothing if there
- * is no entry 1. */
+/* Entry 1 becomes a copy of half of entry 0, and then gets a node that follows it.  Nothing if
+ * there is no entry 1. */
 static loci_status tree(struct play *p)
 {
     const loci_plan *plan = p->cached.plan;
