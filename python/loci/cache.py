@@ -571,8 +571,10 @@ class Cache:
 
         Parameters
         ----------
-        source, target : int
-            Index of the sequence that is copied, and of the one that is replaced.
+        source : int
+            Index of the sequence that is copied.
+        target : int
+            Index of the sequence that is replaced.
         length : int, optional
             Number of keys to copy. By default all.
         """
