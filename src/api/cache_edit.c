@@ -122,6 +122,23 @@ static void rotate_again(const loci_plan *p, const struct call *c, struct cache_
     }
 }
 
+/* Opens the call of an edit.  The cache is the only output.  There are no tensors, because its
+ * inputs by key move with it. */
+static loci_status open_edit(struct call *call, const loci_plan *p, const void *tables, void *work,
+                             struct loci_cache *c, const loci_call *rows)
+{
+    struct regions r;
+    r.n = 0;
+    TRY(loci_open_call(call, p, rows, true));
+    TRY(loci_open_tables(call, tables));
+    TRY(loci_lay_out_workspace(call, work, loci_lay_out_update, false));
+    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
+    loci_add_call(call, &r, tables, work);
+    TRY(loci_check_regions(&r, rows->error));
+    loci_fill_workspace(call);
+    return LOCI_OK;
+}
+
 /* Removes `count` keys of one entry from `first` on.  Later keys move up, as if they had been
  * appended at positions smaller by `count`. */
 loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
@@ -156,17 +173,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
               (long long)*position(c, entry, j));
     for (int i = 0; i < KT; i++) shift[i] = -count;
     const loci_call rows = loci_cache_edit_call(in, c, shift);
-    TRY(loci_open_call(&call, p, &rows, true));
-    TRY(loci_open_tables(&call, tables));
-    TRY(loci_lay_out_workspace(&call, work, loci_lay_out_update, false));
-    /* The cache is the only output.  There are no tensors, because its inputs by key move with
-     * it. */
-    struct regions r;
-    r.n = 0;
-    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
-    loci_add_call(&call, &r, tables, work);
-    TRY(loci_check_regions(&r, e));
-    loci_fill_workspace(&call);
+    TRY(open_edit(&call, p, tables, work, c, &rows));
     if (!count) return LOCI_OK;
     /* From here on keys move, and a half-moved cache would be useless.  So this is the last check
      * for a cancel. */
@@ -248,15 +255,7 @@ loci_status loci_cache_fork(const loci_plan *p, const void *tables, void *work, 
           "length %lld must be from 0 to %lld, the keys of entry %td", (long long)length,
           (long long)lengths(c)[from], from);
     const loci_call rows = loci_cache_edit_call(in, c, shift);
-    TRY(loci_open_call(&call, p, &rows, true));
-    TRY(loci_open_tables(&call, tables));
-    TRY(loci_lay_out_workspace(&call, work, loci_lay_out_update, false));
-    struct regions r;
-    r.n = 0;
-    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
-    loci_add_call(&call, &r, tables, work);
-    TRY(loci_check_regions(&r, e));
-    loci_fill_workspace(&call);
+    TRY(open_edit(&call, p, tables, work, c, &rows));
     const ptrdiff_t first = copy_entry(p, c, from, to, (ptrdiff_t)length);
     cache_list(c, c->most)[to] = 0;
     loci_cache_set_length(c, to, length);
