@@ -131,7 +131,9 @@ typedef enum {
     LOCI_NO_MEMORY,
     LOCI_CANCELLED,
     /* The transport between processes failed, see loci/parallel.h. */
-    LOCI_TRANSPORT
+    LOCI_TRANSPORT,
+    /* A GPU's driver or compiler failed. */
+    LOCI_DEVICE
 } loci_status;
 /* text is one sentence: what was wrong and what would be right. */
 typedef struct {

@@ -318,7 +318,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
-    TRY(loci_lay_out_workspace(c, work, loci_lay_out, backward));
+    TRY(loci_lay_out_workspace(c, work, o->lay_out ? o->lay_out : loci_lay_out, backward));
     TRY(o->owned ? check_owned(c, tables, o) : check_memory(c, tables, work, o, entries, length));
     loci_fill_workspace(c);
     TRY(loci_check_positions(c));

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* attention.c -- the passes of a call: which kernels run, one after the other. */
+#include <stdlib.h>
+
+#include "gpu.h"
+#include "kernels/rooms.h"
+
+static size_t room(int floats) { return (size_t)floats * sizeof(float); }
+
+static loci_status run(const struct gpu_call *g, enum pass pass, const char *kernel,
+                       int64_t groups, int floats, const struct arrays *arrays,
+                       const struct params *params)
+{
+    loci_gpu *gpu = g->plan->gpu;
+    loci_error *e = g->in.error;
+    struct program *program;
+    if (groups == 0) return LOCI_OK;
+    CHECK(e, groups <= INT32_MAX, LOCI_UNSUPPORTED,
+          "the call needs %lld groups of threads, more than a launch can have", (long long)groups);
+    CHECK(e, room(floats) <= gpu->facts.shared, LOCI_UNSUPPORTED,
+          "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
+          gpu->facts.shared, g->params.dim, room(floats));
+    TRY(gpu_program(gpu, pass, g->plan->general, &g->params, &program, e));
+    return gpu->backend->launch(gpu->state, program,
+                                &(struct launch){ .kernel = kernel,
+                                                  .groups = { (int)groups, 1 },
+                                                  .shared = room(floats) + !floats * 16,
+                                                  .arrays = arrays,
+                                                  .params = params },
+                                e);
+}
+
+/* Rows of a view rotated into another, or back; without a rotation they are copied. */
+struct turned {
+    const void *from;
+    void *to;
+    struct strides at, at_to;
+    int32_t type, to_type, heads;
+    int dim;
+    bool query, turns, back, finish;
+};
+static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
+{
+    const struct call *c = &g->call;
+    struct params p = g->params;
+    struct arrays at = g->arrays;
+    const ptrdiff_t rows = t.query ? c->Lq : c->Lk;
+    at.q = (char *)(uintptr_t)t.from;
+    at.o = t.to;
+    p.q = t.at;
+    p.o = t.at_to;
+    p.q_type = t.type;
+    p.o_type = t.to_type;
+    p.heads = t.heads;
+    p.q_len = (int32_t)rows;
+    p.dim = t.dim;
+    p.where = t.query ? g->q_where : g->k_where;
+    p.counted = t.query ? !c->where.q_pos && !g->in.q_coord
+                        : !c->where.k_pos && !c->where.k_coord;
+    p.back = t.back;
+    p.finish = t.finish;
+    if (t.back && !t.query) p.used = g->used;
+    if (!t.turns) p.pairs = -1;
+    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
+               &p);
+}
+static struct strides dense(int heads, ptrdiff_t rows, int width)
+{
+    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+}
+static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
+static int32_t stored_as(loci_dtype t)
+{
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+}
+static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    if (!g->rotated) return LOCI_OK;
+    TRY(rotate(g, pass,
+               (struct turned){ .from = c->q.data,
+                                .to = g->at.q,
+                                .at = of_view(c->q),
+                                .at_to = dense(p->heads, c->Lq, p->dim),
+                                .type = stored_as(p->dtype),
+                                .heads = p->heads,
+                                .dim = p->dim,
+                                .query = true,
+                                .turns = true }));
+    if (!g->at.k) return LOCI_OK;
+    return rotate(g, pass,
+                  (struct turned){ .from = c->k.data,
+                                   .to = g->at.k,
+                                   .at = of_view(c->k),
+                                   .at_to = dense(p->kv_heads, c->Lk, p->dim),
+                                   .type = stored_as(p->k_dtype),
+                                   .heads = p->kv_heads,
+                                   .dim = p->dim,
+                                   .turns = true });
+}
+static loci_status upload_lists(const struct gpu_call *g)
+{
+    const struct loci_gpu *gpu = g->plan->gpu;
+    return gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
+                              g->in.error);
+}
+
+static loci_status forward_pass(const struct gpu_call *g)
+{
+    const struct params *p = &g->params;
+    TRY(upload_lists(g));
+    TRY(rotate_inputs(g, PASS_FORWARD));
+    return run(g, PASS_FORWARD, "forward", (int64_t)p->tiles * p->heads,
+               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p);
+}
+loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
+                             const loci_call *call)
+{
+    struct gpu_call g;
+    if (!plan || !call) return LOCI_BAD_ARG;
+    loci_status status = gpu_open_call(&g, plan, tables, work, call, NULL);
+    if (!status && g.lists) status = forward_pass(&g);
+    gpu_close_call(&g);
+    return status;
+}
+
+/* Sums of gradients become the caller's: rotated back, multiplied by the scale, rounded. */
+static loci_status finish_gradients(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct params *k = &g->params;
+    const int32_t type = stored_as(p->dtype);
+    if (g->at.dq && c->g.dq.data)
+        TRY(rotate(g, PASS_BACKWARD,
+                   (struct turned){ .from = g->at.dq,
+                                    .to = c->g.dq.data,
+                                    .at = k->dq,
+                                    .at_to = of_view(c->g.dq),
+                                    .to_type = type,
+                                    .heads = p->heads,
+                                    .dim = p->dim,
+                                    .query = true,
+                                    .turns = g->rotated,
+                                    .back = true,
+                                    .finish = true }));
+    if (g->at.dk && c->g.dk.data)
+        TRY(rotate(g, PASS_BACKWARD,
+                   (struct turned){ .from = g->at.dk,
+                                    .to = c->g.dk.data,
+                                    .at = k->dk,
+                                    .at_to = of_view(c->g.dk),
+                                    .to_type = type,
+                                    .heads = p->kv_heads,
+                                    .dim = p->dim,
+                                    .turns = g->at.k != NULL,
+                                    .back = true }));
+    if (g->at.dv && c->g.dv.data)
+        TRY(rotate(g, PASS_BACKWARD,
+                   (struct turned){ .from = g->at.dv,
+                                    .to = c->g.dv.data,
+                                    .at = k->dv,
+                                    .at_to = of_view(c->g.dv),
+                                    .to_type = type,
+                                    .heads = p->kv_heads,
+                                    .dim = p->value_dim }));
+    return LOCI_OK;
+}
+/* Clears a gradient, in as few pieces as its strides allow. */
+static loci_status clear_view(const struct gpu_call *g, char *at, struct strides s, int heads,
+                              ptrdiff_t rows, int width, size_t each)
+{
+    const struct loci_gpu *gpu = g->plan->gpu;
+    struct {
+        ptrdiff_t count;
+        int64_t stride;
+    } by[] = { { g->call.B, s.batch }, { heads, s.head }, { rows, s.row } };
+    int64_t piece = width;
+    for (int i = COUNT(by) - 1; i >= 0 && by[i].stride == piece; i--) {
+        piece *= by[i].count;
+        by[i].count = 1;
+    }
+    for (ptrdiff_t b = 0; b < by[0].count && at; b++)
+        for (ptrdiff_t h = 0; h < by[1].count; h++)
+            for (ptrdiff_t r = 0; r < by[2].count; r++)
+                TRY(gpu->backend->clear(
+                    gpu->state,
+                    at + (b * s.batch + h * s.head + r * s.row) * (int64_t)each,
+                    (size_t)piece * each, g->in.error));
+    return LOCI_OK;
+}
+/* Rows without keys, and keys without rows, may be in no tile: their gradient is 0. */
+static loci_status clear_sums(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct params *k = &g->params;
+    const struct arrays *at = &g->arrays;
+    if (!packed(c) && !g->in.k_lens && c->Lq) return LOCI_OK;
+    TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
+    TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
+    TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
+    if (g->at.dk)
+        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, k->dim, p->stored));
+    if (g->at.dv)
+        TRY(clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, k->value_dim,
+                       p->stored));
+    return LOCI_OK;
+}
+/* Sums of what is learned, from the device to the totals of the terms. */
+static loci_status fetch_totals(struct gpu_call *g, double *totals)
+{
+    const struct params *k = &g->params;
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const struct loci_plan *p = g->call.plan;
+    TRY(gpu->backend->copy(gpu->state, totals, g->at.totals,
+                           (size_t)(k->heads * k->parts) * sizeof(double), FROM_DEVICE,
+                           g->in.error));
+    for (int x = 0, n; x < p->uses; x++) {
+        if (!g->call.g.total[x]) continue;
+        const int from = gpu_part_of(g, x, &n);
+        for (int h = 0; h < k->heads; h++)
+            for (int i = 0; i < n; i++)
+                g->call.g.total[x][h * n + i] = totals[h * k->parts + from + i];
+    }
+    return LOCI_OK;
+}
+static loci_status backward_pass(struct gpu_call *g, const loci_grad *grad)
+{
+    const struct call *c = &g->call;
+    const struct params *p = &g->params;
+    TRY(upload_lists(g));
+    TRY(rotate_inputs(g, PASS_BACKWARD));
+    TRY(clear_sums(g));
+    TRY(run(g, PASS_BACKWARD, "row_sums", tiles(c->B * c->Lq, THREADS) * p->heads, 0, &g->arrays,
+            p));
+    if (g->arrays.dk || g->arrays.dv)
+        TRY(run(g, PASS_BACKWARD, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+                keys_room(p->dim, p->value_dim).size, &g->arrays, p));
+    if (g->arrays.dq || p->parts)
+        TRY(run(g, PASS_BACKWARD, "backward_rows", (int64_t)p->tiles * p->heads,
+                rows_room(p->dim, p->value_dim).size, &g->arrays, p));
+    TRY(finish_gradients(g));
+    if (!p->parts) return LOCI_OK;
+    TRY(run(g, PASS_BACKWARD, "add_parts", tiles(p->parts, THREADS) * p->heads, 0, &g->arrays, p));
+    double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
+    CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
+    const loci_status status = fetch_totals(g, totals);
+    free(totals);
+    if (!status) loci_fold(&g->call, grad->dtensors);
+    return status;
+}
+loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
+                              const loci_call *call, const loci_grad *given)
+{
+    struct gpu_call g;
+    loci_call in;
+    loci_grad grad;
+    if (!plan || !call) return LOCI_BAD_ARG;
+    TRY(loci_copy_call(&in, wants_sizes(plan->plan), call));
+    TRY(loci_copy_grad(&grad, &in, wants_sizes(plan->plan), given));
+    loci_status status = gpu_open_call(&g, plan, tables, work, call, &grad);
+    if (!status && g.lists) status = backward_pass(&g, &grad);
+    gpu_close_call(&g);
+    return status;
+}
+
+/* ---- Peaks ----------------------------------------------------------------------------------- */
+
+enum { PROBE_GROUPS = 8192, PROBE_REPEATS = 5 };
+
+static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, char *at,
+                         double *seconds, loci_error *e)
+{
+    const struct params params = { 0 };
+    const size_t bytes = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    const struct arrays arrays = { .q = at, .o = at + bytes };
+    double best = 0;
+    for (int i = 0; i < PROBE_REPEATS; i++) {
+        TRY(gpu->backend->mark(gpu->state, e));
+        TRY(gpu->backend->launch(gpu->state, program,
+                                 &(struct launch){ .kernel = kernel,
+                                                   .groups = { PROBE_GROUPS, 1 },
+                                                   .shared = 16,
+                                                   .arrays = &arrays,
+                                                   .params = &params },
+                                 e));
+        TRY(gpu->backend->elapsed(gpu->state, seconds, e));
+        if (i == 0 || *seconds < best) best = *seconds;
+    }
+    *seconds = best;
+    return LOCI_OK;
+}
+loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_error *e)
+{
+    CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
+    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128 };
+    struct program *program = NULL;
+    void *at = NULL;
+    const size_t size = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    double fma_seconds = 1, copy_seconds = 1;
+    loci_status status = gpu_program(gpu, PASS_PROBES, false, &params, &program, e);
+    if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
+    if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
+    if (!status) status = probe(gpu, program, "fma_rate", at, &fma_seconds, e);
+    if (!status) status = probe(gpu, program, "copy_rate", at, &copy_seconds, e);
+    *flops = 2.0 * PROBE_GROUPS * THREADS * PROBE_ROUNDS * PROBE_CHAINS / fma_seconds;
+    *bytes = 2.0 * (double)size / copy_seconds;
+    if (at) gpu->backend->free(gpu->state, at);
+    return status;
+}

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: MIT */
+/* call.c -- from a public call to what kernels read.  The code that validates calls of the CPU
+ * validates these, too.  Sequences, positions and factors are found on the host and uploaded as
+ * lists; everything else that a kernel needs is a number in struct params. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "api/tables.h"
+#include "layout/distance.h"
+#include "layout/factor.h"
+#include "layout/softcap.h"
+#include "kernels/rooms.h"
+
+/* ---- Memory of the host ---------------------------------------------------------------------- */
+
+/* In place of loci_lay_out(): sequences and positions, what encodings compute of them, and in a
+ * backward pass sums of what is learned. */
+static size_t lay_out_host(struct call *c, char *base, bool backward)
+{
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    c->backward = backward;
+    c->seqs.list = carve_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
+    loci_carve_positions(c, &a);
+    c->seqs.longest = all_keys(c);
+    c->seqs.ktiles = loci_most_ktiles(c);
+    for (int e = 0; e < p->encs; e++) {
+        const struct loci_pe *pe = p->enc[e].pe;
+        c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
+    }
+    for (int x = 0; x < p->uses && backward; x++) {
+        const ptrdiff_t total = p->engine->total(c, x);
+        if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
+    }
+    for (int i = 0; i < p->tensors.n && backward; i++) {
+        c->g.dtensor_count[i] = tensor_count(&p->tensors.list[i]);
+        c->g.dtensor[i] = carve_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
+    }
+    return a.full ? SIZE_MAX : a.used ? a.used : 64;
+}
+
+/* ---- Lists ----------------------------------------------------------------------------------- */
+
+/* Are pairs tested one by one?  It must follow from which pointers are set, as sizes do. */
+static bool has_positions(const loci_call *in) { return in->q_pos || in->q_starts || in->q_seg; }
+static bool is_listed(const loci_call *in)
+{
+    return has_positions(in) || in->mask_kind || in->k_first;
+}
+/* Offsets of the lists, and their bytes.  Those of an arena that starts at 0. */
+static size_t lay_out_lists(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const loci_call *in = &g->in;
+    struct params *k = &g->params;
+    struct arena a = { 0 };
+    const size_t B = (size_t)c->B, Lq = (size_t)c->Lq, Lk = (size_t)c->Lk,
+                 each = in->per_batch ? B : 1;
+#define LIST(to, count, type)                                                                      \
+    do {                                                                                           \
+        (to) = (int64_t)a.used;                                                                    \
+        carve_bytes(&a, count, sizeof(type));                                                      \
+    } while (0)
+    k->q_pos = k->k_pos = k->q_seg = k->k_seg = k->k_first = k->k_last = k->q_factor = -1;
+    LIST(k->spans, loci_most_sequences(c), struct span);
+    if (has_positions(in)) {
+        LIST(k->q_pos, B * Lq, int64_t);
+        LIST(k->k_pos, B * Lk, int64_t);
+    }
+    if (in->q_seg) {
+        LIST(k->q_seg, B * Lq, int64_t);
+        LIST(k->k_seg, B * Lk, int64_t);
+    }
+    if (in->k_first) {
+        LIST(k->k_first, each * Lq, int64_t);
+        LIST(k->k_last, each * Lq, int64_t);
+    }
+    if (p->rotate >= 0) {
+        LIST(g->q_where, B * (size_t)p->axes * Lq, double);
+        LIST(g->k_where, B * (size_t)p->axes * Lk, double);
+    }
+    g->used = -1;
+    if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
+    for (int u = 0; u < k->uses; u++)
+        if (k->use[u].term == GPU_FACTOR)
+            LIST(k->use[u].table, B * (size_t)p->heads * Lq, float);
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_factor && factor_folds(p, x))
+            LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
+#undef LIST
+    return a.full ? SIZE_MAX : a.used;
+}
+static int64_t *list(const struct gpu_call *g, int64_t at) { return (int64_t *)(g->lists + at); }
+
+static void fill_spans(struct gpu_call *g, int rows)
+{
+    const struct call *c = &g->call;
+    struct span *to = (struct span *)(g->lists + g->params.spans);
+    int32_t tile = 0, item = 0, ktile = 0;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        to[s] = (struct span){
+            .d0 = q->d0,
+            .b = (int32_t)q->b,
+            .q0 = (int32_t)q->q0,
+            .nq = (int32_t)q->nq,
+            .k0 = (int32_t)q->k0,
+            .nk = (int32_t)q->nk,
+            .run = q->run,
+            .segments = q->segments,
+            .tile = tile,
+            .item = item,
+            .ktile = ktile,
+        };
+        tile += (int32_t)tiles(q->nq, rows);
+        item += (int32_t)tiles(q->nq, ROW_CHUNK);
+        ktile += (int32_t)tiles(q->nk, KT);
+    }
+    g->params.sequences = (int32_t)c->seqs.n;
+    g->params.tiles = tile;
+    g->params.ktiles = ktile;
+}
+/* Places of the rows of a side: the position of the first row of each entry if they are counted,
+ * else coordinates [B][axes][rows]. */
+static void fill_places(struct gpu_call *g, bool query, int64_t at)
+{
+    const struct call *c = &g->call;
+    const ptrdiff_t rows = query ? c->Lq : c->Lk;
+    const int axes = c->plan->axes;
+    const bool counted = query ? !c->where.q_pos && !g->in.q_coord
+                               : !c->where.k_pos && !c->where.k_coord;
+    for (ptrdiff_t b = 0; b < c->B && counted && rows; b++)
+        list(g, at)[b] = query ? pos_q(c, b, 0) : pos_k(c, b, 0);
+    double *x = (double *)(g->lists + at);
+    for (ptrdiff_t b = 0; b < c->B && !counted; b++)
+        for (int axis = 0; axis < axes; axis++)
+            for (ptrdiff_t i = 0; i < rows; i++)
+                *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
+}
+/* Factors of rows as src/terms/factor.c finds them. */
+static void fill_factors(const struct gpu_call *g, int x, int64_t at)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const int e = p->use[x].enc;
+    const float *table = c->table[e];
+    const double *rows = c->mem.scratch[e];
+    float *to = (float *)(g->lists + at);
+    for (ptrdiff_t b = 0; b < c->B; b++)
+        for (int h = 0; h < p->heads; h++)
+            for (ptrdiff_t i = 0; i < c->Lq; i++) {
+                const double n = rows[factor_row(c, b, h, i)];
+                *to++ = factor_learned(p, e)
+                          ? (float)((double)table[factor_at(h, FACTOR_SLOPE)] * n
+                                    + (double)table[factor_at(h, FACTOR_BIAS)])
+                          : (float)n;
+            }
+}
+static void fill_lists(struct gpu_call *g, int rows)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const loci_call *in = &g->in;
+    struct params *k = &g->params;
+    fill_spans(g, rows);
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        for (ptrdiff_t i = 0; i < c->Lq; i++) {
+            if (k->q_pos >= 0) list(g, k->q_pos)[b * c->Lq + i] = pos_q(c, b, i);
+            if (k->q_seg >= 0) list(g, k->q_seg)[b * c->Lq + i] = seg_q(c, b, i);
+        }
+        for (ptrdiff_t j = 0; j < c->Lk; j++) {
+            if (k->k_pos >= 0) list(g, k->k_pos)[b * c->Lk + j] = pos_k(c, b, j);
+            if (k->k_seg >= 0) list(g, k->k_seg)[b * c->Lk + j] = seg_k(c, b, j);
+        }
+    }
+    if (in->k_first) {
+        const size_t n = sizeof(int64_t) * (size_t)((in->per_batch ? c->B : 1) * c->Lq);
+        memcpy(list(g, k->k_first), in->k_first, n);
+        memcpy(list(g, k->k_last), in->k_last, n);
+        k->list_entry = in->per_batch ? (int32_t)c->Lq : 0;
+    }
+    for (ptrdiff_t s = 0; s < c->seqs.n && g->used >= 0; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
+    }
+    if (p->rotate >= 0) {
+        fill_places(g, true, g->q_where);
+        fill_places(g, false, g->k_where);
+    }
+    int u = 0;
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+        for (int x = 0; x < p->uses; x++) {
+            if (p->use[x].group != group) continue;
+            if (p->use[x].term == TERM_factor && factor_folds(p, x)) fill_factors(g, x, k->q_factor);
+            else if (p->use[x].term == TERM_factor) fill_factors(g, x, k->use[u++].table);
+            else u++;
+        }
+}
+
+/* ---- Terms ----------------------------------------------------------------------------------- */
+
+/* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
+static void list_terms(struct gpu_call *g, const void *tables)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct params *k = &g->params;
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+        for (int x = 0; x < p->uses; x++) {
+            struct gpu_use use = { .table = -1 };
+            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &use.term)) continue;
+            if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
+            use.multiplies = group == GROUP_MUL;
+            const char *table = c->table[p->use[x].enc];
+            for (int y = 0; y < x && use.term == GPU_DISTANCE && tables; y++)
+                if (p->use[y].enc == p->use[x].enc)
+                    table += ((const struct distances *)table)->bytes;
+            if (tables) use.table = table - (const char *)tables;
+            if (use.term == GPU_SOFTCAP) {
+                const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
+                use.a = (float)cap;
+                use.b = (float)(1 / cap);
+            }
+            k->use[k->uses++] = use;
+        }
+}
+/* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
+ * for the workspace even if nothing is wanted. */
+static int list_parts(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct params *k = &g->params;
+    int u = 0, all = 0;
+    k->sink_part = -1;
+    for (enum group group = GROUP_RAW; group <= GROUP_SINK; group++)
+        for (int x = 0; x < p->uses; x++) {
+            int32_t term;
+            if (p->use[x].group != group) continue;
+            const bool sink = p->use[x].term == TERM_sink;
+            if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
+            const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
+            const int count = (int)(p->engine->total(c, x) / p->heads);
+            if (sink) k->sink_part = c->g.total[x] ? all : -1;
+            else if (!folded) {
+                k->use[u].part = all;
+                k->use[u].count = c->g.total[x] ? count : 0;
+            }
+            u += !sink && !folded;
+            all += count;
+        }
+    return all;
+}
+
+int gpu_part_of(const struct gpu_call *g, int x, int *count)
+{
+    const struct loci_plan *p = g->call.plan;
+    int u = 0;
+    *count = (int)(p->engine->total(&g->call, x) / p->heads);
+    if (p->use[x].term == TERM_sink) return g->params.sink_part;
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+        for (int y = 0; y < p->uses; y++) {
+            int32_t term;
+            if (p->use[y].group != group || !gpu_term_of(p->use[y].term, &term)) continue;
+            if (term == GPU_FACTOR && factor_folds(p, y)) continue;
+            if (y == x) return g->params.use[u].part;
+            u++;
+        }
+    return 0;
+}
+
+/* ---- Memory of the device -------------------------------------------------------------------- */
+
+static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    const size_t rows = (size_t)(c->B * c->Lq) * (size_t)p->heads,
+                 keys = (size_t)(c->B * c->Lk) * (size_t)p->kv_heads, each = sizeof(float),
+                 chunks = (size_t)tiles(c->Lk, CHUNK);
+    const bool apart = p->stored != sizeof(float);
+    g->at.lists = carve_bytes(&a, g->list_bytes, 1);
+    if (p->rotate >= 0) {
+        g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
+        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
+    }
+    if (!g->backward) {
+        if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
+        return a.full ? SIZE_MAX : a.used;
+    }
+    g->at.delta = carve_bytes(&a, 2 * rows, each);
+    if (apart || p->rotate >= 0) {
+        g->at.dq = carve_bytes(&a, rows * (size_t)p->dim, each);
+        g->at.dk = carve_bytes(&a, keys * (size_t)p->dim, each);
+    }
+    if (apart) g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
+    if (parts) {
+        const size_t most = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, TILE_ROWS));
+        g->at.parts = carve_bytes(&a, most * (size_t)(p->heads * parts), (chunks + !chunks) * each);
+        g->at.totals = carve_bytes(&a, (size_t)(p->heads * parts), sizeof(double));
+    }
+    return a.full ? SIZE_MAX : a.used;
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+static struct strides strides_of(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
+static struct strides dense(int heads, ptrdiff_t rows, int width)
+{
+    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+}
+static int32_t stored_as(loci_dtype t)
+{
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+}
+/* Can all rows be read by four numbers? */
+static bool is_wide(const void *at, struct strides s, int width)
+{
+    return (uintptr_t)at % 16 == 0 && s.batch % 4 == 0 && s.head % 4 == 0 && s.row % 4 == 0
+        && width % 4 == 0;
+}
+static void set_params(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct params *k = &g->params;
+    struct arrays *at = &g->arrays;
+    k->lo = p->full ? -((int64_t)1 << 60) : p->strict;
+    if (p->window_right < -k->lo) k->lo = -p->window_right;
+    k->hi = p->window_left;
+    k->dim = p->score_dim;
+    k->value_dim = p->value_dim;
+    k->heads = p->heads;
+    k->kv_heads = k->key_heads = p->kv_heads;
+    k->batch = (int32_t)c->B;
+    k->q_len = (int32_t)c->Lq;
+    k->k_len = (int32_t)c->Lk;
+    k->listed = is_listed(&g->in);
+    k->mask_kind = g->in.mask_kind;
+    k->mask = strides_of(c->mask);
+    k->mask_key = c->mask_key;
+    k->chunks = (int32_t)tiles(c->seqs.longest, CHUNK);
+    if (!k->chunks) k->chunks = 1;
+    k->scale = (float)p->scale;
+    k->rows = g->plan->rows;
+    k->pairs = k->sink = k->used = -1;
+    k->q_type = k->o_type = stored_as(p->dtype);
+    k->k_type = stored_as(p->k_dtype);
+    k->v_type = stored_as(p->v_dtype);
+    k->q = strides_of(c->q);
+    k->k = strides_of(c->k);
+    k->v = strides_of(c->v);
+    k->o = strides_of(c->o);
+    *at = (struct arrays){
+        .q = c->q.data,
+        .k = c->k.data,
+        .v = c->v.data,
+        .o = c->o.data,
+        .lse = g->in.lse,
+        .mask = c->mask.data,
+        .lists = g->at.lists,
+        .sums = g->at.sums,
+        .parts = g->at.parts,
+        .totals = g->at.totals,
+        .delta = g->at.delta,
+    };
+    if (g->rotated) {
+        k->q_type = GPU_F32;
+        k->q = dense(p->heads, c->Lq, p->dim);
+        at->q = g->at.q;
+    }
+    if (g->at.k) {
+        k->k_type = GPU_F32;
+        k->k = dense(p->kv_heads, c->Lk, p->dim);
+        at->k = g->at.k;
+    }
+    for (int x = 0; x < p->uses; x++) {
+        const char *table = c->table[p->use[x].enc];
+        const int64_t offset = table - (const char *)c->table[0] + ALIGN;
+        if (p->use[x].term == TERM_sink) {
+            k->has_sink = 1;
+            k->sink = offset;
+        }
+        if (p->use[x].term == TERM_pairs) k->pairs = offset;
+    }
+    k->wide = is_wide(at->q, k->q, k->dim) && is_wide(at->k, k->k, k->dim)
+           && is_wide(at->v, k->v, k->value_dim);
+    if (!c->grad) return;
+    at->dout = c->g.dout.data;
+    at->dlse = (char *)(uintptr_t)c->grad->dlse;
+    k->dout = strides_of(c->g.dout);
+    k->wide = k->wide && is_wide(at->dout, k->dout, k->value_dim);
+    at->dq = c->g.dq.data;
+    at->dk = c->g.dk.data;
+    at->dv = c->g.dv.data;
+    k->dq = strides_of(c->g.dq);
+    k->dk = strides_of(c->g.dk);
+    k->dv = strides_of(c->g.dv);
+    if (g->at.dq) {
+        at->dq = c->g.dq.data ? g->at.dq : NULL;
+        at->dk = c->g.dk.data ? g->at.dk : NULL;
+        k->dq = dense(p->heads, c->Lq, p->dim);
+        k->dk = dense(p->kv_heads, c->Lk, p->dim);
+    }
+    if (g->at.dv) {
+        at->dv = c->g.dv.data ? g->at.dv : NULL;
+        k->dv = dense(p->kv_heads, c->Lk, p->value_dim);
+    }
+    k->finish = !g->at.dq;
+}
+
+/* ---- The call -------------------------------------------------------------------------------- */
+
+static loci_status check_call(const struct loci_plan *p, const loci_call *in, loci_error *e)
+{
+    CHECK(e, !in->cache, LOCI_UNSUPPORTED, "a cache does not run on a GPU yet: cache must be NULL");
+    CHECK(e, !in->pages, LOCI_UNSUPPORTED, "pages do not run on a GPU yet: pages must be NULL");
+    CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED, "dropout must be 0 on a GPU");
+    CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
+          LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
+          in->q_len, in->k_len);
+    for (int x = 0; x < p->uses; x++)
+        CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
+              "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
+              p->enc[p->use[x].enc].pe->name);
+    return LOCI_OK;
+}
+static loci_status check_grad(const struct loci_plan *p, const loci_grad *grad, loci_error *e)
+{
+    CHECK(e, !grad->dmask.data, LOCI_UNSUPPORTED, "dmask must be NULL on a GPU");
+    for (int x = 0; x < p->uses && grad->dtensors; x++) {
+        const int enc = p->use[x].enc;
+        bool wanted = false;
+        for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
+            wanted |= grad->dtensors[i] != NULL;
+        CHECK(e, !wanted || (p->use[x].term != TERM_factor && p->use[x].term != TERM_pairs),
+              LOCI_UNSUPPORTED, "gradients of what %s learns do not run on a GPU yet",
+              p->enc[enc].pe->name);
+    }
+    return LOCI_OK;
+}
+
+size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int backward)
+{
+    struct gpu_call g = { .plan = plan, .backward = backward != 0 };
+    if (!plan || loci_copy_call(&g.in, wants_sizes(plan->plan), given)) return 0;
+    g.in.error = NULL;
+    if (check_call(plan->plan, &g.in, NULL)) return 0;
+    if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
+    lay_out_host(&g.call, NULL, true);
+    size_t most = 0;
+    for (int back = 0; back <= (backward != 0); back++) {
+        struct gpu_call h = g;
+        h.backward = back;
+        list_terms(&h, NULL);
+        h.list_bytes = lay_out_lists(&h);
+        const size_t n = lay_out_device(&h, NULL, back ? list_parts(&h) : 0);
+        if (h.list_bytes == SIZE_MAX || n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Numbers the memory of the host, and validates the call in it. */
+static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *tables,
+                                const loci_grad *grad)
+{
+    const struct loci_plan *p = g->plan->plan;
+    struct call measured;
+    loci_error *e = g->in.error;
+    TRY(loci_open_call(&measured, p, &g->in, true));
+    const size_t bytes = lay_out_host(&measured, NULL, grad != NULL);
+    CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG,
+          "the shapes need more bytes than size_t can count");
+    g->scratch = aligned_alloc(64, round_up(bytes));
+    CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    g->in.work_bytes = 0;
+    TRY(loci_open_attention(&g->call, p, tables->host, g->scratch, &g->in,
+                            &(struct opening){ .stage = LOCI_ATTENTION,
+                                               .grad = grad,
+                                               .tiles = true,
+                                               .lay_out = lay_out_host }));
+    if (grad) {
+        TRY(loci_check_results(&g->call, grad));
+        loci_want(&g->call, grad->dtensors);
+    }
+    for (int enc = 0; enc < p->encs; enc++) loci_begin_encoding(&g->call, enc);
+    return LOCI_OK;
+}
+loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
+                          const loci_gpu_tables *tables, void *work, const loci_call *given,
+                          const loci_grad *grad)
+{
+    const struct loci_plan *p = plan->plan;
+    *g = (struct gpu_call){ .plan = plan, .backward = grad != NULL, .rotated = p->rotate >= 0 };
+    TRY(loci_copy_call(&g->in, wants_sizes(p), given));
+    loci_error *e = g->in.error;
+    const size_t work_bytes = g->in.work_bytes;
+    CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
+          "tables must have those of loci_prepare() on the host, and a copy on the device");
+    TRY(check_call(p, &g->in, e));
+    if (grad) TRY(check_grad(p, grad, e));
+    TRY(open_on_host(g, tables, grad));
+    if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
+    list_terms(g, tables->host);
+    g->list_bytes = lay_out_lists(g);
+    const int parts = grad ? list_parts(g) : 0;
+    const size_t bytes = lay_out_device(g, work, parts);
+    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, !work_bytes || work_bytes >= bytes, LOCI_BAD_ARG,
+          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
+          work_bytes, bytes);
+    for (int x = 0; x < p->uses; x++)
+        if (g->call.g.total[x]) g->params.parts = parts;
+    g->lists = calloc(1, g->list_bytes);
+    CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    fill_lists(g, grad ? TILE_ROWS : plan->rows);
+    set_params(g);
+    g->arrays.tables = (char *)(uintptr_t)tables->device;
+    return LOCI_OK;
+}
+void gpu_close_call(struct gpu_call *g)
+{
+    free(g->lists);
+    free(g->scratch);
+}

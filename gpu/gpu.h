@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* gpu.h -- devices, plans on them, and calls in progress. */
+#ifndef LOCI_GPU_GPU_H
+#define LOCI_GPU_GPU_H
+
+#include "api/api.h"
+#include "device.h"
+#include "util/lock.h"
+
+/* Programs differ by pass, by plan and by what a call has.  They are compiled when they are first
+ * needed, and live as long as their device. */
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES };
+struct compiled {
+    struct compiled *next;
+    struct program *program;
+    char lines[];
+};
+struct loci_gpu {
+    const struct backend *backend;
+    void *state;
+    loci_gpu_info info;
+    struct device_facts facts;
+    struct lock lock; /* of the programs */
+    struct compiled *programs;
+};
+struct loci_gpu_plan {
+    loci_gpu *gpu;
+    const struct loci_plan *plan;
+    int rows;     /* of a query tile of the forward pass */
+    bool general; /* programs are those for every plan */
+};
+
+/* How a call runs, found by gpu_open_call(). */
+struct gpu_call {
+    const loci_gpu_plan *plan;
+    struct call call;
+    loci_call in;
+    bool backward, rotated;
+    struct params params;
+    struct arrays arrays;
+    /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
+     * that kernels read. */
+    void *scratch;
+    char *lists;
+    size_t list_bytes;
+    /* In `lists`: places of rows and keys for rotations, and which keys are in a sequence. */
+    int64_t q_where, k_where, used;
+    /* Memory of the device, in the workspace; NULL: not needed. */
+    struct {
+        char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals;
+    } at;
+};
+
+/* plan.c: does the plan run, and which uses are which of the kernels' terms? */
+loci_status gpu_check_plan(const struct loci_plan *, const struct device_facts *, loci_error *);
+bool gpu_term_of(enum term_id, int32_t *term);
+/* The program for a pass of this call. */
+loci_status gpu_program(loci_gpu *, enum pass, bool general, const struct params *,
+                        struct program **, loci_error *);
+void gpu_unload_programs(loci_gpu *);
+
+/* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */
+loci_status gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                          void *work, const loci_call *, const loci_grad *);
+void gpu_close_call(struct gpu_call *);
+/* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
+int gpu_part_of(const struct gpu_call *, int x, int *count);
+
+#endif

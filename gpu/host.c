@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/* host.c -- the backend without a device: kernels are functions, and the threads of a phase run one
+ * after the other.  It is slow, and there for tests and `--device host`: sanitizers see every
+ * access, and threads can run in another order, which shows a race. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "kernels/entry.h"
+#include "device.h"
+#include "util/error.h"
+
+/* The devices: threads of a phase forward, reversed, and shuffled. */
+enum { HOST_FORWARD, HOST_REVERSED, HOST_SHUFFLED, HOST_DEVICES };
+static const int orders[HOST_DEVICES][THREADS] = {
+#define FOUR_OF(m, n) m(n), m(n + 1), m(n + 2), m(n + 3)
+#define SIXTEEN_OF(m, n) FOUR_OF(m, n), FOUR_OF(m, n + 4), FOUR_OF(m, n + 8), FOUR_OF(m, n + 12)
+#define ALL_OF(m) \
+    SIXTEEN_OF(m, 0), SIXTEEN_OF(m, 16), SIXTEEN_OF(m, 32), SIXTEEN_OF(m, 48), SIXTEEN_OF(m, 64), \
+        SIXTEEN_OF(m, 80), SIXTEEN_OF(m, 96), SIXTEEN_OF(m, 112)
+#define RISING(n) (n)
+#define FALLING(n) (THREADS - 1 - (n))
+#define SHUFFLED(n) (((n)*37 + 11) % THREADS)
+    { ALL_OF(RISING) },
+    { ALL_OF(FALLING) },
+    { ALL_OF(SHUFFLED) },
+};
+_Thread_local const int *loci_host_order = orders[HOST_FORWARD];
+
+struct host {
+    int order;
+    struct timespec mark;
+};
+
+static int count(loci_error *why)
+{
+    (void)why;
+    return HOST_DEVICES;
+}
+static loci_status facts(int number, struct device_facts *f, loci_error *e)
+{
+    static const char *const names[HOST_DEVICES] = {
+        "loops on the CPU, for checking",
+        "loops on the CPU, threads reversed",
+        "loops on the CPU, threads shuffled",
+    };
+    (void)e;
+    *f = (struct device_facts){ .shared = 1 << 20, .units = 1, .processor = true };
+    snprintf(f->name, sizeof f->name, "%s", names[number]);
+    snprintf(f->driver, sizeof f->driver, "none");
+    return LOCI_OK;
+}
+static loci_status open(int number, void **state, loci_error *e)
+{
+    struct host *h = calloc(1, sizeof *h);
+    CHECK(e, h, LOCI_NO_MEMORY, "no memory for a device");
+    h->order = number;
+    *state = h;
+    return LOCI_OK;
+}
+static void close(void *state) { free(state); }
+
+static loci_status host_alloc(void *state, size_t bytes, void **to, loci_error *e)
+{
+    (void)state;
+    *to = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    CHECK(e, *to, LOCI_NO_MEMORY, "no memory for %zu bytes", bytes);
+    return LOCI_OK;
+}
+static void host_free(void *state, void *at)
+{
+    (void)state;
+    free(at);
+}
+static loci_status copy(void *state, void *to, const void *from, size_t bytes,
+                        enum direction direction, loci_error *e)
+{
+    (void)state;
+    (void)direction;
+    (void)e;
+    if (bytes) memmove(to, from, bytes);
+    return LOCI_OK;
+}
+static loci_status clear(void *state, void *at, size_t bytes, loci_error *e)
+{
+    (void)state;
+    (void)e;
+    if (bytes) memset(at, 0, bytes);
+    return LOCI_OK;
+}
+static loci_status wait(void *state, loci_error *e)
+{
+    (void)state;
+    (void)e;
+    return LOCI_OK;
+}
+static loci_status build(void *state, const char *lines, struct program **p, loci_error *e)
+{
+    (void)state;
+    (void)lines;
+    (void)e;
+    *p = NULL;
+    return LOCI_OK;
+}
+static void unload(void *state, struct program *p)
+{
+    (void)state;
+    (void)p;
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct block);
+} kernels[] = {
+#define KERNEL(name) { #name, name },
+    KERNELS(KERNEL)
+#undef KERNEL
+};
+static loci_status launch(void *state, struct program *p, const struct launch *l, loci_error *e)
+{
+    const struct host *h = state;
+    (void)p;
+    /* exactly as much as a device would have, so that sanitizers see an access beyond */
+    float *room = aligned_alloc(16, (l->shared + 31) / 16 * 16);
+    CHECK(e, room, LOCI_NO_MEMORY, "no memory for %zu bytes of shared memory", l->shared);
+    loci_host_order = orders[h->order];
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        if (strcmp(kernels[i].name, l->kernel) != 0) continue;
+        for (int x = 0; x < l->groups[0]; x++)
+            kernels[i].run(
+                (struct block){ .at = *l->arrays, .p = l->params, .x = x, .room = room });
+        break;
+    }
+    free(room);
+    return LOCI_OK;
+}
+static loci_status mark(void *state, loci_error *e)
+{
+    struct host *h = state;
+    (void)e;
+    timespec_get(&h->mark, TIME_UTC);
+    return LOCI_OK;
+}
+static loci_status elapsed(void *state, double *seconds, loci_error *e)
+{
+    const struct host *h = state;
+    struct timespec now;
+    (void)e;
+    timespec_get(&now, TIME_UTC);
+    *seconds =
+        (double)(now.tv_sec - h->mark.tv_sec) + 1e-9 * (double)(now.tv_nsec - h->mark.tv_nsec);
+    return LOCI_OK;
+}
+
+const struct backend loci_gpu_host = {
+    .name = "host",
+    .count = count,
+    .facts = facts,
+    .open = open,
+    .close = close,
+    .alloc = host_alloc,
+    .free = host_free,
+    .copy = copy,
+    .clear = clear,
+    .wait = wait,
+    .build = build,
+    .unload = unload,
+    .launch = launch,
+    .mark = mark,
+    .elapsed = elapsed,
+};

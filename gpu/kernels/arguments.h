@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* arguments.h -- what every kernel gets: the same pointers, and the same struct of numbers.  Host
+ * and device compile this file.  Numbers that a program is specialised for are constants there
+ * (kernels/shape.h). */
+#ifndef LOCI_KERNELS_ARGUMENTS_H
+#define LOCI_KERNELS_ARGUMENTS_H
+
+#include "kernels/words.h"
+
+enum { THREADS = 128 }; /* of a group */
+
+/* The kernels of each program, by the names of their functions. */
+#define KERNELS(K)                                                                                 \
+    K(rotate_rows)                                                                                 \
+    K(forward)                                                                                     \
+    K(row_sums)                                                                                    \
+    K(backward_keys)                                                                               \
+    K(backward_rows)                                                                               \
+    K(add_parts)                                                                                   \
+    K(copy_rate)                                                                                   \
+    K(fma_rate)
+#define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
+#define BACKWARD_KERNELS(K)                                                                        \
+    K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
+#define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
+
+/* Every pointer.  One that a call does not have is NULL. */
+#define ARRAYS(A)                                                                                  \
+    A(q)                                                                                           \
+    A(k)                                                                                           \
+    A(v)                                                                                           \
+    A(o)                                                                                           \
+    A(lse)                                                                                         \
+    A(dout)                                                                                        \
+    A(dlse)                                                                                        \
+    A(delta)                                                                                       \
+    A(dq)                                                                                          \
+    A(dk)                                                                                          \
+    A(dv)                                                                                          \
+    A(mask)                                                                                        \
+    A(dmask)                                                                                       \
+    A(tables)                                                                                      \
+    A(lists)                                                                                       \
+    A(sums)                                                                                        \
+    A(parts)                                                                                       \
+    A(totals)
+
+struct arrays {
+#define ARRAY(name) GLOBAL char *name;
+    ARRAYS(ARRAY)
+#undef ARRAY
+};
+
+/* Strides in numbers, as loci_view has them. */
+struct strides {
+    int64_t batch, head, row;
+};
+
+/* Rows and keys that attend to each other only; see struct sequence of contract/call.h.  tile:
+ * query tiles of all earlier sequences, item: their items of 1024 rows, ktile: their tiles of
+ * keys. */
+struct span {
+    int64_t d0;
+    int64_t k_from; /* place of key 0 of the entry, if places are counted */
+    int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
+};
+
+/* What the kernels know of a term of the plan. */
+enum gpu_term { GPU_AFFINE, GPU_DISTANCE, GPU_SOFTCAP, GPU_FACTOR };
+enum { GPU_USES = 6, GPU_TYPES = 3 };
+/* How numbers are stored. */
+enum { GPU_F32, GPU_BF16, GPU_F16 };
+
+struct gpu_use {
+    int64_t table;      /* byte offset in `tables`, or of a factor's rows in `lists` */
+    int32_t term;       /* in the order in which scores meet them */
+    int32_t multiplies; /* distance: a factor of the score */
+    /* Learned numbers of a head, and where they start in a part; count 0: none. */
+    int32_t part, count;
+    float a, b;         /* softcap: cap and 1 / cap */
+};
+
+struct params {
+    int64_t lo, hi; /* distances that a row sees */
+    struct strides q, k, v, o, dout, dq, dk, dv, mask, dmask;
+    int64_t mask_key;
+    /* Byte offsets in `lists`: spans, positions and segments of rows and keys, first and last keys
+     * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
+    int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
+    int64_t pairs, sink; /* byte offsets in `tables` */
+    int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
+    int32_t dim, value_dim; /* of a row in scores, and of a value */
+    int32_t heads, kv_heads, key_heads;
+    int32_t batch, q_len, k_len, sequences;
+    int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
+    int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
+    int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
+    int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
+    int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
+    int32_t uses, parts;    /* parts: learned numbers of a head */
+    int32_t chunks;         /* the most chunks that a row sees */
+    int32_t has_sink, sink_part;
+    int32_t q_type, k_type, v_type, o_type; /* how q, k, v are read, and o and dout stored */
+    int32_t wide;           /* all rows of q, k, v, dout can be read by four numbers */
+    /* rotate_rows.  back: the adjoint.  counted: places follow from row numbers.  finish, also of
+     * backward_rows: dq is multiplied by scale. */
+    int32_t back, counted, finish;
+    float scale;
+    struct gpu_use use[GPU_USES];
+};
+
+#endif

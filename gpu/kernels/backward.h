@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: MIT */
+/* backward.h -- gradients in two passes, without atomics.  backward_keys: a group has 64 keys of a
+ * kv head and walks over the rows that see them, for dk and dv.  backward_rows: a group has 64 rows
+ * of a head and walks over the keys that they see, for dq and what is learned.  See docs/bits.md,
+ * Backward. */
+#ifndef LOCI_KERNELS_BACKWARD_H
+#define LOCI_KERNELS_BACKWARD_H
+
+#include "kernels/forward.h"
+
+enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
+
+/* ---- delta = dO o - dlse --------------------------------------------------------------------- */
+
+/* One thread per row.  With a sink a second number: the delta that its logit reads, which leaves out
+ * dO of rows whose o is 0. */
+DEV void row_sums(struct block b)
+{
+    const int64_t rows = (int64_t)b.p->batch * b.p->q_len;
+    const int h = b.x % b.p->heads;
+    PHASE(tid)
+        const int64_t i = (int64_t)(b.x / b.p->heads) * THREADS + tid;
+        if (i < rows) {
+            const int64_t batch = i / b.p->q_len, row = i % b.p->q_len;
+            const struct rows_at o = view_rows(b.at.o, b.p->o, batch, h, row, O_TYPE, 0),
+                                 dout = view_rows(b.at.dout, b.p->dout, batch, h, row, O_TYPE, 0);
+            const int64_t at = (batch * b.p->heads + h) * b.p->q_len + row;
+            const float dlse = b.at.dlse ? ((const GLOBAL float *)b.at.dlse)[at] : 0.0f;
+            float sum = 0;
+            int empty = 1;
+            for (int n = 0; n < VALUE_DIM; n++) {
+                const float x = load_number(o.at, o.type, o.first + n);
+                const float g = b.at.dout ? load_number(dout.at, dout.type, dout.first + n) : 0.0f;
+                sum = fma_(g, x, sum);
+                empty &= x == 0;
+            }
+            if (b.at.dlse) sum = sum - dlse;
+            ((GLOBAL float *)b.at.delta)[at] = sum;
+            if (HAS_SINK)
+                ((GLOBAL float *)b.at.delta)[rows * b.p->heads + at] =
+                    !empty ? sum : b.at.dlse ? -dlse : 0.0f;
+        }
+    END
+}
+
+/* ---- A pair ---------------------------------------------------------------------------------- */
+
+/* lse of a row as weights read it: a row without keys has none. */
+DEV float lse_of(struct block b, int64_t at)
+{
+    const float lse = ((const GLOBAL float *)b.at.lse)[at];
+    return lse == -INFINITY ? 0.0f : lse;
+}
+/* The score before term u. */
+DEV float score_before(struct block b, const struct term_state *state, const struct span *q, int h,
+                       int row, int key, float s, int u)
+{
+    const int64_t d = distance_of(b, q, row, key);
+    UNROLL for (int v = 0; v < USES; v++) {
+        const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
+        if (v < u) s = term_score(TERM_OF(v), MULTIPLIES(v), state[v], s, d, f);
+    }
+    return s;
+}
+/* From the gradient of the final score to that of the score before term `from` - 1 .. `to`. */
+DEV float terms_back(struct block b, const struct term_state *state, const struct span *q, int h,
+                     int row, int key, float s, float ds, int from, int to)
+{
+    const int64_t d = distance_of(b, q, row, key);
+    UNROLL for (int v = USES - 1; v >= 0; v--) {
+        if (v >= from || v < to) continue;
+        const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
+        const float before =
+            TERM_OF(v) == GPU_SOFTCAP ? score_before(b, state, q, h, row, key, s, v) : 0.0f;
+        ds = term_gradient(TERM_OF(v), MULTIPLIES(v), state[v], before, ds, d, f);
+    }
+    return ds;
+}
+/* Weight and gradient of the final score of a visible pair, from q k and dp. */
+DEV float pair_weight(struct block b, const struct term_state *state, const struct span *q, int h,
+                      int row, int key, float s, float lse)
+{
+    return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
+}
+
+/* ---- dk and dv ------------------------------------------------------------------------------- */
+
+/* Sums of an item of a thread: 8 keys, fours of channels. */
+struct keys_mine {
+    float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4];
+};
+
+/* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
+DEV void visible_rows(struct block b, const struct span *q, int h, int row0, int rows, int key,
+                      const SHARED float *w, const SHARED float *x, int stride, int channel,
+                      float *c)
+{
+    for (int i = 0; i < 4; i++) {
+        float sum = 0;
+        for (int r = 0; r < rows && channel + i < stride; r++)
+            if (sees(b, q, h, row0 + r, key))
+                sum = fma_(x[r * stride + channel + i], w[r * KEYS], sum);
+        c[i] = sum;
+    }
+}
+/* Adds a tile of rows to the sums: w[row][key] x[row][channel]. */
+DEV void add_rows(struct block b, const struct span *q, int h, int row0, int rows, int key0,
+                  int finite, const SHARED float *w, const SHARED float *x, int stride, int width,
+                  int tid, float (*to)[8][4])
+{
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    UNROLL for (int g = 0; g < GROUPS(KEYS, width); g++) {
+        float c[1][8][4];
+        sums(KEYS, 1, g, width, w, x, stride, rows, r0, side, c);
+        for (int j = 0; !finite && j < 8; j++) {
+            const int lane = lane_of(KEYS, r0, j);
+            visible_rows(b, q, h, row0, rows, key0 + lane, w + lane, x, stride,
+                         channel_of(KEYS, side, g), c[0][j]);
+        }
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) to[g][j][i] = to[g][j][i] + c[0][j][i];
+    }
+}
+/* Adds the part of an item to a gradient in memory, or begins it. */
+DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int first, int tid,
+                  float (*part)[8][4])
+{
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    UNROLL for (int g = 0; g < GROUPS(KEYS, width); g++)
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int key = lane_of(KEYS, r0, j), n = channel_of(KEYS, side, g) + i;
+                if (key >= keys || n >= width) continue;
+                GLOBAL float *to = (GLOBAL float *)at + v.first + key * v.row + n;
+                *to = (first ? 0.0f : *to) + part[g][j][i];
+            }
+}
+DEV void clear_item(int width, float (*part)[8][4])
+{
+    UNROLL for (int g = 0; g < GROUPS(KEYS, width); g++)
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) part[g][j][i] = 0;
+}
+/* Does some row of a tile see some key of another?  Of a run; otherwise it may be so. */
+DEV int tiles_meet(struct block b, const struct span *q, int row, int rows, int key, int keys)
+{
+    if (!q->run || q->segments) return 1;
+    return q->d0 + row + rows - 1 - key >= b.p->lo && q->d0 + row - (key + keys - 1) <= b.p->hi;
+}
+
+DEV void backward_keys(struct block b)
+{
+    PRIVATE(struct keys_mine);
+    const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads,
+              group = b.p->heads / b.p->kv_heads;
+    const struct span q = span_of(b, BY_KTILE, tile);
+    const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
+    const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
+                         v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide),
+                         dk = view_rows(b.at.dk, b.p->dk, q.b, kvh, q.k0 + key0, GPU_F32, 0),
+                         dv = view_rows(b.at.dv, b.p->dv, q.b, kvh, q.k0 + key0, GPU_F32, 0);
+    const int items = (q.nq + ITEM - 1) / ITEM;
+    PHASE(tid)
+        load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
+        load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
+    END
+    for (int item = items - 1; item >= 0; item--) {
+        const int first_row = item * ITEM, end_row = least(q.nq, first_row + ITEM);
+        PHASE(tid)
+            clear_item(DIM, MINE.dk);
+            clear_item(VALUE_DIM, MINE.dv);
+        END
+        for (int h = kvh * group; h < (kvh + 1) * group; h++)
+            for (int row0 = first_row; row0 < end_row; row0 += TILE_ROWS) {
+                const int rows = least(q.nq - row0, TILE_ROWS);
+                if (!tiles_meet(b, &q, row0, rows, key0, keys)) continue;
+                const int64_t list =
+                    ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+                const int whole = rows == TILE_ROWS && keys == KEYS
+                               && all_visible(b, &q, row0, rows, key0, keys);
+                const struct rows_at
+                    rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
+                    rows_dout =
+                        view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide);
+                PHASE(tid)
+                    if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+                END
+                PHASE(tid)
+                    int finite = load_scaled(rows_q, rows, DIM, WIDER(DIM), b.p->scale,
+                                             b.p->q_factor < 0
+                                                 ? (const GLOBAL float *)0
+                                                 : (const GLOBAL float *)(b.at.lists + b.p->q_factor)
+                                                       + list,
+                                             tid, b.room + at.q);
+                    if (b.at.dout)
+                        finite &= load_rows(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM,
+                                            WIDER(VALUE_DIM), tid, b.room + at.dout);
+                    else
+                        for (int i = tid; i < TILE_ROWS * WIDER(VALUE_DIM); i += THREADS)
+                            b.room[at.dout + i] = 0;
+                    if (tid < TILE_ROWS) {
+                        const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
+                        b.room[at.lse + tid] = lse;
+                        b.room[at.delta + tid] =
+                            tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
+                        finite &= lse * 0.0f == 0.0f;
+                    }
+                    if (!finite) ((SHARED int *)b.room)[at.flag] = whole;
+                END
+                PHASE(tid)
+                    float s[PAIR_OTHERS][8], dp[PAIR_OTHERS][8];
+                    struct term_state state[MOST_USES];
+                    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+                    open_terms(b, h, state);
+                    product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM),
+                            FOURS(VALUE_DIM), r0, side, dp);
+                    product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
+                            s);
+                    UNROLL for (int i = 0; i < PAIR_OTHERS; i++) {
+                        const int r = other_of(KEYS, side, i);
+                        const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+                        UNROLL for (int j = 0; j < 8; j++) {
+                            const int row = row0 + r, key = key0 + lane_of(KEYS, r0, j);
+                            const int visible = whole || sees(b, &q, h, row, key);
+                            float p = 0, ds = 0;
+                            if (visible) {
+                                p = pair_weight(b, state, &q, h, row, key, s[i][j], lse);
+                                ds = p * (dp[i][j] - delta);
+                                ds = terms_back(b, state, &q, h, row, key, s[i][j], ds, USES, 0);
+                            }
+                            s[i][j] = p;
+                            dp[i][j] = ds;
+                        }
+                    }
+                    store_tile(KEYS, b.room + at.p, r0, side, s);
+                    store_tile(KEYS, b.room + at.ds, r0, side, dp);
+                END
+                PHASE(tid)
+                    const int finite = ((SHARED int *)b.room)[at.flag];
+                    if (b.at.dv)
+                        add_rows(b, &q, h, row0, rows, key0, finite, b.room + at.p,
+                                 b.room + at.dout, WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
+                    if (b.at.dk)
+                        add_rows(b, &q, h, row0, rows, key0, finite, b.room + at.ds, b.room + at.q,
+                                 WIDER(DIM), DIM, tid, MINE.dk);
+                END
+            }
+        PHASE(tid)
+            if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, item == items - 1, tid, MINE.dk);
+            if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, item == items - 1, tid, MINE.dv);
+        END
+    }
+}
+
+/* ---- dq, and what is learned ----------------------------------------------------------------- */
+
+struct rows_mine {
+    float dq[PAIR_GROUPS][8][4], s[PAIR_OTHERS][8], ds[PAIR_OTHERS][8];
+};
+
+/* Learned numbers of a head that this tile of rows adds to, of a chunk: [tiles][H][chunks][parts]. */
+DEV GLOBAL float *part_of(struct block b, int tile, int h, int chunk)
+{
+    return (GLOBAL float *)b.at.parts
+         + (((int64_t)tile * b.p->heads + h) * b.p->chunks + chunk) * PARTS;
+}
+
+/* affine: sums of ds |d| over keys behind and ahead, by row.  Tiles whose distances are exact floats
+ * are summed from 0. */
+DEV void add_slopes(struct block b, struct rows_room at, const struct span *q, int row0, int rows,
+                    int key0, int keys, int r)
+{
+    const int64_t d0 = q->d0 + row0 - key0;
+    const int near = q->run && d0 < (1 << 24) - 64 && d0 > -(1 << 24) + 64;
+    SHARED float *sum = b.room + at.slopes + r;
+    float behind = near ? 0.0f : sum[0], ahead = near ? 0.0f : sum[TILE_ROWS];
+    for (int k = 0; k < keys && r < rows; k++) {
+        const float d = (float)distance_of(b, q, row0 + r, key0 + k), ds = b.room[at.s + k * 64 + r];
+        behind = fma_(ds, max_(d, 0.0f), behind);
+        ahead = fma_(ds, max_(0.0f - d, 0.0f), ahead);
+    }
+    sum[0] = near ? sum[0] + behind : behind;
+    sum[TILE_ROWS] = near ? sum[TILE_ROWS] + ahead : ahead;
+}
+/* A learned number by its class or slope.  i: of the term's numbers of a head. */
+struct learned {
+    const GLOBAL struct distance_table *t;
+    const GLOBAL int32_t *classes;
+    int64_t d; /* of the first row and key */
+    int slope; /* i is that of a slope, or -1 */
+};
+DEV struct learned learned_of(struct block b, int u, int64_t d, int i)
+{
+    struct learned l;
+    l.t = distance_table_of(b, u);
+    l.classes = l.t->classes ? (const GLOBAL int32_t *)((const GLOBAL char *)l.t + l.t->classes)
+                             : (const GLOBAL int32_t *)0;
+    l.d = d;
+    l.slope = i - l.t->first < l.t->slopes && i >= l.t->first ? i - l.t->first : -1;
+    return l;
+}
+DEV const GLOBAL float *slope_row(struct block b, const struct learned *l, int h)
+{
+    return distance_row(l->t, l->t->slope, l->slope * b.p->heads + h);
+}
+/* Sums of the tile's diagonals: number n is that of the pairs r - k = n - 63, in 16 buffers. */
+DEV float diagonal(const SHARED float *ds, int keys, int n)
+{
+    float sum = 0;
+    for (int j = 0; j < 16; j++) {
+        float buffer = 0;
+        for (int k = j; k < keys; k += 16) {
+            const int r = n - 63 + k;
+            if (r >= 0 && r < 64) buffer = buffer + ds[k * 64 + r];
+        }
+        sum = sum + buffer;
+    }
+    return sum;
+}
+
+#define LEARNS(u) (PARTS && b.p->use[u].count)
+
+/* distance: gradients of a tile, as src/terms/distance.c sums them. */
+DEV void add_distances(struct block b, struct rows_room at, const struct span *q, int tile, int h,
+                       int chunk, int u, int row0, int rows, int key0, int keys)
+{
+    const GLOBAL struct distance_table *t = distance_table_of(b, u);
+    const int64_t d = q->d0 + row0 - key0;
+    GLOBAL float *to = part_of(b, tile, h, chunk) + b.p->use[u].part;
+    SHARED float *x = b.room + at.sums;
+    const SHARED float *ds = b.room + at.s;
+    const int count = b.p->use[u].count;
+    const int far = d - (keys - 1) >= t->hi, before = d + 63 <= t->lo;
+    if (!q->run) {
+        PHASE(tid)
+            for (int i = tid; i < count; i += THREADS) {
+                const struct learned l = learned_of(b, u, 0, i);
+                float sum = to[i];
+                for (int k = 0; k < keys; k++)
+                    for (int r = 0; r < rows; r++) {
+                        const float g = ds[k * 64 + r];
+                        const int64_t n = clamp_distance(distance_of(b, q, row0 + r, key0 + k),
+                                                         t->lo, t->hi)
+                                        - t->lo;
+                        if (g == 0) continue;
+                        if (l.classes && l.classes[n] == i) sum = sum + g;
+                        if (l.slope >= 0) sum = sum + g * slope_row(b, &l, h)[n];
+                    }
+                to[i] = sum;
+            }
+        END
+        return;
+    }
+    PHASE(tid)
+        if (far || before) {
+            float sum = 0;
+            for (int k = 0; k < keys && tid < 64; k++) sum = sum + ds[k * 64 + tid];
+            x[tid] = sum;
+        } else {
+            x[tid] = tid < 127 ? diagonal(ds, keys, tid) : 0.0f;
+        }
+    END
+    if (far || before) {
+        for (int upper = 32; upper; upper /= 2) {
+            PHASE(tid)
+                if (tid < upper) x[tid] = x[tid] + x[tid + upper];
+            END
+        }
+        PHASE(tid)
+            const int64_t n = far ? t->hi - t->lo : 0;
+            for (int i = tid; i < count; i += THREADS) {
+                const struct learned l = learned_of(b, u, 0, i);
+                if (x[0] == 0) continue;
+                if (l.classes && l.classes[n] == i) to[i] = to[i] + x[0];
+                if (l.slope >= 0) to[i] = to[i] + x[0] * slope_row(b, &l, h)[n];
+            }
+        END
+        return;
+    }
+    if (t->classes) {
+        PHASE(tid)
+            for (int i = tid; i < count; i += THREADS) {
+                const struct learned l = learned_of(b, u, 0, i);
+                float sum = to[i];
+                for (int n = 0; n < 127; n++)
+                    if (l.classes[clamp_distance(d - 63 + n, t->lo, t->hi) - t->lo] == i)
+                        sum = sum + x[n];
+                to[i] = sum;
+            }
+        END
+    }
+    for (int slope = 0; slope < t->slopes; slope++) {
+        SHARED float *y = b.room + at.x; /* keys are loaded again */
+        PHASE(tid)
+            const GLOBAL float *row = distance_row(t, t->slope, slope * b.p->heads + h);
+            const int64_t n = clamp_distance(d - 63 + least(tid, 126), t->lo, t->hi) - t->lo;
+            y[tid] = tid == 127 || x[tid] == 0 ? 0.0f : x[tid] * row[n];
+        END
+        for (int upper = 64; upper; upper /= 2) {
+            PHASE(tid)
+                if (tid < upper) y[tid] = y[tid] + y[tid + upper];
+            END
+        }
+        PHASE(tid)
+            if (tid == 0) to[t->first + slope] = to[t->first + slope] + y[0];
+        END
+    }
+}
+
+/* The chunk that rows without keys count in: the oldest one of their item. */
+DEV int first_chunk(struct block b, const struct span *q, int row0)
+{
+    const int item = row0 / ITEM * ITEM;
+    const struct keys_seen a = keys_of(b, q, item, least(q->nq - item, ITEM));
+    return a.last < a.first ? 0 : a.first / CHUNK;
+}
+
+DEV void backward_rows(struct block b)
+{
+    PRIVATE(struct rows_mine);
+    const int tile = b.p->tiles - 1 - b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const struct rows_room at = rows_room(DIM, VALUE_DIM);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const int kvh = h / (b.p->heads / b.p->kv_heads);
+    const struct rows_at
+        rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
+        rows_dout = view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide),
+        rows_k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0, K_TYPE, b.p->wide),
+        rows_v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0, V_TYPE, b.p->wide),
+        dq = view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0);
+    const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+    const GLOBAL float *factor = b.p->q_factor < 0
+                                   ? (const GLOBAL float *)0
+                                   : (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list;
+    const struct keys_seen seen = keys_of(b, &q, row0, rows);
+    const int none = seen.last < seen.first;
+    const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
+              newest = none ? oldest : seen.last / CHUNK;
+
+    PHASE(tid)
+        load_across(rows_q, 0, rows, TILE_ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        if (b.at.dout)
+            load_across(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, 1.0f, tid, b.room + at.dout);
+        else
+            for (int i = tid; i < FOURS(VALUE_DIM) * TILE_ROWS; i += THREADS)
+                b.room[at.dout + i] = 0;
+        if (tid < TILE_ROWS) {
+            b.room[at.lse + tid] = tid < rows ? lse_of(b, list + tid) : 0.0f;
+            b.room[at.delta + tid] =
+                tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
+        }
+        if (tid < TILE_ROWS)
+            for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
+        for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
+            part_of(b, tile, h, 0)[i] = 0;
+    END
+    if (factor) {
+        PHASE(tid)
+            for (int i = tid; i < DIM * TILE_ROWS; i += THREADS)
+                if (i % TILE_ROWS < rows)
+                    b.room[at.q + i] = b.room[at.q + i] * factor[i % TILE_ROWS];
+        END
+    }
+    for (int chunk = oldest; chunk <= newest; chunk++) {
+        const int from = none ? 1 : most(seen.first / KEYS, chunk * (CHUNK / KEYS)),
+                  to = none ? 0
+                            : least(seen.last / KEYS, chunk * (CHUNK / KEYS) + CHUNK / KEYS - 1);
+        PHASE(tid)
+            clear_item(DIM, MINE.dq);
+        END
+        for (int j = from; j <= to; j++) {
+            const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
+            const int whole = rows == TILE_ROWS && n == KEYS
+                           && all_visible(b, &q, row0, rows, key0, n);
+            PHASE(tid)
+                load_rows(rows_v, key0, n, KEYS, VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.x);
+                if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+            END
+            PHASE(tid)
+                product(TILE_ROWS, b.room + at.dout, b.room + at.x, WIDER(VALUE_DIM),
+                        FOURS(VALUE_DIM), first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid),
+                        MINE.ds);
+            END
+            PHASE(tid)
+                if (!load_rows(rows_k, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.x))
+                    ((SHARED int *)b.room)[at.flag] = whole;
+            END
+            PHASE(tid)
+                struct term_state state[MOST_USES];
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                open_terms(b, h, state);
+                product(TILE_ROWS, b.room + at.q, b.room + at.x, WIDER(DIM), FOURS(DIM), r0, side,
+                        MINE.s);
+                UNROLL for (int j2 = 0; j2 < 8; j2++) {
+                    const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
+                    const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+                    UNROLL for (int i = 0; i < PAIR_OTHERS; i++) {
+                        const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
+                        float ds = 0;
+                        if (k < n && (whole || sees(b, &q, h, row, key))) {
+                            const float p =
+                                pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
+                            ds = p * (MINE.ds[i][j2] - delta);
+                            if (!PARTS)
+                                ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds, USES,
+                                                0);
+                        }
+                        MINE.ds[i][j2] = ds;
+                    }
+                }
+                if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+            END
+            for (int u = USES - 1; PARTS && u >= -1; u--) {
+                PHASE(tid)
+                    struct term_state state[MOST_USES];
+                    float g[PAIR_OTHERS][8];
+                    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                    open_terms(b, h, state);
+                    for (int j2 = 0; j2 < 8; j2++)
+                        for (int i = 0; i < PAIR_OTHERS; i++) {
+                            const int row = row0 + lane_of(TILE_ROWS, r0, j2);
+                            const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
+                            const int visible =
+                                k < n && (whole || sees(b, &q, h, row, key));
+                            float ds = MINE.ds[i][j2];
+                            if (visible && u + 1 < USES)
+                                ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds,
+                                                u + 2, u + 1);
+                            MINE.ds[i][j2] = visible ? ds : 0.0f;
+                            g[i][j2] = visible ? ds : 0.0f;
+                            if (visible && u >= 0 && b.p->use[u].multiplies) {
+                                const float size = ds < 0 ? -ds : ds;
+                                g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
+                                         * score_before(b, state, &q, h, row, key, MINE.s[i][j2],
+                                                        u);
+                            }
+                        }
+                    store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
+                END
+                if (u < 0 || !LEARNS(u)) continue;
+                if (b.p->use[u].term == GPU_AFFINE) {
+                    PHASE(tid)
+                        if (tid < TILE_ROWS) add_slopes(b, at, &q, row0, rows, key0, n, tid);
+                    END
+                } else {
+                    add_distances(b, at, &q, tile, h, chunk, u, row0, rows, key0, n);
+                }
+            }
+            if (PARTS) { /* the sums by distance have overwritten keys */
+                PHASE(tid)
+                    load_rows(rows_k, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
+                END
+            }
+            PHASE(tid)
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                const int finite = ((SHARED int *)b.room)[at.flag];
+                UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
+                    float c[1][8][4];
+                    sums(TILE_ROWS, 1, g, DIM, b.room + at.s, b.room + at.x, WIDER(DIM), n, r0,
+                         side, c);
+                    for (int j2 = 0; !finite && j2 < 8; j2++) {
+                        const int r = lane_of(TILE_ROWS, r0, j2);
+                        for (int i = 0; i < 4; i++) {
+                            const int d = channel_of(TILE_ROWS, side, g) + i;
+                            float sum = 0;
+                            for (int k = 0; k < n && d < DIM; k++)
+                                if (sees(b, &q, h, row0 + r, key0 + k))
+                                    sum = fma_(b.room[at.x + k * WIDER(DIM) + d],
+                                               b.room[at.s + k * TILE_ROWS + r], sum);
+                            c[0][j2][i] = sum;
+                        }
+                    }
+                    UNROLL for (int j2 = 0; j2 < 8; j2++)
+                        UNROLL for (int i = 0; i < 4; i++)
+                            MINE.dq[g][j2][i] = MINE.dq[g][j2][i] + c[0][j2][i];
+                }
+            END
+        }
+        /* chunks add up in memory; the last one finishes the rows */
+        PHASE(tid)
+            const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+            UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
+                UNROLL for (int j2 = 0; j2 < 8; j2++)
+                    UNROLL for (int i = 0; i < 4; i++) {
+                        const int r = lane_of(TILE_ROWS, r0, j2),
+                                  d = channel_of(TILE_ROWS, side, g) + i;
+                        if (!b.at.dq || r >= rows || d >= DIM) continue;
+                        GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + dq.first + r * dq.row + d;
+                        float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
+                        if (chunk == newest && factor) all = all * factor[r];
+                        if (chunk == newest && b.p->finish) all = all * b.p->scale;
+                        *at_dq = all;
+                    }
+            if (tid < TILE_ROWS)
+                for (int side2 = 0; side2 < 2; side2++) {
+                    SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;
+                    sum[2 * TILE_ROWS] = sum[2 * TILE_ROWS] + sum[0];
+                    sum[0] = 0;
+                }
+        END
+    }
+    if (!PARTS) return;
+    /* What is made when the rows are done. */
+    PHASE(tid)
+        GLOBAL float *part = part_of(b, tile, h, newest);
+        for (int u = 0; u < USES; u++)
+            if (LEARNS(u) && b.p->use[u].term == GPU_AFFINE && tid < 2) {
+                double sum = 0;
+                for (int r = 0; r < rows; r++)
+                    sum += (double)b.room[at.slopes + (2 + tid) * TILE_ROWS + r];
+                part[b.p->use[u].part + tid] = 0.0f - (float)sum;
+            }
+        if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
+            const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
+            const GLOBAL float *delta = (const GLOBAL float *)b.at.delta
+                                      + (int64_t)b.p->batch * b.p->q_len * b.p->heads + list;
+            double sum = 0;
+            for (int r = 0; r < rows; r++)
+                sum += (double)(exp_(logit - b.room[at.lse + r]) * delta[r]);
+            part[b.p->sink_part] = 0.0f - (float)sum;
+        }
+    END
+}
+
+/* ---- Sums of what is learned ----------------------------------------------------------------- */
+
+/* One thread per number of a head.  Items from the latest rows to the earliest; in each its chunks
+ * from the oldest on, in double; in each the tiles of rows, in float. */
+DEV void add_parts(struct block b)
+{
+    PHASE(tid)
+        const int i = b.x / b.p->heads * THREADS + tid, h = b.x % b.p->heads;
+        double total = 0;
+        for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
+            const struct span q = span_at(b, s);
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--) {
+                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
+                const struct keys_seen seen = keys_of(b, &q, row, rows);
+                const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
+                          newest = none ? 0 : seen.last / CHUNK;
+                double all = 0;
+                for (int chunk = oldest; chunk <= newest; chunk++) {
+                    float part = 0;
+                    for (int r = 0; r < rows; r += TILE_ROWS)
+                        part = part + part_of(b, q.tile + (row + r) / TILE_ROWS, h, chunk)[i];
+                    all = all + (double)part;
+                }
+                total += all;
+            }
+        }
+        if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
+    END
+}
+
+#endif

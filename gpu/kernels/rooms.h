@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* rooms.h -- sizes that host and device share: tiles, and what is where in shared memory. */
+#ifndef LOCI_KERNELS_ROOMS_H
+#define LOCI_KERNELS_ROOMS_H
+
+#include "kernels/arguments.h"
+
+/* Keys of a tile, rows of a tile in the backward pass, rows that are rotated together. */
+enum { KEYS = 64, TILE_ROWS = 64, ROTATED_ROWS = 16 };
+/* The probes: PROBE_ROUNDS * PROBE_CHAINS multiply-adds, and PROBE_COPIES * 16 bytes a thread. */
+enum { PROBE_ROUNDS = 1024, PROBE_CHAINS = 16, PROBE_COPIES = 16 };
+
+/* Rows of channels in shared memory are padded to fours; where they are read by fours down a column,
+ * by four more, so that keys next to each other are in different banks. */
+#define FOURS(n) (((n) + 3) / 4 * 4)
+#define WIDER(n) (FOURS(n) + 4)
+DEV int most(int a, int b) { return a > b ? a : b; }
+DEV int least(int a, int b) { return a < b ? a : b; }
+
+/* Shared memory of a group, in floats: host and device compute it alike. */
+struct forward_room {
+    int q, x, s, m, l, alpha, all_m, all_l, a, c, seen, flag, size;
+};
+DEV struct forward_room forward_room(int rows, int dim, int value_dim)
+{
+    struct forward_room r;
+    const int wide = most(WIDER(dim), FOURS(value_dim));
+    r.q = 0;
+    r.x = r.q + FOURS(dim) * rows;
+    r.s = r.x + KEYS * wide;
+    r.m = r.s + KEYS * rows;
+    r.l = r.m + rows;
+    r.alpha = r.l + rows;
+    r.all_m = r.alpha + rows;
+    r.all_l = r.all_m + rows;
+    r.a = r.all_l + rows;
+    r.c = r.a + rows;
+    r.seen = r.c + rows;
+    r.flag = r.seen + 2 * rows;
+    r.size = r.flag + 4;
+    return r;
+}
+
+/* backward_keys */
+struct keys_room {
+    int k, v, q, dout, p, ds, lse, delta, flag, size;
+};
+DEV struct keys_room keys_room(int dim, int value_dim)
+{
+    struct keys_room r;
+    r.k = 0;
+    r.v = r.k + FOURS(dim) * KEYS;
+    r.q = r.v + FOURS(value_dim) * KEYS;
+    r.dout = r.q + TILE_ROWS * WIDER(dim);
+    r.p = r.dout + TILE_ROWS * WIDER(value_dim);
+    r.ds = r.p + TILE_ROWS * KEYS;
+    r.lse = r.ds + TILE_ROWS * KEYS;
+    r.delta = r.lse + TILE_ROWS;
+    r.flag = r.delta + TILE_ROWS;
+    r.size = r.flag + 4;
+    return r;
+}
+
+/* backward_rows */
+struct rows_room {
+    int q, dout, x, s, lse, delta, sums, slopes, flag, size;
+};
+DEV struct rows_room rows_room(int dim, int value_dim)
+{
+    struct rows_room r;
+    r.q = 0;
+    r.dout = r.q + FOURS(dim) * TILE_ROWS;
+    r.x = r.dout + FOURS(value_dim) * TILE_ROWS;
+    r.s = r.x + KEYS * most(WIDER(dim), WIDER(value_dim));
+    r.lse = r.s + KEYS * TILE_ROWS;
+    r.delta = r.lse + TILE_ROWS;
+    r.sums = r.delta + TILE_ROWS; /* by distance */
+    r.slopes = r.sums + 128;      /* of the chunk and of all: behind, ahead */
+    r.flag = r.slopes + 4 * TILE_ROWS;
+    r.size = r.flag + 4;
+    return r;
+}
+
+#endif

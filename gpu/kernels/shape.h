@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* shape.h -- what a program is compiled for.  On a device these are constants in the lines before
+ * the source; on the host they are numbers of the call. */
+#ifndef LOCI_KERNELS_SHAPE_H
+#define LOCI_KERNELS_SHAPE_H
+
+#include "kernels/rooms.h"
+
+/* Keys of a chunk, and rows of an item: docs/bits.md. */
+enum { CHUNK = 4096, ITEM = 1024 };
+
+/* One group of threads at work: a tile of a head. */
+struct block {
+    struct arrays at;
+    const struct params *p;
+    int x; /* the number of the group */
+    SHARED float *room;
+};
+
+#ifdef LOCI_DIM
+enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
+enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
+enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
+enum { PARTS = LOCI_PARTS };
+#define TERM_OF(u) LOCI_TERM(u)
+#define MULTIPLIES(u) LOCI_MULTIPLIES(u)
+#define MOST_USES (USES > 0 ? USES : 1)
+#else
+#define DIM (b.p->dim)
+#define VALUE_DIM (b.p->value_dim)
+#define ROWS (b.p->rows)
+#define USES (b.p->uses)
+#define LISTED (b.p->listed)
+#define HAS_SINK (b.p->has_sink)
+#define Q_TYPE (b.p->q_type)
+#define O_TYPE (b.p->o_type)
+#define PARTS (b.p->parts)
+#define K_TYPE (b.p->k_type)
+#define V_TYPE (b.p->v_type)
+#define MASK_KIND (b.p->mask_kind)
+#define TERM_OF(u) (b.p->use[u].term)
+#define MULTIPLIES(u) (b.p->use[u].multiplies)
+#define MOST_USES GPU_USES
+#endif
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* visible.h -- sequences, and which keys their rows see. */
+#ifndef LOCI_KERNELS_VISIBLE_H
+#define LOCI_KERNELS_VISIBLE_H
+
+#include "kernels/tile.h"
+
+DEV const GLOBAL int64_t *list_at(struct block b, int64_t at)
+{
+    return (const GLOBAL int64_t *)(b.at.lists + at);
+}
+DEV struct span span_at(struct block b, int i)
+{
+    return ((const GLOBAL struct span *)(b.at.lists + b.p->spans))[i];
+}
+/* The sequence that a tile belongs to, by the first number of each: the last that is not above. */
+enum tiles_by { BY_TILE, BY_KTILE };
+DEV struct span span_of(struct block b, enum tiles_by by, int tile)
+{
+    int low = 0, high = b.p->sequences;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        const struct span s = span_at(b, middle);
+        if ((by == BY_TILE ? s.tile : s.ktile) <= tile) low = middle;
+        else high = middle;
+    }
+    return span_at(b, low);
+}
+
+DEV int64_t distance_of(struct block b, const struct span *q, int row, int key)
+{
+    if (q->run) return q->d0 + row - key;
+    return list_at(b, b.p->q_pos)[(int64_t)q->b * b.p->q_len + q->q0 + row]
+         - list_at(b, b.p->k_pos)[(int64_t)q->b * b.p->k_len + q->k0 + key];
+}
+/* The number of a pair in the mask. */
+DEV int64_t mask_at(struct block b, const struct span *q, int h, int row, int key)
+{
+    return (int64_t)q->b * b.p->mask.batch + h * b.p->mask.head
+         + (int64_t)(q->q0 + row) * b.p->mask.row + (int64_t)(q->k0 + key) * b.p->mask_key;
+}
+/* Rows and keys are those of the sequence.  A pair beyond its ends is not visible. */
+DEV int sees(struct block b, const struct span *q, int h, int row, int key)
+{
+    if (row >= q->nq || key >= q->nk) return 0;
+    const int64_t d = distance_of(b, q, row, key);
+    if (d < b.p->lo || d > b.p->hi) return 0;
+    if (!LISTED) return 1;
+    const int64_t entry = (int64_t)q->b * b.p->list_entry + q->q0 + row;
+    if (q->segments) {
+        const int64_t k = list_at(b, b.p->k_seg)[(int64_t)q->b * b.p->k_len + q->k0 + key];
+        if (k < 0 || k != list_at(b, b.p->q_seg)[(int64_t)q->b * b.p->q_len + q->q0 + row]) return 0;
+    }
+    if (b.p->k_first >= 0
+        && (key < list_at(b, b.p->k_first)[entry] - q->k0
+            || key > list_at(b, b.p->k_last)[entry] - q->k0))
+        return 0;
+    if (MASK_KIND == 1) return b.at.mask[mask_at(b, q, h, row, key)] != 0;
+    if (MASK_KIND == 2)
+        return ((const GLOBAL float *)b.at.mask)[mask_at(b, q, h, row, key)] != -INFINITY;
+    return 1;
+}
+
+/* Keys that rows row .. row + n - 1 may see: first .. last, none if last < first. */
+struct keys_seen {
+    int first, last;
+};
+DEV struct keys_seen keys_of(struct block b, const struct span *q, int row, int n)
+{
+    struct keys_seen a = { 0, q->nk - 1 };
+    if (!q->run || q->segments) return a;
+    const int64_t d = q->d0 + row;
+    if (d + n - 1 - b.p->lo < q->nk - 1)
+        a.last = d + n - 1 - b.p->lo < 0 ? -1 : (int)(d + n - 1 - b.p->lo);
+    if (b.p->hi < d) a.first = d - b.p->hi > q->nk ? q->nk : (int)(d - b.p->hi);
+    return a;
+}
+/* Does a tile of a run hide nothing from any of its rows? */
+DEV int all_visible(struct block b, const struct span *q, int row, int rows, int key, int keys)
+{
+    return !LISTED && q->run && q->d0 + row - (key + keys - 1) >= b.p->lo
+        && q->d0 + row + rows - 1 - key <= b.p->hi;
+}
+
+#endif

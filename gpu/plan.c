@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/* plan.c -- a plan on a device: what runs, and the programs for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "kernels/rooms.h"
+
+/* ---- What runs ------------------------------------------------------------------------------- */
+
+enum { MOST_DIM = 256 };
+
+bool gpu_term_of(enum term_id id, int32_t *term)
+{
+    switch (id) {
+    case TERM_affine:
+        *term = GPU_AFFINE;
+        return true;
+    case TERM_distance:
+        *term = GPU_DISTANCE;
+        return true;
+    case TERM_softcap:
+        *term = GPU_SOFTCAP;
+        return true;
+    case TERM_factor:
+        *term = GPU_FACTOR;
+        return true;
+    default:
+        return false;
+    }
+}
+loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts *f, loci_error *e)
+{
+    int terms = 0;
+    (void)f;
+    CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
+    CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
+          "the plan must be one for stage ATTENTION on a GPU");
+    CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
+    CHECK(e, p->k_dtype != LOCI_Q8_0 && p->v_dtype != LOCI_Q8_0, LOCI_UNSUPPORTED,
+          "keys and values in Q8_0 do not run on a GPU yet");
+    CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
+          "values_in_keys must be 0 on a GPU; let the view v point to k");
+    CHECK(e, !p->turns_values, LOCI_UNSUPPORTED, "rope:values=1 does not run on a GPU yet");
+    for (int x = 0; x < p->uses; x++) {
+        int32_t term;
+        const enum term_id id = p->use[x].term;
+        const bool known = gpu_term_of(id, &term);
+        terms += known;
+        CHECK(e, known || id == TERM_sink || id == TERM_pairs, LOCI_UNSUPPORTED,
+              "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              p->enc[p->use[x].enc].pe->name);
+    }
+    CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
+          "the encoding has %d terms, but at most %d run on a GPU", terms, GPU_USES);
+    CHECK(e, p->key_heads == p->kv_heads && p->row_forms == 1, LOCI_UNSUPPORTED,
+          "%s does not run on a GPU yet: each head rotates keys in its own way",
+          p->enc[p->use[p->rotate].enc].pe->name);
+    CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
+          "dim %d and value_dim %d must be at most %d on a GPU", p->score_dim, p->value_dim,
+          MOST_DIM);
+    return LOCI_OK;
+}
+
+/* Rows of a query tile: as many as shared memory and registers allow. */
+static int choose_rows(const struct loci_plan *p, size_t shared)
+{
+    const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
+    int rows = widest <= 64 ? 128 : widest <= 128 ? 64 : 32;
+    while (rows > 32
+           && (size_t)forward_room(rows, p->score_dim, p->value_dim).size * sizeof(float) > shared)
+        rows /= 2;
+    return rows;
+}
+
+/* ---- Programs -------------------------------------------------------------------------------- */
+
+/* A program for every plan is compiled once, which is worth more than speed on a processor and in
+ * tests. */
+static bool is_general(const struct loci_gpu *gpu)
+{
+    const char *programs = getenv("LOCI_GPU_PROGRAMS");
+    return programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
+}
+/* What shape.h wants to know.  Programs of the host read it from the call. */
+static size_t write_lines(char *to, size_t room, enum pass pass, bool general,
+                          const struct params *p)
+{
+    static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS" };
+    const struct {
+        const char *name;
+        int number;
+    } constants[] = {
+        { "DIM", p->dim },
+        { "VALUE_DIM", p->value_dim },
+        { "ROWS", p->rows },
+        { "USES", p->uses },
+        { "LISTED", p->listed },
+        { "SINK", p->has_sink },
+        { "MASK_KIND", p->mask_kind },
+        { "Q_TYPE", p->q_type },
+        { "K_TYPE", p->k_type },
+        { "V_TYPE", p->v_type },
+        { "O_TYPE", p->o_type },
+        { "PARTS", p->parts },
+    };
+    int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
+    if (general) return (size_t)n;
+    for (int i = 0; i < COUNT(constants); i++)
+        n += snprintf(to + n, room - (size_t)n, "#define LOCI_%s %d\n", constants[i].name,
+                      constants[i].number);
+    n += snprintf(to + n, room - (size_t)n, "#define LOCI_TERM(u) (");
+    for (int u = 0; u < p->uses; u++)
+        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, p->use[u].term);
+    n += snprintf(to + n, room - (size_t)n, "-1)\n#define LOCI_MULTIPLIES(u) (");
+    for (int u = 0; u < p->uses; u++)
+        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, p->use[u].multiplies);
+    n += snprintf(to + n, room - (size_t)n, "0)\n");
+    return (size_t)n;
+}
+static loci_status find_program(loci_gpu *gpu, const char *lines, struct program **to,
+                                loci_error *e)
+{
+    for (const struct compiled *c = gpu->programs; c; c = c->next)
+        if (strcmp(c->lines, lines) == 0) {
+            *to = c->program;
+            return LOCI_OK;
+        }
+    const size_t n = strlen(lines) + 1;
+    struct compiled *c = malloc(sizeof *c + n);
+    CHECK(e, c, LOCI_NO_MEMORY, "no memory for a program");
+    memcpy(c->lines, lines, n);
+    const loci_status status = gpu->backend->build(gpu->state, lines, &c->program, e);
+    if (status) {
+        free(c);
+        return status;
+    }
+    c->next = gpu->programs;
+    gpu->programs = c;
+    *to = c->program;
+    return LOCI_OK;
+}
+loci_status gpu_program(loci_gpu *gpu, enum pass pass, bool general, const struct params *p,
+                        struct program **to, loci_error *e)
+{
+    char lines[4096];
+    write_lines(lines, sizeof lines, pass, general, p);
+    lock_acquire(&gpu->lock);
+    const loci_status status = find_program(gpu, lines, to, e);
+    lock_release(&gpu->lock);
+    return status;
+}
+void gpu_unload_programs(loci_gpu *gpu)
+{
+    for (struct compiled *c = gpu->programs, *next; c; c = next) {
+        next = c->next;
+        gpu->backend->unload(gpu->state, c->program);
+        free(c);
+    }
+    gpu->programs = NULL;
+}
+
+/* ---- The plan -------------------------------------------------------------------------------- */
+
+loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_plan *plan,
+                                 loci_error *e)
+{
+    CHECK(e, to && gpu, LOCI_BAD_ARG, "plan and gpu must not be NULL");
+    *to = NULL;
+    TRY(gpu_check_plan(plan, &gpu->facts, e));
+    const int rows = choose_rows(plan, gpu->facts.shared);
+    const size_t needed =
+        (size_t)forward_room(rows, plan->score_dim, plan->value_dim).size * sizeof(float);
+    CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
+          "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
+          gpu->facts.shared, plan->dim, needed);
+    struct loci_gpu_plan *g = calloc(1, sizeof *g);
+    CHECK(e, g, LOCI_NO_MEMORY, "no memory for a plan");
+    *g = (struct loci_gpu_plan){ .gpu = gpu, .plan = plan, .rows = rows };
+    g->general = is_general(gpu);
+    *to = g;
+    return LOCI_OK;
+}
+void loci_gpu_plan_destroy(loci_gpu_plan *g) { free(g); }

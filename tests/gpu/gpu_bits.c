@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/* gpu_bits.c -- a device has the bits of the CPU: every text of the walk that runs there, and shapes
+ * on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
+ *
+ * Devices are the host's loops with threads forward, reversed and shuffled, and the first OpenCL
+ * device if there is one.  $LOCI_DEVICES names others: "cuda:0 opencl:1".  The argument, if there is
+ * one, is a text: only its problems are tried. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loci/gpu.h"
+#include "contract/plan.h"
+#include "harness.h"
+#include "mem.h"
+#include "play.h"
+#include "walk.h"
+
+static const char *devices[16];
+static int device_count;
+static loci_gpu *gpus[16];
+static char device_names[256];
+/* Numbers compared, texts that run and texts that do not, on the device that is tried. */
+static long long compared;
+static int ran, left_out;
+
+/* ---- Memory of a device ---------------------------------------------------------------------- */
+
+struct there {
+    loci_gpu *gpu;
+    void *block[64];
+    int blocks;
+};
+static void *there_alloc(struct there *t, size_t bytes)
+{
+    loci_error e;
+    void *at = NULL;
+    if (t->blocks == 64 || loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)) {
+        CHECK_FAILED("no memory on a device: %s", e.text);
+        exit(1);
+    }
+    return t->block[t->blocks++] = at;
+}
+static void *there_copy(struct there *t, const void *from, size_t bytes)
+{
+    loci_error e;
+    if (!from) return NULL;
+    void *at = there_alloc(t, bytes);
+    if (loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e)) {
+        CHECK_FAILED("copy: %s", e.text);
+        exit(1);
+    }
+    return at;
+}
+static void there_release(struct there *t)
+{
+    while (t->blocks) loci_gpu_free(t->gpu, t->block[--t->blocks]);
+}
+
+/* ---- A problem, on the CPU and on a device --------------------------------------------------- */
+
+/* Outputs of a call, in the order in which they are compared. */
+enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv" };
+struct outs {
+    void *at[OUTS];
+    size_t bytes[OUTS];
+    int each[OUTS]; /* bytes of a number */
+};
+
+static bool same(const char *name, const char *what, const void *a, const void *b, size_t bytes,
+                 int each)
+{
+    const size_t n = bytes / (size_t)each;
+    size_t differ = 0, first = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *x = (const char *)a + i * (size_t)each, *y = (const char *)b + i * (size_t)each;
+        bool equal = memcmp(x, y, (size_t)each) == 0;
+        if (each == 4 && !equal) {
+            float u, v;
+            memcpy(&u, x, sizeof u);
+            memcpy(&v, y, sizeof v);
+            equal = u != u && v != v;
+        }
+        if (!equal && !differ++) first = i;
+    }
+    compared += (long long)n;
+    if (!differ) return harness_pass();
+    float u = 0, v = 0;
+    if (each == 4) {
+        memcpy(&u, (const float *)a + first, sizeof u);
+        memcpy(&v, (const float *)b + first, sizeof v);
+    }
+    return CHECK_FAILED("%s: %s differs in %zu of %zu numbers, first %zu: %.9g, not %.9g", name, what,
+                 differ, n, first, (double)v, (double)u);
+}
+
+/* Bytes that the views of a call span. */
+static size_t view_bytes(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, int each)
+{
+    if (!v->batch && !v->head && !v->row) return (size_t)(B * H * L) * (size_t)(width * each);
+    const ptrdiff_t batch = v->batch == LOCI_BROADCAST ? 0 : v->batch,
+                    head = v->head == LOCI_BROADCAST ? 0 : v->head,
+                    row = v->row == LOCI_BROADCAST ? 0 : v->row;
+    if (!B || !L) return 0;
+    return (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + width) * (size_t)each;
+}
+
+/* Runs a call on a device and compares.  `expected` has the results of the CPU. */
+static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrdiff_t range,
+                    const void *tables, const loci_call *call, const loci_grad *grad,
+                    const struct outs *expected, void *const *dtensors, const size_t *dcounts,
+                    int tensors)
+{
+    struct there t = { .gpu = gpu };
+    struct mem mem = { 0 };
+    loci_error e = { 0 };
+    loci_gpu_plan *there = NULL;
+    loci_status status = loci_gpu_plan_create(&there, gpu, plan, &e);
+    if (status == LOCI_UNSUPPORTED) {
+        left_out++;
+        return;
+    }
+    ran++;
+    if (status) {
+        CHECK_FAILED("%s: %s", name, e.text);
+        return;
+    }
+    const struct loci_plan *p = plan;
+    const int each = (int)p->stored;
+    loci_call c = *call;
+    c.error = &e;
+    c.host = NULL;
+    const loci_gpu_tables both = { tables,
+                                   there_copy(&t, tables, loci_tables_size(plan, range)) };
+    c.q.data = there_copy(&t, call->q.data,
+                          view_bytes(&call->q, c.batch, p->heads, c.q_len, p->dim, each));
+    c.k.data = there_copy(&t, call->k.data,
+                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, p->dim,
+                                     (int)stored_size(p->k_dtype)));
+    c.v.data = there_copy(&t, call->v.data,
+                          view_bytes(&call->v, c.batch, p->kv_heads, c.k_len, p->value_dim,
+                                     (int)stored_size(p->v_dtype)));
+    if (c.mask_kind)
+        c.mask.data = there_copy(&t, call->mask.data,
+                                 view_bytes(&call->mask, c.batch, p->heads, c.q_len, (int)c.k_len,
+                                            c.mask_kind == LOCI_MASK_SEEN ? 1 : 4));
+    /* outputs begin as the CPU's did: all bits set */
+    void *out[OUTS] = { 0 };
+    for (int i = 0; i < OUTS; i++) {
+        if (!expected->at[i]) continue;
+        void *ones = mem_alloc(&mem, expected->bytes[i]);
+        out[i] = there_copy(&t, ones, expected->bytes[i]);
+    }
+    c.o.data = out[OUT_O];
+    c.lse = out[OUT_LSE];
+    const size_t bytes = loci_gpu_workspace(there, &c, grad != NULL);
+    void *work = there_alloc(&t, bytes);
+    c.work_bytes = bytes;
+    status = loci_gpu_forward(there, &both, work, &c);
+    if (status == LOCI_UNSUPPORTED) left_out++;
+    else if (status || !bytes) CHECK_FAILED("%s: forward: %s", name, status ? e.text : "0 bytes");
+    loci_grad g = { 0 };
+    void *sums[WALK_TENSORS] = { 0 };
+    if (grad && !status) {
+        g = *grad;
+        g.dout.data = there_copy(&t, grad->dout.data,
+                                 view_bytes(&grad->dout, c.batch, p->heads, c.q_len, p->value_dim,
+                                            each));
+        g.dlse = there_copy(&t, grad->dlse, (size_t)(c.batch * p->heads * c.q_len) * 4);
+        g.dq.data = out[OUT_DQ];
+        g.dk.data = out[OUT_DK];
+        g.dv.data = out[OUT_DV];
+        for (int i = 0; i < tensors; i++)
+            if (dtensors && dtensors[i]) sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+        g.dtensors = dtensors ? sums : NULL;
+        status = loci_gpu_backward(there, &both, work, &c, &g);
+        if (status == LOCI_UNSUPPORTED && dtensors) { /* without what is learned */
+            left_out++;
+            g.dtensors = NULL;
+            status = loci_gpu_backward(there, &both, work, &c, &g);
+        }
+        if (status) CHECK_FAILED("%s: backward: %s", name, e.text);
+    }
+    for (int i = 0; i < OUTS && !status; i++) {
+        if (!out[i] || (i >= OUT_DQ && !grad)) continue;
+        void *back = mem_alloc(&mem, expected->bytes[i]);
+        status = loci_gpu_copy(gpu, back, out[i], expected->bytes[i], LOCI_GPU_DOWNLOAD, &e);
+        if (status) CHECK_FAILED("%s: download: %s", name, e.text);
+        else
+            same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
+    }
+    for (int i = 0; i < tensors && !status && g.dtensors; i++)
+        if (sums[i]) same(name, "a learned tensor", dtensors[i], sums[i], dcounts[i] * 4, 4);
+    loci_gpu_plan_destroy(there);
+    there_release(&t);
+    mem_release(&mem, 0);
+}
+
+/* ---- The walk -------------------------------------------------------------------------------- */
+
+static void check_walk(struct walk *w)
+{
+    struct play p;
+    char name[512];
+    if (w->stage != LOCI_ATTENTION || w->call.dropout != 0) return;
+    if (!play_open(&p, w, NULL, false, NULL)) return;
+    if (play_pass(&p, PLAY_PREPARE) || play_pass(&p, PLAY_FORWARD) || play_pass(&p, PLAY_BACKWARD)) {
+        CHECK_FAILED("%s (%s): %s", w->encoding, w->shape, p.error.text);
+        play_close(&p);
+        return;
+    }
+    struct outs outs = {
+        .at = { p.call.o.data, p.call.lse, p.grad.dq.data, p.grad.dk.data, p.grad.dv.data },
+        .bytes = { w->out_count * 4, w->row_count * 4, w->input[0].count * 4,
+                   w->input[1].count * 4, w->input[2].count * 4 },
+        .each = { 4, 4, 4, 4, 4 },
+    };
+    size_t counts[WALK_TENSORS] = { 0 };
+    for (int i = 0; i < w->tensors; i++) counts[i] = w->input[w->inputs - w->tensors + i].count;
+    for (int i = 0; i < device_count; i++) {
+        snprintf(name, sizeof name, "%s (%s) on %s", w->encoding, w->shape, devices[i]);
+        compare(name, gpus[i], p.plan, w->range, p.tables, &p.call, &p.grad, &outs, p.ddata, counts,
+                w->tensors);
+    }
+    play_close(&p);
+}
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+struct shape {
+    int batch, heads, kv_heads, dim, value_dim;
+    ptrdiff_t q_len, k_len;
+    bool full;
+    int64_t left;
+    loci_dtype dtype;
+    bool lens, mask; /* entries of different length; a mask of numbers */
+    bool broken;     /* some numbers are NaN or infinite, where rows must not read them */
+};
+static const struct shape shapes[] = {
+    { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false },
+    { 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, false, false, false },
+    { 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, false, false, false },
+    { 1, 2, 2, 80, 20, 70, 4200, false, 0, LOCI_F32, false, false, false },
+    { 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, false, false, false },
+    { 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, false, false, false },
+    { 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, true, false, false },
+    { 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, true, false, false },
+    { 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, false, true, false },
+    { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false },
+    { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false },
+    { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true },
+};
+static const char *const texts[] = {
+    "nope",
+    "alibi",
+    "alibi:slopes=given",
+    "t5:bidirectional=1",
+    "rope:pairing=half",
+    "rope:pairing=interleaved,scaling=yarn,factor=4,original_length=60+t5:bidirectional=1",
+    "kerple+sink",
+    "kerple:weight=1+softcap:cap=3",
+    "logn:length=20+clip:max=9",
+};
+
+static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
+{
+    char *x = mem_alloc(m, count * stored_size(dtype));
+    for (size_t i = 0; i < count; i++)
+        store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
+    return x;
+}
+static void check_shape(const char *text, const struct shape *s)
+{
+    struct mem mem = { 0 };
+    loci_error e = { 0 };
+    loci_plan *plan;
+    char name[512];
+    const loci_desc d = LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads,
+                                  .dim = s->dim, .value_dim = s->value_dim, .full = s->full,
+                                  .window_left = s->left, .dtype = s->dtype);
+    if (loci_plan_create(&plan, &d, &e)) {
+        CHECK_FAILED("%s: %s", text, e.text);
+        return;
+    }
+    const size_t each = stored_size(s->dtype), rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
+                 keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
+    struct outs outs = {
+        .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * (size_t)s->dim * each,
+                   keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
+        .each = { (int)each, 4, (int)each, (int)each, (int)each },
+    };
+    for (int i = 0; i < OUTS; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
+                            .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE], .error = &e);
+    loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
+                            .dv.data = outs.at[OUT_DV]);
+    c.q.data = random_numbers(&mem, rows * (size_t)s->dim, s->dtype, 2);
+    c.k.data = random_numbers(&mem, keys * (size_t)s->dim, s->dtype, 2);
+    c.v.data = random_numbers(&mem, keys * (size_t)s->value_dim, s->dtype, 1);
+    g.dout.data = random_numbers(&mem, rows * (size_t)s->value_dim, s->dtype, 1);
+    g.dlse = random_numbers(&mem, rows, LOCI_F32, 1);
+    int64_t *lens = mem_alloc(&mem, sizeof *lens * (size_t)s->batch);
+    for (int b = 0; b < s->batch; b++) lens[b] = s->k_len - 40 * b;
+    if (s->lens) c.k_lens = lens;
+    if (s->mask) {
+        float *mask = random_numbers(&mem, rows * (size_t)s->k_len, LOCI_F32, 1);
+        for (size_t i = 0; i < rows * (size_t)s->k_len; i++)
+            if (walk_uniform() < -0.3) mask[i] = -INFINITY;
+        c.mask_kind = LOCI_MASK_ADDED;
+        c.mask.data = mask;
+    }
+    if (s->broken) { /* the newest keys and rows */
+        float *k = c.k.data, *v = c.v.data, *q = c.q.data;
+        v[(s->k_len - 20) * s->value_dim + 3] = NAN;
+        k[(s->k_len - 30) * s->dim] = INFINITY;
+        q[(s->q_len - 1) * s->dim + 1] = NAN;
+    }
+    loci_tensor list[WALK_TENSORS];
+    void *data[WALK_TENSORS] = { 0 }, *ddata[WALK_TENSORS] = { 0 };
+    size_t counts[WALK_TENSORS] = { 0 };
+    const int tensors = loci_tensors(plan, list, WALK_TENSORS);
+    for (int i = 0; i < tensors; i++) {
+        counts[i] = walk_count(&list[i], s->batch, s->q_len, s->k_len);
+        float *x = data[i] = mem_alloc(&mem, counts[i] * sizeof(float));
+        loci_tensor_init(plan, i, 1, x);
+        for (size_t n = 0; n < counts[i]; n++) x[n] += (float)(0.1 + 0.1 * walk_uniform());
+        ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
+    }
+    g.dtensors = ddata;
+    c.tensors = (const void *const *)data;
+    const ptrdiff_t range = s->k_len + s->q_len;
+    void *tables = mem_alloc(&mem, loci_tables_size(plan, range)),
+         *work = mem_alloc(&mem, loci_workspace(plan, &c, 1));
+    loci_status status = loci_prepare(plan, range, (const void *const *)data, tables);
+    if (!status) status = loci_forward(plan, tables, work, &c);
+    if (!status) status = loci_backward(plan, tables, work, &c, &g);
+    if (status) CHECK_FAILED("%s on the CPU: %s", text, e.text);
+    for (int i = 0; i < device_count && !status; i++) {
+        snprintf(name, sizeof name, "%s, %d x %td rows, %td keys, width %d, on %s", text, s->batch,
+                 s->q_len, s->k_len, s->dim, devices[i]);
+        compare(name, gpus[i], plan, range, tables, &c, &g, &outs, ddata, counts, tensors);
+    }
+    mem_release(&mem, 0);
+    loci_plan_destroy(plan);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+static void open_devices(void)
+{
+    const char *given = getenv("LOCI_DEVICES");
+    loci_gpu_info list[32];
+    const int all = loci_gpu_devices(list, 32);
+    snprintf(device_names, sizeof device_names, "%s", given ? given : "host host:1 host:2");
+    for (int i = 0; i < all && !given; i++)
+        if (strcmp(list[i].id, "opencl:0") == 0)
+            snprintf(device_names, sizeof device_names, "host host:1 host:2 opencl:0");
+    for (char *id = strtok(device_names, " "); id; id = strtok(NULL, " ")) {
+        loci_error e;
+        if (loci_gpu_open(&gpus[device_count], id, &e)) {
+            CHECK_FAILED("%s: %s", id, e.text);
+            continue;
+        }
+        const loci_gpu_info info = loci_gpu_describe(gpus[device_count]);
+        printf("%s: %s, %s\n", id, info.name, info.driver);
+        devices[device_count++] = id;
+    }
+}
+int main(int argc, char **argv)
+{
+    walk_only(argc, argv);
+    open_devices();
+    const char *few = getenv("LOCI_SHAPES"); /* so many shapes alone, without the walk */
+    const int all_shapes = (int)(sizeof shapes / sizeof *shapes),
+              most = few && atoi(few) < all_shapes ? atoi(few) : all_shapes;
+    for (int i = 0; i < most; i++)
+        for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
+            if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i]);
+    if (!few) {
+        walk_all(WALK_SMALL, check_walk);
+        walk_all(WALK_TILES, check_walk);
+        walk_all(WALK_CHUNKS, check_walk);
+    }
+    printf("%lld numbers compared in %d problems; %d do not run on a device\n", compared, ran,
+           left_out);
+    for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
+    return harness_end();
+}
