@@ -105,13 +105,28 @@ static loci_status upload_lists(const struct gpu_call *g)
     return gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
                               g->in.error);
 }
+/* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
+static enum pass pass_of(const struct gpu_call *g)
+{
+    const bool gates = g->params.gates >= 0;
+    if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
+    return gates || g->key_sums || g->row_sums ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
+}
+static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (p->gates < 0) return LOCI_OK;
+    return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+}
 
 static loci_status forward_pass(const struct gpu_call *g)
 {
     const struct params *p = &g->params;
+    const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
-    TRY(rotate_inputs(g, PASS_FORWARD));
-    return run(g, PASS_FORWARD, "forward", (int64_t)p->tiles * p->heads,
+    TRY(rotate_inputs(g, pass));
+    TRY(sum_gates(g, pass));
+    return run(g, pass, "forward", (int64_t)p->tiles * p->heads,
                forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -133,7 +148,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
     const struct params *k = &g->params;
     const int32_t type = stored_as(p->dtype);
     if (g->at.dq && c->g.dq.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dq,
                                     .to = c->g.dq.data,
                                     .at = k->dq,
@@ -146,7 +161,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .back = true,
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dk,
                                     .to = c->g.dk.data,
                                     .at = k->dk,
@@ -157,7 +172,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .turns = g->at.k != NULL,
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dv,
                                     .to = c->g.dv.data,
                                     .at = k->dv,
@@ -226,29 +241,64 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
     }
     return LOCI_OK;
 }
-static loci_status backward_pass(struct gpu_call *g, const loci_grad *grad)
+/* Sums by key and by row begin at 0, and so do gradients of inputs in no sequence. */
+static loci_status clear_apart(const struct gpu_call *g)
+{
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const struct call *c = &g->call;
+    const struct tensors *t = &c->plan->tensors;
+    if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
+    for (int i = 0, n = 0; i < t->n; i++) {
+        if (t->list[i].role != LOCI_INPUT) continue;
+        void *to = g->inputs[n++];
+        if (to) TRY(gpu->backend->clear(gpu->state, to, gpu_input_bytes(c, i), g->in.error));
+    }
+    return LOCI_OK;
+}
+static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    bool any = false;
+    for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
+    if (!any) return LOCI_OK;
+    if (g->key_sums)
+        TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
+                keys_room(p->dim, p->value_dim).size, &g->arrays, p));
+    return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+}
+static bool learns(const struct gpu_call *g)
+{
+    bool any = false;
+    for (int x = 0; x < g->call.plan->uses; x++) any |= g->call.g.total[x] != NULL;
+    return any;
+}
+static loci_status backward_pass(struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const struct params *p = &g->params;
+    const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
-    TRY(rotate_inputs(g, PASS_BACKWARD));
+    TRY(rotate_inputs(g, pass));
+    TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
-    TRY(run(g, PASS_BACKWARD, "row_sums", tiles(c->B * c->Lq, THREADS) * p->heads, 0, &g->arrays,
+    TRY(clear_apart(g));
+    TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, THREADS) * p->heads, 0, &g->arrays,
             p));
     if (g->arrays.dk || g->arrays.dv)
-        TRY(run(g, PASS_BACKWARD, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+        TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                 keys_room(p->dim, p->value_dim).size, &g->arrays, p));
     if (g->arrays.dq || p->parts)
-        TRY(run(g, PASS_BACKWARD, "backward_rows", (int64_t)p->tiles * p->heads,
+        TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
     TRY(finish_gradients(g));
-    if (!p->parts) return LOCI_OK;
-    TRY(run(g, PASS_BACKWARD, "add_parts", tiles(p->parts, THREADS) * p->heads, 0, &g->arrays, p));
+    TRY(input_gradients(g, pass));
+    if (!learns(g)) return LOCI_OK;
+    TRY(run(g, pass, "add_parts", tiles(p->parts, THREADS) * p->heads, 0, &g->arrays, p));
     double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);
-    if (!status) loci_fold(&g->call, grad->dtensors);
+    if (!status) loci_fold(&g->call, g->learned);
     return status;
 }
 loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -261,7 +311,7 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
     TRY(loci_copy_call(&in, wants_sizes(plan->plan), call));
     TRY(loci_copy_grad(&grad, &in, wants_sizes(plan->plan), given));
     loci_status status = gpu_open_call(&g, plan, tables, work, call, &grad);
-    if (!status && g.lists) status = backward_pass(&g, &grad);
+    if (!status && g.lists) status = backward_pass(&g);
     gpu_close_call(&g);
     return status;
 }

@@ -17,11 +17,18 @@ enum { THREADS = 128 }; /* of a group */
     K(backward_keys)                                                                               \
     K(backward_rows)                                                                               \
     K(add_parts)                                                                                   \
+    K(sum_gates)                                                                                   \
+    K(backward_inputs)                                                                             \
+    K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
+/* The same for plans with gates, and with gradients of numbers that come with the call. */
+#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates)
+#define BACKWARD_INPUT_KERNELS(K)                                                                  \
+    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -43,7 +50,14 @@ enum { THREADS = 128 }; /* of a group */
     A(lists)                                                                                       \
     A(sums)                                                                                        \
     A(parts)                                                                                       \
-    A(totals)
+    A(totals)                                                                                      \
+    A(apart)                                                                                       \
+    A(in0)                                                                                         \
+    A(in1)                                                                                         \
+    A(in2)                                                                                         \
+    A(din0)                                                                                        \
+    A(din1)                                                                                        \
+    A(din2)
 
 struct arrays {
 #define ARRAY(name) GLOBAL char *name;
@@ -66,8 +80,16 @@ struct span {
 };
 
 /* What the kernels know of a term of the plan. */
-enum gpu_term { GPU_AFFINE, GPU_DISTANCE, GPU_SOFTCAP, GPU_FACTOR };
-enum { GPU_USES = 6, GPU_TYPES = 3 };
+enum gpu_term {
+    GPU_AFFINE,
+    GPU_DISTANCE,
+    GPU_SOFTCAP,
+    GPU_FACTOR,
+    GPU_SLOPES,
+    GPU_PIECES,
+    GPU_GATE
+};
+enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -78,6 +100,12 @@ struct gpu_use {
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
     float a, b;         /* softcap: cap and 1 / cap */
+    int64_t rows;       /* pieces: numbers of rows in `lists` */
+    /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
+    int32_t key_input, row_input;
+    /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
+     * `apart`; -1: not wanted. */
+    int32_t by_key, by_row;
 };
 
 struct params {
@@ -88,12 +116,16 @@ struct params {
      * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
+    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len]; sums
+     * of gates (kernels/gates.h). */
+    int64_t by_key, by_row, gates;
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
     int32_t heads, kv_heads, key_heads;
     int32_t batch, q_len, k_len, sequences;
     int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
     int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
+    int32_t full;           /* rows see keys ahead */
     int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
     int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */

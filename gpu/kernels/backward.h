@@ -6,7 +6,7 @@
 #ifndef LOCI_KERNELS_BACKWARD_H
 #define LOCI_KERNELS_BACKWARD_H
 
-#include "kernels/forward.h"
+#include "kernels/row_sums.h"
 
 enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
@@ -52,18 +52,17 @@ DEV float lse_of(struct block b, int64_t at)
     return lse == -INFINITY ? 0.0f : lse;
 }
 /* The score before term u. */
-DEV float score_before(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float score_before(struct block b, struct term_state *state, const struct span *q, int h,
                        int row, int key, float s, int u)
 {
     const int64_t d = distance_of(b, q, row, key);
     UNROLL for (int v = 0; v < USES; v++) {
-        const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
-        if (v < u) s = term_score(TERM_OF(v), MULTIPLIES(v), state[v], s, d, f);
+        if (v < u) s = score_after(b, state, q, h, row, key, d, s, v);
     }
     return s;
 }
 /* From the gradient of the final score to that of the score before term `from` - 1 .. `to`. */
-DEV float terms_back(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float terms_back(struct block b, struct term_state *state, const struct span *q, int h,
                      int row, int key, float s, float ds, int from, int to)
 {
     const int64_t d = distance_of(b, q, row, key);
@@ -77,7 +76,7 @@ DEV float terms_back(struct block b, const struct term_state *state, const struc
     return ds;
 }
 /* Weight and gradient of the final score of a visible pair, from q k and dp. */
-DEV float pair_weight(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float pair_weight(struct block b, struct term_state *state, const struct span *q, int h,
                       int row, int key, float s, float lse)
 {
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
@@ -544,8 +543,12 @@ DEV void backward_rows(struct block b)
                     PHASE(tid)
                         if (tid < TILE_ROWS) add_slopes(b, at, &q, row0, rows, key0, n, tid);
                     END
-                } else {
+                } else if (b.p->use[u].term == GPU_DISTANCE) {
                     add_distances(b, at, &q, tile, h, chunk, u, row0, rows, key0, n);
+                } else {
+                    add_row_sums(b, b.room + at.s, b.room + at.x, &q,
+                                 part_of(b, tile, h, chunk) + b.p->use[u].part, h, u, row0, rows,
+                                 key0, n);
                 }
             }
             if (PARTS) { /* the sums by distance have overwritten keys */
@@ -593,6 +596,7 @@ DEV void backward_rows(struct block b)
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;
                         *at_dq = all;
                     }
+            if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;
@@ -612,6 +616,8 @@ DEV void backward_rows(struct block b)
                     sum += (double)b.room[at.slopes + (2 + tid) * TILE_ROWS + r];
                 part[b.p->use[u].part + tid] = 0.0f - (float)sum;
             }
+        for (int u = 0; u < USES; u++)
+            if (LEARNS(u) && tid == 0) finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta

@@ -145,6 +145,14 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         c.mask.data = there_copy(&t, call->mask.data,
                                  view_bytes(&call->mask, c.batch, p->heads, c.q_len, (int)c.k_len,
                                             c.mask_kind == LOCI_MASK_SEEN ? 1 : 4));
+    /* inputs are memory of the device, and so are their gradients */
+    loci_tensor list[WALK_TENSORS];
+    const void *given[WALK_TENSORS] = { 0 };
+    loci_tensors(plan, list, WALK_TENSORS);
+    for (int i = 0; i < tensors; i++)
+        given[i] = list[i].role == LOCI_INPUT ? there_copy(&t, call->tensors[i], dcounts[i] * 4)
+                                              : call->tensors[i];
+    c.tensors = call->tensors ? given : NULL;
     /* outputs begin as the CPU's did: all bits set */
     void *out[OUTS] = { 0 };
     for (int i = 0; i < OUTS; i++) {
@@ -172,7 +180,11 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
         for (int i = 0; i < tensors; i++)
-            if (dtensors && dtensors[i]) sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+            if (dtensors && dtensors[i]) {
+                sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+                if (list[i].role == LOCI_INPUT)
+                    sums[i] = there_copy(&t, sums[i], dcounts[i] * sizeof(float));
+            }
         g.dtensors = dtensors ? sums : NULL;
         status = loci_gpu_backward(there, &both, work, &c, &g);
         if (status == LOCI_UNSUPPORTED && dtensors) { /* without what is learned */
@@ -191,7 +203,13 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
             same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
     }
     for (int i = 0; i < tensors && !status && g.dtensors; i++)
-        if (sums[i]) same(name, "a learned tensor", dtensors[i], sums[i], dcounts[i] * 4, 4);
+        if (sums[i]) {
+            void *back = mem_alloc(&mem, dcounts[i] * 4);
+            if (list[i].role != LOCI_INPUT) back = sums[i];
+            else if (loci_gpu_copy(gpu, back, sums[i], dcounts[i] * 4, LOCI_GPU_DOWNLOAD, &e))
+                CHECK_FAILED("%s: download: %s", name, e.text);
+            same(name, list[i].name, dtensors[i], back, dcounts[i] * 4, 4);
+        }
     loci_gpu_plan_destroy(there);
     there_release(&t);
     mem_release(&mem, 0);
@@ -255,6 +273,10 @@ static const char *const texts[] = {
     "nope",
     "alibi",
     "alibi:slopes=given",
+    "alibi:slopes=both",
+    "fire",
+    "rope:pairing=half+fox",
+    "fox+softcap:cap=3+kerple:weight=1",
     "t5:bidirectional=1",
     "rope:pairing=half",
     "rope:pairing=interleaved,scaling=yarn,factor=4,original_length=60+t5:bidirectional=1",
@@ -277,7 +299,8 @@ static void check_shape(const char *text, const struct shape *s)
     loci_plan *plan;
     char name[512];
     const loci_desc d = LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads,
-                                  .dim = s->dim, .value_dim = s->value_dim, .full = s->full,
+                                  .dim = s->dim, .value_dim = s->value_dim,
+                                  .full = s->full && !walk_causal_only(text),
                                   .window_left = s->left, .dtype = s->dtype);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
@@ -324,7 +347,11 @@ static void check_shape(const char *text, const struct shape *s)
         counts[i] = walk_count(&list[i], s->batch, s->q_len, s->k_len);
         float *x = data[i] = mem_alloc(&mem, counts[i] * sizeof(float));
         loci_tensor_init(plan, i, 1, x);
-        for (size_t n = 0; n < counts[i]; n++) x[n] += (float)(0.1 + 0.1 * walk_uniform());
+        for (size_t n = 0; n < counts[i]; n++) {
+            const float more = (float)(0.1 + 0.1 * walk_uniform());
+            if (list[i].role != LOCI_INPUT) x[n] += more;
+            else x[n] = strcmp(list[i].name, "log_f") == 0 ? -more : more;
+        }
         ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
     g.dtensors = ddata;
