@@ -33,6 +33,7 @@ struct loci_gpu_plan {
     loci_gpu *gpu;
     const struct loci_plan *plan;
     int rows;     /* of a query tile of the forward pass */
+    int forward_threads, backward_threads; /* of a group */
     bool general; /* programs are those for every plan */
 };
 
@@ -69,8 +70,13 @@ bool gpu_term_of(enum term_id, int32_t *term);
 bool gpu_by_key(enum term_id);
 bool gpu_has_inputs(const struct loci_plan *, int enc);
 /* The program for a pass of this call. */
-loci_status gpu_program(loci_gpu *, enum pass, bool general, const struct params *,
+loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
                         struct program **, loci_error *);
+static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
+{
+    const bool forward = pass == PASS_FORWARD || pass == PASS_FORWARD_GATES;
+    return forward ? g->forward_threads : g->backward_threads;
+}
 void gpu_unload_programs(loci_gpu *);
 
 /* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */

@@ -46,12 +46,12 @@ DEV void backward_inputs(struct block b)
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads,
               kvh = h / (b.p->heads / b.p->kv_heads);
     const struct span q = span_of(b, BY_KTILE, tile);
-    const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const struct inputs_room at = inputs_room(DIM, VALUE_DIM);
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);
     const int items = (q.nq + ITEM - 1) / ITEM;
-    SHARED float *part = b.room + at.ds; /* of each use */
+    SHARED float *part = b.room + at.part;
     PHASE(tid)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
@@ -70,11 +70,6 @@ DEV void backward_inputs(struct block b)
                 rows_dout =
                     view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide);
             PHASE(tid)
-                load_scaled(rows_q, rows, DIM, WIDER(DIM), b.p->scale,
-                            b.p->q_factor < 0
-                                ? (const GLOBAL float *)0
-                                : (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list,
-                            tid, b.room + at.q);
                 if (b.at.dout)
                     load_rows(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, WIDER(VALUE_DIM), tid,
                               b.room + at.dout);
@@ -88,14 +83,19 @@ DEV void backward_inputs(struct block b)
                 }
             END
             PHASE(tid)
+                product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
+                        first_lane(KEYS, tid), place(KEYS, tid), MINE.ds);
+            END
+            PHASE(tid) /* where dO was, if there is no room for both */
+                load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
+            END
+            PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
-                        r0, side, MINE.ds);
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                         MINE.s);
-                for (int i = 0; i < PAIR_OTHERS; i++) {
+                for (int i = 0; i < OTHERS(KEYS); i++) {
                     const int r = other_of(KEYS, side, i), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     for (int j = 0; j < 8; j++) {
@@ -114,7 +114,7 @@ DEV void backward_inputs(struct block b)
                     float g[PAIR_OTHERS][8];
                     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                     open_terms(b, h, state);
-                    for (int i = 0; i < PAIR_OTHERS; i++)
+                    for (int i = 0; i < OTHERS(KEYS); i++)
                         for (int j = 0; j < 8; j++) {
                             const int row = row0 + other_of(KEYS, side, i),
                                       key = key0 + lane_of(KEYS, r0, j);
@@ -127,12 +127,12 @@ DEV void backward_inputs(struct block b)
                                         ? ds * magnitude(distance_of(b, &q, row, key))
                                         : ds;
                         }
-                    if (b.p->use[u].by_key >= 0) store_tile(KEYS, b.room + at.p, r0, side, g);
+                    if (b.p->use[u].by_key >= 0) store_tile(KEYS, b.room + at.g, r0, side, g);
                 END
                 if (b.p->use[u].by_key < 0) continue;
                 PHASE(tid)
                     if (tid < keys) {
-                        float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.p + tid);
+                        float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.g + tid);
                         if (b.p->use[u].term == GPU_GATE)
                             sum = newest_rows(b, &q, h, u, row0, rows, key0 + tid, sum);
                         part[u * KEYS + tid] = sum;
