@@ -38,7 +38,7 @@ struct turned {
     struct strides at, at_to;
     int32_t type, to_type, heads;
     int dim;
-    bool query, turns, back, finish;
+    bool query, turns, back, finish, factors;
 };
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
@@ -60,7 +60,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
                         : !c->where.k_pos && !c->where.k_coord;
     p.back = t.back;
     p.finish = t.finish;
-    p.factors = t.query && t.finish && !t.back ? p.q_factor : -1;
+    p.factors = t.factors && t.finish ? p.q_factor : -1;
     if (t.back && !t.query) p.used = g->used;
     if (!t.turns) p.pairs = -1;
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
@@ -76,22 +76,30 @@ static int32_t stored_as(loci_dtype t)
     return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
 }
 /* Rows of q in a backward pass come out scaled. */
+/* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
+static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    return rotate(g, pass,
+                  (struct turned){ .from = c->q.data,
+                                   .to = g->at.q,
+                                   .at = of_view(c->q),
+                                   .at_to = dense(p->heads, c->Lq, p->dim),
+                                   .type = stored_as(p->dtype),
+                                   .heads = p->heads,
+                                   .dim = p->dim,
+                                   .query = true,
+                                   .turns = g->rotated,
+                                   .finish = g->backward,
+                                   .factors = factors });
+}
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
-    TRY(rotate(g, pass,
-               (struct turned){ .from = c->q.data,
-                                .to = g->at.q,
-                                .at = of_view(c->q),
-                                .at_to = dense(p->heads, c->Lq, p->dim),
-                                .type = stored_as(p->dtype),
-                                .heads = p->heads,
-                                .dim = p->dim,
-                                .query = true,
-                                .turns = g->rotated,
-                                .finish = g->backward }));
+    TRY(rotate_queries(g, pass, true));
     if (!g->at.k) return LOCI_OK;
     return rotate(g, pass,
                   (struct turned){ .from = c->k.data,
@@ -216,6 +224,7 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
+    TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
     if (!packed(c) && !g->in.k_lens && c->Lq) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
@@ -259,6 +268,14 @@ static loci_status clear_apart(const struct gpu_call *g)
     }
     return LOCI_OK;
 }
+/* Rows of q once more, as they were before they were multiplied. */
+static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (p->factor_part < 0) return LOCI_OK;
+    TRY(rotate_queries(g, pass, false));
+    return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
+}
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
@@ -291,9 +308,10 @@ static loci_status backward_pass(struct gpu_call *g)
     if (g->arrays.dk || g->arrays.dv)
         TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                 keys_room(p->dim, p->value_dim).size, &g->arrays, p));
-    if (g->arrays.dq || p->parts)
+    if (g->arrays.dq || p->parts || g->arrays.dmask)
         TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
+    TRY(finish_factors(g, pass));
     TRY(finish_gradients(g));
     TRY(input_gradients(g, pass));
     if (!learns(g)) return LOCI_OK;

@@ -98,9 +98,15 @@ static size_t lay_out_lists(struct gpu_call *g)
             LIST(k->use[u].table, B * (size_t)p->heads * Lq, float);
         if (k->use[u].term == GPU_PIECES) LIST(k->use[u].rows, B * Lq, struct piece_row);
     }
+    for (int u = 0; u < k->uses && g->backward; u++)
+        if (k->use[u].term == GPU_FACTOR)
+            LIST(k->use[u].rows, B * (size_t)p->heads * Lq, double);
+    k->factor_rows = -1;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_factor && factor_folds(p, x))
+        if (p->use[x].term == TERM_factor && factor_folds(p, x)) {
             LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
+            if (g->backward) LIST(k->factor_rows, B * (size_t)p->heads * Lq, double);
+        }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
 }
@@ -166,8 +172,8 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
             for (ptrdiff_t i = 0; i < rows; i++)
                 *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
-/* Factors of rows as src/terms/factor.c finds them. */
-static void fill_factors(const struct gpu_call *g, int x, int64_t at)
+/* Factors of rows as src/terms/factor.c finds them, and in a backward pass what they are made of. */
+static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
@@ -175,10 +181,12 @@ static void fill_factors(const struct gpu_call *g, int x, int64_t at)
     const float *table = c->table[e];
     const double *rows = c->mem.scratch[e];
     float *to = (float *)(g->lists + at);
+    double *number = g->backward ? (double *)(g->lists + numbers) : NULL;
     for (ptrdiff_t b = 0; b < c->B; b++)
         for (int h = 0; h < p->heads; h++)
             for (ptrdiff_t i = 0; i < c->Lq; i++) {
                 const double n = rows[factor_row(c, b, h, i)];
+                if (g->backward) *number++ = n;
                 *to++ = factor_learned(p, e)
                           ? (float)((double)table[factor_at(h, FACTOR_SLOPE)] * n
                                     + (double)table[factor_at(h, FACTOR_BIAS)])
@@ -220,8 +228,12 @@ static void fill_lists(struct gpu_call *g, int rows)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].group != group) continue;
-            if (p->use[x].term == TERM_factor && factor_folds(p, x)) fill_factors(g, x, k->q_factor);
-            else if (p->use[x].term == TERM_factor) fill_factors(g, x, k->use[u++].table);
+            if (p->use[x].term == TERM_factor && factor_folds(p, x))
+                fill_factors(g, x, k->q_factor, k->factor_rows);
+            else if (p->use[x].term == TERM_factor) {
+                fill_factors(g, x, k->use[u].table, k->use[u].rows);
+                u++;
+            }
             else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, k->use[u++].rows);
             else u++;
         }
@@ -299,7 +311,7 @@ static int list_parts(struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
     int u = 0, all = 0;
-    k->sink_part = -1;
+    k->sink_part = k->factor_part = -1;
     for (enum group group = GROUP_RAW; group <= GROUP_SINK; group++)
         for (int x = 0; x < p->uses; x++) {
             int32_t term;
@@ -309,11 +321,18 @@ static int list_parts(struct gpu_call *g)
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const int count = count_parts(c, x);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
+            else if (folded && count && (c->g.total[x] || g->measured)) {
+                k->factor_part = all;
+                k->factor_row_sum = by_row(g, 1);
+            }
             else if (!folded) {
                 k->use[u].part = all;
                 k->use[u].count = c->g.total[x] ? count : 0;
                 if (gpu_by_key(p->use[x].term)) want_sums(g, &k->use[u]);
-                else if (term == GPU_PIECES && (c->g.total[x] || g->measured)) k->use[u].by_row = by_row(g, 2);
+                else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
+                    k->use[u].by_row = by_row(g, 2);
+                else if (term == GPU_FACTOR && count && (c->g.total[x] || g->measured))
+                    k->use[u].by_row = by_row(g, 1);
             }
             u += !sink && !folded;
             all += count;
@@ -327,6 +346,7 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
     int u = 0;
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
+    if (p->use[x].term == TERM_factor && factor_folds(p, x)) return g->params.factor_part;
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int y = 0; y < p->uses; y++) {
             int32_t term;
@@ -396,7 +416,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0) {
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)p->dim, each);
         g->at.dk = carve_bytes(&a, keys * (size_t)p->dim, each);
     }
@@ -513,8 +533,10 @@ static void set_params(struct gpu_call *g)
     k->dq = strides_of(c->g.dq);
     k->dk = strides_of(c->g.dk);
     k->dv = strides_of(c->g.dv);
+    at->dmask = c->g.dmask.data;
+    k->dmask = strides_of(c->g.dmask);
     if (g->at.dq) {
-        at->dq = c->g.dq.data ? g->at.dq : NULL;
+        at->dq = c->g.dq.data || k->factor_part >= 0 ? g->at.dq : NULL;
         at->dk = c->g.dk.data ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->dim);
         k->dk = dense(p->kv_heads, c->Lk, p->dim);
@@ -555,13 +577,12 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
-    CHECK(e, !grad->dmask.data, LOCI_UNSUPPORTED, "dmask must be NULL on a GPU");
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || (p->use[x].term != TERM_factor && p->use[x].term != TERM_pairs),
+        CHECK(e, !wanted || p->use[x].term != TERM_pairs,
               LOCI_UNSUPPORTED, "gradients of what %s learns do not run on a GPU yet",
               p->enc[enc].pe->name);
         CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,

@@ -24,16 +24,18 @@ enum { THREADS = 128 };
     K(add_parts)                                                                                   \
     K(sum_gates)                                                                                   \
     K(backward_inputs)                                                                             \
+    K(finish_factors)                                                                              \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
-/* The same for plans with gates, and with gradients of numbers that come with the call. */
+/* The same for plans with gates, and with gradients of numbers that come with the call or of
+ * factors. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
-    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs)
+    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -105,7 +107,7 @@ struct gpu_use {
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
     float a, b;         /* softcap: cap and 1 / cap */
-    int64_t rows;       /* pieces: numbers of rows in `lists` */
+    int64_t rows;       /* pieces, factor: numbers of rows in `lists` */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
     int32_t key_input, row_input;
     /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
@@ -125,6 +127,9 @@ struct params {
      * of gates (kernels/gates.h). */
     int64_t by_key, by_row, gates;
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
+    /* Folded factors that learn: numbers of rows, doubles in `lists`, and their place in a part, -1:
+     * nothing is learned. */
+    int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
     int32_t heads, kv_heads, key_heads;
@@ -137,7 +142,7 @@ struct params {
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
     int32_t uses, parts;    /* parts: learned numbers of a head */
     int32_t chunks;         /* the most chunks that a row sees */
-    int32_t has_sink, sink_part;
+    int32_t has_sink, sink_part, factor_part, factor_row_sum;
     int32_t q_type, k_type, v_type, o_type; /* how q, k, v are read, and o and dout stored */
     int32_t wide;           /* all rows of q, k, v, dout can be read by four numbers */
     /* rotate_rows.  back: the adjoint.  counted: places follow from row numbers.  finish, also of

@@ -604,6 +604,8 @@ DEV void backward_rows(struct block b)
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             ds = p * (MINE.ds[i][j2] - delta);
+                            if (MASK_KIND == 2 && b.at.dmask)
+                                store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds, USES,
                                                 0);
@@ -631,6 +633,11 @@ DEV void backward_rows(struct block b)
                                                 u + 2, u + 1);
                             MINE.ds[i][j2] = visible ? ds : 0.0f;
                             g[i][j2] = visible ? ds : 0.0f;
+                            if (visible && u >= 0 && b.p->use[u].term == GPU_FACTOR)
+                                g[i][j2] = ds == 0 ? 0.0f
+                                                   : ds
+                                                         * score_before(b, state, &q, h, row, key,
+                                                                        MINE.s[i][j2], u);
                             if (visible && u >= 0 && b.p->use[u].multiplies) {
                                 const float size = ds < 0 ? -ds : ds;
                                 g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
@@ -702,7 +709,8 @@ DEV void backward_rows(struct block b)
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
                         float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
-                        if (chunk == newest && factor) all = all * factor[r];
+                        if (chunk == newest && factor && b.p->factor_part < 0)
+                            all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;
                         *at_dq = all;
                     }

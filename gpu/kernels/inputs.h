@@ -150,6 +150,40 @@ DEV void backward_inputs(struct block b)
     }
 }
 
+/* Folded factors that learn, after backward_rows: q has the rows before they were multiplied, and dq
+ * the gradient of those that were.  A group has 64 rows of a head. */
+DEV void finish_factors(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const struct rows_at before = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, GPU_F32, 0),
+                         dq = view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0);
+    const GLOBAL float *factor = (const GLOBAL float *)(b.at.lists + b.p->q_factor)
+                               + ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+    PHASE(tid)
+        if (tid < rows) {
+            const GLOBAL float *x = (const GLOBAL float *)before.at + before.first + tid * before.row;
+            GLOBAL float *d = (GLOBAL float *)b.at.dq + dq.first + tid * dq.row;
+            float df = 0;
+            for (int n = 0; n < DIM; n++) {
+                if (d[n] != 0) df = fma_(x[n], d[n], df);
+                d[n] = d[n] * factor[tid];
+            }
+            *row_sum_at(b, b.p->factor_row_sum, 1, &q, h, row0 + tid) = df;
+        }
+    END
+    PHASE(tid)
+        if (tid == 0) {
+            const struct keys_seen seen = keys_of(b, &q, row0, rows);
+            const int newest =
+                seen.last < seen.first ? first_chunk(b, &q, row0) : seen.last / CHUNK;
+            add_factors(b, &q, part_of(b, tile, h, newest) + b.p->factor_part, h,
+                        b.p->factor_row_sum, b.p->factor_rows, row0, rows);
+        }
+    END
+}
+
 /* From sums to gradients of the inputs, which the host has cleared: a group has a sequence and a
  * head. */
 DEV GLOBAL float *input_gradient(struct block b, int i, const struct span *q, int h, int length)

@@ -181,7 +181,7 @@ DEV void rotate_rows(struct block b)
             END
         }
         PHASE(tid)
-            const int dim = DIM, units = dim - count; /* pairs, and channels that stay */
+            const int dim = b.p->dim, units = dim - count; /* pairs, and channels that stay */
             for (int i = tid; i < rows * units; i += THREADS) {
                 const int r = i / units, n = i % units;
                 const int64_t from = (int64_t)batch * b.p->q.batch + h * b.p->q.head

@@ -180,6 +180,25 @@ DEV void finish_pieces(struct block b, const struct span *q, GLOBAL float *part,
     part[2 * t->capacity + 1] = (float)dfar;
 }
 
+/* ---- Factors --------------------------------------------------------------------------------- */
+
+/* Slope and bias of a factor from the gradients of the factors of rows, sum number n.  `numbers`:
+ * doubles in `lists`, [B][H][q_len]. */
+DEV void add_factors(struct block b, const struct span *q, GLOBAL float *part, int h, int n,
+                     int64_t numbers, int row0, int rows)
+{
+    const GLOBAL double *number = (const GLOBAL double *)(b.at.lists + numbers)
+                                + ((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row0;
+    double slope = 0, bias = 0;
+    for (int r = 0; r < rows; r++) {
+        const double df = (double)*row_sum_at(b, n, 1, q, h, row0 + r);
+        slope += df * number[r];
+        bias += df;
+    }
+    part[0] = (float)slope;
+    part[1] = (float)bias;
+}
+
 /* ---- All terms ------------------------------------------------------------------------------- */
 
 /* The tile ds of term u, [key][row], x: shared memory for 128 numbers. */
@@ -192,7 +211,10 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
         return;
     }
     PHASE(tid)
-        float sum = 0;
+        /* factor: one sum through all tiles of the chunk */
+        float sum = term == GPU_FACTOR && tid < rows
+                      ? *row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + tid)
+                      : 0.0f;
         for (int k = 0; k < keys && tid < rows; k++) {
             const float g = ds[k * TILE_ROWS + tid];
             sum = sum
@@ -200,7 +222,7 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
         }
         if (tid < rows) {
             GLOBAL float *chunk = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + tid);
-            *chunk = *chunk + sum;
+            *chunk = term == GPU_FACTOR ? sum : *chunk + sum;
         }
     END
 }
@@ -209,6 +231,8 @@ DEV void finish_row_sums(struct block b, const struct span *q, GLOBAL float *par
                          int row0, int rows)
 {
     if (b.p->use[u].term == GPU_PIECES) finish_pieces(b, q, part, h, u, row0, rows);
+    if (b.p->use[u].term == GPU_FACTOR)
+        add_factors(b, q, part, h, b.p->use[u].by_row, b.p->use[u].rows, row0, rows);
 }
 
 #endif

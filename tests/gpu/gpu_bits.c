@@ -60,8 +60,8 @@ static void there_release(struct there *t)
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
 
 /* Outputs of a call, in the order in which they are compared. */
-enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUTS };
-static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv" };
+enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv", "dmask" };
 struct outs {
     void *at[OUTS];
     size_t bytes[OUTS];
@@ -179,6 +179,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
+        g.dmask.data = out[OUT_DMASK];
         for (int i = 0; i < tensors; i++)
             if (dtensors && dtensors[i]) {
                 sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
@@ -283,6 +284,8 @@ static const char *const texts[] = {
     "kerple+sink",
     "kerple:weight=1+softcap:cap=3",
     "logn:length=20+clip:max=9",
+    "rope:pairing=half+ssmax:bias=1",
+    "alibi+ssmax:bias=1",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -313,7 +316,7 @@ static void check_shape(const char *text, const struct shape *s)
                    keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
         .each = { (int)each, 4, (int)each, (int)each, (int)each },
     };
-    for (int i = 0; i < OUTS; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    for (int i = 0; i < OUT_DMASK; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
                             .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE], .error = &e);
     loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
@@ -332,6 +335,9 @@ static void check_shape(const char *text, const struct shape *s)
             if (walk_uniform() < -0.3) mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
+        outs.bytes[OUT_DMASK] = rows * (size_t)s->k_len * 4;
+        outs.each[OUT_DMASK] = 4;
+        g.dmask.data = outs.at[OUT_DMASK] = mem_alloc(&mem, outs.bytes[OUT_DMASK]);
     }
     if (s->broken) { /* the newest keys and rows */
         float *k = c.k.data, *v = c.v.data, *q = c.q.data;
