@@ -40,6 +40,12 @@ struct turned {
     int dim;
     bool query, turns, back, finish, factors;
 };
+/* Do places follow from the numbers of rows, or of keys? */
+static bool counts_places(const struct gpu_call *g, bool query)
+{
+    const struct where *w = &g->call.where;
+    return query ? !w->q_pos && !g->in.q_coord : !w->k_pos && !w->k_coord;
+}
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
     const struct call *c = &g->call;
@@ -56,8 +62,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.q_len = (int32_t)rows;
     p.dim = t.dim;
     p.where = t.query ? g->q_where : g->k_where;
-    p.counted = t.query ? !c->where.q_pos && !g->in.q_coord
-                        : !c->where.k_pos && !c->where.k_coord;
+    p.counted = counts_places(g, t.query);
     p.back = t.back;
     p.finish = t.finish;
     p.factors = t.factors && t.finish ? p.q_factor : -1;
@@ -122,7 +127,8 @@ static enum pass pass_of(const struct gpu_call *g)
 {
     const bool gates = g->params.gates >= 0;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
-    return gates || g->key_sums || g->row_sums ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
+    const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0;
+    return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
 {
@@ -247,10 +253,10 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
                            g->in.error));
     for (int x = 0, n; x < p->uses; x++) {
         if (!g->call.g.total[x]) continue;
-        const int from = gpu_part_of(g, x, &n);
-        for (int h = 0; h < k->heads; h++)
+        const int from = gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
+        for (int h = 0; h < k->heads / step; h++)
             for (int i = 0; i < n; i++)
-                g->call.g.total[x][h * n + i] = totals[h * k->parts + from + i];
+                g->call.g.total[x][h * n + i] = totals[h * step * k->parts + from + i];
     }
     return LOCI_OK;
 }
@@ -272,9 +278,30 @@ static loci_status clear_apart(const struct gpu_call *g)
 static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
-    if (p->factor_part < 0) return LOCI_OK;
+    if (p->factor_part < 0 && (p->rotation_part < 0 || p->q_factor < 0)) return LOCI_OK;
     TRY(rotate_queries(g, pass, false));
+    if (p->factor_part < 0) return LOCI_OK;
     return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
+}
+/* Of tiles of rows and of keys. */
+static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    struct params p = g->params;
+    struct arrays at = g->arrays;
+    if (p.rotation_part < 0) return LOCI_OK;
+    p.where = g->q_where;
+    p.counted = counts_places(g, true);
+    TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (p.by_tile < 0) return LOCI_OK;
+    at.q = at.k;
+    at.dq = at.dk;
+    p.q = p.k;
+    p.dq = p.dk;
+    p.q_len = (int32_t)c->Lk;
+    p.where = g->k_where;
+    p.counted = counts_places(g, false);
+    return run(g, pass, "key_frequencies", (int64_t)p.ktiles * p.kv_heads, 0, &at, &p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -312,10 +339,14 @@ static loci_status backward_pass(struct gpu_call *g)
         TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
     TRY(finish_factors(g, pass));
+    TRY(frequency_gradients(g, pass));
     TRY(finish_gradients(g));
     TRY(input_gradients(g, pass));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
+    if (p->rotation_part >= 0)
+        TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
+                &g->arrays, p));
     double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);

@@ -301,7 +301,8 @@ static void want_sums(struct gpu_call *g, struct gpu_use *use)
 static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
-    return gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / p->heads);
+    const int heads = x == p->rotate ? p->kv_heads : p->heads;
+    return gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
  * for the workspace even if nothing is wanted. */
@@ -337,7 +338,10 @@ static int list_parts(struct gpu_call *g)
             u += !sink && !folded;
             all += count;
         }
-    return all;
+    k->rotation_part = -1;
+    k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
+    if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    return all + k->rotation_count;
 }
 
 int gpu_part_of(const struct gpu_call *g, int x, int *count)
@@ -346,6 +350,7 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
     int u = 0;
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
+    if (x == p->rotate) return g->params.rotation_part;
     if (p->use[x].term == TERM_factor && factor_folds(p, x)) return g->params.factor_part;
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int y = 0; y < p->uses; y++) {
@@ -385,7 +390,12 @@ static size_t lay_out_apart(struct gpu_call *g)
     k->by_row = (int64_t)a.used;
     carve_bytes(&a, rows * 2 * (size_t)g->row_sums, sizeof(float));
     g->cleared = a.used;
-    k->gates = -1;
+    k->gates = k->by_tile = -1;
+    if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
+        k->by_tile = (int64_t)a.used;
+        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * k->rotation_count),
+                    sizeof(float));
+    }
     for (int u = 0; u < k->uses; u++) {
         if (k->use[u].term != GPU_GATE) continue;
         k->gates = (int64_t)a.used;
@@ -536,8 +546,8 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = strides_of(c->g.dmask);
     if (g->at.dq) {
-        at->dq = c->g.dq.data || k->factor_part >= 0 ? g->at.dq : NULL;
-        at->dk = c->g.dk.data ? g->at.dk : NULL;
+        at->dq = c->g.dq.data || k->factor_part >= 0 || k->rotation_part >= 0 ? g->at.dq : NULL;
+        at->dk = c->g.dk.data || k->rotation_part >= 0 ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->dim);
         k->dk = dense(p->kv_heads, c->Lk, p->dim);
     }
@@ -582,9 +592,6 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || p->use[x].term != TERM_pairs,
-              LOCI_UNSUPPORTED, "gradients of what %s learns do not run on a GPU yet",
-              p->enc[enc].pe->name);
         CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
               p->enc[enc].pe->name);

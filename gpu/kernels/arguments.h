@@ -25,17 +25,21 @@ enum { THREADS = 128 };
     K(sum_gates)                                                                                   \
     K(backward_inputs)                                                                             \
     K(finish_factors)                                                                              \
+    K(query_frequencies)                                                                           \
+    K(key_frequencies)                                                                             \
+    K(add_frequencies)                                                                             \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
-/* The same for plans with gates, and with gradients of numbers that come with the call or of
- * factors. */
+/* The same for plans with gates, and with gradients of numbers that come with the call, of
+ * factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
-    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)
+    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
+    K(query_frequencies) K(key_frequencies) K(add_frequencies)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -126,6 +130,7 @@ struct params {
     /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len]; sums
      * of gates (kernels/gates.h). */
     int64_t by_key, by_row, gates;
+    int64_t by_tile; /* in `apart`: gradients of frequencies of tiles of keys; -1: none */
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
     /* Folded factors that learn: numbers of rows, doubles in `lists`, and their place in a part, -1:
      * nothing is learned. */
@@ -142,6 +147,7 @@ struct params {
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
     int32_t uses, parts;    /* parts: learned numbers of a head */
     int32_t chunks;         /* the most chunks that a row sees */
+    int32_t rotation_part, rotation_count; /* of a kv head; part -1: no frequency learns */
     int32_t has_sink, sink_part, factor_part, factor_row_sum;
     int32_t q_type, k_type, v_type, o_type; /* how q, k, v are read, and o and dout stored */
     int32_t wide;           /* all rows of q, k, v, dout can be read by four numbers */

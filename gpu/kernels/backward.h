@@ -750,8 +750,24 @@ DEV void backward_rows(struct block b)
 
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
-/* One thread per number of a head.  Items from the latest rows to the earliest; in each its chunks
- * from the oldest on, in double; in each the tiles of rows, in float. */
+/* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
+ * rows, in float. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i)
+{
+    const int row = item * ITEM, rows = least(q->nq - row, ITEM);
+    const struct keys_seen seen = keys_of(b, q, row, rows);
+    const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
+              newest = none ? 0 : seen.last / CHUNK;
+    double all = 0;
+    for (int chunk = oldest; chunk <= newest; chunk++) {
+        float part = 0;
+        for (int r = 0; r < rows; r += TILE_ROWS)
+            part = part + part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk)[i];
+        all = all + (double)part;
+    }
+    return all;
+}
+/* One thread per number of a head.  Items from the latest rows to the earliest. */
 DEV void add_parts(struct block b)
 {
     PHASE(tid)
@@ -759,20 +775,8 @@ DEV void add_parts(struct block b)
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
-            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--) {
-                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
-                const struct keys_seen seen = keys_of(b, &q, row, rows);
-                const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
-                          newest = none ? 0 : seen.last / CHUNK;
-                double all = 0;
-                for (int chunk = oldest; chunk <= newest; chunk++) {
-                    float part = 0;
-                    for (int r = 0; r < rows; r += TILE_ROWS)
-                        part = part + part_of(b, q.tile + (row + r) / TILE_ROWS, h, chunk)[i];
-                    all = all + (double)part;
-                }
-                total += all;
-            }
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
+                total += item_sum(b, &q, item, h, i);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END

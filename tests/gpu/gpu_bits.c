@@ -285,6 +285,8 @@ static const char *const texts[] = {
     "kerple:weight=1+softcap:cap=3",
     "logn:length=20+clip:max=9",
     "rope:pairing=half+ssmax:bias=1",
+    "rope:pairing=half,freq=given",
+    "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
     "alibi+ssmax:bias=1",
 };
 
