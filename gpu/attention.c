@@ -31,6 +31,16 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
+static struct strides dense(int heads, ptrdiff_t rows, int width)
+{
+    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+}
+static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
+static int32_t stored_as(loci_dtype t)
+{
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+}
+/* Rows of q in a backward pass come out scaled. */
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
     const void *from;
@@ -40,6 +50,11 @@ struct turned {
     int dim;
     bool query, turns, back, finish, factors;
 };
+static bool is_polar(const struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    return p->rotate >= 0 && p->use[p->rotate].term == TERM_polar;
+}
 /* Do places follow from the numbers of rows, or of keys? */
 static bool counts_places(const struct gpu_call *g, bool query)
 {
@@ -67,20 +82,19 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.finish = t.finish;
     p.factors = t.factors && t.finish ? p.q_factor : -1;
     if (t.back && !t.query) p.used = g->used;
+    p.keys_side = !t.query;
     if (!t.turns) p.pairs = -1;
+    if (t.turns && is_polar(g)) {
+        const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */
+        at.v = given->data;
+        p.v = of_view(*given);
+        p.v_type = stored_as(c->plan->dtype);
+        return run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
+                   ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
+    }
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
                &p);
 }
-static struct strides dense(int heads, ptrdiff_t rows, int width)
-{
-    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
-}
-static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
-static int32_t stored_as(loci_dtype t)
-{
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
-}
-/* Rows of q in a backward pass come out scaled. */
 /* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
 static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
 {
@@ -90,7 +104,7 @@ static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool
                   (struct turned){ .from = c->q.data,
                                    .to = g->at.q,
                                    .at = of_view(c->q),
-                                   .at_to = dense(p->heads, c->Lq, p->dim),
+                                   .at_to = dense(p->heads, c->Lq, p->score_dim),
                                    .type = stored_as(p->dtype),
                                    .heads = p->heads,
                                    .dim = p->dim,
@@ -110,7 +124,7 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                   (struct turned){ .from = c->k.data,
                                    .to = g->at.k,
                                    .at = of_view(c->k),
-                                   .at_to = dense(p->kv_heads, c->Lk, p->dim),
+                                   .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
                                    .type = stored_as(p->k_dtype),
                                    .heads = p->kv_heads,
                                    .dim = p->dim,
@@ -125,7 +139,7 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates = g->params.gates >= 0;
+    const bool gates = g->params.gates >= 0 || is_polar(g);
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0;
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
@@ -186,7 +200,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .at_to = of_view(c->g.dk),
                                     .to_type = type,
                                     .heads = p->kv_heads,
-                                    .dim = p->dim,
+                                    .dim = g->at.k ? p->dim : key_dim(p),
                                     .turns = g->at.k != NULL,
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
@@ -236,7 +250,8 @@ static loci_status clear_sums(const struct gpu_call *g)
     TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
     if (g->at.dk)
-        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, k->dim, p->stored));
+        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
+                       p->stored));
     if (g->at.dv)
         TRY(clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, k->value_dim,
                        p->stored));
@@ -292,8 +307,13 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     if (p.rotation_part < 0) return LOCI_OK;
     p.where = g->q_where;
     p.counted = counts_places(g, true);
-    TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (!is_polar(g)) TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
     if (p.by_tile < 0) return LOCI_OK;
+    if (is_polar(g)) {
+        at.v = c->k.data;
+        p.v = of_view(c->k);
+        p.v_type = stored_as(c->plan->dtype);
+    }
     at.q = at.k;
     at.dq = at.dk;
     p.q = p.k;
@@ -301,7 +321,8 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.q_len = (int32_t)c->Lk;
     p.where = g->k_where;
     p.counted = counts_places(g, false);
-    return run(g, pass, "key_frequencies", (int64_t)p.ktiles * p.kv_heads, 0, &at, &p);
+    return run(g, pass, is_polar(g) ? "key_phases" : "key_frequencies",
+               (int64_t)p.ktiles * p.kv_heads, KEYS, &at, &p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {

@@ -417,9 +417,9 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
     /* a backward pass reads rows of q many times, so they are scaled once */
-    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
+    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->score_dim, each);
     if (p->rotate >= 0) {
-        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
+        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
     if (!g->backward) {
         if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
@@ -427,8 +427,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
     if (apart || p->rotate >= 0 || g->params.factor_part >= 0) {
-        g->at.dq = carve_bytes(&a, rows * (size_t)p->dim, each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)p->dim, each);
+        g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
+        g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
     if (apart) g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
     if (parts) {
@@ -513,12 +513,12 @@ static void set_params(struct gpu_call *g)
         }
     if (g->at.q) {
         k->q_type = GPU_F32;
-        k->q = dense(p->heads, c->Lq, p->dim);
+        k->q = dense(p->heads, c->Lq, p->score_dim);
         at->q = g->at.q;
     }
     if (g->at.k) {
         k->k_type = GPU_F32;
-        k->k = dense(p->kv_heads, c->Lk, p->dim);
+        k->k = dense(p->kv_heads, c->Lk, p->score_dim);
         at->k = g->at.k;
     }
     for (int x = 0; x < p->uses; x++) {
@@ -528,7 +528,7 @@ static void set_params(struct gpu_call *g)
             k->has_sink = 1;
             k->sink = offset;
         }
-        if (p->use[x].term == TERM_pairs) k->pairs = offset;
+        if (x == p->rotate) k->pairs = offset;
     }
     k->wide = is_wide(at->q, k->q, k->dim) && is_wide(at->k, k->k, k->dim)
            && is_wide(at->v, k->v, k->value_dim);
@@ -548,8 +548,8 @@ static void set_params(struct gpu_call *g)
     if (g->at.dq) {
         at->dq = c->g.dq.data || k->factor_part >= 0 || k->rotation_part >= 0 ? g->at.dq : NULL;
         at->dk = c->g.dk.data || k->rotation_part >= 0 ? g->at.dk : NULL;
-        k->dq = dense(p->heads, c->Lq, p->dim);
-        k->dk = dense(p->kv_heads, c->Lk, p->dim);
+        k->dq = dense(p->heads, c->Lq, p->score_dim);
+        k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
         at->dv = c->g.dv.data ? g->at.dv : NULL;

@@ -28,18 +28,20 @@ enum { THREADS = 128 };
     K(query_frequencies)                                                                           \
     K(key_frequencies)                                                                             \
     K(add_frequencies)                                                                             \
+    K(polar_rows)                                                                                  \
+    K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
-/* The same for plans with gates, and with gradients of numbers that come with the call, of
+/* The same for plans with gates or polar rows, and with gradients of numbers that come with the call, of
  * factors or of frequencies. */
-#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates)
+#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
-    K(query_frequencies) K(key_frequencies) K(add_frequencies)
+    K(query_frequencies) K(key_frequencies) K(add_frequencies) K(polar_rows) K(key_phases)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -153,7 +155,7 @@ struct params {
     int32_t wide;           /* all rows of q, k, v, dout can be read by four numbers */
     /* rotate_rows.  back: the adjoint.  counted: places follow from row numbers.  finish, also of
      * backward_rows: dq is multiplied by scale. */
-    int32_t back, counted, finish;
+    int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     float scale;
     struct gpu_use use[GPU_USES];
 };

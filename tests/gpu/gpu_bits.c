@@ -286,6 +286,7 @@ static const char *const texts[] = {
     "logn:length=20+clip:max=9",
     "rope:pairing=half+ssmax:bias=1",
     "rope:pairing=half,freq=given",
+    "pope:base=20+ssmax",
     "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
     "alibi+ssmax:bias=1",
 };
