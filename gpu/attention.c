@@ -48,7 +48,7 @@ struct turned {
     struct strides at, at_to;
     int32_t type, to_type, heads;
     int dim;
-    bool query, turns, back, finish, factors;
+    bool query, turns, back, finish, factors, plain;
 };
 static bool is_polar(const struct gpu_call *g)
 {
@@ -83,6 +83,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.factors = t.factors && t.finish ? p.q_factor : -1;
     if (t.back && !t.query) p.used = g->used;
     p.keys_side = !t.query;
+    p.plain = t.plain;
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
         const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */
@@ -119,6 +120,17 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
     TRY(rotate_queries(g, pass, true));
+    if (g->at.v)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = c->v.data,
+                                    .to = g->at.v,
+                                    .at = of_view(c->v),
+                                    .at_to = dense(p->kv_heads, c->Lk, p->value_dim),
+                                    .type = stored_as(p->v_dtype),
+                                    .heads = p->kv_heads,
+                                    .dim = p->value_dim,
+                                    .turns = true,
+                                    .plain = true }));
     if (!g->at.k) return LOCI_OK;
     return rotate(g, pass,
                   (struct turned){ .from = c->k.data,
@@ -129,6 +141,24 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                                    .heads = p->kv_heads,
                                    .dim = p->dim,
                                    .turns = true });
+}
+/* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
+static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
+                                struct strides at, void *to, struct strides at_to, bool back)
+{
+    const struct loci_plan *p = g->call.plan;
+    if (!g->at.o || !from) return LOCI_OK;
+    return rotate(g, pass,
+                  (struct turned){ .from = from,
+                                   .to = to,
+                                   .at = at,
+                                   .at_to = at_to,
+                                   .heads = p->heads,
+                                   .dim = p->value_dim,
+                                   .query = true,
+                                   .turns = true,
+                                   .back = back,
+                                   .plain = true });
 }
 static loci_status upload_lists(const struct gpu_call *g)
 {
@@ -158,8 +188,9 @@ static loci_status forward_pass(const struct gpu_call *g)
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));
     TRY(sum_gates(g, pass));
-    return run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p);
+    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
+               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
+    return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
                              const loci_call *call)
@@ -211,7 +242,10 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .at_to = of_view(c->g.dv),
                                     .to_type = type,
                                     .heads = p->kv_heads,
-                                    .dim = p->value_dim }));
+                                    .dim = p->value_dim,
+                                    .turns = g->at.v != NULL,
+                                    .back = g->at.v != NULL,
+                                    .plain = true }));
     return LOCI_OK;
 }
 /* Clears a gradient, in as few pieces as its strides allow. */
@@ -353,6 +387,12 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(clear_sums(g));
     TRY(clear_apart(g));
     TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
+                     dense(p->heads, c->Lq, p->value_dim), false));
+    if (g->at.o && g->arrays.dout) {
+        g->arrays.dout = g->at.o;
+        g->params.dout = dense(p->heads, c->Lq, p->value_dim);
+    }
     if (g->arrays.dk || g->arrays.dv)
         TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                 keys_room(p->dim, p->value_dim).size, &g->arrays, p));

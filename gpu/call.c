@@ -421,6 +421,10 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (p->rotate >= 0) {
         if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
+    if (p->turns_values) {
+        if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
+        g->at.o = carve_bytes(&a, rows * (size_t)p->value_dim, each);
+    }
     if (!g->backward) {
         if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
         return a.full ? SIZE_MAX : a.used;
@@ -430,7 +434,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
         g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
-    if (apart) g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
+    if (apart || (p->turns_values && !p->keys_rotated))
+        g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
     if (parts) {
         const size_t most = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, TILE_ROWS));
         g->at.parts = carve_bytes(&a, most * (size_t)(p->heads * parts), (chunks + !chunks) * each);
@@ -521,6 +526,15 @@ static void set_params(struct gpu_call *g)
         k->k = dense(p->kv_heads, c->Lk, p->score_dim);
         at->k = g->at.k;
     }
+    if (g->at.v) {
+        k->v_type = GPU_F32;
+        k->v = dense(p->kv_heads, c->Lk, p->value_dim);
+        at->v = g->at.v;
+    }
+    if (g->at.o && !g->backward) {
+        k->o = dense(p->heads, c->Lq, p->value_dim);
+        at->o = g->at.o;
+    }
     for (int x = 0; x < p->uses; x++) {
         const char *table = c->table[p->use[x].enc];
         const int64_t offset = table - (const char *)c->table[0] + ALIGN;
@@ -536,7 +550,8 @@ static void set_params(struct gpu_call *g)
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)c->grad->dlse;
     k->dout = strides_of(c->g.dout);
-    k->wide = k->wide && is_wide(at->dout, k->dout, k->value_dim);
+    k->wide = k->wide
+           && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
@@ -568,6 +583,8 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);
+    CHECK(e, !p->turns_values || (!in->q_seg && !in->q_lens), LOCI_UNSUPPORTED,
+          "rope:values=1 runs on a GPU without q_seg and q_lens only");
     for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
@@ -592,6 +609,9 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
+        CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
+              "gradients of what %s learns do not run on a GPU with values=1 yet",
+              p->enc[enc].pe->name);
         CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
               p->enc[enc].pe->name);

@@ -55,6 +55,7 @@ struct gpu_call {
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
+        char *v, *o; /* values that turned; outputs before they turn back, or dO turned */
     } at;
     /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
     size_t apart_bytes, cleared;

@@ -59,7 +59,8 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
           "keys and values in Q8_0 do not run on a GPU yet");
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
-    CHECK(e, !p->turns_values, LOCI_UNSUPPORTED, "rope:values=1 does not run on a GPU yet");
+    CHECK(e, !p->turns_values || p->stored == sizeof(float), LOCI_UNSUPPORTED,
+          "rope:values=1 runs in F32 on a GPU, not in BF16 or F16 yet");
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         const enum term_id id = p->use[x].term;

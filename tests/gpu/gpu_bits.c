@@ -136,7 +136,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     c.q.data = there_copy(&t, call->q.data,
                           view_bytes(&call->q, c.batch, p->heads, c.q_len, p->dim, each));
     c.k.data = there_copy(&t, call->k.data,
-                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, p->dim,
+                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, key_dim(p),
                                      (int)stored_size(p->k_dtype)));
     c.v.data = there_copy(&t, call->v.data,
                           view_bytes(&call->v, c.batch, p->kv_heads, c.k_len, p->value_dim,
@@ -287,6 +287,7 @@ static const char *const texts[] = {
     "rope:pairing=half+ssmax:bias=1",
     "rope:pairing=half,freq=given",
     "pope:base=20+ssmax",
+    "rope:pairing=half,dim=16,values=1,attention_factor=1.3+alibi",
     "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
     "alibi+ssmax:bias=1",
 };
