@@ -55,6 +55,15 @@ static bool is_polar(const struct gpu_call *g)
     const struct loci_plan *p = g->call.plan;
     return p->rotate >= 0 && p->use[p->rotate].term == TERM_polar;
 }
+/* The input that has the places of queries or keys, among those of the plan; -1: none. */
+static int32_t given_places(const struct gpu_call *g, bool query)
+{
+    const struct loci_plan *p = g->call.plan;
+    const int e = p->rotate < 0 ? 0 : p->use[p->rotate].enc,
+              tensors = p->first_tensor[e + 1] - p->first_tensor[e];
+    if (p->rotate < 0 || p->use[p->rotate].term != TERM_positioned_pairs) return -1;
+    return gpu_input_number(p, e, tensors - (query ? 2 : 1));
+}
 /* Do places follow from the numbers of rows, or of keys? */
 static bool counts_places(const struct gpu_call *g, bool query)
 {
@@ -84,6 +93,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     if (t.back && !t.query) p.used = g->used;
     p.keys_side = !t.query;
     p.plain = t.plain;
+    p.given = t.turns ? given_places(g, t.query) : -1;
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
         const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */

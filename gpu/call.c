@@ -242,7 +242,7 @@ static void fill_lists(struct gpu_call *g, int rows)
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
 /* The number of an input tensor among those of the plan. */
-static int32_t input_number(const struct loci_plan *p, int enc, int which)
+int32_t gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
     int32_t n = 0;
     for (int i = 0; i < p->first_tensor[enc] + which; i++) n += p->tensors.list[i].role == LOCI_INPUT;
@@ -272,11 +272,11 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.a = (float)cap;
                 use.b = (float)(1 / cap);
             }
-            if (use.term == GPU_GATE) use.key_input = input_number(p, p->use[x].enc, GATE_LOG_F);
+            if (use.term == GPU_GATE) use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
             if (use.term == GPU_SLOPES) {
                 const struct slopes *s = layout_of(p, x);
-                if (s->key >= 0) use.key_input = input_number(p, p->use[x].enc, s->key);
-                if (s->query >= 0) use.row_input = input_number(p, p->use[x].enc, s->query);
+                if (s->key >= 0) use.key_input = gpu_input_number(p, p->use[x].enc, s->key);
+                if (s->query >= 0) use.row_input = gpu_input_number(p, p->use[x].enc, s->query);
             }
             k->use[k->uses++] = use;
         }
@@ -609,6 +609,9 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
+        CHECK(e, !wanted || p->use[x].term != TERM_positioned_pairs, LOCI_UNSUPPORTED,
+              "gradients of positions=given, and of what %s learns with them, do not run on a GPU yet",
+              p->enc[enc].pe->name);
         CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);

@@ -86,6 +86,8 @@ loci_status gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_g
 void gpu_close_call(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
 int gpu_part_of(const struct gpu_call *, int x, int *count);
+/* The number of tensor `which` of an encoding among the input tensors of the plan. */
+int32_t gpu_input_number(const struct loci_plan *, int enc, int which);
 /* The size of an input tensor in this call. */
 size_t gpu_input_bytes(const struct call *, int tensor);
 

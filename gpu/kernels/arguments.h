@@ -156,6 +156,7 @@ struct params {
     /* rotate_rows.  back: the adjoint.  counted: places follow from row numbers.  finish, also of
      * backward_rows: dq is multiplied by scale. */
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
+    int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
     float scale;
     struct gpu_use use[GPU_USES];

@@ -151,6 +151,20 @@ DEV void angle_of(const GLOBAL struct pairs_table *t, int group, const GLOBAL do
     *sine = (float)(all.lo * undo);
 }
 
+/* The place of a row that comes with the call: [B][heads][q_len]. */
+DEV double given_place(struct block b, int64_t batch, int h, int row)
+{
+    const GLOBAL char *at = b.p->given == 0 ? b.at.in0 : b.p->given == 1 ? b.at.in1 : b.at.in2;
+    return (double)((const GLOBAL float *)at)[(batch * b.p->heads + h) * b.p->q_len + row];
+}
+/* Gradients of zeros stay zeros, whatever their place, as those of padding need not be numbers. */
+DEV int stays_zero(struct block b, const GLOBAL struct pairs_table *t, int64_t from)
+{
+    int zero = b.p->given >= 0 && b.p->back;
+    for (int i = 0; zero && i < 2 * t->count; i++)
+        zero = load_number(b.at.q, b.p->q_type, from + t->offset + i) == 0;
+    return zero;
+}
 /* From q to o, both of q_len rows and `heads` heads: stored as `q_type` and as `o_type`.  Without
  * pairs rows are copied, which rounds sums to how they are stored. */
 DEV void rotate_rows(struct block b)
@@ -166,7 +180,7 @@ DEV void rotate_rows(struct block b)
     const int share = b.p->heads / b.p->kv_heads; /* heads with the same angles, of several groups */
     SHARED float *angles = b.room;
     for (int h = 0; h < b.p->heads; h++) {
-        if (turns && (h == 0 || (t->groups > 1 && h % share == 0))) {
+        if (turns && (h == 0 || b.p->given >= 0 || (t->groups > 1 && h % share == 0))) {
             PHASE(tid)
                 for (int i = tid; i < rows * count; i += THREADS) {
                     const int r = i / count, pair = i % count;
@@ -174,8 +188,10 @@ DEV void rotate_rows(struct block b)
                     double counted = 0;
                     if (b.p->counted)
                         counted = (double)(((const GLOBAL int64_t *)x)[batch] + row0 + r);
+                    if (b.p->given >= 0) counted = given_place(b, batch, h, row0 + r);
                     angle_of(t, t->groups > 1 ? h / share : 0,
-                             b.p->counted ? (const GLOBAL double *)0
+                             b.p->counted || b.p->given >= 0
+                                 ? (const GLOBAL double *)0
                                           : x + (int64_t)batch * t->axes * b.p->q_len + row0 + r,
                              b.p->q_len, counted, pair, b.p->plain, angles + 2 * r * count + pair,
                              angles + (2 * r + 1) * count + pair);
@@ -211,6 +227,10 @@ DEV void rotate_rows(struct block b)
                 const float x = load_number(b.at.q, b.p->q_type, from + a),
                             y = load_number(b.at.q, b.p->q_type, from + c);
                 float u = fma_(x, cosine, -(y * sine)), v = fma_(x, sine, y * cosine);
+                if (stays_zero(b, t, from)) {
+                    u = x;
+                    v = y;
+                }
                 if (b.p->finish) {
                     u = u * b.p->scale * factor;
                     v = v * b.p->scale * factor;
