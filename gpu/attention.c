@@ -64,6 +64,14 @@ static int32_t given_places(const struct gpu_call *g, bool query)
     if (p->rotate < 0 || p->use[p->rotate].term != TERM_positioned_pairs) return -1;
     return gpu_input_number(p, e, tensors - (query ? 2 : 1));
 }
+/* Do gradients turn back before they are finished?  Those of places that come with the call are
+ * made of them. */
+static bool turns_back(const struct gpu_call *g)
+{
+    const int query = given_places(g, true), key = given_places(g, false);
+    return g->backward && query >= 0
+        && (g->params.rotation_part >= 0 || g->inputs[query] || g->inputs[key]);
+}
 /* Do places follow from the numbers of rows, or of keys? */
 static bool counts_places(const struct gpu_call *g, bool query)
 {
@@ -181,7 +189,8 @@ static enum pass pass_of(const struct gpu_call *g)
 {
     const bool gates = g->params.gates >= 0 || is_polar(g);
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
-    const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0;
+    const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0
+                   || turns_back(g);
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
@@ -230,7 +239,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .heads = p->heads,
                                     .dim = p->dim,
                                     .query = true,
-                                    .turns = g->rotated,
+                                    .turns = g->rotated && !turns_back(g),
                                     .back = true,
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
@@ -242,7 +251,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = g->at.k ? p->dim : key_dim(p),
-                                    .turns = g->at.k != NULL,
+                                    .turns = g->at.k && !turns_back(g),
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
         TRY(rotate(g, pass_of(g),
@@ -342,17 +351,50 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
     if (p->factor_part < 0) return LOCI_OK;
     return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
 }
+/* Of a side: its rows and their gradients as a rotation by places that come with the call reads
+ * them, rows before they are rotated and gradients after they have turned back. */
+static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool query, struct params *p,
+                             struct arrays *at)
+{
+    const struct call *c = &g->call;
+    void *d = query ? g->at.dq : g->at.dk;
+    const int heads = query ? p->heads : p->kv_heads;
+    at->q = query ? c->q.data : c->k.data;
+    p->q = of_view(query ? c->q : c->k);
+    p->q_type = stored_as(c->plan->dtype);
+    p->heads = heads;
+    if (query) p->scale = g->params.scale;
+    else p->used = g->used;
+    TRY(rotate(g, pass,
+               (struct turned){ .from = d,
+                                .to = d,
+                                .at = p->dq,
+                                .at_to = p->dq,
+                                .heads = heads,
+                                .dim = c->plan->dim,
+                                .query = query,
+                                .turns = true,
+                                .back = true }));
+    p->given = given_places(g, query);
+    if (!g->inputs[p->given]) return LOCI_OK;
+    return run(g, pass, "place_gradients", c->B * tiles(p->q_len, ROTATED_ROWS), 0, at, p);
+}
 /* Of tiles of rows and of keys. */
 static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     struct params p = g->params;
     struct arrays at = g->arrays;
-    if (p.rotation_part < 0) return LOCI_OK;
+    const bool given = turns_back(g), learns = p.rotation_part >= 0;
+    if (!learns && !given) return LOCI_OK;
+    p.given = -1;
     p.where = g->q_where;
     p.counted = counts_places(g, true);
-    if (!is_polar(g)) TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
-    if (p.by_tile < 0) return LOCI_OK;
+    p.scale = 1;
+    if (given) TRY(turn_back(g, pass, true, &p, &at));
+    if (learns && !is_polar(g))
+        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (!g->at.k) return LOCI_OK;
     if (is_polar(g)) {
         at.v = c->k.data;
         p.v = of_view(c->k);
@@ -361,10 +403,14 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     at.q = at.k;
     at.dq = at.dk;
     p.q = p.k;
+    p.q_type = GPU_F32;
     p.dq = p.dk;
     p.q_len = (int32_t)c->Lk;
     p.where = g->k_where;
     p.counted = counts_places(g, false);
+    p.scale = 1;
+    if (given) TRY(turn_back(g, pass, false, &p, &at));
+    if (!learns) return LOCI_OK;
     return run(g, pass, is_polar(g) ? "key_phases" : "key_frequencies",
                (int64_t)p.ktiles * p.kv_heads, KEYS, &at, &p);
 }

@@ -444,6 +444,14 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     return a.full ? SIZE_MAX : a.used;
 }
 
+/* Is the gradient of some input wanted? */
+static bool wants_inputs(const struct gpu_call *g)
+{
+    bool any = false;
+    for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
+    return any;
+}
+
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
 static struct strides strides_of(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
@@ -561,8 +569,12 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = strides_of(c->g.dmask);
     if (g->at.dq) {
-        at->dq = c->g.dq.data || k->factor_part >= 0 || k->rotation_part >= 0 ? g->at.dq : NULL;
-        at->dk = c->g.dk.data || k->rotation_part >= 0 ? g->at.dk : NULL;
+        const bool places =
+            p->rotate >= 0
+            && (k->rotation_part >= 0
+                || (p->use[p->rotate].term == TERM_positioned_pairs && wants_inputs(g)));
+        at->dq = c->g.dq.data || k->factor_part >= 0 || places ? g->at.dq : NULL;
+        at->dk = c->g.dk.data || places ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
         k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
     }
@@ -609,9 +621,6 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || p->use[x].term != TERM_positioned_pairs, LOCI_UNSUPPORTED,
-              "gradients of positions=given, and of what %s learns with them, do not run on a GPU yet",
-              p->enc[enc].pe->name);
         CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);

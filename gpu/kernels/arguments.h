@@ -28,6 +28,7 @@ enum { THREADS = 128 };
     K(query_frequencies)                                                                           \
     K(key_frequencies)                                                                             \
     K(add_frequencies)                                                                             \
+    K(place_gradients)                                                                             \
     K(polar_rows)                                                                                  \
     K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
@@ -41,7 +42,8 @@ enum { THREADS = 128 };
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
-    K(query_frequencies) K(key_frequencies) K(add_frequencies) K(polar_rows) K(key_phases)
+    K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
+    K(polar_rows) K(key_phases)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */

@@ -7,29 +7,37 @@
 #include "kernels/inputs.h"
 #include "kernels/rotate.h"
 
+/* The gradient of the angle of a pair, from row r of x, times scale, and its gradient d. */
+DEV double angle_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair)
+{
+    const GLOBAL struct pairs_table *t =
+        (const GLOBAL struct pairs_table *)(b.at.tables + b.p->pairs);
+    const int a = t->offset + (t->interleaved ? 2 * pair : pair),
+              c = a + (t->interleaved ? 1 : t->count);
+    const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row;
+    const int64_t row = x.first + r * x.row;
+    if (g[a] == 0 && g[c] == 0) return 0;
+    return (double)(load_number(x.at, x.type, row + a) * b.p->scale) * (double)g[c]
+         - (double)(load_number(x.at, x.type, row + c) * b.p->scale) * (double)g[a];
+}
 /* Number i of a part, [axes][dim / 2]: the sum of coordinate times gradient of the angle over the
- * rows first .. first + n - 1 of an entry.  x and d: these rows and their gradients. */
+ * rows first .. first + n - 1 of a head of an entry.  x and d: these rows and their gradients. */
 DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d, int64_t batch,
-                              int first, int n, int i)
+                              int h, int first, int n, int i)
 {
     const GLOBAL struct pairs_table *t =
         (const GLOBAL struct pairs_table *)(b.at.tables + b.p->pairs);
     const int axis = i / (b.p->dim / 2), pair = i % (b.p->dim / 2);
-    const int a = t->offset + (t->interleaved ? 2 * pair : pair),
-              c = a + (t->interleaved ? 1 : t->count);
     const GLOBAL double *where = (const GLOBAL double *)(b.at.lists + b.p->where);
     double sum = 0;
     if (pair >= t->count) return 0;
     for (int r = 0; r < n; r++) {
-        const GLOBAL float *row = (const GLOBAL float *)x.at + x.first + r * x.row,
-                           *g = (const GLOBAL float *)d.at + d.first + r * d.row;
-        const double turn = g[a] == 0 && g[c] == 0
-                              ? 0.0
-                              : (double)row[a] * (double)g[c] - (double)row[c] * (double)g[a];
-        const double at = b.p->counted
+        const double turn = angle_gradient(b, x, d, r, pair);
+        const double at = b.p->given >= 0 ? given_place(b, batch, h, first + r)
+                        : b.p->counted
                             ? (double)(((const GLOBAL int64_t *)where)[batch] + first + r)
                             : where[(batch * t->axes + axis) * b.p->q_len + first + r];
-        sum += at * turn;
+        if (b.p->given < 0 || turn != 0) sum += at * turn;
     }
     return sum;
 }
@@ -44,9 +52,9 @@ DEV void query_frequencies(struct block b)
     PHASE(tid)
         for (int i = tid; i < b.p->rotation_count; i += THREADS)
             part_of(b, tile, h, newest)[b.p->rotation_part + i] = (float)frequency_gradient(
-                b, view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, GPU_F32, 0),
-                view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0), q.b, q.q0 + row0, rows,
-                i);
+                b, view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0),
+                view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0), q.b, h, q.q0 + row0,
+                rows, i);
     END
 }
 /* Of 64 keys of a kv head: floats in `apart`, [ktiles][kv_heads][count].  The keys and their
@@ -61,9 +69,35 @@ DEV void key_frequencies(struct block b)
     PHASE(tid)
         for (int i = tid; i < b.p->rotation_count; i += THREADS)
             to[i] = (float)frequency_gradient(
-                b, view_rows(b.at.q, b.p->q, q.b, h, q.k0 + key0, GPU_F32, 0),
-                view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, q.k0 + key0, keys,
-                i);
+                b, view_rows(b.at.q, b.p->q, q.b, h, q.k0 + key0, b.p->q_type, 0),
+                view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, h, q.k0 + key0,
+                keys, i);
+    END
+}
+/* Gradients of places that come with the call.  A group has ROTATED_ROWS rows of an entry. */
+DEV void place_gradients(struct block b)
+{
+    const int tiles = (b.p->q_len + ROTATED_ROWS - 1) / ROTATED_ROWS;
+    const int batch = b.x / tiles, row0 = b.x % tiles * ROTATED_ROWS,
+              rows = least(b.p->q_len - row0, ROTATED_ROWS);
+    const GLOBAL struct pairs_table *t =
+        (const GLOBAL struct pairs_table *)(b.at.tables + b.p->pairs);
+    GLOBAL float *to = (GLOBAL float *)(b.p->given == 0   ? b.at.din0
+                                        : b.p->given == 1 ? b.at.din1
+                                                          : b.at.din2);
+    PHASE(tid)
+        for (int i = tid; i < rows * b.p->heads; i += THREADS) {
+            const int h = i / rows, row = row0 + i % rows;
+            const struct rows_at x = view_rows(b.at.q, b.p->q, batch, h, row, b.p->q_type, 0),
+                                 d = view_rows(b.at.dq, b.p->dq, batch, h, row, GPU_F32, 0);
+            const GLOBAL double *w =
+                pairs_row(t, t->groups > 1 ? h / (b.p->heads / b.p->kv_heads) : 0, 0);
+            double sum = 0;
+            if (b.p->used >= 0 && !b.at.lists[b.p->used + (int64_t)batch * b.p->q_len + row])
+                continue;
+            for (int n = 0; n < t->count; n++) sum += w[n] * angle_gradient(b, x, d, 0, n);
+            to[((int64_t)batch * b.p->heads + h) * b.p->q_len + row] = (float)sum;
+        }
     END
 }
 /* One thread per number of a kv head, after add_parts: items as there, in each the heads of the
