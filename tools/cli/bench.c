@@ -62,7 +62,7 @@ static const struct flag flags[] = {
                 "decode, prefill-chunk: keys are in a loci_cache; append the new tokens" },
     [DIM] = { "dim", NULL, "D", "width of a head (default 64)" },
     [HEADS] = { "heads", NULL, "H",
-                "query heads (default 8, or fewer if calls would be long; 16 with --device)" },
+                "query heads (default 8, or fewer if calls would be long; --device: 16)" },
     [KV_HEADS] = { "kv-heads", NULL, "K",
                    "key and value heads (default: all; sets --heads to 8 unless given)" },
     [BATCH] = { "batch", NULL, "B", "batch entries (default 1)" },
