@@ -25,8 +25,10 @@ void device_look(struct device_list *l)
     for (int i = 0; i < MOST_ABSENT; i++) {
         loci_gpu *gpu = NULL;
         if (has_driver(l, drivers[i])) continue;
-        if (loci_gpu_open(&gpu, drivers[i], &l->why[l->absent])) l->absent++;
-        else loci_gpu_close(gpu);
+        const loci_status status = loci_gpu_open(&gpu, drivers[i], &l->why[l->absent]);
+        if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+        l->absent += status != LOCI_OK;
+        loci_gpu_close(gpu);
     }
 }
 
