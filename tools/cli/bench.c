@@ -509,7 +509,7 @@ static int run_on_device(const struct args *a, struct problem *p, bool json, int
                 ok = device_bench_one(&b, p,
                                       a->rest_count ? runnable_text(a->rest[k]) : list[k].example);
         }
-    if (ok) device_bench_close(&b);
+    device_bench_close(&b, ok);
     device_close(b.gpu);
     return ok ? EXIT_DONE : EXIT_ERROR;
 }

@@ -33,13 +33,15 @@ static loci_status run_pass(const struct rival *r, enum pass pass)
     return status;
 }
 /* Seconds of a step, by the clock of the device. */
-static loci_status time_steps(const struct rival *r, enum pass pass, int steps, double *seconds)
+static loci_status time_steps(const struct rival *r, enum pass pass, int steps, loci_error *e,
+                              double *seconds)
 {
     loci_gpu *gpu = r->there.gpu;
-    loci_error *e = r->there.call.error;
     loci_status status = loci_gpu_clock_start(gpu, e);
+    if (status) return status;
     for (int i = 0; i < steps && !status; i++) status = run_pass(r, pass);
-    if (!status) status = loci_gpu_clock_stop(gpu, seconds, e);
+    if (status) *e = *r->there.call.error;
+    else status = loci_gpu_clock_stop(gpu, seconds, e);
     *seconds /= steps;
     return status;
 }
@@ -48,7 +50,7 @@ static loci_status warm_up(struct rival *r, enum pass pass)
 {
     double t = 0;
     loci_status status = run_pass(r, pass == FORWARD ? FORWARD : BOTH);
-    if (!status) status = time_steps(r, pass, 1, &t);
+    if (!status) status = time_steps(r, pass, 1, r->there.call.error, &t);
     r->steps = t >= atom ? 1 : t > atom / MOST_STEPS ? (int)(atom / t) + 1 : MOST_STEPS;
     return status;
 }
@@ -70,15 +72,15 @@ static void close_rival(struct rival *r)
 }
 
 static loci_status measure(const struct device_bench *b, const struct problem *p,
-                           const struct rival *plain, const struct rival *r, struct figures *f)
+                           const struct rival *r, struct figures *f)
 {
     double *mine = alloc((size_t)b->repeat, sizeof *mine);
     double *ratio = alloc((size_t)b->repeat, sizeof *ratio);
     loci_status status = LOCI_OK;
     for (int i = 0; i < b->repeat && !status; i++) {
         double other = 0;
-        status = time_steps(plain, p->pass, plain->steps, &other);
-        if (!status) status = time_steps(r, p->pass, r->steps, &mine[i]);
+        status = time_steps(b->plain, p->pass, b->plain->steps, r->there.call.error, &other);
+        if (!status) status = time_steps(r, p->pass, r->steps, r->there.call.error, &mine[i]);
         ratio[i] = mine[i] / other;
     }
     f->seconds = median(mine, b->repeat);
@@ -151,9 +153,28 @@ static bool leave_out(struct device_bench *b, const char *encoding)
         strcpy(b->names + (used ? used - 2 : 0), name);
     return true;
 }
+/* Plain attention serves all encodings of a length. */
+static void close_plain(struct device_bench *b)
+{
+    if (b->plain) close_rival(b->plain);
+    free(b->plain);
+    b->plain = NULL;
+}
+static bool need_plain(struct device_bench *b, const struct problem *p)
+{
+    bool open = true;
+    if (b->plain && b->len == p->len) return true;
+    close_plain(b);
+    b->plain = alloc(1, sizeof *b->plain);
+    b->len = p->len;
+    const loci_status status = open_rival(b, p, b->plain, loci_pe_plain(), &open);
+    if (status && open) fail("bench: %s: %s", loci_pe_plain(), b->plain->task.error.text);
+    return !status;
+}
+
 bool device_bench_one(struct device_bench *b, const struct problem *p, const char *encoding)
 {
-    struct rival plain = { 0 }, r = { 0 };
+    struct rival r = { 0 };
     struct figures f;
     bool open = true;
     if (text_places(encoding) == LOCI_PLACE_EMBED) {
@@ -162,26 +183,22 @@ bool device_bench_one(struct device_bench *b, const struct problem *p, const cha
                       "see; leave it out",
                       encoding);
     }
+    if (!need_plain(b, p)) return false;
     loci_status status = open_rival(b, p, &r, encoding, &open);
     const bool left = status == LOCI_UNSUPPORTED && b->all;
+    if (!status) status = measure(b, p, &r, &f);
     if (left) leave_out(b, encoding);
     else if (status && open) fail("bench: %s: %s", encoding, r.task.error.text);
-    if (!status) {
-        status = open_rival(b, p, &plain, loci_pe_plain(), &open);
-        if (!status) status = measure(b, p, &plain, &r, &f);
-        const loci_error *e = plain.task.error.status ? &plain.task.error : &r.task.error;
-        if (status && open) fail("bench: %s: %s", encoding, e->text);
-    }
     if (!status && b->json) print_json(b, p, encoding, &f);
     else if (!status) print_row(b, p, encoding, &f);
     b->rows += !status;
-    close_rival(&plain);
     close_rival(&r);
     return !status || left;
 }
-void device_bench_close(const struct device_bench *b)
+void device_bench_close(struct device_bench *b, bool done)
 {
     const size_t used = strlen(b->names);
-    if (used && !b->json)
+    if (done && used && !b->json)
         printf("left out, as they do not run there: %.*s\n", (int)used - 4, b->names + 2);
+    close_plain(b);
 }

@@ -67,12 +67,15 @@ struct device_bench {
     int repeat;
     bool json, all; /* all: encodings that do not run are left out */
     double flops, bytes;
-    int rows;         /* printed */
-    char names[1024]; /* of those that are left out */
+    int rows;            /* printed */
+    char names[1024];    /* of those that are left out */
+    struct rival *plain; /* plain attention at this length */
+    ptrdiff_t len;
 };
 /* Probes the device.  Prints its error and returns false, as the next one does. */
 bool device_bench_open(struct device_bench *);
 bool device_bench_one(struct device_bench *, const struct problem *, const char *encoding);
-void device_bench_close(const struct device_bench *);
+/* `done`: says what was left out. */
+void device_bench_close(struct device_bench *, bool done);
 
 #endif

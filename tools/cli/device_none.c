@@ -40,4 +40,4 @@ bool device_bench_one(struct device_bench *b, const struct problem *p, const cha
     (void)b, (void)p, (void)encoding;
     return refuse("%s", sentence);
 }
-void device_bench_close(const struct device_bench *b) { (void)b; }
+void device_bench_close(struct device_bench *b, bool done) { (void)b, (void)done; }
