@@ -19,7 +19,7 @@ from ._torch import incoming
 
 SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
-ATTENTION = ("layout", "causal", "keys_rotated", "fast")
+ATTENTION = ("layout", "causal", "keys_rotated", "fast", "device")
 LINEAR = ("layout", "causal")
 
 
@@ -33,6 +33,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "causal": _truth,
     "keys_rotated": _truth,
     "fast": _truth,
+    "device": lambda text: text or None,
 }
 
 
@@ -115,7 +116,7 @@ def attention_op(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     numbers = _numbers(left, right, max_len, scale, softcap, dropout_p)
     o, lse, ae = _open(q, k, v, tensors, masks, key, False, **numbers).forward(None, True)
-    return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
+    return o, lse, lse.new_empty(0) if ae is None else ae
 
 
 def _numbers(left: int, right: int, max_len: Any, scale: Any, softcap: Any, dropout_p: float) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
         list_ = [*list_, torch.as_tensor(arguments[SEED])]
     left, right = arguments["window_size"]
     key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
+    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}{END}{arguments.get('device') or ''}"
     numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"], arguments["dropout_p"]
     o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
     return _attend.results(o, lse if return_lse else None, ae if ae.ndim > 1 else None)  # ae is [0] where there is none
