@@ -21,6 +21,9 @@ SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
 ATTENTION = ("layout", "causal", "keys_rotated", "fast", "device")
 LINEAR = ("layout", "causal")
+# On a GPU an op reads what is learned and waits, so that no CUDA graph can record it; versions of torch without this tag
+# have no other way to say so.
+_TAGS: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 
 def _truth(text: str) -> bool:
@@ -99,7 +102,7 @@ def _real(q: Any) -> Any:
     return torch.float64 if q.dtype is torch.float64 else torch.float32
 
 
-@torch.library.custom_op("loci::attention", mutates_args=())
+@torch.library.custom_op("loci::attention", mutates_args=(), **_TAGS)
 def attention_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -138,7 +141,7 @@ def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, *numbers: Any)
     return q.new_empty(o), q.new_empty(lse, dtype=real), q.new_empty(ae, dtype=real)
 
 
-@torch.library.custom_op("loci::attention_backward", mutates_args=())
+@torch.library.custom_op("loci::attention_backward", mutates_args=(), **_TAGS)
 def attention_backward_op(
     q: torch.Tensor,
     k: torch.Tensor,

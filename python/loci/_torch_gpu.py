@@ -73,7 +73,7 @@ class OnDevice(Torch):
         return x.to(self.device)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def of_device(device: torch.device) -> OnDevice:
     """The class for tensors on a device."""
     return OnDevice(device)
