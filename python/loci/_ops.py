@@ -21,8 +21,8 @@ SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
 ATTENTION = ("layout", "causal", "keys_rotated", "fast", "device")
 LINEAR = ("layout", "causal")
-# On a GPU an op reads what is learned and waits, so that no CUDA graph can record it; versions of torch without this tag
-# have no other way to say so.
+# On a GPU an op reads what is learned and waits, so no CUDA graph can record it.  Older versions of torch have no tag
+# that says so.
 _TAGS: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 

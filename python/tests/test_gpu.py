@@ -304,8 +304,7 @@ if torch is not None:
             return x.detach().clone()
 
     def pretending() -> Any:
-        pretended = Pretended(torch.device("cpu"))
-        return mock.patch.object(_torch.Torch, "placed", lambda x: pretended)
+        return mock.patch.object(_torch.Torch, "placed", return_value=Pretended(torch.device("cpu")))
 
 
 @unittest.skipUnless(torch is not None and IDS, "there is no torch, or no libloci-gpu")
