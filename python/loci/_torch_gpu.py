@@ -55,6 +55,8 @@ class OnDevice(Torch):
 
     def current(self) -> Any:
         """The device in torch's current stream."""
+        if torch.cuda.is_current_stream_capturing():  # the copies of its lists would be repeated without the lists
+            raise Error("a CUDA graph cannot record a call of loci, which prepares lists on the CPU", "unsupported")
         stream = torch.cuda.current_stream(self.device).cuda_stream
         return _gpu.kept((self.device, stream), lambda: _adopt(self.device, stream))
 

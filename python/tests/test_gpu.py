@@ -382,6 +382,19 @@ class Torch(unittest.TestCase):
             self.assertIs(loci.attention(q, k, v, "alibi", out=out, device=device), out)
             self.assertTrue(same([want], [out]))
 
+    def test_module(self) -> None:
+        torch.manual_seed(0)
+        layer = loci.nn.Attention(64, heads=4, encoding="rope:pairing=half+t5:bidirectional=0", kv_heads=2)
+        x = torch.randn(2, 50, 64)
+        with pretending():
+            got = layer(x)
+            got.square().sum().backward()
+        grads = [p.grad for p in layer.parameters()]
+        layer.zero_grad()
+        want = layer(x)
+        want.square().sum().backward()
+        self.assertTrue(same([want, *(p.grad for p in layer.parameters())], [got, *grads]))
+
     def test_sinks_of_rows(self) -> None:
         q, k, v, _, _, dlse = problem("alibi", torch.float32)
         want = loci.attention(q, k, v, "alibi", sinks=dlse)
