@@ -20,10 +20,11 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
     CHECK(e, room(floats) <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, g->params.dim, room(floats));
-    TRY(gpu_program(gpu, pass, g->plan->general, &g->params, &program, e));
+    TRY(gpu_program(gpu, pass, g->plan, &g->params, &program, e));
     return gpu->backend->launch(gpu->state, program,
                                 &(struct launch){ .kernel = kernel,
                                                   .groups = { (int)groups, 1 },
+                                                  .threads = gpu_threads(g->plan, pass),
                                                   .shared = room(floats) + !floats * 16,
                                                   .arrays = arrays,
                                                   .params = params },
@@ -59,6 +60,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
                         : !c->where.k_pos && !c->where.k_coord;
     p.back = t.back;
     p.finish = t.finish;
+    p.factors = t.query && t.finish && !t.back ? p.q_factor : -1;
     if (t.back && !t.query) p.used = g->used;
     if (!t.turns) p.pairs = -1;
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
@@ -73,11 +75,12 @@ static int32_t stored_as(loci_dtype t)
 {
     return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
 }
+/* Rows of q in a backward pass come out scaled. */
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    if (!g->rotated) return LOCI_OK;
+    if (!g->at.q) return LOCI_OK;
     TRY(rotate(g, pass,
                (struct turned){ .from = c->q.data,
                                 .to = g->at.q,
@@ -87,7 +90,8 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                                 .heads = p->heads,
                                 .dim = p->dim,
                                 .query = true,
-                                .turns = true }));
+                                .turns = g->rotated,
+                                .finish = g->backward }));
     if (!g->at.k) return LOCI_OK;
     return rotate(g, pass,
                   (struct turned){ .from = c->k.data,
@@ -230,10 +234,11 @@ static loci_status backward_pass(struct gpu_call *g, const loci_grad *grad)
 {
     const struct call *c = &g->call;
     const struct params *p = &g->params;
+    const int threads = gpu_threads(g->plan, PASS_BACKWARD);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, PASS_BACKWARD));
     TRY(clear_sums(g));
-    TRY(run(g, PASS_BACKWARD, "row_sums", tiles(c->B * c->Lq, THREADS) * p->heads, 0, &g->arrays,
+    TRY(run(g, PASS_BACKWARD, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays,
             p));
     if (g->arrays.dk || g->arrays.dv)
         TRY(run(g, PASS_BACKWARD, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
@@ -243,7 +248,7 @@ static loci_status backward_pass(struct gpu_call *g, const loci_grad *grad)
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
     TRY(finish_gradients(g));
     if (!p->parts) return LOCI_OK;
-    TRY(run(g, PASS_BACKWARD, "add_parts", tiles(p->parts, THREADS) * p->heads, 0, &g->arrays, p));
+    TRY(run(g, PASS_BACKWARD, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
     double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
@@ -268,7 +273,7 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
 
 /* ---- Peaks ----------------------------------------------------------------------------------- */
 
-enum { PROBE_GROUPS = 8192, PROBE_REPEATS = 5 };
+enum { PROBE_GROUPS = 8192, PROBE_REPEATS = 100 }; /* the first ones wake the device up */
 
 static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, char *at,
                          double *seconds, loci_error *e)
@@ -282,6 +287,7 @@ static loci_status probe(loci_gpu *gpu, struct program *program, const char *ker
         TRY(gpu->backend->launch(gpu->state, program,
                                  &(struct launch){ .kernel = kernel,
                                                    .groups = { PROBE_GROUPS, 1 },
+                                                   .threads = THREADS,
                                                    .shared = 16,
                                                    .arrays = &arrays,
                                                    .params = &params },
@@ -295,12 +301,13 @@ static loci_status probe(loci_gpu *gpu, struct program *program, const char *ker
 loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_error *e)
 {
     CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
+    const struct loci_gpu_plan plan = { .gpu = gpu, .backward_threads = THREADS };
     const struct params params = { .dim = 4, .value_dim = 4, .rows = 128 };
     struct program *program = NULL;
     void *at = NULL;
     const size_t size = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
     double fma_seconds = 1, copy_seconds = 1;
-    loci_status status = gpu_program(gpu, PASS_PROBES, false, &params, &program, e);
+    loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, &program, e);
     if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
     if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
     if (!status) status = probe(gpu, program, "fma_rate", at, &fma_seconds, e);

@@ -283,8 +283,9 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
                  chunks = (size_t)tiles(c->Lk, CHUNK);
     const bool apart = p->stored != sizeof(float);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
+    /* a backward pass reads rows of q many times, so they are scaled once */
+    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
     if (p->rotate >= 0) {
-        g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
         if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
     }
     if (!g->backward) {
@@ -346,7 +347,7 @@ static void set_params(struct gpu_call *g)
     if (!k->chunks) k->chunks = 1;
     k->scale = (float)p->scale;
     k->rows = g->plan->rows;
-    k->pairs = k->sink = k->used = -1;
+    k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);
     k->v_type = stored_as(p->v_dtype);
@@ -367,7 +368,7 @@ static void set_params(struct gpu_call *g)
         .totals = g->at.totals,
         .delta = g->at.delta,
     };
-    if (g->rotated) {
+    if (g->at.q) {
         k->q_type = GPU_F32;
         k->q = dense(p->heads, c->Lq, p->dim);
         at->q = g->at.q;

@@ -586,7 +586,7 @@ static CUresult find_kernel(const struct cuda *c, struct program *p, const char 
 static CUresult start(const struct cuda *c, const struct kernel *k, const struct launch *l)
 {
     void *parameters[] = { (void *)l->arrays, (void *)l->params };
-    return cuda.cuLaunchKernel(k->own, (unsigned)l->groups[0], (unsigned)l->groups[1], 1, THREADS,
+    return cuda.cuLaunchKernel(k->own, (unsigned)l->groups[0], (unsigned)l->groups[1], 1, (unsigned)l->threads,
                                1, 1, (unsigned)l->shared, c->stream, parameters, NULL);
 }
 

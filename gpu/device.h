@@ -29,6 +29,7 @@ struct program;
 struct launch {
     const char *kernel; /* as in KERNELS of kernels/arguments.h */
     int groups[2];
+    int threads; /* of a group */
     size_t shared;
     const struct arrays *arrays;
     const struct params *params;

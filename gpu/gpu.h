@@ -27,6 +27,7 @@ struct loci_gpu_plan {
     loci_gpu *gpu;
     const struct loci_plan *plan;
     int rows;     /* of a query tile of the forward pass */
+    int forward_threads, backward_threads; /* of a group */
     bool general; /* programs are those for every plan */
 };
 
@@ -55,8 +56,12 @@ struct gpu_call {
 loci_status gpu_check_plan(const struct loci_plan *, const struct device_facts *, loci_error *);
 bool gpu_term_of(enum term_id, int32_t *term);
 /* The program for a pass of this call. */
-loci_status gpu_program(loci_gpu *, enum pass, bool general, const struct params *,
+loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
                         struct program **, loci_error *);
+static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
+{
+    return pass == PASS_FORWARD ? g->forward_threads : g->backward_threads;
+}
 void gpu_unload_programs(loci_gpu *);
 
 /* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */

@@ -528,8 +528,8 @@ static cl_int set_arguments(cl_kernel k, const struct launch *l, const char **fu
 static loci_status enqueue(struct opencl *c, struct program *p, const struct launch *l,
                            loci_error *e)
 {
-    const size_t group[2] = { THREADS, 1 };
-    const size_t all[2] = { (size_t)l->groups[0] * THREADS, (size_t)l->groups[1] };
+    const size_t group[2] = { (size_t)l->threads, 1 };
+    const size_t all[2] = { (size_t)(l->groups[0] * (ptrdiff_t)l->threads), (size_t)l->groups[1] };
     const char *function = NULL;
     cl_kernel k = NULL;
     TRY(find_kernel(c, p, l->kernel, &k, e));

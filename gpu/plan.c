@@ -63,15 +63,19 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
     return LOCI_OK;
 }
 
-/* Rows of a query tile: as many as shared memory and registers allow. */
-static int choose_rows(const struct loci_plan *p, size_t shared)
+/* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
+ * Measured on an H100 with heads of 64 and 128. */
+static void choose_shape(struct loci_gpu_plan *g)
 {
+    const struct loci_plan *p = g->plan;
     const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
-    int rows = widest <= 64 ? 128 : widest <= 128 ? 64 : 32;
-    while (rows > 32
-           && (size_t)forward_room(rows, p->score_dim, p->value_dim).size * sizeof(float) > shared)
-        rows /= 2;
-    return rows;
+    g->rows = widest <= 64 ? 128 : 64;
+    g->forward_threads = g->general || widest <= 128 ? 128 : 256;
+    g->backward_threads = g->general || widest <= 64 ? 128 : 256;
+    while (g->rows > 32
+           && (size_t)forward_room(g->rows, p->score_dim, p->value_dim).size * sizeof(float)
+                  > g->gpu->facts.shared)
+        g->rows /= 2;
 }
 
 /* ---- Programs -------------------------------------------------------------------------------- */
@@ -84,7 +88,7 @@ static bool is_general(const struct loci_gpu *gpu)
     return programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
 }
 /* What shape.h wants to know.  Programs of the host read it from the call. */
-static size_t write_lines(char *to, size_t room, enum pass pass, bool general,
+static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p)
 {
     static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS" };
@@ -106,7 +110,9 @@ static size_t write_lines(char *to, size_t room, enum pass pass, bool general,
         { "PARTS", p->parts },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
-    if (general) return (size_t)n;
+    if (g->general) return (size_t)n;
+    n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
+                  gpu_threads(g, pass));
     for (int i = 0; i < COUNT(constants); i++)
         n += snprintf(to + n, room - (size_t)n, "#define LOCI_%s %d\n", constants[i].name,
                       constants[i].number);
@@ -141,11 +147,11 @@ static loci_status find_program(loci_gpu *gpu, const char *lines, struct program
     *to = c->program;
     return LOCI_OK;
 }
-loci_status gpu_program(loci_gpu *gpu, enum pass pass, bool general, const struct params *p,
-                        struct program **to, loci_error *e)
+loci_status gpu_program(loci_gpu *gpu, enum pass pass, const loci_gpu_plan *g,
+                        const struct params *p, struct program **to, loci_error *e)
 {
     char lines[4096];
-    write_lines(lines, sizeof lines, pass, general, p);
+    write_lines(lines, sizeof lines, pass, g, p);
     lock_acquire(&gpu->lock);
     const loci_status status = find_program(gpu, lines, to, e);
     lock_release(&gpu->lock);
@@ -169,16 +175,16 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     CHECK(e, to && gpu, LOCI_BAD_ARG, "plan and gpu must not be NULL");
     *to = NULL;
     TRY(gpu_check_plan(plan, &gpu->facts, e));
-    const int rows = choose_rows(plan, gpu->facts.shared);
+    struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
+    choose_shape(&shape);
     const size_t needed =
-        (size_t)forward_room(rows, plan->score_dim, plan->value_dim).size * sizeof(float);
+        (size_t)forward_room(shape.rows, plan->score_dim, plan->value_dim).size * sizeof(float);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);
-    struct loci_gpu_plan *g = calloc(1, sizeof *g);
+    struct loci_gpu_plan *g = malloc(sizeof *g);
     CHECK(e, g, LOCI_NO_MEMORY, "no memory for a plan");
-    *g = (struct loci_gpu_plan){ .gpu = gpu, .plan = plan, .rows = rows };
-    g->general = is_general(gpu);
+    *g = shape;
     *to = g;
     return LOCI_OK;
 }

@@ -7,7 +7,12 @@
 
 #include "kernels/words.h"
 
-enum { THREADS = 128 }; /* of a group */
+/* Threads of a group.  A program for one plan may have more. */
+#ifdef LOCI_GROUP_THREADS
+enum { THREADS = LOCI_GROUP_THREADS };
+#else
+enum { THREADS = 128 };
+#endif
 
 /* The kernels of each program, by the names of their functions. */
 #define KERNELS(K)                                                                                 \
@@ -89,6 +94,7 @@ struct params {
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
+    int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
     int32_t heads, kv_heads, key_heads;
     int32_t batch, q_len, k_len, sequences;

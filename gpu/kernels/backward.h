@@ -85,9 +85,10 @@ DEV float pair_weight(struct block b, const struct term_state *state, const stru
 
 /* ---- dk and dv ------------------------------------------------------------------------------- */
 
-/* Sums of an item of a thread: 8 keys, fours of channels. */
+/* A thread in the pass over keys: sums of an item for 8 keys and fours of channels, and a tile of
+ * pairs. */
 struct keys_mine {
-    float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4];
+    float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4], p[PAIR_OTHERS][8];
 };
 
 /* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
@@ -126,12 +127,14 @@ DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int fi
                   float (*part)[8][4])
 {
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    int64_t from = v.first;
+    HERE(from);
     UNROLL for (int g = 0; g < GROUPS(KEYS, width); g++)
         UNROLL for (int j = 0; j < 8; j++)
             UNROLL for (int i = 0; i < 4; i++) {
                 const int key = lane_of(KEYS, r0, j), n = channel_of(KEYS, side, g) + i;
                 if (key >= keys || n >= width) continue;
-                GLOBAL float *to = (GLOBAL float *)at + v.first + key * v.row + n;
+                GLOBAL float *to = (GLOBAL float *)at + from + key * v.row + n;
                 *to = (first ? 0.0f : *to) + part[g][j][i];
             }
 }
@@ -148,6 +151,82 @@ DEV int tiles_meet(struct block b, const struct span *q, int row, int rows, int 
     return q->d0 + row + rows - 1 - key >= b.p->lo && q->d0 + row - (key + keys - 1) <= b.p->hi;
 }
 
+/* The tiles of rows that meet a tile of keys, in the order of the sums: items from the latest rows
+ * on, in each the heads of the group, in each the rows rising.  item < 0: no more. */
+struct row_tile {
+    int item, h, row0;
+};
+DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int key0, int keys,
+                              struct row_tile t)
+{
+    const int group = b.p->heads / b.p->kv_heads;
+    while (t.item >= 0) {
+        t.row0 += TILE_ROWS;
+        if (t.row0 >= least(q->nq, (t.item + 1) * ITEM)) {
+            t.h++;
+            t.row0 = t.item * ITEM;
+        }
+        if (t.h == (kvh + 1) * group) {
+            t.item--;
+            t.h = kvh * group;
+            t.row0 = t.item * ITEM;
+        }
+        if (t.item >= 0
+            && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys))
+            break;
+    }
+    return t;
+}
+DEV struct rows_at rows_of_tile(struct block b, const struct span *q, struct row_tile t, int dout)
+{
+    if (dout)
+        return view_rows(b.at.dout, b.p->dout, q->b, t.h, q->q0 + t.row0, O_TYPE, b.p->wide);
+    return view_rows(b.at.q, b.p->q, q->b, t.h, q->q0 + t.row0, Q_TYPE, b.p->wide);
+}
+/* Rows of q, or of dO, as rows of shared memory.  Where some pair is hidden, the flag falls if a
+ * number is not finite. */
+DEV void fetch_rows(struct block b, const struct span *q, struct row_tile t, int dout, int whole,
+                    int tid, SHARED float *to, SHARED int *flag)
+{
+    const int rows = least(q->nq - t.row0, TILE_ROWS), width = dout ? VALUE_DIM : DIM;
+    if (dout && !b.at.dout) {
+        for (int i = tid; i < TILE_ROWS * WIDER(VALUE_DIM); i += THREADS) to[i] = 0;
+    } else if (whole) {
+        copy_rows(rows_of_tile(b, q, t, dout), 0, rows, TILE_ROWS, width, WIDER(width), tid, to);
+    } else if (!load_rows(rows_of_tile(b, q, t, dout), 0, rows, TILE_ROWS, width, WIDER(width), tid,
+                          to)) {
+        *flag = 0;
+    }
+}
+/* Weights and gradients of a thread's pairs, from dp and s in place. */
+DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, struct row_tile t,
+                     int key0, int whole, int tid, float (*dp)[8], float (*s)[8])
+{
+    struct term_state state[MOST_USES];
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    open_terms(b, t.h, state);
+    UNROLL for (int i = 0; i < OTHERS(KEYS); i++) {
+        const int r = other_of(KEYS, side, i);
+        const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int row = t.row0 + r, key = key0 + lane_of(KEYS, r0, j);
+            float p = 0, ds = 0;
+            if (whole || sees(b, q, t.h, row, key)) {
+                p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
+                ds = p * (dp[i][j] - delta);
+                ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, 0);
+            }
+            dp[i][j] = p;
+            s[i][j] = ds;
+        }
+    }
+}
+DEV int whole_tile(struct block b, const struct span *q, struct row_tile t, int key0, int keys)
+{
+    return q->nq - t.row0 >= TILE_ROWS && keys == KEYS
+        && all_visible(b, q, t.row0, TILE_ROWS, key0, keys);
+}
+
 DEV void backward_keys(struct block b)
 {
     PRIVATE(struct keys_mine);
@@ -155,102 +234,114 @@ DEV void backward_keys(struct block b)
               group = b.p->heads / b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
     const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
+    SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide),
                          dk = view_rows(b.at.dk, b.p->dk, q.b, kvh, q.k0 + key0, GPU_F32, 0),
                          dv = view_rows(b.at.dv, b.p->dv, q.b, kvh, q.k0 + key0, GPU_F32, 0);
-    const int items = (q.nq + ITEM - 1) / ITEM;
+    struct row_tile t = { (q.nq + ITEM - 1) / ITEM - 1, kvh * group, 0 };
+    int begun = 0; /* some item has been added */
+    t.row0 = t.item * ITEM - TILE_ROWS;
+    t = next_rows(b, &q, kvh, key0, keys, t);
     PHASE(tid)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
+        clear_item(DIM, MINE.dk);
+        clear_item(VALUE_DIM, MINE.dv);
+        if (tid == 0) flag[0] = flag[1] = 1;
     END
-    for (int item = items - 1; item >= 0; item--) {
-        const int first_row = item * ITEM, end_row = least(q.nq, first_row + ITEM);
+    PHASE(tid)
+        if (t.item >= 0)
+            fetch_rows(b, &q, t, 1, whole_tile(b, &q, t, key0, keys), tid, b.room + at.dout, flag);
+        COPIES_DONE
+    END
+    while (t.item >= 0) {
+        const int rows = least(q.nq - t.row0, TILE_ROWS),
+                  whole = whole_tile(b, &q, t, key0, keys);
+        const int64_t list = ((int64_t)q.b * b.p->heads + t.h) * b.p->q_len + q.q0 + t.row0;
+        const struct row_tile next = next_rows(b, &q, kvh, key0, keys, t);
         PHASE(tid)
-            clear_item(DIM, MINE.dk);
-            clear_item(VALUE_DIM, MINE.dv);
-        END
-        for (int h = kvh * group; h < (kvh + 1) * group; h++)
-            for (int row0 = first_row; row0 < end_row; row0 += TILE_ROWS) {
-                const int rows = least(q.nq - row0, TILE_ROWS);
-                if (!tiles_meet(b, &q, row0, rows, key0, keys)) continue;
-                const int64_t list =
-                    ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
-                const int whole = rows == TILE_ROWS && keys == KEYS
-                               && all_visible(b, &q, row0, rows, key0, keys);
-                const struct rows_at
-                    rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
-                    rows_dout =
-                        view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide);
-                PHASE(tid)
-                    if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
-                END
-                PHASE(tid)
-                    int finite = load_scaled(rows_q, rows, DIM, WIDER(DIM), b.p->scale,
-                                             b.p->q_factor < 0
-                                                 ? (const GLOBAL float *)0
-                                                 : (const GLOBAL float *)(b.at.lists + b.p->q_factor)
-                                                       + list,
-                                             tid, b.room + at.q);
-                    if (b.at.dout)
-                        finite &= load_rows(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM,
-                                            WIDER(VALUE_DIM), tid, b.room + at.dout);
-                    else
-                        for (int i = tid; i < TILE_ROWS * WIDER(VALUE_DIM); i += THREADS)
-                            b.room[at.dout + i] = 0;
-                    if (tid < TILE_ROWS) {
-                        const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
-                        b.room[at.lse + tid] = lse;
-                        b.room[at.delta + tid] =
-                            tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
-                        finite &= lse * 0.0f == 0.0f;
-                    }
-                    if (!finite) ((SHARED int *)b.room)[at.flag] = whole;
-                END
-                PHASE(tid)
-                    float s[PAIR_OTHERS][8], dp[PAIR_OTHERS][8];
-                    struct term_state state[MOST_USES];
-                    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-                    open_terms(b, h, state);
-                    product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM),
-                            FOURS(VALUE_DIM), r0, side, dp);
-                    product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
-                            s);
-                    UNROLL for (int i = 0; i < PAIR_OTHERS; i++) {
-                        const int r = other_of(KEYS, side, i);
-                        const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
-                        UNROLL for (int j = 0; j < 8; j++) {
-                            const int row = row0 + r, key = key0 + lane_of(KEYS, r0, j);
-                            const int visible = whole || sees(b, &q, h, row, key);
-                            float p = 0, ds = 0;
-                            if (visible) {
-                                p = pair_weight(b, state, &q, h, row, key, s[i][j], lse);
-                                ds = p * (dp[i][j] - delta);
-                                ds = terms_back(b, state, &q, h, row, key, s[i][j], ds, USES, 0);
-                            }
-                            s[i][j] = p;
-                            dp[i][j] = ds;
-                        }
-                    }
-                    store_tile(KEYS, b.room + at.p, r0, side, s);
-                    store_tile(KEYS, b.room + at.ds, r0, side, dp);
-                END
-                PHASE(tid)
-                    const int finite = ((SHARED int *)b.room)[at.flag];
-                    if (b.at.dv)
-                        add_rows(b, &q, h, row0, rows, key0, finite, b.room + at.p,
-                                 b.room + at.dout, WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
-                    if (b.at.dk)
-                        add_rows(b, &q, h, row0, rows, key0, finite, b.room + at.ds, b.room + at.q,
-                                 WIDER(DIM), DIM, tid, MINE.dk);
-                END
+            if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+            if (tid < TILE_ROWS) {
+                const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
+                b.room[at.lse + tid] = lse;
+                b.room[at.delta + tid] =
+                    tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
+                if (lse * 0.0f != 0.0f && !whole) *flag = 0;
             }
-        PHASE(tid)
-            if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, item == items - 1, tid, MINE.dk);
-            if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, item == items - 1, tid, MINE.dv);
+            product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
+                    first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
+            COPIES_DONE
         END
+        if (!apart) {
+            PHASE(tid)
+                fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+                COPIES_DONE
+            END
+        }
+        PHASE(tid)
+            float s[PAIR_OTHERS][8];
+            const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+            product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
+            grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
+            if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
+            store_tile(KEYS, b.room + at.ds, r0, side, s);
+        END
+        if (!apart) {
+            PHASE(tid)
+                if (b.at.dk)
+                    add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
+                             WIDER(DIM), DIM, tid, MINE.dk);
+            END
+            PHASE(tid)
+                fetch_rows(b, &q, t, 1, whole, tid, b.room + at.dout, flag);
+                store_tile(KEYS, b.room + at.p, first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
+                COPIES_DONE
+            END
+        }
+        PHASE(tid)
+            if (b.at.dv)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
+                         WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
+        END
+        PHASE(tid)
+            if (next.item >= 0 && apart)
+                fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
+                           b.room + at.dout, flag + 1);
+            if (b.at.dk && apart)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
+                         WIDER(DIM), DIM, tid, MINE.dk);
+            if (next.item != t.item) {
+                if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, !begun, tid, MINE.dk);
+                if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, tid, MINE.dv);
+                clear_item(DIM, MINE.dk);
+                clear_item(VALUE_DIM, MINE.dv);
+            }
+            COPIES_DONE
+        END
+        PHASE(tid) /* what the next rows of dO are like */
+            if (tid == 0) {
+                flag[0] = flag[1];
+                flag[1] = 1;
+            }
+        END
+        if (next.item >= 0 && !apart) {
+            PHASE(tid)
+                fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
+                           b.room + at.dout, flag);
+                COPIES_DONE
+            END
+        }
+        begun |= next.item != t.item;
+        t = next;
     }
+    if (begun) return;
+    PHASE(tid) /* no row sees these keys */
+        if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
+        if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
+    END
 }
 
 /* ---- dq, and what is learned ----------------------------------------------------------------- */
@@ -356,8 +447,8 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
         if (far || before) {
             float sum = 0;
             for (int k = 0; k < keys && tid < 64; k++) sum = sum + ds[k * 64 + tid];
-            x[tid] = sum;
-        } else {
+            if (tid < 128) x[tid] = sum;
+        } else if (tid < 128) {
             x[tid] = tid < 127 ? diagonal(ds, keys, tid) : 0.0f;
         }
     END
@@ -391,11 +482,11 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
         END
     }
     for (int slope = 0; slope < t->slopes; slope++) {
-        SHARED float *y = b.room + at.x; /* keys are loaded again */
+        SHARED float *y = b.room + at.folds;
         PHASE(tid)
             const GLOBAL float *row = distance_row(t, t->slope, slope * b.p->heads + h);
             const int64_t n = clamp_distance(d - 63 + least(tid, 126), t->lo, t->hi) - t->lo;
-            y[tid] = tid == 127 || x[tid] == 0 ? 0.0f : x[tid] * row[n];
+            if (tid < 128) y[tid] = tid == 127 || x[tid] == 0 ? 0.0f : x[tid] * row[n];
         END
         for (int upper = 64; upper; upper /= 2) {
             PHASE(tid)
@@ -414,6 +505,15 @@ DEV int first_chunk(struct block b, const struct span *q, int row0)
     const int item = row0 / ITEM * ITEM;
     const struct keys_seen a = keys_of(b, q, item, least(q->nq - item, ITEM));
     return a.last < a.first ? 0 : a.first / CHUNK;
+}
+
+/* Keys of a tile; where some pair is hidden, the flag falls if a number is not finite. */
+DEV void fetch_keys(struct rows_at k, int key0, int n, int whole, int width, int tid,
+                    struct block b, struct rows_room at)
+{
+    if (whole) copy_rows(k, key0, n, KEYS, width, WIDER(width), tid, b.room + at.k);
+    else if (!load_rows(k, key0, n, KEYS, width, WIDER(width), tid, b.room + at.k))
+        ((SHARED int *)b.room)[at.flag] = 0;
 }
 
 DEV void backward_rows(struct block b)
@@ -438,9 +538,11 @@ DEV void backward_rows(struct block b)
     const int none = seen.last < seen.first;
     const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
               newest = none ? oldest : seen.last / CHUNK;
+    const int oldest_tile = none ? 0 : seen.first / KEYS;
+    const int apart = at.k != at.v; /* keys and values have room side by side */
 
     PHASE(tid)
-        load_across(rows_q, 0, rows, TILE_ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
         if (b.at.dout)
             load_across(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, 1.0f, tid, b.room + at.dout);
         else
@@ -455,14 +557,11 @@ DEV void backward_rows(struct block b)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
         for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
             part_of(b, tile, h, 0)[i] = 0;
+        if (!none)
+            copy_rows(rows_v, oldest_tile * KEYS, least(seen.last + 1 - oldest_tile * KEYS, KEYS),
+                      KEYS, VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
+        COPIES_DONE
     END
-    if (factor) {
-        PHASE(tid)
-            for (int i = tid; i < DIM * TILE_ROWS; i += THREADS)
-                if (i % TILE_ROWS < rows)
-                    b.room[at.q + i] = b.room[at.q + i] * factor[i % TILE_ROWS];
-        END
-    }
     for (int chunk = oldest; chunk <= newest; chunk++) {
         const int from = none ? 1 : most(seen.first / KEYS, chunk * (CHUNK / KEYS)),
                   to = none ? 0
@@ -475,28 +574,31 @@ DEV void backward_rows(struct block b)
             const int whole = rows == TILE_ROWS && n == KEYS
                            && all_visible(b, &q, row0, rows, key0, n);
             PHASE(tid)
-                load_rows(rows_v, key0, n, KEYS, VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.x);
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
             END
             PHASE(tid)
-                product(TILE_ROWS, b.room + at.dout, b.room + at.x, WIDER(VALUE_DIM),
+                if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                product(TILE_ROWS, b.room + at.dout, b.room + at.v, WIDER(VALUE_DIM),
                         FOURS(VALUE_DIM), first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid),
                         MINE.ds);
+                COPIES_DONE
             END
-            PHASE(tid)
-                if (!load_rows(rows_k, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.x))
-                    ((SHARED int *)b.room)[at.flag] = whole;
-            END
+            if (!apart) {
+                PHASE(tid)
+                    fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                    COPIES_DONE
+                END
+            }
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                product(TILE_ROWS, b.room + at.q, b.room + at.x, WIDER(DIM), FOURS(DIM), r0, side,
+                product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                         MINE.s);
                 UNROLL for (int j2 = 0; j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
-                    UNROLL for (int i = 0; i < PAIR_OTHERS; i++) {
+                    UNROLL for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                         const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                         float ds = 0;
                         if (k < n && (whole || sees(b, &q, h, row, key))) {
@@ -519,7 +621,7 @@ DEV void backward_rows(struct block b)
                     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                     open_terms(b, h, state);
                     for (int j2 = 0; j2 < 8; j2++)
-                        for (int i = 0; i < PAIR_OTHERS; i++) {
+                        for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                             const int row = row0 + lane_of(TILE_ROWS, r0, j2);
                             const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                             const int visible =
@@ -548,17 +650,15 @@ DEV void backward_rows(struct block b)
                     add_distances(b, at, &q, tile, h, chunk, u, row0, rows, key0, n);
                 }
             }
-            if (PARTS) { /* the sums by distance have overwritten keys */
-                PHASE(tid)
-                    load_rows(rows_k, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
-                END
-            }
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 const int finite = ((SHARED int *)b.room)[at.flag];
+                if (apart && j < seen.last / KEYS)
+                    copy_rows(rows_v, key0 + KEYS, least(seen.last + 1 - key0 - KEYS, KEYS), KEYS,
+                              VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
                 UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
                     float c[1][8][4];
-                    sums(TILE_ROWS, 1, g, DIM, b.room + at.s, b.room + at.x, WIDER(DIM), n, r0,
+                    sums(TILE_ROWS, 1, g, DIM, b.room + at.s, b.room + at.k, WIDER(DIM), n, r0,
                          side, c);
                     for (int j2 = 0; !finite && j2 < 8; j2++) {
                         const int r = lane_of(TILE_ROWS, r0, j2);
@@ -567,7 +667,7 @@ DEV void backward_rows(struct block b)
                             float sum = 0;
                             for (int k = 0; k < n && d < DIM; k++)
                                 if (sees(b, &q, h, row0 + r, key0 + k))
-                                    sum = fma_(b.room[at.x + k * WIDER(DIM) + d],
+                                    sum = fma_(b.room[at.k + k * WIDER(DIM) + d],
                                                b.room[at.s + k * TILE_ROWS + r], sum);
                             c[0][j2][i] = sum;
                         }
@@ -576,18 +676,28 @@ DEV void backward_rows(struct block b)
                         UNROLL for (int i = 0; i < 4; i++)
                             MINE.dq[g][j2][i] = MINE.dq[g][j2][i] + c[0][j2][i];
                 }
+                COPIES_DONE
             END
+            if (!apart && j < seen.last / KEYS) {
+                PHASE(tid)
+                    copy_rows(rows_v, key0 + KEYS, least(seen.last + 1 - key0 - KEYS, KEYS), KEYS,
+                              VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
+                    COPIES_DONE
+                END
+            }
         }
         /* chunks add up in memory; the last one finishes the rows */
         PHASE(tid)
             const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+            int64_t first = dq.first;
+            HERE(first);
             UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
                 UNROLL for (int j2 = 0; j2 < 8; j2++)
                     UNROLL for (int i = 0; i < 4; i++) {
                         const int r = lane_of(TILE_ROWS, r0, j2),
                                   d = channel_of(TILE_ROWS, side, g) + i;
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
-                        GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + dq.first + r * dq.row + d;
+                        GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
                         float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
                         if (chunk == newest && factor) all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;

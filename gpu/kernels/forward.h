@@ -10,36 +10,97 @@ struct forward_mine {
     float o[MOST_GROUPS][8][4];
 };
 
-/* The row phase: terms, mask, weights, and sums of row r of the tile. */
-DEV void weigh_row(struct block b, struct forward_room at, const struct span *q, int h, int row0,
-                   int r, int key0, int keys, int whole)
+/* Threads of a row in the row phase, each with a part of the keys. */
+#define TEAM (THREADS / ROWS)
+
+enum { BATCH = 8 }; /* keys whose scores a thread reads before it computes */
+
+/* Terms and mask of the keys first .. end - 1 of row r, and the largest score, from m on. */
+DEV float score_row(struct block b, struct forward_room at, const struct span *q, int h, int row0,
+                    int r, int key0, int first, int end, int whole, float m)
 {
     SHARED float *s = b.room + at.s + r;
     struct term_state state[MOST_USES];
-    uint32_t seen[2] = { 0, 0 };
-    float m = b.room[at.m + r];
-    const float old = m;
+    if (whole && USES == 0 && MASK_KIND != 2) {
+        int k = first;
+        for (; k + BATCH <= end; k += BATCH) {
+            float x[BATCH];
+            UNROLL for (int i = 0; i < BATCH; i++) x[i] = s[(k + i) * ROWS];
+            UNROLL for (int i = 0; i < BATCH; i++) m = max_nan(m, x[i]);
+        }
+        for (; k < end; k++) m = max_nan(m, s[k * ROWS]);
+        return m;
+    }
     open_terms(b, h, state);
-    for (int k = 0; k < keys; k++) {
-        const int visible = whole || sees(b, q, h, row0 + r, key0 + k);
-        float x = -INFINITY;
-        if (visible) x = all_terms(b, state, q, h, row0 + r, key0 + k, s[k * ROWS], NULL_AT);
-        if (visible) seen[k / 32] |= 1u << k % 32;
-        s[k * ROWS] = x;
-        m = m > x ? m : x;
+    for (int k0 = first; k0 < end; k0 += 16) {
+        uint32_t seen = 0;
+        for (int k1 = k0; k1 < k0 + 16 && k1 < end; k1 += BATCH) {
+            float x[BATCH];
+            UNROLL for (int i = 0; i < BATCH; i++)
+                x[i] = k1 + i < end ? s[(k1 + i) * ROWS] : -INFINITY;
+            UNROLL for (int i = 0; i < BATCH; i++) {
+                const int k = k1 + i;
+                if (k >= end) continue;
+                if (whole || sees(b, q, h, row0 + r, key0 + k)) {
+                    x[i] = all_terms(b, state, q, h, row0 + r, key0 + k, x[i], NULL_AT);
+                    seen |= 1u << k % 16;
+                } else {
+                    x[i] = -INFINITY;
+                }
+                m = max_nan(m, x[i]);
+            }
+            UNROLL for (int i = 0; i < BATCH; i++)
+                if (k1 + i < end) s[(k1 + i) * ROWS] = x[i];
+        }
+        ((SHARED uint32_t *)b.room)[at.seen + 4 * r + k0 / 16] = seen;
     }
-    const float base = m == -INFINITY ? 0.0f : m, alpha = exp_(old - base);
+    return m;
+}
+/* Weights of these keys against the largest score, in place of the scores; returns their sum, from
+ * the first key on. */
+DEV float weigh_keys(SHARED float *s, int rows, int first, int end, float base)
+{
     float sum = 0;
-    for (int k = 0; k < keys; k++) {
-        const float p = exp_(s[k * ROWS] - base);
-        s[k * ROWS] = p;
-        sum = sum + p;
+    int k = first;
+    for (; k + BATCH <= end; k += BATCH) {
+        float x[BATCH];
+        UNROLL for (int i = 0; i < BATCH; i++) x[i] = s[(k + i) * rows];
+        UNROLL for (int i = 0; i < BATCH; i++) x[i] = exp_(x[i] - base);
+        UNROLL for (int i = 0; i < BATCH; i++) {
+            s[(k + i) * rows] = x[i];
+            sum = sum + x[i];
+        }
     }
-    b.room[at.m + r] = m;
-    b.room[at.alpha + r] = alpha;
-    b.room[at.l + r] = fma_(b.room[at.l + r], alpha, sum);
-    ((SHARED uint32_t *)b.room)[at.seen + 2 * r] = seen[0];
-    ((SHARED uint32_t *)b.room)[at.seen + 2 * r + 1] = seen[1];
+    for (; k < end; k++) {
+        s[k * rows] = exp_(s[k * rows] - base);
+        sum = sum + s[k * rows];
+    }
+    return sum;
+}
+DEV float sum_weights(const SHARED float *s, int rows, int keys)
+{
+    float sum = 0;
+    int k = 0;
+    for (; k + BATCH <= keys; k += BATCH) {
+        float x[BATCH];
+        UNROLL for (int i = 0; i < BATCH; i++) x[i] = s[(k + i) * rows];
+        UNROLL for (int i = 0; i < BATCH; i++) sum = sum + x[i];
+    }
+    for (; k < keys; k++) sum = sum + s[k * rows];
+    return sum;
+}
+/* The largest score of a row is known: keys of this thread get their weights.  Returns their sum. */
+DEV float weigh_part(struct block b, struct forward_room at, int r, int part, int first, int end)
+{
+    float m = b.room[at.tops + r];
+    for (int i = 1; i < TEAM; i++) m = max_(m, b.room[at.tops + i * ROWS + r]);
+    const float base = m == -INFINITY ? 0.0f : m;
+    const float sum = weigh_keys(b.room + at.s + r, ROWS, first, end, base);
+    if (part == 0) {
+        b.room[at.alpha + r] = exp_(b.room[at.m + r] - base);
+        b.room[at.m + r] = m;
+    }
+    return sum;
 }
 
 /* The sums where a value is not finite: pairs that are not visible are left out. */
@@ -53,8 +114,8 @@ DEV void visible_sums(struct block b, struct forward_room at, int keys, int r0, 
                 const int row = lane_of(ROWS, r0, j), channel = channel_of(ROWS, place, g) + i;
                 float sum = 0;
                 for (int k = 0; k < keys && channel < VALUE_DIM; k++)
-                    if (seen[2 * row + k / 32] >> k % 32 & 1)
-                        sum = fma_(b.room[at.x + k * FOURS(VALUE_DIM) + channel],
+                    if (seen[4 * row + k / 16] >> k % 16 & 1)
+                        sum = fma_(b.room[at.v + k * FOURS(VALUE_DIM) + channel],
                                    b.room[at.s + k * ROWS + row], sum);
                 c[g][j][i] = sum;
             }
@@ -64,7 +125,7 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
 {
     float c[MOST_GROUPS][8][4];
     const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-    sums(ROWS, GROUPS(ROWS, VALUE_DIM), 0, VALUE_DIM, b.room + at.s, b.room + at.x,
+    sums(ROWS, GROUPS(ROWS, VALUE_DIM), 0, VALUE_DIM, b.room + at.s, b.room + at.v,
          FOURS(VALUE_DIM), keys, r0, side, c);
     if (((SHARED int *)b.room)[at.flag]) visible_sums(b, at, keys, r0, side, c);
     UNROLL for (int j = 0; j < 8; j++) {
@@ -150,24 +211,55 @@ DEV void forward(struct block b)
         for (int j = to; j >= from; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
-            PHASE(tid)
-                load_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
-                if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
-            END
+            if (at.v == at.k || j == to) {
+                PHASE(tid)
+                    copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
+                    COPIES_DONE
+                END
+            }
             PHASE(tid)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-                product(ROWS, b.room + at.q, b.room + at.x, WIDER(DIM), FOURS(DIM), r0, side, c);
+                if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
+                if (whole && at.v != at.k)
+                    copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
+                              b.room + at.v);
+                product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
                 store_tile(ROWS, b.room + at.s, r0, side, c);
             END
             PHASE(tid)
-                if (!load_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
-                               b.room + at.x))
-                    ((SHARED int *)b.room)[at.flag] = !whole;
-                if (tid < ROWS) weigh_row(b, at, &q, h, row0, tid, key0, n, whole);
+                const int r = tid % ROWS, part = tid / ROWS;
+                const int first = part * (KEYS / TEAM), end = least(n, first + KEYS / TEAM);
+                if (whole && at.v == at.k)
+                    copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
+                              b.room + at.v);
+                if (!whole
+                    && !load_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
+                                  b.room + at.v))
+                    ((SHARED int *)b.room)[at.flag] = 1;
+                b.room[at.tops + part * ROWS + r] =
+                    score_row(b, at, &q, h, row0, r, key0, first, end, whole,
+                              part ? -INFINITY : b.room[at.m + r]);
+                if (TEAM == 1) {
+                    const float sum = weigh_part(b, at, r, 0, 0, n);
+                    b.room[at.l + r] = fma_(b.room[at.l + r], b.room[at.alpha + r], sum);
+                }
+                COPIES_DONE
             END
+            if (TEAM > 1) {
+                PHASE(tid)
+                    const int part = tid / ROWS, first = part * (KEYS / TEAM);
+                    weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
+                END
+            }
             PHASE(tid)
+                if (at.v != at.k && j > from)
+                    copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
+                if (TEAM > 1 && tid < ROWS)
+                    b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
+                                              sum_weights(b.room + at.s + tid, ROWS, n));
                 add_values(b, at, n, tid, &MINE);
+                COPIES_DONE
             END
         }
         PHASE(tid)
@@ -184,15 +276,17 @@ DEV void forward(struct block b)
         END
         PHASE(tid)
             const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+            int64_t width = VALUE_DIM;
+            HERE(width);
             UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++) {
                         const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g) + i;
                         const int here = r < rows && n < VALUE_DIM;
-                        float all = chunk < newest && here ? total[(int64_t)r * VALUE_DIM + n] : 0;
+                        float all = chunk < newest && here ? total[r * width + n] : 0;
                         all = fma_(MINE.o[g][j][i], b.room[at.c + r], all * b.room[at.a + r]);
                         MINE.o[g][j][i] = all;
-                        if (chunk > oldest && here) total[(int64_t)r * VALUE_DIM + n] = all;
+                        if (chunk > oldest && here) total[r * width + n] = all;
                     }
         END
     }

@@ -18,7 +18,7 @@ DEV float exp_(float x)
     y = fma_(r, y, 0x1.fffff6p-1f);
     y = fma_(r, y, 1.0f);
     y = from_bits(to_bits(y) + (to_bits(t) << 23));
-    return x >= -60.0f ? y : max_(0.0f, x);
+    return x >= -60.0f ? y : max_nan(0.0f, x);
 }
 DEV float scale2(float y, float t) { return from_bits(to_bits(y) + (to_bits(t) << 23)); }
 

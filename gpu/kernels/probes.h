@@ -14,8 +14,9 @@ DEV void fma_rate(struct block b)
         float x[PROBE_CHAINS];
         const float a = 1.0f - (float)tid * 0x1p-20f;
         UNROLL for (int i = 0; i < PROBE_CHAINS; i++) x[i] = (float)i;
-        ROLLED for (int n = 0; n < PROBE_ROUNDS; n++)
-            UNROLL for (int i = 0; i < PROBE_CHAINS; i++) x[i] = fma_(x[i], a, a);
+        ROLLED for (int n = 0; n < PROBE_ROUNDS; n += 16)
+            UNROLL for (int m = 0; m < 16; m++)
+                UNROLL for (int i = 0; i < PROBE_CHAINS; i++) x[i] = fma_(x[i], a, a);
         float sum = 0;
         UNROLL for (int i = 0; i < PROBE_CHAINS; i++) sum = sum + x[i];
         to[b.x * THREADS + tid] = sum;

@@ -17,30 +17,36 @@ enum { PROBE_ROUNDS = 1024, PROBE_CHAINS = 16, PROBE_COPIES = 16 };
 DEV int most(int a, int b) { return a > b ? a : b; }
 DEV int least(int a, int b) { return a < b ? a : b; }
 
-/* Shared memory of a group, in floats: host and device compute it alike. */
+/* Shared memory of a group, in floats: host and device compute it alike.  Where there is room for
+ * both, one side of a tile is copied while the other one is multiplied. */
+DEV int both_fit(int dim, int value_dim, int most_width)
+{
+    return dim <= most_width && value_dim <= most_width;
+}
 struct forward_room {
-    int q, x, s, m, l, alpha, all_m, all_l, a, c, seen, flag, size;
+    int q, k, v, s, m, l, alpha, tops, all_m, all_l, a, c, seen, flag, size;
 };
 DEV struct forward_room forward_room(int rows, int dim, int value_dim)
 {
     struct forward_room r;
-    const int wide = most(WIDER(dim), FOURS(value_dim));
+    const int k = KEYS * WIDER(dim), v = KEYS * FOURS(value_dim);
     r.q = 0;
-    r.x = r.q + FOURS(dim) * rows;
-    r.s = r.x + KEYS * wide;
+    r.k = r.q + FOURS(dim) * rows;
+    r.v = both_fit(dim, value_dim, 64) ? r.k + k : r.k;
+    r.s = both_fit(dim, value_dim, 64) ? r.v + v : r.k + most(k, v);
     r.m = r.s + KEYS * rows;
     r.l = r.m + rows;
     r.alpha = r.l + rows;
-    r.all_m = r.alpha + rows;
+    r.tops = r.alpha + rows; /* the largest scores of the parts of a row */
+    r.all_m = r.tops + 4 * rows;
     r.all_l = r.all_m + rows;
     r.a = r.all_l + rows;
     r.c = r.a + rows;
-    r.seen = r.c + rows;
-    r.flag = r.seen + 2 * rows;
+    r.seen = r.c + rows; /* bits of 16 keys in each of 4 words */
+    r.flag = r.seen + 4 * rows;
     r.size = r.flag + 4;
     return r;
 }
-
 /* backward_keys */
 struct keys_room {
     int k, v, q, dout, p, ds, lse, delta, flag, size;
@@ -48,34 +54,39 @@ struct keys_room {
 DEV struct keys_room keys_room(int dim, int value_dim)
 {
     struct keys_room r;
+    const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
+              both = both_fit(dim, value_dim, 128);
     r.k = 0;
     r.v = r.k + FOURS(dim) * KEYS;
     r.q = r.v + FOURS(value_dim) * KEYS;
-    r.dout = r.q + TILE_ROWS * WIDER(dim);
-    r.p = r.dout + TILE_ROWS * WIDER(value_dim);
-    r.ds = r.p + TILE_ROWS * KEYS;
+    r.dout = both ? r.q + q : r.q;
+    r.p = both ? r.dout + dout : r.q + most(q, dout);
+    r.ds = both ? r.p + TILE_ROWS * KEYS : r.p;
     r.lse = r.ds + TILE_ROWS * KEYS;
     r.delta = r.lse + TILE_ROWS;
     r.flag = r.delta + TILE_ROWS;
     r.size = r.flag + 4;
     return r;
 }
-
 /* backward_rows */
 struct rows_room {
-    int q, dout, x, s, lse, delta, sums, slopes, flag, size;
+    int q, dout, k, v, s, lse, delta, sums, folds, slopes, flag, size;
 };
 DEV struct rows_room rows_room(int dim, int value_dim)
 {
     struct rows_room r;
+    const int k = KEYS * WIDER(dim), v = KEYS * WIDER(value_dim),
+              both = both_fit(dim, value_dim, 128);
     r.q = 0;
     r.dout = r.q + FOURS(dim) * TILE_ROWS;
-    r.x = r.dout + FOURS(value_dim) * TILE_ROWS;
-    r.s = r.x + KEYS * most(WIDER(dim), WIDER(value_dim));
+    r.k = r.dout + FOURS(value_dim) * TILE_ROWS;
+    r.v = both ? r.k + k : r.k;
+    r.s = both ? r.v + v : r.k + most(k, v);
     r.lse = r.s + KEYS * TILE_ROWS;
     r.delta = r.lse + TILE_ROWS;
     r.sums = r.delta + TILE_ROWS; /* by distance */
-    r.slopes = r.sums + 128;      /* of the chunk and of all: behind, ahead */
+    r.folds = r.sums + 128;
+    r.slopes = r.folds + 128; /* of the chunk and of all: behind, ahead */
     r.flag = r.slopes + 4 * TILE_ROWS;
     r.size = r.flag + 4;
     return r;

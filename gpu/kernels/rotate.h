@@ -191,10 +191,15 @@ DEV void rotate_rows(struct block b)
                 if (b.p->used >= 0
                     && !b.at.lists[b.p->used + (int64_t)batch * b.p->q_len + row0 + r])
                     continue; /* the caller has cleared it */
+                const float factor =
+                    b.p->factors < 0
+                        ? 1.0f
+                        : ((const GLOBAL float *)(b.at.lists + b.p->factors))
+                            [((int64_t)batch * b.p->heads + h) * b.p->q_len + row0 + r];
                 if (n >= count) { /* channels before the pairs, then those after them */
                     const int d = n - count < offset ? n - count : n + count;
                     float x = load_number(b.at.q, b.p->q_type, from + d);
-                    if (b.p->finish) x = x * b.p->scale;
+                    if (b.p->finish) x = x * b.p->scale * factor;
                     store_number(b.at.o, b.p->o_type, to + d, x);
                     continue;
                 }
@@ -205,8 +210,8 @@ DEV void rotate_rows(struct block b)
                             y = load_number(b.at.q, b.p->q_type, from + c);
                 float u = fma_(x, cosine, -(y * sine)), v = fma_(x, sine, y * cosine);
                 if (b.p->finish) {
-                    u = u * b.p->scale;
-                    v = v * b.p->scale;
+                    u = u * b.p->scale * factor;
+                    v = v * b.p->scale * factor;
                 }
                 store_number(b.at.o, b.p->o_type, to + a, u);
                 store_number(b.at.o, b.p->o_type, to + c, v);

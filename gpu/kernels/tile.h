@@ -61,17 +61,21 @@ DEV void product(int lanes, const SHARED float *lane_rows, const SHARED float *o
 {
     UNROLL for (int i = 0; i < OTHERS(lanes); i++)
         UNROLL for (int j = 0; j < 8; j++) c[i][j] = 0;
-    ROLLED for (int d = 0; d < width; d += 4) {
+    float y[8];
+    load_lanes(lane_rows + r0, HALF(lanes), y);
+    UNROLL2 for (int d = 0; d < width; d += 4) {
         four x[MOST_OTHERS];
         UNROLL for (int i = 0; i < OTHERS(lanes); i++)
             x[i] = load_four(others + other_of(lanes, at, i) * stride + d);
         UNROLL for (int e = 0; e < 4; e++) {
-            float y[8];
-            load_lanes(lane_rows + (d + e) * lanes + r0, HALF(lanes), y);
+            /* the next lanes are on their way; those behind the last ones are not used */
+            float next[8];
+            load_lanes(lane_rows + (d + e + 1) * lanes + r0, HALF(lanes), next);
             UNROLL for (int i = 0; i < OTHERS(lanes); i++) {
                 const float a = e == 0 ? x[i].x : e == 1 ? x[i].y : e == 2 ? x[i].z : x[i].w;
                 UNROLL for (int j = 0; j < 8; j++) c[i][j] = fma_(a, y[j], c[i][j]);
             }
+            UNROLL for (int j = 0; j < 8; j++) y[j] = next[j];
         }
     }
 }
@@ -93,20 +97,29 @@ DEV void sums(int lanes, int groups, int g0, int width, const SHARED float *w,
     UNROLL for (int g = 0; g < groups; g++)
         UNROLL for (int j = 0; j < 8; j++)
             UNROLL for (int i = 0; i < 4; i++) c[g][j][i] = 0;
-    ROLLED for (int k = 0; k < n; k++) {
-        float y[8];
-        load_lanes(w + k * lanes + r0, HALF(lanes), y);
+    float y[8];
+    four a[MOST_GROUPS];
+    load_lanes(w + r0, HALF(lanes), y);
+    UNROLL for (int g = 0; g < groups; g++)
+        a[g] = load_four(x + least(channel_of(lanes, at, g0 + g), FOURS(width) - 4));
+    UNROLL4 for (int k = 0; k < n; k++) {
+        /* the next ones are on their way; those behind the last ones are not used */
+        float next[8];
+        four b[MOST_GROUPS];
+        load_lanes(w + (k + 1) * lanes + r0, HALF(lanes), next);
         UNROLL for (int g = 0; g < groups; g++) {
             const int channel = channel_of(lanes, at, g0 + g);
             if (width % (4 * SIDE(lanes)) && channel >= width) continue;
-            const four a = load_four(x + k * stride + channel);
+            b[g] = load_four(x + (k + 1) * stride + channel);
             UNROLL for (int j = 0; j < 8; j++) {
-                c[g][j][0] = fma_(a.x, y[j], c[g][j][0]);
-                c[g][j][1] = fma_(a.y, y[j], c[g][j][1]);
-                c[g][j][2] = fma_(a.z, y[j], c[g][j][2]);
-                c[g][j][3] = fma_(a.w, y[j], c[g][j][3]);
+                c[g][j][0] = fma_(a[g].x, y[j], c[g][j][0]);
+                c[g][j][1] = fma_(a[g].y, y[j], c[g][j][1]);
+                c[g][j][2] = fma_(a[g].z, y[j], c[g][j][2]);
+                c[g][j][3] = fma_(a[g].w, y[j], c[g][j][3]);
             }
+            a[g] = b[g];
         }
+        UNROLL for (int j = 0; j < 8; j++) y[j] = next[j];
     }
 }
 
@@ -148,27 +161,28 @@ DEV int load_rows(struct rows_at v, int i0, int n, int all, int width, int strid
     }
     return finite;
 }
-/* Rows of q as tile rows: times `scale`, then times the factor of the row, if there are any. */
-DEV int load_scaled(struct rows_at v, int n, int width, int stride, float scale,
-                    const GLOBAL float *factor, int tid, SHARED float *to)
+/* The same without a look at the numbers: they arrive at COPIES_DONE. */
+DEV void copy_rows(struct rows_at v, int i0, int n, int all, int width, int stride, int tid,
+                   SHARED float *to)
 {
-    const int fours = FOURS(width) / 4;
-    int finite = 1;
-    for (int i = tid; i < 64 * fours; i += THREADS) {
-        const int row = i / fours, d = i % fours * 4;
-        four x = four_of(0, 0, 0, 0);
-        if (row < n) {
-            x = load_four_at(v, row, d, width);
-            x = four_of(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
-            if (factor) {
-                const float f = factor[row];
-                x = four_of(x.x * f, x.y * f, x.z * f, x.w * f);
-            }
-        }
-        finite &= finite_four(x);
-        *(SHARED four *)(to + row * stride + d) = x;
+    if (!v.wide || v.type != GPU_F32 || n < all) {
+        load_rows(v, i0, n, all, width, stride, tid, to);
+        return;
     }
-    return finite;
+    const int fours = FOURS(width) / 4;
+    if (THREADS % fours == 0) { /* a thread has a column */
+        const int row = tid / fours, d = tid % fours * 4, step = THREADS / fours;
+        const GLOBAL float *from =
+            (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d;
+        to += row * stride + d;
+        UNROLL for (int i = 0; i < KEYS / step; i++) copy_four(to + i * step * stride, from + i * step * v.row);
+        return;
+    }
+    for (int i = tid; i < all * fours; i += THREADS) {
+        const int row = i / fours, d = i % fours * 4;
+        copy_four(to + row * stride + d,
+                  (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d);
+    }
 }
 /* The same as lanes, [width][lanes], times `scale`. */
 DEV int load_across(struct rows_at v, int i0, int n, int lanes, int width, float scale, int tid,

@@ -36,6 +36,17 @@ DEV uint64_t double_to_bits(double x) { return as_ulong(x); }
 DEV double bits_to_double(uint64_t x) { return as_double(x); }
 #define UNROLL_ _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define UNROLL2_ _Pragma("unroll 2")
+#define UNROLL4_ _Pragma("unroll 4")
+/* Sixteen bytes from memory to shared memory, which arrive at COPIES_DONE. */
+DEV void copy_four(SHARED float *to, const GLOBAL float *from)
+{
+    *(SHARED four *)to = *(const GLOBAL four *)from;
+}
+#define COPIES_DONE
+#define HERE(x)
+/* NaN if one of them is. */
+DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 
 #elif defined __CUDACC__
@@ -76,6 +87,22 @@ DEV uint64_t double_to_bits(double x) { return (uint64_t)__double_as_longlong(x)
 DEV double bits_to_double(uint64_t x) { return __longlong_as_double((long long)x); }
 #define UNROLL_ _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define UNROLL2_ _Pragma("unroll 2")
+#define UNROLL4_ _Pragma("unroll 4")
+DEV void copy_four(SHARED float *to, const GLOBAL float *from)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+#define COPIES_DONE asm volatile("cp.async.wait_all;" ::: "memory");
+/* What follows from a number of 64 bits is computed here, and not kept in registers from before. */
+#define HERE(x) asm volatile("" : "+l"(x))
+DEV float max_nan(float a, float b)
+{
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
 
 #else
 
@@ -126,6 +153,16 @@ DEV double bits_to_double(uint64_t b)
 }
 #define UNROLL_
 #define ROLLED
+#define UNROLL2_
+#define UNROLL4_
+DEV void copy_four(SHARED float *to, const GLOBAL float *from)
+{
+    *(SHARED four *)to = *(const GLOBAL four *)from;
+}
+#define COPIES_DONE
+#define HERE(x)
+/* NaN if one of them is. */
+DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 #endif
 
@@ -133,8 +170,12 @@ DEV double bits_to_double(uint64_t b)
 /* A program that is not for one plan has no constants to unroll for, and processors gain nothing. */
 #ifdef LOCI_DIM
 #define UNROLL UNROLL_
+#define UNROLL2 UNROLL2_
+#define UNROLL4 UNROLL4_
 #else
 #define UNROLL
+#define UNROLL2
+#define UNROLL4
 #endif
 
 #endif

@@ -94,7 +94,7 @@ check "a struct's size in front" breaks 'struct loci_grad was' $h '/sizeof\(loci
 
 # ---- Growth
 check "a field at the end of a struct with a size" still $h 's/^    loci_view dmask;/    loci_view dmask; void *more;/'
-check "an enumerator at the end" still $h 's/^    LOCI_TRANSPORT$/    LOCI_TRANSPORT, LOCI_MORE/'
+check "an enumerator at the end" still $h 's/^    LOCI_DEVICE$/    LOCI_DEVICE, LOCI_MORE/'
 check "a function, in a node of its own" still $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/' \
     abi/libloci.map '$a LOCI_0.4 {\n    global:\n        loci_more;\n} LOCI_0.3;'
 check "another name of an argument" still $h 's/void \*tables, void \*work,/void *tabs, void *work,/'
