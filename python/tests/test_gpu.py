@@ -19,6 +19,8 @@ import numpy as np
 import loci
 from loci import _c, _gpu
 
+from .encodings import attending, inputs
+
 try:
     import torch
 
@@ -60,7 +62,7 @@ class Numpy(unittest.TestCase):
             self.assertEqual((x.dtype, x.shape), (y.dtype, y.shape))
             np.testing.assert_array_equal(bits(x), bits(y))
 
-    def both(self, device: str, q: Any, k: Any, v: Any, text: str = "alibi", **options: Any) -> None:
+    def both(self, device: str, q: Any, k: Any, v: Any, text: Any = "alibi", **options: Any) -> None:
         """Forward and backward there and on the CPU."""
         want = loci.attention(q, k, v, text, return_lse=True, **options)
         self.same(want, loci.attention(q, k, v, text, return_lse=True, device=device, **options))
@@ -79,6 +81,26 @@ class Numpy(unittest.TestCase):
             for text in TEXTS:
                 with self.subTest(device=device, text=text):
                     self.both(device, q, k, v, text, tensors=loci.Plan(text, 4, 32, kv_heads=2).init(1))
+
+    def test_every_encoding(self) -> None:
+        """Each has the CPU's bits, or is refused."""
+        q, k, v = arrays(40, 40)
+        ran = set()
+        for e in attending():
+            try:
+                plan = loci.Plan(e.example, 4, 32, kv_heads=2, max_len=64)
+            except loci.Error:
+                continue  # wants as many heads of keys
+            tensors = {**plan.init(1), **inputs(plan, 2, 40, 40)}
+            options = {"coords": np.arange(plan.axes * 40).reshape(plan.axes, 40) % 7} if plan.axes > 1 else {}
+            with self.subTest(encoding=e.example):
+                try:
+                    self.both("host", q, k, v, plan, tensors=tensors, **options)
+                    ran.add(e.name)
+                except loci.Error as error:
+                    self.assertEqual(error.status, "unsupported")
+                    self.assertRegex(str(error), "not run on a GPU")
+        self.assertGreaterEqual(ran, {"nope", "alibi", "t5", "clip", "kerple", "sandwich", "rope", "softcap", "sink"})
 
     def test_shapes(self) -> None:
         for device in DEVICES:
