@@ -6,7 +6,7 @@
 #ifndef LOCI_KERNELS_BACKWARD_H
 #define LOCI_KERNELS_BACKWARD_H
 
-#include "kernels/forward.h"
+#include "kernels/row_sums.h"
 
 enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
@@ -52,18 +52,17 @@ DEV float lse_of(struct block b, int64_t at)
     return lse == -INFINITY ? 0.0f : lse;
 }
 /* The score before term u. */
-DEV float score_before(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float score_before(struct block b, struct term_state *state, const struct span *q, int h,
                        int row, int key, float s, int u)
 {
     const int64_t d = distance_of(b, q, row, key);
     UNROLL for (int v = 0; v < USES; v++) {
-        const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
-        if (v < u) s = term_score(TERM_OF(v), MULTIPLIES(v), state[v], s, d, f);
+        if (v < u) s = score_after(b, state, q, h, row, key, d, s, v);
     }
     return s;
 }
 /* From the gradient of the final score to that of the score before term `from` - 1 .. `to`. */
-DEV float terms_back(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float terms_back(struct block b, struct term_state *state, const struct span *q, int h,
                      int row, int key, float s, float ds, int from, int to)
 {
     const int64_t d = distance_of(b, q, row, key);
@@ -77,7 +76,7 @@ DEV float terms_back(struct block b, const struct term_state *state, const struc
     return ds;
 }
 /* Weight and gradient of the final score of a visible pair, from q k and dp. */
-DEV float pair_weight(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float pair_weight(struct block b, struct term_state *state, const struct span *q, int h,
                       int row, int key, float s, float lse)
 {
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
@@ -591,6 +590,8 @@ DEV void backward_rows(struct block b)
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             ds = p * (MINE.ds[i][j2] - delta);
+                            if (MASK_KIND == 2 && b.at.dmask)
+                                store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds, USES,
                                                 0);
@@ -618,6 +619,11 @@ DEV void backward_rows(struct block b)
                                                 u + 2, u + 1);
                             MINE.ds[i][j2] = visible ? ds : 0.0f;
                             g[i][j2] = visible ? ds : 0.0f;
+                            if (visible && u >= 0 && b.p->use[u].term == GPU_FACTOR)
+                                g[i][j2] = ds == 0 ? 0.0f
+                                                   : ds
+                                                         * score_before(b, state, &q, h, row, key,
+                                                                        MINE.s[i][j2], u);
                             if (visible && u >= 0 && b.p->use[u].multiplies) {
                                 const float size = ds < 0 ? -ds : ds;
                                 g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
@@ -628,13 +634,18 @@ DEV void backward_rows(struct block b)
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
                 const int learns = u >= 0 && LEARNS(most(u, 0)),
-                          affine = learns && b.p->use[u].term == GPU_AFFINE;
+                          affine = learns && b.p->use[u].term == GPU_AFFINE,
+                          distances = learns && b.p->use[u].term == GPU_DISTANCE;
                 PHASE(tid)
                     if (affine && tid < TILE_ROWS)
                         add_slopes(b, at, &q, row0, rows, key0, n, tid);
                 END
                 add_distances(b, at, &q, tile, h, chunk, most(u, 0), row0, rows, key0, n,
-                              learns && !affine);
+                              distances);
+                if (learns && !affine && !distances)
+                    add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
+                                 part_of(b, tile, h, chunk) + b.p->use[u].part, h, u, row0, rows,
+                                 key0, n);
             }
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -684,10 +695,12 @@ DEV void backward_rows(struct block b)
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
                         float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
-                        if (chunk == newest && factor) all = all * factor[r];
+                        if (chunk == newest && factor && b.p->factor_part < 0)
+                            all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;
                         *at_dq = all;
                     }
+            if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;
@@ -707,6 +720,8 @@ DEV void backward_rows(struct block b)
                     sum += (double)b.room[at.slopes + (2 + tid) * TILE_ROWS + r];
                 part[b.p->use[u].part + tid] = 0.0f - (float)sum;
             }
+        for (int u = 0; u < USES; u++)
+            if (LEARNS(u) && tid == 0) finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta
@@ -721,8 +736,24 @@ DEV void backward_rows(struct block b)
 
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
-/* One thread per number of a head.  Items from the latest rows to the earliest; in each its chunks
- * from the oldest on, in double; in each the tiles of rows, in float. */
+/* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
+ * rows, in float. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i)
+{
+    const int row = item * ITEM, rows = least(q->nq - row, ITEM);
+    const struct keys_seen seen = keys_of(b, q, row, rows);
+    const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
+              newest = none ? 0 : seen.last / CHUNK;
+    double all = 0;
+    for (int chunk = oldest; chunk <= newest; chunk++) {
+        float part = 0;
+        for (int r = 0; r < rows; r += TILE_ROWS)
+            part = part + part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk)[i];
+        all = all + (double)part;
+    }
+    return all;
+}
+/* One thread per number of a head.  Items from the latest rows to the earliest. */
 DEV void add_parts(struct block b)
 {
     PHASE(tid)
@@ -730,20 +761,8 @@ DEV void add_parts(struct block b)
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
-            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--) {
-                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
-                const struct keys_seen seen = keys_of(b, &q, row, rows);
-                const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
-                          newest = none ? 0 : seen.last / CHUNK;
-                double all = 0;
-                for (int chunk = oldest; chunk <= newest; chunk++) {
-                    float part = 0;
-                    for (int r = 0; r < rows; r += TILE_ROWS)
-                        part = part + part_of(b, q.tile + (row + r) / TILE_ROWS, h, chunk)[i];
-                    all = all + (double)part;
-                }
-                total += all;
-            }
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
+                total += item_sum(b, &q, item, h, i);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END

@@ -4,7 +4,7 @@
 #define LOCI_KERNELS_ENTRY_H
 
 #include "kernels/backward.h"
-#include "kernels/rotate.h"
+#include "kernels/polar.h"
 #include "kernels/probes.h"
 
 #if defined __OPENCL_VERSION__

@@ -61,8 +61,8 @@ static void there_release(struct there *t)
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
 
 /* Outputs of a call, in the order in which they are compared. */
-enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUTS };
-static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv" };
+enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv", "dmask" };
 struct outs {
     void *at[OUTS];
     size_t bytes[OUTS];
@@ -137,7 +137,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     c.q.data = there_copy(&t, call->q.data,
                           view_bytes(&call->q, c.batch, p->heads, c.q_len, p->dim, each));
     c.k.data = there_copy(&t, call->k.data,
-                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, p->dim,
+                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, key_dim(p),
                                      (int)stored_size(p->k_dtype)));
     c.v.data = there_copy(&t, call->v.data,
                           view_bytes(&call->v, c.batch, p->kv_heads, c.k_len, p->value_dim,
@@ -146,6 +146,14 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         c.mask.data = there_copy(&t, call->mask.data,
                                  view_bytes(&call->mask, c.batch, p->heads, c.q_len, (int)c.k_len,
                                             c.mask_kind == LOCI_MASK_SEEN ? 1 : 4));
+    /* inputs are memory of the device, and so are their gradients */
+    loci_tensor list[WALK_TENSORS];
+    const void *given[WALK_TENSORS] = { 0 };
+    loci_tensors(plan, list, WALK_TENSORS);
+    for (int i = 0; i < tensors; i++)
+        given[i] = list[i].role == LOCI_INPUT ? there_copy(&t, call->tensors[i], dcounts[i] * 4)
+                                              : call->tensors[i];
+    c.tensors = call->tensors ? given : NULL;
     /* outputs begin as the CPU's did: all bits set */
     void *out[OUTS] = { 0 };
     for (int i = 0; i < OUTS; i++) {
@@ -172,8 +180,13 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
+        g.dmask.data = out[OUT_DMASK];
         for (int i = 0; i < tensors; i++)
-            if (dtensors && dtensors[i]) sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+            if (dtensors && dtensors[i]) {
+                sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+                if (list[i].role == LOCI_INPUT)
+                    sums[i] = there_copy(&t, sums[i], dcounts[i] * sizeof(float));
+            }
         g.dtensors = dtensors ? sums : NULL;
         status = loci_gpu_backward(there, &both, work, &c, &g);
         if (status == LOCI_UNSUPPORTED && dtensors) { /* without what is learned */
@@ -192,7 +205,13 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
             same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
     }
     for (int i = 0; i < tensors && !status && g.dtensors; i++)
-        if (sums[i]) same(name, "a learned tensor", dtensors[i], sums[i], dcounts[i] * 4, 4);
+        if (sums[i]) {
+            void *back = mem_alloc(&mem, dcounts[i] * 4);
+            if (list[i].role != LOCI_INPUT) back = sums[i];
+            else if (loci_gpu_copy(gpu, back, sums[i], dcounts[i] * 4, LOCI_GPU_DOWNLOAD, &e))
+                CHECK_FAILED("%s: download: %s", name, e.text);
+            same(name, list[i].name, dtensors[i], back, dcounts[i] * 4, 4);
+        }
     loci_gpu_plan_destroy(there);
     there_release(&t);
     mem_release(&mem, 0);
@@ -256,12 +275,22 @@ static const char *const texts[] = {
     "nope",
     "alibi",
     "alibi:slopes=given",
+    "alibi:slopes=both",
+    "fire",
+    "rope:pairing=half+fox",
+    "fox+softcap:cap=3+kerple:weight=1",
     "t5:bidirectional=1",
     "rope:pairing=half",
     "rope:pairing=interleaved,scaling=yarn,factor=4,original_length=60+t5:bidirectional=1",
     "kerple+sink",
     "kerple:weight=1+softcap:cap=3",
     "logn:length=20+clip:max=9",
+    "rope:pairing=half+ssmax:bias=1",
+    "rope:pairing=half,freq=given",
+    "pope:base=20+ssmax",
+    "rope:pairing=half,dim=16,values=1,attention_factor=1.3+alibi",
+    "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
+    "alibi+ssmax:bias=1",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -278,7 +307,8 @@ static void check_shape(const char *text, const struct shape *s)
     loci_plan *plan;
     char name[512];
     const loci_desc d = LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads,
-                                  .dim = s->dim, .value_dim = s->value_dim, .full = s->full,
+                                  .dim = s->dim, .value_dim = s->value_dim,
+                                  .full = s->full && !walk_causal_only(text),
                                   .window_left = s->left, .dtype = s->dtype);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
@@ -291,7 +321,7 @@ static void check_shape(const char *text, const struct shape *s)
                    keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
         .each = { (int)each, 4, (int)each, (int)each, (int)each },
     };
-    for (int i = 0; i < OUTS; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    for (int i = 0; i < OUT_DMASK; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
                             .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE], .error = &e);
     loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
@@ -310,6 +340,9 @@ static void check_shape(const char *text, const struct shape *s)
             if (walk_uniform() < -0.3) mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
+        outs.bytes[OUT_DMASK] = rows * (size_t)s->k_len * 4;
+        outs.each[OUT_DMASK] = 4;
+        g.dmask.data = outs.at[OUT_DMASK] = mem_alloc(&mem, outs.bytes[OUT_DMASK]);
     }
     if (s->broken) { /* the newest keys and rows */
         float *k = c.k.data, *v = c.v.data, *q = c.q.data;
@@ -325,7 +358,11 @@ static void check_shape(const char *text, const struct shape *s)
         counts[i] = walk_count(&list[i], s->batch, s->q_len, s->k_len);
         float *x = data[i] = mem_alloc(&mem, counts[i] * sizeof(float));
         loci_tensor_init(plan, i, 1, x);
-        for (size_t n = 0; n < counts[i]; n++) x[n] += (float)(0.1 + 0.1 * walk_uniform());
+        for (size_t n = 0; n < counts[i]; n++) {
+            const float more = (float)(0.1 + 0.1 * walk_uniform());
+            if (list[i].role != LOCI_INPUT) x[n] += more;
+            else x[n] = strcmp(list[i].name, "log_f") == 0 ? -more : more;
+        }
         ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
     g.dtensors = ddata;
