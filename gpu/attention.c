@@ -490,18 +490,25 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
 
 enum { PROBE_GROUPS = 8192, PROBE_REPEATS = 100 }; /* the first ones wake the device up */
 
-static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, char *at,
-                         double *seconds, loci_error *e)
+/* A processor has fewer lanes: it makes fewer groups, and fewer times. */
+static int probed(const loci_gpu *gpu, int all, int fewer)
+{
+    return gpu->facts.processor ? all / fewer : all;
+}
+
+static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, int groups,
+                         char *at, double *seconds, loci_error *e)
 {
     const struct params params = { 0 };
-    const size_t bytes = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    const size_t bytes = (size_t)groups * THREADS * PROBE_COPIES * 16;
+    const int repeats = probed(gpu, PROBE_REPEATS, 20);
     const struct arrays arrays = { .q = at, .o = at + bytes };
     double best = 0;
-    for (int i = 0; i < PROBE_REPEATS; i++) {
+    for (int i = 0; i < repeats; i++) {
         TRY(gpu->backend->mark(gpu->state, e));
         TRY(gpu->backend->launch(gpu->state, program,
                                  &(struct launch){ .kernel = kernel,
-                                                   .groups = { PROBE_GROUPS, 1 },
+                                                   .groups = { groups, 1 },
                                                    .threads = THREADS,
                                                    .shared = 16,
                                                    .arrays = &arrays,
@@ -520,14 +527,15 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
     const struct params params = { .dim = 4, .value_dim = 4, .rows = 128 };
     struct program *program = NULL;
     void *at = NULL;
-    const size_t size = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);
+    const size_t size = (size_t)copy * THREADS * PROBE_COPIES * 16;
     double fma_seconds = 1, copy_seconds = 1;
     loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, &program, e);
     if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
     if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
-    if (!status) status = probe(gpu, program, "fma_rate", at, &fma_seconds, e);
-    if (!status) status = probe(gpu, program, "copy_rate", at, &copy_seconds, e);
-    *flops = 2.0 * PROBE_GROUPS * THREADS * PROBE_ROUNDS * PROBE_CHAINS / fma_seconds;
+    if (!status) status = probe(gpu, program, "fma_rate", fma, at, &fma_seconds, e);
+    if (!status) status = probe(gpu, program, "copy_rate", copy, at, &copy_seconds, e);
+    *flops = 2.0 * fma * THREADS * PROBE_ROUNDS * PROBE_CHAINS / fma_seconds;
     *bytes = 2.0 * (double)size / copy_seconds;
     if (at) gpu->backend->free(gpu->state, at);
     return status;
