@@ -642,10 +642,9 @@ DEV void backward_rows(struct block b)
                 END
                 add_distances(b, at, &q, tile, h, chunk, most(u, 0), row0, rows, key0, n,
                               distances);
-                if (learns && !affine && !distances)
-                    add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
-                                 part_of(b, tile, h, chunk) + b.p->use[u].part, h, u, row0, rows,
-                                 key0, n);
+                add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
+                             part_of(b, tile, h, chunk) + b.p->use[most(u, 0)].part, h, most(u, 0),
+                             row0, rows, key0, n, learns && !affine && !distances);
             }
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);

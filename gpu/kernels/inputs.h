@@ -40,6 +40,14 @@ DEV GLOBAL double *key_sums(struct block b, int u, const struct span *q, int h)
          + (((int64_t)b.p->use[u].by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len + q->k0;
 }
 
+/* The first rows from row0 on whose tile meets the keys, or end. */
+DEV int meeting_rows(struct block b, const struct span *q, int row0, int end, int key0, int keys)
+{
+    while (row0 < end && !tiles_meet(b, q, row0, least(q->nq - row0, TILE_ROWS), key0, keys))
+        row0 += TILE_ROWS;
+    return row0;
+}
+
 DEV void backward_inputs(struct block b)
 {
     PRIVATE(struct inputs_mine);
@@ -61,9 +69,9 @@ DEV void backward_inputs(struct block b)
         PHASE(tid)
             for (int i = tid; i < GPU_USES * KEYS; i += THREADS) part[i] = 0;
         END
-        for (int row0 = first_row; row0 < end_row; row0 += TILE_ROWS) {
+        for (int row0 = meeting_rows(b, &q, first_row, end_row, key0, keys); row0 < end_row;
+             row0 = meeting_rows(b, &q, row0 + TILE_ROWS, end_row, key0, keys)) {
             const int rows = least(q.nq - row0, TILE_ROWS);
-            if (!tiles_meet(b, &q, row0, rows, key0, keys)) continue;
             const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
             const struct rows_at
                 rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
@@ -129,9 +137,8 @@ DEV void backward_inputs(struct block b)
                         }
                     if (b.p->use[u].by_key >= 0) store_tile(KEYS, b.room + at.g, r0, side, g);
                 END
-                if (b.p->use[u].by_key < 0) continue;
                 PHASE(tid)
-                    if (tid < keys) {
+                    if (tid < keys && b.p->use[u].by_key >= 0) {
                         float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.g + tid);
                         if (b.p->use[u].term == GPU_GATE)
                             sum = newest_rows(b, &q, h, u, row0, rows, key0 + tid, sum);

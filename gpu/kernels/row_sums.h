@@ -109,52 +109,45 @@ DEV void add_pieces_apart(struct block b, const SHARED float *ds, const struct s
 {
     const GLOBAL struct pieces_table *t = pieces_of(b, u);
     const GLOBAL float *factors = piece_lines(t, h, 0), *slope = piece_psi(t, 1);
-    PHASE(tid)
-        for (int r = 0; r < rows && tid == 0; r++) {
-            GLOBAL float *by_x = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + r),
-                         *by_c = row_sum_at(b, b.p->use[u].by_row + 1, 0, q, h, row0 + r);
-            int p = 0;
-            float s = 0, sx = 0;
-            for (int k = 0; k < keys; k++) {
-                const int64_t d = distance_of(b, q, row0 + r, key0 + k), a = d < 0 ? -d : d;
-                const float y = piece_x(b, t, u, q, row0 + r, d), g = ds[k * TILE_ROWS + r];
-                const int now = piece_of(piece_ends(t), t->count, y, p);
-                if (now != p) {
-                    part[p] = part[p] + s;
-                    part[t->capacity + p] = part[t->capacity + p] + sx;
-                    s = sx = 0;
-                    p = now;
-                }
-                s = s + g;
-                sx = fma_(g, y, sx);
-                *by_x = fma_(g * factors[p], y, *by_x);
-                *by_c = fma_(g * factors[p], slope[a < t->hi ? a : t->hi], *by_c);
+    for (int r = 0; r < rows; r++) {
+        GLOBAL float *by_x = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + r),
+                     *by_c = row_sum_at(b, b.p->use[u].by_row + 1, 0, q, h, row0 + r);
+        int p = 0;
+        float s = 0, sx = 0;
+        for (int k = 0; k < keys; k++) {
+            const int64_t d = distance_of(b, q, row0 + r, key0 + k), a = d < 0 ? -d : d;
+            const float y = piece_x(b, t, u, q, row0 + r, d), g = ds[k * TILE_ROWS + r];
+            const int now = piece_of(piece_ends(t), t->count, y, p);
+            if (now != p) {
+                part[p] = part[p] + s;
+                part[t->capacity + p] = part[t->capacity + p] + sx;
+                s = sx = 0;
+                p = now;
             }
-            part[p] = part[p] + s;
-            part[t->capacity + p] = part[t->capacity + p] + sx;
+            s = s + g;
+            sx = fma_(g, y, sx);
+            *by_x = fma_(g * factors[p], y, *by_x);
+            *by_c = fma_(g * factors[p], slope[a < t->hi ? a : t->hi], *by_c);
         }
-    END
+        part[p] = part[p] + s;
+        part[t->capacity + p] = part[t->capacity + p] + sx;
+    }
 }
-DEV void add_pieces(struct block b, const SHARED float *ds, SHARED float *x, const struct span *q,
-                    GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys)
+/* Block number i of a run's tile: the tile if it is in one piece, else its quarters. */
+DEV struct piece_block block_of(struct block b, int u, const struct span *q, int row0, int rows,
+                                int key0, int keys, int i)
 {
-    struct piece_block all = { 0, keys, 0, TILE_ROWS, 0, -1 };
-    if (!q->run) {
-        add_pieces_apart(b, ds, q, part, h, u, row0, rows, key0, keys);
-        return;
-    }
-    all = with_pieces(b, u, q, row0, rows, key0, all);
-    if (all.last < all.first) return;
-    if (all.first == all.last) {
-        add_piece_block(b, ds, x, q, part, h, u, row0, rows, key0, all);
-        return;
-    }
-    for (int k = 0; k < keys; k += 32)
-        for (int r = 0; r < TILE_ROWS; r += 32) {
-            struct piece_block one = { k, least(keys - k, 32), r, 32, 0, -1 };
-            one = with_pieces(b, u, q, row0, rows, key0, one);
-            add_piece_block(b, ds, x, q, part, h, u, row0, rows, key0, one);
-        }
+    struct piece_block a = { 0, keys, 0, TILE_ROWS, 0, -1 };
+    a = with_pieces(b, u, q, row0, rows, key0, a);
+    if (a.last <= a.first && i == 0) return a;
+    const int one = a.last <= a.first, k = i / 2 * 32;
+    a.k0 = k;
+    a.kn = least(keys - k, 32);
+    a.r0 = i % 2 * 32;
+    a.rn = 32;
+    a.first = 0;
+    a.last = -1;
+    return one || a.kn <= 0 ? a : with_pieces(b, u, q, row0, rows, key0, a);
 }
 /* c and T, from the rows: see close_bwd() of src/terms/pieces.c. */
 DEV void finish_pieces(struct block b, const struct span *q, GLOBAL float *part, int h, int u,
@@ -201,30 +194,32 @@ DEV void add_factors(struct block b, const struct span *q, GLOBAL float *part, i
 
 /* ---- All terms ------------------------------------------------------------------------------- */
 
-/* The tile ds of term u, [key][row], x: shared memory for 128 numbers. */
+/* The tile ds of term u, [key][row], if `on`; x: shared memory for 128 numbers.  Every thread passes
+ * every barrier. */
 DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, const struct span *q,
-                      GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys)
+                      GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys,
+                      int on)
 {
-    const int term = b.p->use[u].term;
-    if (term == GPU_PIECES) {
-        add_pieces(b, ds, x, q, part, h, u, row0, rows, key0, keys);
-        return;
-    }
+    const int term = b.p->use[u].term, pieces = on && term == GPU_PIECES;
     PHASE(tid)
-        /* factor: one sum through all tiles of the chunk */
-        float sum = term == GPU_FACTOR && tid < rows
-                      ? *row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + tid)
-                      : 0.0f;
-        for (int k = 0; k < keys && tid < rows; k++) {
-            const float g = ds[k * TILE_ROWS + tid];
-            sum = sum
-                + (term == GPU_SLOPES ? g * magnitude(distance_of(b, q, row0 + tid, key0 + k)) : g);
-        }
-        if (tid < rows) {
+        if (pieces && !q->run && tid == 0)
+            add_pieces_apart(b, ds, q, part, h, u, row0, rows, key0, keys);
+        if (on && !pieces && tid < rows) {
             GLOBAL float *chunk = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + tid);
+            /* factor: one sum through all tiles of the chunk */
+            float sum = term == GPU_FACTOR ? *chunk : 0.0f;
+            for (int k = 0; k < keys; k++) {
+                const float g = ds[k * TILE_ROWS + tid];
+                const float by =
+                    term == GPU_SLOPES ? g * magnitude(distance_of(b, q, row0 + tid, key0 + k)) : g;
+                sum = sum + by;
+            }
             *chunk = term == GPU_FACTOR ? sum : *chunk + sum;
         }
     END
+    for (int i = 0; i < (pieces && q->run ? 4 : 0); i++)
+        add_piece_block(b, ds, x, q, part, h, u, row0, rows, key0,
+                        block_of(b, u, q, row0, rows, key0, keys, i));
 }
 /* All chunks are done: by one thread. */
 DEV void finish_row_sums(struct block b, const struct span *q, GLOBAL float *part, int h, int u,
