@@ -61,7 +61,8 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.back = t.back;
     p.finish = t.finish;
     p.factors = t.query && t.finish && !t.back ? p.q_factor : -1;
-    if (t.back && !t.query) p.used = g->used;
+    p.q_paged = !t.query && g->in.pages;
+    if ((t.back || p.q_paged) && !t.query) p.used = g->used;
     if (!t.turns) p.pairs = -1;
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
                &p);

@@ -81,6 +81,11 @@ static size_t lay_out_lists(struct gpu_call *g)
         LIST(g->q_where, B * (size_t)p->axes * Lq, double);
         LIST(g->k_where, B * (size_t)p->axes * Lk, double);
     }
+    if (in->pages) {
+        k->page_keys = in->pages->length < INT32_MAX ? (int32_t)in->pages->length : INT32_MAX;
+        k->page_entry = (int32_t)tiles(c->Lk, k->page_keys > 0 ? k->page_keys : 1);
+        LIST(k->pages, B * (size_t)k->page_entry, int32_t);
+    }
     g->used = -1;
     if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     for (int u = 0; u < k->uses; u++)
@@ -113,6 +118,9 @@ static void fill_spans(struct gpu_call *g, int rows)
             .tile = tile,
             .item = item,
             .ktile = ktile,
+            .entry = (int32_t)(g->in.q_starts ? s : q->b),
+            .row_number = number_of_row(c, q, q->q0),
+            .key_number = (int32_t)number_of_key(c, q, q->k0),
         };
         tile += (int32_t)tiles(q->nq, rows);
         item += (int32_t)tiles(q->nq, ROW_CHUNK);
@@ -185,6 +193,10 @@ static void fill_lists(struct gpu_call *g, int rows)
         const struct sequence *q = &c->seqs.list[s];
         memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
     }
+    for (ptrdiff_t b = 0; b < c->B && in->pages; b++)
+        for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
+            ((int32_t *)(g->lists + k->pages))[b * k->page_entry + i] =
+                in->pages->table[b * in->pages->entry + i];
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -346,6 +358,11 @@ static void set_params(struct gpu_call *g)
     k->chunks = (int32_t)tiles(c->seqs.longest, CHUNK);
     if (!k->chunks) k->chunks = 1;
     k->scale = (float)p->scale;
+    k->dropout = c->dropout.on;
+    k->drop_seed = c->dropout.seed;
+    k->drop_offset = c->dropout.offset;
+    k->drop_limit = c->dropout.limit;
+    k->drop_kept = (float)c->dropout.factor;
     k->rows = g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
@@ -373,6 +390,8 @@ static void set_params(struct gpu_call *g)
         k->q = dense(p->heads, c->Lq, p->dim);
         at->q = g->at.q;
     }
+    k->k_paged = g->in.pages && !g->at.k;
+    k->v_paged = g->in.pages != NULL;
     if (g->at.k) {
         k->k_type = GPU_F32;
         k->k = dense(p->kv_heads, c->Lk, p->dim);
@@ -418,8 +437,6 @@ static void set_params(struct gpu_call *g)
 static loci_status check_call(const struct loci_plan *p, const loci_call *in, loci_error *e)
 {
     CHECK(e, !in->cache, LOCI_UNSUPPORTED, "a cache does not run on a GPU yet: cache must be NULL");
-    CHECK(e, !in->pages, LOCI_UNSUPPORTED, "pages do not run on a GPU yet: pages must be NULL");
-    CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED, "dropout must be 0 on a GPU");
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);

@@ -108,6 +108,9 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "V_TYPE", p->v_type },
         { "O_TYPE", p->o_type },
         { "PARTS", p->parts },
+        { "DROPOUT", p->dropout },
+        { "K_PAGED", p->k_paged },
+        { "V_PAGED", p->v_paged },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->general) return (size_t)n;

@@ -67,7 +67,9 @@ struct strides {
 struct span {
     int64_t d0;
     int64_t k_from; /* place of key 0 of the entry, if places are counted */
+    int64_t row_number; /* of row 0, where weights are dropped */
     int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
+    int32_t entry, key_number; /* the same: of the sequence, and of key 0 */
 };
 
 /* What the kernels know of a term of the plan. */
@@ -112,6 +114,14 @@ struct params {
      * backward_rows: dq is multiplied by scale. */
     int32_t back, counted, finish;
     float scale;
+    uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
+    uint32_t drop_limit;
+    float drop_kept;
+    int32_t dropout; /* weights are dropped */
+    /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
+     * reads rows in pages. */
+    int64_t pages;
+    int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     struct gpu_use use[GPU_USES];
 };
 
