@@ -111,9 +111,45 @@ static loci_status upload_lists(const struct gpu_call *g)
                               g->in.error);
 }
 
-static loci_status forward_pass(const struct gpu_call *g)
+/* Tiles that the rows of a sequence may see, of the sequence that has the most. */
+static int64_t most_seen(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct params *p = &g->params;
+    int64_t seen = 0;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        int64_t n = tiles(q->nk, KEYS);
+        if (q->run && !q->segments && p->hi < INT32_MAX && p->lo > -INT32_MAX) {
+            const int64_t window = (p->hi - p->lo + q->nq) / KEYS + 2;
+            if (window < n) n = window > 0 ? window : 0;
+        }
+        if (n > seen) seen = n;
+    }
+    return seen;
+}
+/* Few rows: kernels/decode.h. */
+static loci_status decode(struct gpu_call *g)
+{
+    struct params *p = &g->params;
+    const int64_t seen = most_seen(g),
+                  sides = (int64_t)p->sequences * p->kv_heads * p->lane_parts;
+    const int64_t enough = 16 * (int64_t)g->plan->gpu->facts.units, each = seen * sides / enough;
+    p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
+    const int64_t groups = tiles(seen, p->part_tiles) * sides;
+    const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
+    TRY(upload_lists(g));
+    TRY(rotate_inputs(g, PASS_DECODE));
+    TRY(run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
+    TRY(run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
+    return run(g, PASS_DECODE, "decode_join",
+               (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
+               join_room().size, &g->arrays, p);
+}
+static loci_status forward_pass(struct gpu_call *g)
 {
     const struct params *p = &g->params;
+    if (g->decode) return decode(g);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, PASS_FORWARD));
     return run(g, PASS_FORWARD, "forward", (int64_t)p->tiles * p->heads,

@@ -283,6 +283,37 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
     return 0;
 }
 
+/* ---- Decode ---------------------------------------------------------------------------------- */
+
+enum { DECODE_ROWS = 8, DECODE_LANES = 64, DECODE_KEYS = 256 };
+
+/* Few rows leave most of a tile of the forward pass empty, so they are split over keys.  The answer
+ * follows from sizes and from which pointers are set. */
+static bool decodes(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const char *wanted = getenv("LOCI_GPU_DECODE"); /* tests: "never", "always" */
+    const ptrdiff_t lanes = c->Lq * (p->heads / p->kv_heads);
+    if (g->backward || g->in.q_starts || g->in.q_seg) return false;
+    if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
+    if (wanted && strcmp(wanted, "never") == 0) return false;
+    if (!wanted && c->Lk < DECODE_KEYS) return false;
+    const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
+    return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
+}
+static void set_lanes(struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    const int lanes = (int)g->call.Lq * (p->heads / p->kv_heads);
+    struct params *k = &g->params;
+    k->lanes = 2;
+    if (!g->decode) return;
+    while (k->lanes < lanes && k->lanes < MOST_LANES) k->lanes *= 2;
+    k->lane_parts = (int32_t)tiles(lanes, k->lanes);
+    k->key_tiles = (int32_t)tiles(g->call.Lk, KEYS);
+}
+
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
@@ -299,6 +330,14 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
     if (p->rotate >= 0) {
         if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
+    }
+    if (g->decode) {
+        const size_t by_tile = (size_t)tiles(c->Lk, KEYS);
+        g->at.scores = carve_bytes(&a, rows, by_tile * KEYS * each);
+        g->at.tops = carve_bytes(&a, rows, by_tile * each);
+        g->at.weights = carve_bytes(&a, rows, by_tile * each);
+        g->at.sums = carve_bytes(&a, rows * by_tile, (size_t)p->value_dim * each);
+        return a.full ? SIZE_MAX : a.used;
     }
     if (!g->backward) {
         if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
@@ -384,6 +423,9 @@ static void set_params(struct gpu_call *g)
         .parts = g->at.parts,
         .totals = g->at.totals,
         .delta = g->at.delta,
+        .scores = g->at.scores,
+        .tops = g->at.tops,
+        .weights = g->at.weights,
     };
     if (g->at.q) {
         k->q_type = GPU_F32;
@@ -473,6 +515,7 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     for (int back = 0; back <= (backward != 0); back++) {
         struct gpu_call h = g;
         h.backward = back;
+        h.decode = decodes(&h);
         list_terms(&h, NULL);
         h.list_bytes = lay_out_lists(&h);
         const size_t n = lay_out_device(&h, NULL, back ? list_parts(&h) : 0);
@@ -523,6 +566,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     if (grad) TRY(check_grad(p, grad, e));
     TRY(open_on_host(g, tables, grad));
     if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
+    g->decode = decodes(g);
     list_terms(g, tables->host);
     g->list_bytes = lay_out_lists(g);
     const int parts = grad ? list_parts(g) : 0;
@@ -538,6 +582,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
     fill_lists(g, grad ? TILE_ROWS : plan->rows);
     set_params(g);
+    set_lanes(g);
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;
 }

@@ -9,7 +9,7 @@
 
 /* Programs differ by pass, by plan and by what a call has.  They are compiled when they are first
  * needed, and live as long as their device. */
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES };
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES, PASS_DECODE };
 struct compiled {
     struct compiled *next;
     struct program *program;
@@ -36,7 +36,7 @@ struct gpu_call {
     const loci_gpu_plan *plan;
     struct call call;
     loci_call in;
-    bool backward, rotated;
+    bool backward, rotated, decode;
     struct params params;
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
@@ -49,6 +49,7 @@ struct gpu_call {
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals;
+        char *scores, *tops, *weights; /* decode */
     } at;
 };
 
@@ -60,6 +61,7 @@ loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const stru
                         struct program **, loci_error *);
 static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
 {
+    if (pass == PASS_DECODE) return 128;
     return pass == PASS_FORWARD ? g->forward_threads : g->backward_threads;
 }
 void gpu_unload_programs(loci_gpu *);

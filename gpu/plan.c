@@ -91,7 +91,8 @@ static bool is_general(const struct loci_gpu *gpu)
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p)
 {
-    static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS" };
+    static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
+                                           "DECODE_KERNELS" };
     const struct {
         const char *name;
         int number;
@@ -111,6 +112,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "DROPOUT", p->dropout },
         { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged },
+        { "LANES", p->lanes },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->general) return (size_t)n;

@@ -18,6 +18,9 @@ enum { THREADS = 128 };
 #define KERNELS(K)                                                                                 \
     K(rotate_rows)                                                                                 \
     K(forward)                                                                                     \
+    K(decode_scores)                                                                               \
+    K(decode_values)                                                                               \
+    K(decode_join)                                                                                 \
     K(row_sums)                                                                                    \
     K(backward_keys)                                                                               \
     K(backward_rows)                                                                               \
@@ -27,6 +30,7 @@ enum { THREADS = 128 };
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
+#define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -48,7 +52,10 @@ enum { THREADS = 128 };
     A(lists)                                                                                       \
     A(sums)                                                                                        \
     A(parts)                                                                                       \
-    A(totals)
+    A(totals)                                                                                      \
+    A(scores)                                                                                      \
+    A(tops)                                                                                        \
+    A(weights)
 
 struct arrays {
 #define ARRAY(name) GLOBAL char *name;
@@ -121,6 +128,9 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
+    /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
+     * in lists by tile. */
+    int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     struct gpu_use use[GPU_USES];
 };
