@@ -4,6 +4,8 @@
 
 #include "gpu.h"
 #include "kernels/rooms.h"
+#include "layout/band_k.h"
+#include "layout/factor.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -111,6 +113,52 @@ static loci_status upload_lists(const struct gpu_call *g)
                               g->in.error);
 }
 
+/* Products of rows of q and of keys with vectors, for the terms that look them up. */
+static loci_status multiply_vectors(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    int u = 0;
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+        for (int x = 0; x < p->uses; x++) {
+            int32_t term;
+            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            if (term == GPU_FACTOR && factor_folds(p, x)) continue;
+            const struct gpu_use *use = &g->params.use[u++];
+            const bool query = term == GPU_ROW_VECTORS;
+            if (!query && term != GPU_KEY_VECTORS) continue;
+            struct params k = g->params;
+            struct arrays at = g->arrays;
+            k.vector_to = use->numbers;
+            k.vector_count = use->vectors;
+            k.vector_share = query ? 1 : p->heads / p->kv_heads;
+            if (query) {
+                const struct vectors *v = layout_of(p, x);
+                k.vector_table = use->table + (int64_t)vectors_index(v);
+                k.vector_head =
+                    v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
+                k.vector_columns = (int32_t)vectors_columns(v);
+            } else {
+                const struct key_vectors *v = layout_of(p, x);
+                k.vector_table = use->table + (int64_t)v->at + KEY_MARGIN * (int64_t)sizeof(float);
+                k.vector_head = (int64_t)key_table(v, p->dim);
+                k.vector_columns = (int32_t)key_columns(v);
+                at.q = at.k;
+                k.q = k.k;
+                k.q_type = k.k_type;
+                k.q_paged = k.k_paged;
+                k.q_len = k.k_len;
+                k.q_factor = -1;
+                k.scale = 1;
+                if (k.q_paged) k.used = g->used;
+            }
+            const ptrdiff_t rows = query ? c->Lq : c->Lk;
+            TRY(run(g, PASS_VECTORS, "vector_numbers",
+                    c->B * tiles(rows, VECTOR_ROWS) * p->heads, VECTOR_ROWS * k.dim, &at, &k));
+        }
+    return LOCI_OK;
+}
+
 /* Tiles that the rows of a sequence may see, of the sequence that has the most. */
 static int64_t most_seen(const struct gpu_call *g)
 {
@@ -140,6 +188,7 @@ static loci_status decode(struct gpu_call *g)
     const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, PASS_DECODE));
+    TRY(multiply_vectors(g));
     TRY(run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
     TRY(run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
     return run(g, PASS_DECODE, "decode_join",
@@ -152,6 +201,7 @@ static loci_status forward_pass(struct gpu_call *g)
     if (g->decode) return decode(g);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, PASS_FORWARD));
+    TRY(multiply_vectors(g));
     return run(g, PASS_FORWARD, "forward", (int64_t)p->tiles * p->heads,
                forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p);
 }

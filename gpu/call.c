@@ -7,6 +7,7 @@
 
 #include "gpu.h"
 #include "api/tables.h"
+#include "layout/band_k.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
 #include "layout/softcap.h"
@@ -230,6 +231,18 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
+            if (use.term == GPU_ROW_VECTORS) {
+                const struct vectors *v = layout_of(p, x);
+                use.lo = v->lo;
+                use.hi = v->hi;
+                use.vectors = v->rows;
+            }
+            if (use.term == GPU_KEY_VECTORS) {
+                const struct key_vectors *v = layout_of(p, x);
+                use.lo = v->lo;
+                use.hi = v->hi;
+                use.vectors = v->hi - v->lo + 1;
+            }
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -254,7 +267,8 @@ static int list_parts(struct gpu_call *g)
             const bool sink = p->use[x].term == TERM_sink;
             if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
-            const int count = (int)(p->engine->total(c, x) / p->heads);
+            const bool vectors = !sink && (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS);
+            const int count = vectors ? 0 : (int)(p->engine->total(c, x) / p->heads);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
             else if (!folded) {
                 k->use[u].part = all;
@@ -331,6 +345,17 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (p->rotate >= 0) {
         if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
     }
+    struct arena numbers = { 0 }; /* products with vectors */
+    for (int u = 0; u < g->params.uses; u++) {
+        struct gpu_use *use = &g->params.use[u];
+        const bool query = use->term == GPU_ROW_VECTORS;
+        if (!query && use->term != GPU_KEY_VECTORS) continue;
+        use->numbers = (int64_t)numbers.used;
+        carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
+                    (size_t)use->vectors * each);
+    }
+    if (numbers.full) return SIZE_MAX;
+    if (numbers.used) g->at.vectors = carve_bytes(&a, numbers.used, 1);
     if (g->decode) {
         const size_t by_tile = (size_t)tiles(c->Lk, KEYS);
         g->at.scores = carve_bytes(&a, rows, by_tile * KEYS * each);
@@ -424,6 +449,7 @@ static void set_params(struct gpu_call *g)
         .totals = g->at.totals,
         .delta = g->at.delta,
         .scores = g->at.scores,
+        .vectors = g->at.vectors,
         .tops = g->at.tops,
         .weights = g->at.weights,
     };
@@ -491,6 +517,9 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
 static loci_status check_grad(const struct loci_plan *p, const loci_grad *grad, loci_error *e)
 {
     CHECK(e, !grad->dmask.data, LOCI_UNSUPPORTED, "dmask must be NULL on a GPU");
+    for (int x = 0; x < p->uses; x++)
+        CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k, LOCI_UNSUPPORTED,
+              "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;

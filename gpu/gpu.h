@@ -9,7 +9,7 @@
 
 /* Programs differ by pass, by plan and by what a call has.  They are compiled when they are first
  * needed, and live as long as their device. */
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES, PASS_DECODE };
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES, PASS_DECODE, PASS_VECTORS };
 struct compiled {
     struct compiled *next;
     struct program *program;
@@ -50,6 +50,7 @@ struct gpu_call {
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals;
         char *scores, *tops, *weights; /* decode */
+        char *vectors;
     } at;
 };
 

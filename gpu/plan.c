@@ -6,6 +6,7 @@
 
 #include "gpu.h"
 #include "kernels/rooms.h"
+#include "layout/band_q.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -25,6 +26,12 @@ bool gpu_term_of(enum term_id id, int32_t *term)
         return true;
     case TERM_factor:
         *term = GPU_FACTOR;
+        return true;
+    case TERM_band_q:
+        *term = GPU_ROW_VECTORS;
+        return true;
+    case TERM_band_k:
+        *term = GPU_KEY_VECTORS;
         return true;
     default:
         return false;
@@ -50,6 +57,9 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
         terms += known;
         CHECK(e, known || id == TERM_sink || id == TERM_pairs, LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
+              LOCI_UNSUPPORTED, "%s with vectors of values does not run on a GPU yet: values=0 does",
               p->enc[p->use[x].enc].pe->name);
     }
     CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
@@ -92,7 +102,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                           const struct params *p)
 {
     static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
-                                           "DECODE_KERNELS" };
+                                           "DECODE_KERNELS", "VECTOR_KERNELS" };
     const struct {
         const char *name;
         int number;

@@ -18,6 +18,7 @@ enum { THREADS = 128 };
 #define KERNELS(K)                                                                                 \
     K(rotate_rows)                                                                                 \
     K(forward)                                                                                     \
+    K(vector_numbers)                                                                              \
     K(decode_scores)                                                                               \
     K(decode_values)                                                                               \
     K(decode_join)                                                                                 \
@@ -31,6 +32,7 @@ enum { THREADS = 128 };
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
+#define VECTOR_KERNELS(K) K(vector_numbers)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -55,7 +57,8 @@ enum { THREADS = 128 };
     A(totals)                                                                                      \
     A(scores)                                                                                      \
     A(tops)                                                                                        \
-    A(weights)
+    A(weights)                                                                                     \
+    A(vectors)
 
 struct arrays {
 #define ARRAY(name) GLOBAL char *name;
@@ -80,7 +83,7 @@ struct span {
 };
 
 /* What the kernels know of a term of the plan. */
-enum gpu_term { GPU_AFFINE, GPU_DISTANCE, GPU_SOFTCAP, GPU_FACTOR };
+enum gpu_term { GPU_AFFINE, GPU_DISTANCE, GPU_SOFTCAP, GPU_FACTOR, GPU_ROW_VECTORS, GPU_KEY_VECTORS };
 enum { GPU_USES = 6, GPU_TYPES = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
@@ -92,6 +95,9 @@ struct gpu_use {
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
     float a, b;         /* softcap: cap and 1 / cap */
+    /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances. */
+    int64_t numbers;
+    int32_t vectors, lo, hi;
 };
 
 struct params {
@@ -128,6 +134,10 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
+    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel to
+     * channel, products of a row, their place in `vectors`, heads that share a row. */
+    int64_t vector_table, vector_head, vector_to;
+    int32_t vector_columns, vector_count, vector_share;
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;

@@ -61,6 +61,10 @@ static const struct problem problems[] = {
     { "nope", 1, 2, 1, 19, 7, 1, 130, 0, F32, 0, 0 },
     { "nope", 1, 2, 1, 32, 32, 8, 100, 0, F32, 0, 0 }, /* more rows than some tiles have keys */
     { "nope", 2, 1, 1, 16, 16, 1, 260, 0, LOCI_BF16, LOCI_BF16, 0, LENS },
+    { "shaw:values=0", 2, 4, 2, 24, 24, 3, 300, 0, F32, 0, LENS },
+    { "deberta", 2, 4, 2, 24, 24, 2, 300, 0, F32, 32, LENS | FULL },
+    { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
+    { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32, 0, 0 },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
