@@ -6,6 +6,7 @@
 #include "kernels/rooms.h"
 #include "layout/band_k.h"
 #include "layout/factor.h"
+#include "layout/roll.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -126,12 +127,22 @@ static loci_status multiply_vectors(const struct gpu_call *g)
             if (term == GPU_FACTOR && factor_folds(p, x)) continue;
             const struct gpu_use *use = &g->params.use[u++];
             const bool query = term == GPU_ROW_VECTORS;
-            if (!query && term != GPU_KEY_VECTORS) continue;
+            if (!query && term != GPU_KEY_VECTORS && term != GPU_ROLL) continue;
             struct params k = g->params;
             struct arrays at = g->arrays;
             k.vector_to = use->numbers;
             k.vector_count = use->vectors;
             k.vector_share = query ? 1 : p->heads / p->kv_heads;
+            if (term == GPU_ROLL) {
+                const struct roll *v = (const void *)c->table[p->use[x].enc];
+                k.vector_use = u - 1;
+                k.vector_table = use->table + (int64_t)v->heads;
+                k.vector_head = roll_head(v);
+                k.vector_columns = (int32_t)v->width;
+                TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
+                        VECTOR_ROWS * k.dim, &at, &k));
+                continue;
+            }
             if (query) {
                 const struct vectors *v = layout_of(p, x);
                 k.vector_table = use->table + (int64_t)vectors_index(v);

@@ -10,6 +10,7 @@
 #include "layout/band_k.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
+#include "layout/roll.h"
 #include "layout/softcap.h"
 #include "kernels/rooms.h"
 
@@ -214,6 +215,11 @@ static void fill_lists(struct gpu_call *g, int rows)
 
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
+/* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
+static bool is_of_vectors(int32_t term)
+{
+    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+}
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
@@ -243,6 +249,11 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.hi = v->hi;
                 use.vectors = v->hi - v->lo + 1;
             }
+            if (use.term == GPU_ROLL && tables) {
+                const struct roll *v = (const void *)c->table[p->use[x].enc];
+                use.lo = (int32_t)v->lo;
+                use.hi = (int32_t)v->hi;
+            }
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -267,7 +278,7 @@ static int list_parts(struct gpu_call *g)
             const bool sink = p->use[x].term == TERM_sink;
             if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
-            const bool vectors = !sink && (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS);
+            const bool vectors = !sink && is_of_vectors(term);
             const int count = vectors ? 0 : (int)(p->engine->total(c, x) / p->heads);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
             else if (!folded) {
@@ -348,8 +359,9 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     struct arena numbers = { 0 }; /* products with vectors */
     for (int u = 0; u < g->params.uses; u++) {
         struct gpu_use *use = &g->params.use[u];
-        const bool query = use->term == GPU_ROW_VECTORS;
-        if (!query && use->term != GPU_KEY_VECTORS) continue;
+        const bool query = use->term != GPU_KEY_VECTORS;
+        if (!is_of_vectors(use->term)) continue;
+        if (use->term == GPU_ROLL) use->vectors = (int32_t)c->Lk;
         use->numbers = (int64_t)numbers.used;
         carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
                     (size_t)use->vectors * each);
@@ -518,7 +530,8 @@ static loci_status check_grad(const struct loci_plan *p, const loci_grad *grad, 
 {
     CHECK(e, !grad->dmask.data, LOCI_UNSUPPORTED, "dmask must be NULL on a GPU");
     for (int x = 0; x < p->uses; x++)
-        CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k, LOCI_UNSUPPORTED,
+        CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
+                     && p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
               "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;

@@ -30,6 +30,9 @@ bool gpu_term_of(enum term_id id, int32_t *term)
     case TERM_band_q:
         *term = GPU_ROW_VECTORS;
         return true;
+    case TERM_roll:
+        *term = GPU_ROLL;
+        return true;
     case TERM_band_k:
         *term = GPU_KEY_VECTORS;
         return true;

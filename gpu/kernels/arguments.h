@@ -19,6 +19,7 @@ enum { THREADS = 128 };
     K(rotate_rows)                                                                                 \
     K(forward)                                                                                     \
     K(vector_numbers)                                                                              \
+    K(roll_numbers)                                                                                \
     K(decode_scores)                                                                               \
     K(decode_values)                                                                               \
     K(decode_join)                                                                                 \
@@ -32,7 +33,7 @@ enum { THREADS = 128 };
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
-#define VECTOR_KERNELS(K) K(vector_numbers)
+#define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -83,7 +84,15 @@ struct span {
 };
 
 /* What the kernels know of a term of the plan. */
-enum gpu_term { GPU_AFFINE, GPU_DISTANCE, GPU_SOFTCAP, GPU_FACTOR, GPU_ROW_VECTORS, GPU_KEY_VECTORS };
+enum gpu_term {
+    GPU_AFFINE,
+    GPU_DISTANCE,
+    GPU_SOFTCAP,
+    GPU_FACTOR,
+    GPU_ROW_VECTORS,
+    GPU_KEY_VECTORS,
+    GPU_ROLL
+};
 enum { GPU_USES = 6, GPU_TYPES = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
@@ -135,9 +144,9 @@ struct params {
      * reads rows in pages. */
     int64_t pages;
     /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel to
-     * channel, products of a row, their place in `vectors`, heads that share a row. */
+     * channel, products of a row, their place in `vectors`, heads that share a row.  roll_numbers: the use. */
     int64_t vector_table, vector_head, vector_to;
-    int32_t vector_columns, vector_count, vector_share;
+    int32_t vector_columns, vector_count, vector_share, vector_use;
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;

@@ -64,7 +64,7 @@ DEV float number_of(struct block b, int u, int term, const struct span *q, int h
                     int64_t d)
 {
     if (term == GPU_FACTOR) return factor_of(b, u, q, h, row);
-    if (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS)
+    if (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL)
         return vector_number(b, u, term, q, h, row, key, d);
     return 1.0f;
 }
@@ -77,7 +77,7 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, int
         return multiplies ? s * bias : s + bias;
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
-    if (term == GPU_ROW_VECTORS) return s + f;
+    if (term == GPU_ROW_VECTORS || term == GPU_ROLL) return s + f;
     if (term == GPU_KEY_VECTORS) return fma_(t.a, f, s);
     return s * f;
 }

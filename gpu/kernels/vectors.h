@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.h -- products of rows of q, or of keys, with the vectors of a table (shaw, deberta), before
+/* vectors.h -- products of rows of q, or of keys, with the vectors of a table (shaw, deberta, xl), before
  * scores look them up by distance.  A group has 16 rows of a head.  See docs/bits.md, Terms. */
 #ifndef LOCI_KERNELS_VECTORS_H
 #define LOCI_KERNELS_VECTORS_H
@@ -54,6 +54,56 @@ DEV void vector_numbers(struct block b)
     END
 }
 
+/* xl: products of the rows of a tile with the vectors of their distances, [B][H][q_len][k_len].  On
+ * a run a thread has a distance, which 16 rows meet at 16 keys. */
+DEV void roll_numbers(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads, width = b.p->vector_columns;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int first = (tile - q.tile) * ROWS, end = least(q.nq, first + ROWS);
+    const int64_t lo = b.p->use[b.p->vector_use].lo, hi = b.p->use[b.p->vector_use].hi;
+    const GLOBAL float *v = (const GLOBAL float *)(b.at.tables + b.p->vector_table)
+                          + h * b.p->vector_head,
+                       *vectors = v + (1 + hi) * width; /* of distance 0 */
+    for (int row0 = first; row0 < end; row0 += VECTOR_ROWS) {
+        const int rows = least(end - row0, VECTOR_ROWS);
+        const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+        GLOBAL float *to = (GLOBAL float *)(b.at.vectors + b.p->vector_to) + list * b.p->k_len + q.k0;
+        const struct rows_at x = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0);
+        PHASE(tid)
+            for (int i = tid; i < VECTOR_ROWS * DIM; i += THREADS) {
+                const int r = i / DIM, d = i % DIM;
+                float y = 0;
+                if (r < rows) y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->scale;
+                if (r < rows && b.p->q_factor >= 0)
+                    y = y * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list + r];
+                b.room[i] = fma_(b.p->scale, v[d], y);
+            }
+        END
+        PHASE(tid)
+            for (int n = tid - (VECTOR_ROWS - 1); q.run && n < q.nk; n += THREADS) {
+                float c[VECTOR_ROWS];
+                const int64_t d0 = q.d0 + row0 - n;
+                const GLOBAL float *a = vectors - (d0 < lo ? lo : d0 > hi ? hi : d0) * width;
+                UNROLL for (int r = 0; r < VECTOR_ROWS; r++) c[r] = 0;
+                ROLLED for (int d = 0; d < DIM; d++)
+                    UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
+                        c[r] = fma_(a[d], b.room[r * DIM + d], c[r]);
+                for (int r = 0; r < rows; r++)
+                    if (n + r >= 0 && n + r < q.nk) to[(int64_t)r * b.p->k_len + n + r] = c[r];
+            }
+            for (int i = tid; !q.run && i < rows * q.nk; i += THREADS) {
+                const int r = i / q.nk, key = i % q.nk;
+                const int64_t d0 = distance_of(b, &q, row0 + r, key);
+                const GLOBAL float *a = vectors - (d0 < lo ? lo : d0 > hi ? hi : d0) * width;
+                float c = 0;
+                for (int d = 0; d < DIM; d++) c = fma_(a[d], b.room[r * DIM + d], c);
+                to[(int64_t)r * b.p->k_len + key] = c;
+            }
+        END
+    }
+}
+
 /* The product of a pair for term u. */
 DEV float vector_number(struct block b, int u, int term, const struct span *q, int h, int row,
                         int key, int64_t d)
@@ -61,6 +111,8 @@ DEV float vector_number(struct block b, int u, int term, const struct span *q, i
     const GLOBAL float *from = (const GLOBAL float *)(b.at.vectors + b.p->use[u].numbers);
     const int64_t lo = b.p->use[u].lo, hi = b.p->use[u].hi, at = (d < lo ? lo : d > hi ? hi : d) - lo,
                   head = (int64_t)q->b * b.p->heads + h;
+    if (term == GPU_ROLL)
+        return from[(head * b.p->q_len + q->q0 + row) * b.p->k_len + q->k0 + key];
     if (term == GPU_KEY_VECTORS)
         return from[(head * b.p->k_len + q->k0 + key) * b.p->use[u].vectors + at];
     return from[(head * b.p->q_len + q->q0 + row) * b.p->use[u].vectors

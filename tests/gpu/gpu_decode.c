@@ -64,6 +64,9 @@ static const struct problem problems[] = {
     { "shaw:values=0", 2, 4, 2, 24, 24, 3, 300, 0, F32, 0, LENS },
     { "deberta", 2, 4, 2, 24, 24, 2, 300, 0, F32, 32, LENS | FULL },
     { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
+    { "xl", 2, 4, 2, 24, 24, 2, 300, 0, F32, 0, LENS | FULL },
+    { "xl:clamp=50", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
+    { "xl:clamp=90+ssmax", 1, 2, 1, 32, 32, 190, 300, 0, F32, 0, 0 },
     { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32, 0, 0 },
 };
 
