@@ -193,7 +193,7 @@ static loci_status decode(struct gpu_call *g)
     struct params *p = &g->params;
     const int64_t seen = most_seen(g),
                   sides = (int64_t)p->sequences * p->kv_heads * p->lane_parts;
-    const int64_t enough = 16 * (int64_t)g->plan->gpu->facts.units, each = seen * sides / enough;
+    const int64_t enough = 32 * (int64_t)g->plan->gpu->facts.units, each = seen * sides / enough;
     p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
     const int64_t groups = tiles(seen, p->part_tiles) * sides;
     const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;

@@ -79,6 +79,18 @@ DEV int load_tile(struct rows_at v, int i0, int n, int width, int stride, int ti
     return finite;
 }
 
+/* A tile that arrives at COPIES_DONE; nobody asks whether it is finite. */
+DEV void fetch_tile(struct rows_at v, int i0, int n, int width, int stride, int tid,
+                    SHARED float *to)
+{
+    if (v.wide && v.type == GPU_F32 && n == KEYS) copy_rows(v, i0, n, KEYS, width, stride, tid, to);
+    else load_tile(v, i0, n, width, stride, tid, to);
+}
+DEV int keys_of_tile(const struct decode_part *d, int tile)
+{
+    return least(KEYS, d->seen.last + 1 - tile * KEYS);
+}
+
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
 /* Row of q of a lane, times the scale and its factor. */
@@ -130,6 +142,8 @@ DEV void decode_scores(struct block b)
         key_rows(b, &part.q, part.kvh / (b.p->kv_heads / b.p->key_heads));
     if (part.to < part.from) return;
     PHASE(tid)
+        fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, WIDER(DIM), tid,
+                   b.room + at.x);
         for (int i = tid; i < LANES * FOURS(DIM); i += THREADS) {
             const int lane = i / FOURS(DIM), d = i % FOURS(DIM);
             b.room[at.q + i] = lane < part.lanes && d < DIM
@@ -137,18 +151,17 @@ DEV void decode_scores(struct block b)
                                                 lane_row(b, &part, lane), d)
                                  : 0.0f;
         }
+        COPIES_DONE
     END
     for (int tile = part.to; tile >= part.from; tile--) {
-        PHASE(tid)
-            load_tile(keys, tile * KEYS, least(KEYS, part.seen.last + 1 - tile * KEYS), DIM,
-                      WIDER(DIM), tid, b.room + at.x);
-        END
         PHASE(tid)
             decode_scores_of(b, at, &part, tile, tid % KEYS, tid / KEYS * HALF_LANES);
         END
         PHASE(tid)
             const int share = THREADS / LANES, lane = tid / share;
             float m = -INFINITY;
+            if (tile > part.from)
+                fetch_tile(keys, (tile - 1) * KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
             for (int k = tid % share; k < KEYS; k += share)
                 m = max_(m, b.room[at.s + lane * (KEYS + 1) + k]);
             b.room[at.m + tid] = m;
@@ -159,6 +172,7 @@ DEV void decode_scores(struct block b)
                 m = max_(m, b.room[at.m + tid * (THREADS / LANES) + i]);
             if (tid < part.lanes)
                 ((GLOBAL float *)b.at.tops)[lane_list(b, &part, tid) * b.p->key_tiles + tile] = m;
+            COPIES_DONE
         END
     }
 }
@@ -209,13 +223,16 @@ DEV void decode_values(struct block b)
     const int64_t tiles = b.p->key_tiles;
     if (part.to < part.from) return;
     for (int tile = part.to; tile >= part.from; tile--) {
-        const int n = least(KEYS, part.seen.last + 1 - tile * KEYS);
+        const int n = keys_of_tile(&part, tile),
+                  whole = n == KEYS && all_visible(b, &part.q, 0, part.q.nq, tile * KEYS, n);
         const int newest = least(part.seen.last / KEYS, tile / CHUNK_TILES * CHUNK_TILES
                                                             + CHUNK_TILES - 1);
         PHASE(tid)
             const int share = THREADS / LANES, lane = tid / share;
             float m = -INFINITY;
             if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+            if (whole)
+                fetch_tile(values, tile * KEYS, n, VALUE_DIM, FOURS(VALUE_DIM), tid, b.room + at.x);
             if (lane < part.lanes) {
                 const GLOBAL float *top =
                     (const GLOBAL float *)b.at.tops + lane_list(b, &part, lane) * tiles;
@@ -230,7 +247,9 @@ DEV void decode_values(struct block b)
                     m = max_(m, b.room[at.m + tid * (THREADS / LANES) + i]);
                 b.room[at.base + tid] = m == -INFINITY ? 0.0f : m;
             }
-            if (!load_tile(values, tile * KEYS, n, VALUE_DIM, FOURS(VALUE_DIM), tid, b.room + at.x))
+            if (!whole
+                && !load_tile(values, tile * KEYS, n, VALUE_DIM, FOURS(VALUE_DIM), tid,
+                              b.room + at.x))
                 ((SHARED int *)b.room)[at.flag] = 0;
         END
         PHASE(tid)
@@ -243,6 +262,7 @@ DEV void decode_values(struct block b)
                              - b.room[at.base + lane]);
                 b.room[at.s + k * LANES + lane] = p;
             }
+            COPIES_DONE
         END
         PHASE(tid)
             if (tid < part.lanes) {
