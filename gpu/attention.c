@@ -34,6 +34,16 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
+static struct strides dense(int heads, ptrdiff_t rows, int width)
+{
+    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+}
+static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
+static int32_t stored_as(loci_dtype t)
+{
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+}
+/* Rows of q in a backward pass come out scaled. */
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
     const void *from;
@@ -41,8 +51,19 @@ struct turned {
     struct strides at, at_to;
     int32_t type, to_type, heads;
     int dim;
-    bool query, turns, back, finish;
+    bool query, turns, back, finish, factors, plain;
 };
+static bool is_polar(const struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    return p->rotate >= 0 && p->use[p->rotate].term == TERM_polar;
+}
+/* Do places follow from the numbers of rows, or of keys? */
+static bool counts_places(const struct gpu_call *g, bool query)
+{
+    const struct where *w = &g->call.where;
+    return query ? !w->q_pos && !g->in.q_coord : !w->k_pos && !w->k_coord;
+}
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
     const struct call *c = &g->call;
@@ -59,59 +80,109 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.q_len = (int32_t)rows;
     p.dim = t.dim;
     p.where = t.query ? g->q_where : g->k_where;
-    p.counted = t.query ? !c->where.q_pos && !g->in.q_coord
-                        : !c->where.k_pos && !c->where.k_coord;
+    p.counted = counts_places(g, t.query);
     p.back = t.back;
     p.finish = t.finish;
-    p.factors = t.query && t.finish && !t.back ? p.q_factor : -1;
+    p.factors = t.factors && t.finish ? p.q_factor : -1;
     p.q_paged = !t.query && g->in.pages;
     if ((t.back || p.q_paged) && !t.query) p.used = g->used;
+    p.keys_side = !t.query;
+    p.plain = t.plain;
     if (!t.turns) p.pairs = -1;
+    if (t.turns && is_polar(g)) {
+        const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */
+        at.v = given->data;
+        p.v = of_view(*given);
+        p.v_type = stored_as(c->plan->dtype);
+        return run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
+                   ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
+    }
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
                &p);
 }
-static struct strides dense(int heads, ptrdiff_t rows, int width)
+/* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
+static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
 {
-    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    return rotate(g, pass,
+                  (struct turned){ .from = c->q.data,
+                                   .to = g->at.q,
+                                   .at = of_view(c->q),
+                                   .at_to = dense(p->heads, c->Lq, p->score_dim),
+                                   .type = stored_as(p->dtype),
+                                   .heads = p->heads,
+                                   .dim = p->dim,
+                                   .query = true,
+                                   .turns = g->rotated,
+                                   .finish = g->backward,
+                                   .factors = factors });
 }
-static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
-static int32_t stored_as(loci_dtype t)
-{
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
-}
-/* Rows of q in a backward pass come out scaled. */
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
-    TRY(rotate(g, pass,
-               (struct turned){ .from = c->q.data,
-                                .to = g->at.q,
-                                .at = of_view(c->q),
-                                .at_to = dense(p->heads, c->Lq, p->dim),
-                                .type = stored_as(p->dtype),
-                                .heads = p->heads,
-                                .dim = p->dim,
-                                .query = true,
-                                .turns = g->rotated,
-                                .finish = g->backward }));
+    TRY(rotate_queries(g, pass, true));
+    if (g->at.v)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = c->v.data,
+                                    .to = g->at.v,
+                                    .at = of_view(c->v),
+                                    .at_to = dense(p->kv_heads, c->Lk, p->value_dim),
+                                    .type = stored_as(p->v_dtype),
+                                    .heads = p->kv_heads,
+                                    .dim = p->value_dim,
+                                    .turns = true,
+                                    .plain = true }));
     if (!g->at.k) return LOCI_OK;
     return rotate(g, pass,
                   (struct turned){ .from = c->k.data,
                                    .to = g->at.k,
                                    .at = of_view(c->k),
-                                   .at_to = dense(p->kv_heads, c->Lk, p->dim),
+                                   .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
                                    .type = stored_as(p->k_dtype),
                                    .heads = p->kv_heads,
                                    .dim = p->dim,
                                    .turns = true });
+}
+/* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
+static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
+                                struct strides at, void *to, struct strides at_to, bool back)
+{
+    const struct loci_plan *p = g->call.plan;
+    if (!g->at.o || !from) return LOCI_OK;
+    return rotate(g, pass,
+                  (struct turned){ .from = from,
+                                   .to = to,
+                                   .at = at,
+                                   .at_to = at_to,
+                                   .heads = p->heads,
+                                   .dim = p->value_dim,
+                                   .query = true,
+                                   .turns = true,
+                                   .back = back,
+                                   .plain = true });
 }
 static loci_status upload_lists(const struct gpu_call *g)
 {
     const struct loci_gpu *gpu = g->plan->gpu;
     return gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
                               g->in.error);
+}
+/* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
+static enum pass pass_of(const struct gpu_call *g)
+{
+    const bool gates = g->params.gates >= 0 || is_polar(g);
+    if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
+    const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0;
+    return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
+}
+static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (p->gates < 0) return LOCI_OK;
+    return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 
 /* Products of rows of q and of keys with vectors, for the terms that look them up. */
@@ -210,11 +281,14 @@ static loci_status forward_pass(struct gpu_call *g)
 {
     const struct params *p = &g->params;
     if (g->decode) return decode(g);
+    const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
-    TRY(rotate_inputs(g, PASS_FORWARD));
+    TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
-    return run(g, PASS_FORWARD, "forward", (int64_t)p->tiles * p->heads,
-               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p);
+    TRY(sum_gates(g, pass));
+    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
+               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
+    return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
                              const loci_call *call)
@@ -235,7 +309,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
     const struct params *k = &g->params;
     const int32_t type = stored_as(p->dtype);
     if (g->at.dq && c->g.dq.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dq,
                                     .to = c->g.dq.data,
                                     .at = k->dq,
@@ -248,25 +322,28 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .back = true,
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dk,
                                     .to = c->g.dk.data,
                                     .at = k->dk,
                                     .at_to = of_view(c->g.dk),
                                     .to_type = type,
                                     .heads = p->kv_heads,
-                                    .dim = p->dim,
+                                    .dim = g->at.k ? p->dim : key_dim(p),
                                     .turns = g->at.k != NULL,
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
-        TRY(rotate(g, PASS_BACKWARD,
+        TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dv,
                                     .to = c->g.dv.data,
                                     .at = k->dv,
                                     .at_to = of_view(c->g.dv),
                                     .to_type = type,
                                     .heads = p->kv_heads,
-                                    .dim = p->value_dim }));
+                                    .dim = p->value_dim,
+                                    .turns = g->at.v != NULL,
+                                    .back = g->at.v != NULL,
+                                    .plain = true }));
     return LOCI_OK;
 }
 /* Clears a gradient, in as few pieces as its strides allow. */
@@ -299,12 +376,14 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
+    TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
     if (!packed(c) && !g->in.k_lens && c->Lq) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
     if (g->at.dk)
-        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, k->dim, p->stored));
+        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
+                       p->stored));
     if (g->at.dv)
         TRY(clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, k->value_dim,
                        p->stored));
@@ -321,37 +400,117 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
                            g->in.error));
     for (int x = 0, n; x < p->uses; x++) {
         if (!g->call.g.total[x]) continue;
-        const int from = gpu_part_of(g, x, &n);
-        for (int h = 0; h < k->heads; h++)
+        const int from = gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
+        for (int h = 0; h < k->heads / step; h++)
             for (int i = 0; i < n; i++)
-                g->call.g.total[x][h * n + i] = totals[h * k->parts + from + i];
+                g->call.g.total[x][h * n + i] = totals[h * step * k->parts + from + i];
     }
     return LOCI_OK;
 }
-static loci_status backward_pass(struct gpu_call *g, const loci_grad *grad)
+/* Sums by key and by row begin at 0, and so do gradients of inputs in no sequence. */
+static loci_status clear_apart(const struct gpu_call *g)
+{
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const struct call *c = &g->call;
+    const struct tensors *t = &c->plan->tensors;
+    if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
+    for (int i = 0, n = 0; i < t->n; i++) {
+        if (t->list[i].role != LOCI_INPUT) continue;
+        void *to = g->inputs[n++];
+        if (to) TRY(gpu->backend->clear(gpu->state, to, gpu_input_bytes(c, i), g->in.error));
+    }
+    return LOCI_OK;
+}
+/* Rows of q once more, as they were before they were multiplied. */
+static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (p->factor_part < 0 && (p->rotation_part < 0 || p->q_factor < 0)) return LOCI_OK;
+    TRY(rotate_queries(g, pass, false));
+    if (p->factor_part < 0) return LOCI_OK;
+    return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
+}
+/* Of tiles of rows and of keys. */
+static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    struct params p = g->params;
+    struct arrays at = g->arrays;
+    if (p.rotation_part < 0) return LOCI_OK;
+    p.where = g->q_where;
+    p.counted = counts_places(g, true);
+    if (!is_polar(g)) TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (p.by_tile < 0) return LOCI_OK;
+    if (is_polar(g)) {
+        at.v = c->k.data;
+        p.v = of_view(c->k);
+        p.v_type = stored_as(c->plan->dtype);
+    }
+    at.q = at.k;
+    at.dq = at.dk;
+    p.q = p.k;
+    p.dq = p.dk;
+    p.q_len = (int32_t)c->Lk;
+    p.where = g->k_where;
+    p.counted = counts_places(g, false);
+    return run(g, pass, is_polar(g) ? "key_phases" : "key_frequencies",
+               (int64_t)p.ktiles * p.kv_heads, KEYS, &at, &p);
+}
+static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    bool any = false;
+    for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
+    if (!any) return LOCI_OK;
+    if (g->key_sums)
+        TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
+                inputs_room(p->dim, p->value_dim).size, &g->arrays, p));
+    return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+}
+static bool learns(const struct gpu_call *g)
+{
+    bool any = false;
+    for (int x = 0; x < g->call.plan->uses; x++) any |= g->call.g.total[x] != NULL;
+    return any;
+}
+static loci_status backward_pass(struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const struct params *p = &g->params;
-    const int threads = gpu_threads(g->plan, PASS_BACKWARD);
+    const enum pass pass = pass_of(g);
+    const int threads = gpu_threads(g->plan, pass);
     TRY(upload_lists(g));
-    TRY(rotate_inputs(g, PASS_BACKWARD));
+    TRY(rotate_inputs(g, pass));
+    TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
-    TRY(run(g, PASS_BACKWARD, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays,
-            p));
+    TRY(clear_apart(g));
+    TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
+                     dense(p->heads, c->Lq, p->value_dim), false));
+    if (g->at.o && g->arrays.dout) {
+        g->arrays.dout = g->at.o;
+        g->params.dout = dense(p->heads, c->Lq, p->value_dim);
+    }
     if (g->arrays.dk || g->arrays.dv)
-        TRY(run(g, PASS_BACKWARD, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+        TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                 keys_room(p->dim, p->value_dim).size, &g->arrays, p));
-    if (g->arrays.dq || p->parts)
-        TRY(run(g, PASS_BACKWARD, "backward_rows", (int64_t)p->tiles * p->heads,
+    if (g->arrays.dq || p->parts || g->arrays.dmask)
+        TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
+    TRY(finish_factors(g, pass));
+    TRY(frequency_gradients(g, pass));
     TRY(finish_gradients(g));
-    if (!p->parts) return LOCI_OK;
-    TRY(run(g, PASS_BACKWARD, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
+    TRY(input_gradients(g, pass));
+    if (!learns(g)) return LOCI_OK;
+    TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
+    if (p->rotation_part >= 0)
+        TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
+                &g->arrays, p));
     double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);
-    if (!status) loci_fold(&g->call, grad->dtensors);
+    if (!status) loci_fold(&g->call, g->learned);
     return status;
 }
 loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -364,7 +523,7 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
     TRY(loci_copy_call(&in, wants_sizes(plan->plan), call));
     TRY(loci_copy_grad(&grad, &in, wants_sizes(plan->plan), given));
     loci_status status = gpu_open_call(&g, plan, tables, work, call, &grad);
-    if (!status && g.lists) status = backward_pass(&g, &grad);
+    if (!status && g.lists) status = backward_pass(&g);
     gpu_close_call(&g);
     return status;
 }
@@ -373,18 +532,25 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
 
 enum { PROBE_GROUPS = 8192, PROBE_REPEATS = 100 }; /* the first ones wake the device up */
 
-static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, char *at,
-                         double *seconds, loci_error *e)
+/* A processor has fewer lanes: it makes fewer groups, and fewer times. */
+static int probed(const loci_gpu *gpu, int all, int fewer)
+{
+    return gpu->facts.processor ? all / fewer : all;
+}
+
+static loci_status probe(loci_gpu *gpu, struct program *program, const char *kernel, int groups,
+                         char *at, double *seconds, loci_error *e)
 {
     const struct params params = { 0 };
-    const size_t bytes = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    const size_t bytes = (size_t)groups * THREADS * PROBE_COPIES * 16;
+    const int repeats = probed(gpu, PROBE_REPEATS, 20);
     const struct arrays arrays = { .q = at, .o = at + bytes };
     double best = 0;
-    for (int i = 0; i < PROBE_REPEATS; i++) {
+    for (int i = 0; i < repeats; i++) {
         TRY(gpu->backend->mark(gpu->state, e));
         TRY(gpu->backend->launch(gpu->state, program,
                                  &(struct launch){ .kernel = kernel,
-                                                   .groups = { PROBE_GROUPS, 1 },
+                                                   .groups = { groups, 1 },
                                                    .threads = THREADS,
                                                    .shared = 16,
                                                    .arrays = &arrays,
@@ -403,14 +569,15 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
     const struct params params = { .dim = 4, .value_dim = 4, .rows = 128 };
     struct program *program = NULL;
     void *at = NULL;
-    const size_t size = (size_t)PROBE_GROUPS * THREADS * PROBE_COPIES * 16;
+    const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);
+    const size_t size = (size_t)copy * THREADS * PROBE_COPIES * 16;
     double fma_seconds = 1, copy_seconds = 1;
     loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, &program, e);
     if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
     if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
-    if (!status) status = probe(gpu, program, "fma_rate", at, &fma_seconds, e);
-    if (!status) status = probe(gpu, program, "copy_rate", at, &copy_seconds, e);
-    *flops = 2.0 * PROBE_GROUPS * THREADS * PROBE_ROUNDS * PROBE_CHAINS / fma_seconds;
+    if (!status) status = probe(gpu, program, "fma_rate", fma, at, &fma_seconds, e);
+    if (!status) status = probe(gpu, program, "copy_rate", copy, at, &copy_seconds, e);
+    *flops = 2.0 * fma * THREADS * PROBE_ROUNDS * PROBE_CHAINS / fma_seconds;
     *bytes = 2.0 * (double)size / copy_seconds;
     if (at) gpu->backend->free(gpu->state, at);
     return status;

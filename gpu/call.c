@@ -10,7 +10,9 @@
 #include "layout/band_k.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
+#include "layout/gate.h"
 #include "layout/roll.h"
+#include "layout/slopes.h"
 #include "layout/softcap.h"
 #include "kernels/rooms.h"
 
@@ -27,15 +29,18 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
     loci_carve_positions(c, &a);
     c->seqs.longest = all_keys(c);
     c->seqs.ktiles = loci_most_ktiles(c);
+    /* what encodings compute of inputs is computed on the device */
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
-        c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
+        c->mem.scratch[e] =
+            pe->scratch && !gpu_has_inputs(p, e) ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
     for (int x = 0; x < p->uses && backward; x++) {
-        const ptrdiff_t total = p->engine->total(c, x);
+        const ptrdiff_t total = gpu_by_key(p->use[x].term) ? 0 : p->engine->total(c, x);
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {
+        if (p->tensors.list[i].role == LOCI_INPUT) continue;
         c->g.dtensor_count[i] = tensor_count(&p->tensors.list[i]);
         c->g.dtensor[i] = carve_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
     }
@@ -50,6 +55,11 @@ static bool is_listed(const loci_call *in)
 {
     return has_positions(in) || in->mask_kind || in->k_first;
 }
+struct piece_row {
+    double inverse;
+    int64_t position;
+    float rounded;
+};
 /* Offsets of the lists, and their bytes.  Those of an arena that starts at 0. */
 static size_t lay_out_lists(struct gpu_call *g)
 {
@@ -90,14 +100,37 @@ static size_t lay_out_lists(struct gpu_call *g)
     }
     g->used = -1;
     if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
-    for (int u = 0; u < k->uses; u++)
+    for (int u = 0; u < k->uses; u++) {
         if (k->use[u].term == GPU_FACTOR)
             LIST(k->use[u].table, B * (size_t)p->heads * Lq, float);
+        if (k->use[u].term == GPU_PIECES) LIST(k->use[u].rows, B * Lq, struct piece_row);
+    }
+    for (int u = 0; u < k->uses && g->backward; u++)
+        if (k->use[u].term == GPU_FACTOR)
+            LIST(k->use[u].rows, B * (size_t)p->heads * Lq, double);
+    k->factor_rows = -1;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_factor && factor_folds(p, x))
+        if (p->use[x].term == TERM_factor && factor_folds(p, x)) {
             LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
+            if (g->backward) LIST(k->factor_rows, B * (size_t)p->heads * Lq, double);
+        }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
+}
+/* 1 / N of rows as doubles, their positions, and 1 / N as floats, for src/terms/pieces.c. */
+static void fill_pieces(const struct gpu_call *g, int x, int64_t at)
+{
+    const struct call *c = &g->call;
+    const double *rows = c->mem.scratch[c->plan->use[x].enc];
+    const ptrdiff_t n = c->B * c->Lq;
+    double *inverse = (double *)(g->lists + at);
+    int64_t *position = (int64_t *)(inverse + n);
+    float *rounded = (float *)(position + n);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        inverse[i] = rows[i];
+        position[i] = pos_q(c, i / c->Lq, i % c->Lq);
+        rounded[i] = (float)rows[i];
+    }
 }
 static int64_t *list(const struct gpu_call *g, int64_t at) { return (int64_t *)(g->lists + at); }
 
@@ -149,8 +182,8 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
             for (ptrdiff_t i = 0; i < rows; i++)
                 *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
-/* Factors of rows as src/terms/factor.c finds them. */
-static void fill_factors(const struct gpu_call *g, int x, int64_t at)
+/* Factors of rows as src/terms/factor.c finds them, and in a backward pass what they are made of. */
+static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
@@ -158,10 +191,12 @@ static void fill_factors(const struct gpu_call *g, int x, int64_t at)
     const float *table = c->table[e];
     const double *rows = c->mem.scratch[e];
     float *to = (float *)(g->lists + at);
+    double *number = g->backward ? (double *)(g->lists + numbers) : NULL;
     for (ptrdiff_t b = 0; b < c->B; b++)
         for (int h = 0; h < p->heads; h++)
             for (ptrdiff_t i = 0; i < c->Lq; i++) {
                 const double n = rows[factor_row(c, b, h, i)];
+                if (g->backward) *number++ = n;
                 *to++ = factor_learned(p, e)
                           ? (float)((double)table[factor_at(h, FACTOR_SLOPE)] * n
                                     + (double)table[factor_at(h, FACTOR_BIAS)])
@@ -207,8 +242,13 @@ static void fill_lists(struct gpu_call *g, int rows)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].group != group) continue;
-            if (p->use[x].term == TERM_factor && factor_folds(p, x)) fill_factors(g, x, k->q_factor);
-            else if (p->use[x].term == TERM_factor) fill_factors(g, x, k->use[u++].table);
+            if (p->use[x].term == TERM_factor && factor_folds(p, x))
+                fill_factors(g, x, k->q_factor, k->factor_rows);
+            else if (p->use[x].term == TERM_factor) {
+                fill_factors(g, x, k->use[u].table, k->use[u].rows);
+                u++;
+            }
+            else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, k->use[u++].rows);
             else u++;
         }
 }
@@ -220,6 +260,13 @@ static bool is_of_vectors(int32_t term)
 {
     return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
 }
+/* The number of an input tensor among those of the plan. */
+static int32_t input_number(const struct loci_plan *p, int enc, int which)
+{
+    int32_t n = 0;
+    for (int i = 0; i < p->first_tensor[enc] + which; i++) n += p->tensors.list[i].role == LOCI_INPUT;
+    return n;
+}
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
@@ -228,7 +275,9 @@ static void list_terms(struct gpu_call *g, const void *tables)
     struct params *k = &g->params;
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
-            struct gpu_use use = { .table = -1 };
+            struct gpu_use use = {
+                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
+            };
             if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &use.term)) continue;
             if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
             use.multiplies = group == GROUP_MUL;
@@ -259,8 +308,37 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.a = (float)cap;
                 use.b = (float)(1 / cap);
             }
+            if (use.term == GPU_GATE) use.key_input = input_number(p, p->use[x].enc, GATE_LOG_F);
+            if (use.term == GPU_SLOPES) {
+                const struct slopes *s = layout_of(p, x);
+                if (s->key >= 0) use.key_input = input_number(p, p->use[x].enc, s->key);
+                if (s->query >= 0) use.row_input = input_number(p, p->use[x].enc, s->query);
+            }
             k->use[k->uses++] = use;
         }
+}
+/* Sums by row of a use; returns the first. */
+static int32_t by_row(struct gpu_call *g, int32_t n)
+{
+    g->row_sums += n;
+    return g->row_sums - n;
+}
+/* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
+static void want_sums(struct gpu_call *g, struct gpu_use *use)
+{
+    const bool gate = use->term == GPU_GATE,
+               keys = use->key_input >= 0 && g->inputs[use->key_input],
+               rows = gate ? keys : use->row_input >= 0 && g->inputs[use->row_input];
+    if (keys) use->by_key = g->key_sums++;
+    if (rows) use->by_row = by_row(g, 1);
+    use->count = rows;
+}
+/* Learned numbers of a head of a use.  A use with sums by row counts one that stays 0. */
+static int count_parts(const struct call *c, int x)
+{
+    const struct loci_plan *p = c->plan;
+    const int heads = x == p->rotate ? p->kv_heads : p->heads;
+    return gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
  * for the workspace even if nothing is wanted. */
@@ -270,7 +348,7 @@ static int list_parts(struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
     int u = 0, all = 0;
-    k->sink_part = -1;
+    k->sink_part = k->factor_part = -1;
     for (enum group group = GROUP_RAW; group <= GROUP_SINK; group++)
         for (int x = 0; x < p->uses; x++) {
             int32_t term;
@@ -279,24 +357,38 @@ static int list_parts(struct gpu_call *g)
             if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const bool vectors = !sink && is_of_vectors(term);
-            const int count = vectors ? 0 : (int)(p->engine->total(c, x) / p->heads);
+            const int count = vectors ? 0 : count_parts(c, x);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
+            else if (folded && count && (c->g.total[x] || g->measured)) {
+                k->factor_part = all;
+                k->factor_row_sum = by_row(g, 1);
+            }
             else if (!folded) {
                 k->use[u].part = all;
                 k->use[u].count = c->g.total[x] ? count : 0;
+                if (gpu_by_key(p->use[x].term)) want_sums(g, &k->use[u]);
+                else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
+                    k->use[u].by_row = by_row(g, 2);
+                else if (term == GPU_FACTOR && count && (c->g.total[x] || g->measured))
+                    k->use[u].by_row = by_row(g, 1);
             }
             u += !sink && !folded;
             all += count;
         }
-    return all;
+    k->rotation_part = -1;
+    k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
+    if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    return all + k->rotation_count;
 }
 
 int gpu_part_of(const struct gpu_call *g, int x, int *count)
 {
     const struct loci_plan *p = g->call.plan;
     int u = 0;
-    *count = (int)(p->engine->total(&g->call, x) / p->heads);
+    *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
+    if (x == p->rotate) return g->params.rotation_part;
+    if (p->use[x].term == TERM_factor && factor_folds(p, x)) return g->params.factor_part;
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int y = 0; y < p->uses; y++) {
             int32_t term;
@@ -306,6 +398,18 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
             u++;
         }
     return 0;
+}
+
+size_t gpu_input_bytes(const struct call *c, int tensor)
+{
+    const loci_tensor *t = &c->plan->tensors.list[tensor];
+    size_t n = sizeof(float);
+    for (int k = 0; k < t->rank; k++)
+        n *= (size_t)(t->shape[k] == LOCI_DIM_BATCH     ? c->B
+                      : t->shape[k] == LOCI_DIM_QUERIES ? c->Lq
+                      : t->shape[k] == LOCI_DIM_KEYS    ? c->Lk
+                                                        : t->shape[k]);
+    return n;
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------- */
@@ -323,6 +427,9 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
+    if (p->turns_values || p->score_dim != p->dim) return false;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar) return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
     return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
@@ -341,6 +448,33 @@ static void set_lanes(struct gpu_call *g)
 
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
+/* Sums by key and by row, then those of gates. */
+static size_t lay_out_apart(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    struct params *k = &g->params;
+    struct arena a = { 0 };
+    const size_t heads = (size_t)c->plan->heads, rows = (size_t)(c->B * c->Lq) * heads,
+                 keys = (size_t)(c->B * c->Lk) * heads;
+    k->by_key = 0;
+    carve_bytes(&a, keys * (size_t)g->key_sums, sizeof(double));
+    k->by_row = (int64_t)a.used;
+    carve_bytes(&a, rows * 2 * (size_t)g->row_sums, sizeof(float));
+    g->cleared = a.used;
+    k->gates = k->by_tile = -1;
+    if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
+        k->by_tile = (int64_t)a.used;
+        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * k->rotation_count),
+                    sizeof(float));
+    }
+    for (int u = 0; u < k->uses; u++) {
+        if (k->use[u].term != GPU_GATE) continue;
+        k->gates = (int64_t)a.used;
+        carve_bytes(&a, 2 * keys + 2 * heads * loci_most_ktiles(c), sizeof(double));
+        carve_bytes(&a, keys, sizeof(float));
+    }
+    return a.full ? SIZE_MAX : a.used;
+}
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
 {
     const struct call *c = &g->call;
@@ -350,11 +484,17 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
                  keys = (size_t)(c->B * c->Lk) * (size_t)p->kv_heads, each = sizeof(float),
                  chunks = (size_t)tiles(c->Lk, CHUNK);
     const bool apart = p->stored != sizeof(float);
+    g->apart_bytes = lay_out_apart(g);
+    if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
     /* a backward pass reads rows of q many times, so they are scaled once */
-    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->dim, each);
+    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->score_dim, each);
     if (p->rotate >= 0) {
-        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->dim, each);
+        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+    }
+    if (p->turns_values) {
+        if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
+        g->at.o = carve_bytes(&a, rows * (size_t)p->value_dim, each);
     }
     struct arena numbers = { 0 }; /* products with vectors */
     for (int u = 0; u < g->params.uses; u++) {
@@ -381,11 +521,12 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0) {
-        g->at.dq = carve_bytes(&a, rows * (size_t)p->dim, each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)p->dim, each);
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0) {
+        g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
+        g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
-    if (apart) g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
+    if (apart || (p->turns_values && !p->keys_rotated))
+        g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
     if (parts) {
         const size_t most = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, TILE_ROWS));
         g->at.parts = carve_bytes(&a, most * (size_t)(p->heads * parts), (chunks + !chunks) * each);
@@ -427,6 +568,7 @@ static void set_params(struct gpu_call *g)
     k->batch = (int32_t)c->B;
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
+    k->full = p->full;
     k->listed = is_listed(&g->in);
     k->mask_kind = g->in.mask_kind;
     k->mask = strides_of(c->mask);
@@ -464,18 +606,36 @@ static void set_params(struct gpu_call *g)
         .vectors = g->at.vectors,
         .tops = g->at.tops,
         .weights = g->at.weights,
+        .apart = g->at.apart,
     };
+    GLOBAL char **in[] = { &at->in0, &at->in1, &at->in2 },
+                **din[] = { &at->din0, &at->din1, &at->din2 };
+    for (int i = 0, n = 0; i < p->tensors.n; i++)
+        if (p->tensors.list[i].role == LOCI_INPUT) {
+            *in[n] = (char *)(uintptr_t)c->input[i];
+            *din[n] = g->inputs[n];
+            n++;
+        }
     if (g->at.q) {
         k->q_type = GPU_F32;
-        k->q = dense(p->heads, c->Lq, p->dim);
+        k->q = dense(p->heads, c->Lq, p->score_dim);
         at->q = g->at.q;
     }
     k->k_paged = g->in.pages && !g->at.k;
-    k->v_paged = g->in.pages != NULL;
+    k->v_paged = g->in.pages && !g->at.v;
     if (g->at.k) {
         k->k_type = GPU_F32;
-        k->k = dense(p->kv_heads, c->Lk, p->dim);
+        k->k = dense(p->kv_heads, c->Lk, p->score_dim);
         at->k = g->at.k;
+    }
+    if (g->at.v) {
+        k->v_type = GPU_F32;
+        k->v = dense(p->kv_heads, c->Lk, p->value_dim);
+        at->v = g->at.v;
+    }
+    if (g->at.o && !g->backward) {
+        k->o = dense(p->heads, c->Lq, p->value_dim);
+        at->o = g->at.o;
     }
     for (int x = 0; x < p->uses; x++) {
         const char *table = c->table[p->use[x].enc];
@@ -484,7 +644,7 @@ static void set_params(struct gpu_call *g)
             k->has_sink = 1;
             k->sink = offset;
         }
-        if (p->use[x].term == TERM_pairs) k->pairs = offset;
+        if (x == p->rotate) k->pairs = offset;
     }
     k->wide = is_wide(at->q, k->q, k->dim) && is_wide(at->k, k->k, k->dim)
            && is_wide(at->v, k->v, k->value_dim);
@@ -492,18 +652,21 @@ static void set_params(struct gpu_call *g)
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)c->grad->dlse;
     k->dout = strides_of(c->g.dout);
-    k->wide = k->wide && is_wide(at->dout, k->dout, k->value_dim);
+    k->wide = k->wide
+           && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
     k->dq = strides_of(c->g.dq);
     k->dk = strides_of(c->g.dk);
     k->dv = strides_of(c->g.dv);
+    at->dmask = c->g.dmask.data;
+    k->dmask = strides_of(c->g.dmask);
     if (g->at.dq) {
-        at->dq = c->g.dq.data ? g->at.dq : NULL;
-        at->dk = c->g.dk.data ? g->at.dk : NULL;
-        k->dq = dense(p->heads, c->Lq, p->dim);
-        k->dk = dense(p->kv_heads, c->Lk, p->dim);
+        at->dq = c->g.dq.data || k->factor_part >= 0 || k->rotation_part >= 0 ? g->at.dq : NULL;
+        at->dk = c->g.dk.data || k->rotation_part >= 0 ? g->at.dk : NULL;
+        k->dq = dense(p->heads, c->Lq, p->score_dim);
+        k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
         at->dv = c->g.dv.data ? g->at.dv : NULL;
@@ -520,15 +683,30 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);
+    CHECK(e, !p->turns_values || (!in->q_seg && !in->q_lens), LOCI_UNSUPPORTED,
+          "rope:values=1 runs on a GPU without q_seg and q_lens only");
+    CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0
+                 || p->use[p->rotate].term != TERM_polar,
+          LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
               p->enc[p->use[x].enc].pe->name);
     return LOCI_OK;
 }
-static loci_status check_grad(const struct loci_plan *p, const loci_grad *grad, loci_error *e)
+/* Rows of gates must see intervals of keys, which is known when sequences are. */
+static loci_status check_sequences(const struct call *c, loci_error *e)
 {
-    CHECK(e, !grad->dmask.data, LOCI_UNSUPPORTED, "dmask must be NULL on a GPU");
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
+            CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
+                  "fox runs on a GPU only where rows see all keys of an interval: with consecutive "
+                  "positions, and without a mask, segments that mix, k_first and k_last");
+    return LOCI_OK;
+}
+static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
+                              loci_error *e)
+{
     for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
                      && p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
@@ -538,8 +716,11 @@ static loci_status check_grad(const struct loci_plan *p, const loci_grad *grad, 
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || (p->use[x].term != TERM_factor && p->use[x].term != TERM_pairs),
-              LOCI_UNSUPPORTED, "gradients of what %s learns do not run on a GPU yet",
+        CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
+              "gradients of what %s learns do not run on a GPU with values=1 yet",
+              p->enc[enc].pe->name);
+        CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,
+              "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
               p->enc[enc].pe->name);
     }
     return LOCI_OK;
@@ -558,6 +739,8 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
         struct gpu_call h = g;
         h.backward = back;
         h.decode = decodes(&h);
+        h.measured = true;
+        for (int i = 0; i < GPU_INPUTS && back; i++) h.inputs[i] = &h; /* all gradients */
         list_terms(&h, NULL);
         h.list_bytes = lay_out_lists(&h);
         const size_t n = lay_out_device(&h, NULL, back ? list_parts(&h) : 0);
@@ -567,6 +750,14 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     return most;
 }
 
+/* Gradients of what is learned, and of inputs. */
+static void divide_gradients(struct gpu_call *g, void *const *dtensors)
+{
+    const struct tensors *t = &g->plan->plan->tensors;
+    for (int i = 0, n = 0; i < t->n && dtensors; i++)
+        if (t->list[i].role == LOCI_INPUT) g->inputs[n++] = dtensors[i];
+        else g->learned[i] = dtensors[i];
+}
 /* Numbers the memory of the host, and validates the call in it. */
 static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *tables,
                                 const loci_grad *grad)
@@ -588,10 +779,11 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
                                                .lay_out = lay_out_host }));
     if (grad) {
         TRY(loci_check_results(&g->call, grad));
-        loci_want(&g->call, grad->dtensors);
+        loci_want(&g->call, g->learned);
     }
-    for (int enc = 0; enc < p->encs; enc++) loci_begin_encoding(&g->call, enc);
-    return LOCI_OK;
+    for (int enc = 0; enc < p->encs; enc++)
+        if (!gpu_has_inputs(p, enc)) loci_begin_encoding(&g->call, enc);
+    return check_sequences(&g->call, g->in.error);
 }
 loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
                           const loci_gpu_tables *tables, void *work, const loci_call *given,
@@ -605,7 +797,8 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
           "tables must have those of loci_prepare() on the host, and a copy on the device");
     TRY(check_call(p, &g->in, e));
-    if (grad) TRY(check_grad(p, grad, e));
+    if (grad) TRY(check_grad(p, &g->in, grad, e));
+    if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));
     if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
     g->decode = decodes(g);
@@ -619,7 +812,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
           "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
           work_bytes, bytes);
     for (int x = 0; x < p->uses; x++)
-        if (g->call.g.total[x]) g->params.parts = parts;
+        if (g->call.g.total[x] || g->row_sums) g->params.parts = parts;
     g->lists = calloc(1, g->list_bytes);
     CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
     fill_lists(g, grad ? TILE_ROWS : plan->rows);

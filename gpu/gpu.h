@@ -9,7 +9,15 @@
 
 /* Programs differ by pass, by plan and by what a call has.  They are compiled when they are first
  * needed, and live as long as their device. */
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_PROBES, PASS_DECODE, PASS_VECTORS };
+enum pass {
+    PASS_FORWARD,
+    PASS_BACKWARD,
+    PASS_PROBES,
+    PASS_FORWARD_GATES,   /* with sums of gates */
+    PASS_BACKWARD_INPUTS, /* with gradients of inputs, or sums of gates */
+    PASS_DECODE,
+    PASS_VECTORS
+};
 struct compiled {
     struct compiled *next;
     struct program *program;
@@ -36,7 +44,7 @@ struct gpu_call {
     const loci_gpu_plan *plan;
     struct call call;
     loci_call in;
-    bool backward, rotated, decode;
+    bool backward, rotated, decode, measured; /* measured: nothing but sizes */
     struct params params;
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
@@ -48,22 +56,32 @@ struct gpu_call {
     int64_t q_where, k_where, used;
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
-        char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals;
+        char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
+        char *v, *o; /* values that turned; outputs before they turn back, or dO turned */
         char *scores, *tops, *weights; /* decode */
         char *vectors;
     } at;
+    /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
+    size_t apart_bytes, cleared;
+    int32_t key_sums, row_sums;
+    /* Gradients of what is learned, memory of the host; those of inputs are memory of the device. */
+    void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 
 /* plan.c: does the plan run, and which uses are which of the kernels' terms? */
 loci_status gpu_check_plan(const struct loci_plan *, const struct device_facts *, loci_error *);
 bool gpu_term_of(enum term_id, int32_t *term);
+/* Does the term sum its gradient by key, for a tensor that comes with the call? */
+bool gpu_by_key(enum term_id);
+bool gpu_has_inputs(const struct loci_plan *, int enc);
 /* The program for a pass of this call. */
 loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
                         struct program **, loci_error *);
 static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
 {
     if (pass == PASS_DECODE) return 128;
-    return pass == PASS_FORWARD ? g->forward_threads : g->backward_threads;
+    const bool forward = pass == PASS_FORWARD || pass == PASS_FORWARD_GATES;
+    return forward ? g->forward_threads : g->backward_threads;
 }
 void gpu_unload_programs(loci_gpu *);
 
@@ -73,5 +91,7 @@ loci_status gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_g
 void gpu_close_call(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
 int gpu_part_of(const struct gpu_call *, int x, int *count);
+/* The size of an input tensor in this call. */
+size_t gpu_input_bytes(const struct call *, int tensor);
 
 #endif

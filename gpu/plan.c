@@ -7,6 +7,7 @@
 #include "gpu.h"
 #include "kernels/rooms.h"
 #include "layout/band_q.h"
+#include "layout/gate.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -36,13 +37,29 @@ bool gpu_term_of(enum term_id id, int32_t *term)
     case TERM_band_k:
         *term = GPU_KEY_VECTORS;
         return true;
+    case TERM_slopes:
+        *term = GPU_SLOPES;
+        return true;
+    case TERM_pieces:
+        *term = GPU_PIECES;
+        return true;
+    case TERM_gate:
+        *term = GPU_GATE;
+        return true;
     default:
         return false;
     }
 }
+bool gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
+bool gpu_has_inputs(const struct loci_plan *p, int enc)
+{
+    for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
+        if (p->tensors.list[i].role == LOCI_INPUT) return true;
+    return false;
+}
 loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts *f, loci_error *e)
 {
-    int terms = 0;
+    int terms = 0, inputs = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
     CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
@@ -52,19 +69,31 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
           "keys and values in Q8_0 do not run on a GPU yet");
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
-    CHECK(e, !p->turns_values, LOCI_UNSUPPORTED, "rope:values=1 does not run on a GPU yet");
+    CHECK(e, !p->turns_values || p->stored == sizeof(float), LOCI_UNSUPPORTED,
+          "rope:values=1 runs in F32 on a GPU, not in BF16 or F16 yet");
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         const enum term_id id = p->use[x].term;
         const bool known = gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || id == TERM_pairs, LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || id == TERM_pairs || id == TERM_polar, LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
-              LOCI_UNSUPPORTED, "%s with vectors of values does not run on a GPU yet: values=0 does",
+              LOCI_UNSUPPORTED,
+              "%s with vectors of values does not run on a GPU yet: values=0 does",
               p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll)
+                  || p->score_dim == p->dim,
+              LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
+              "fox:stop must be 0 on a GPU, where rows do not end early");
     }
+    for (int i = 0; i < p->tensors.n; i++) inputs += p->tensors.list[i].role == LOCI_INPUT;
+    CHECK(e, inputs <= GPU_INPUTS, LOCI_UNSUPPORTED,
+          "the encoding has %d input tensors, but at most %d run on a GPU", inputs, GPU_INPUTS);
     CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
           "the encoding has %d terms, but at most %d run on a GPU", terms, GPU_USES);
     CHECK(e, p->key_heads == p->kv_heads && p->row_forms == 1, LOCI_UNSUPPORTED,
@@ -105,6 +134,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                           const struct params *p)
 {
     static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
+                                           "FORWARD_GATE_KERNELS", "BACKWARD_INPUT_KERNELS",
                                            "DECODE_KERNELS", "VECTOR_KERNELS" };
     const struct {
         const char *name;

@@ -27,6 +27,15 @@ enum { THREADS = 128 };
     K(backward_keys)                                                                               \
     K(backward_rows)                                                                               \
     K(add_parts)                                                                                   \
+    K(sum_gates)                                                                                   \
+    K(backward_inputs)                                                                             \
+    K(finish_factors)                                                                              \
+    K(query_frequencies)                                                                           \
+    K(key_frequencies)                                                                             \
+    K(add_frequencies)                                                                             \
+    K(polar_rows)                                                                                  \
+    K(key_phases)                                                                                  \
+    K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
@@ -34,6 +43,12 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
+/* The same for plans with gates or polar rows, and with gradients of numbers that come with the call, of
+ * factors or of frequencies. */
+#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
+#define BACKWARD_INPUT_KERNELS(K)                                                                  \
+    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
+    K(query_frequencies) K(key_frequencies) K(add_frequencies) K(polar_rows) K(key_phases)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -57,6 +72,13 @@ enum { THREADS = 128 };
     A(parts)                                                                                       \
     A(totals)                                                                                      \
     A(scores)                                                                                      \
+    A(apart)                                                                                       \
+    A(in0)                                                                                         \
+    A(in1)                                                                                         \
+    A(in2)                                                                                         \
+    A(din0)                                                                                        \
+    A(din1)                                                                                        \
+    A(din2)                                                                                        \
     A(tops)                                                                                        \
     A(weights)                                                                                     \
     A(vectors)
@@ -89,11 +111,14 @@ enum gpu_term {
     GPU_DISTANCE,
     GPU_SOFTCAP,
     GPU_FACTOR,
+    GPU_SLOPES,
+    GPU_PIECES,
+    GPU_GATE,
     GPU_ROW_VECTORS,
     GPU_KEY_VECTORS,
     GPU_ROLL
 };
-enum { GPU_USES = 6, GPU_TYPES = 3 };
+enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -107,6 +132,12 @@ struct gpu_use {
     /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances. */
     int64_t numbers;
     int32_t vectors, lo, hi;
+    int64_t rows;       /* pieces, factor: numbers of rows in `lists` */
+    /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
+    int32_t key_input, row_input;
+    /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
+     * `apart`; -1: not wanted. */
+    int32_t by_key, by_row;
 };
 
 struct params {
@@ -117,24 +148,34 @@ struct params {
      * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
+    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len]; sums
+     * of gates (kernels/gates.h). */
+    int64_t by_key, by_row, gates;
+    int64_t by_tile; /* in `apart`: gradients of frequencies of tiles of keys; -1: none */
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
+    /* Folded factors that learn: numbers of rows, doubles in `lists`, and their place in a part, -1:
+     * nothing is learned. */
+    int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
     int32_t heads, kv_heads, key_heads;
     int32_t batch, q_len, k_len, sequences;
     int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
     int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
+    int32_t full;           /* rows see keys ahead */
     int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
     int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
     int32_t uses, parts;    /* parts: learned numbers of a head */
     int32_t chunks;         /* the most chunks that a row sees */
-    int32_t has_sink, sink_part;
+    int32_t rotation_part, rotation_count; /* of a kv head; part -1: no frequency learns */
+    int32_t has_sink, sink_part, factor_part, factor_row_sum;
     int32_t q_type, k_type, v_type, o_type; /* how q, k, v are read, and o and dout stored */
     int32_t wide;           /* all rows of q, k, v, dout can be read by four numbers */
     /* rotate_rows.  back: the adjoint.  counted: places follow from row numbers.  finish, also of
      * backward_rows: dq is multiplied by scale. */
-    int32_t back, counted, finish;
+    int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
+    int32_t plain; /* without the factor of the rotation, as values turn */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
     uint32_t drop_limit;
@@ -143,8 +184,9 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel to
-     * channel, products of a row, their place in `vectors`, heads that share a row.  roll_numbers: the use. */
+    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel
+     * to channel, products of a row, their place in `vectors`, heads that share a row.
+     * roll_numbers: the use. */
     int64_t vector_table, vector_head, vector_to;
     int32_t vector_columns, vector_count, vector_share, vector_use;
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys

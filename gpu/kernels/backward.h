@@ -6,7 +6,7 @@
 #ifndef LOCI_KERNELS_BACKWARD_H
 #define LOCI_KERNELS_BACKWARD_H
 
-#include "kernels/forward.h"
+#include "kernels/row_sums.h"
 
 enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
@@ -52,18 +52,17 @@ DEV float lse_of(struct block b, int64_t at)
     return lse == -INFINITY ? 0.0f : lse;
 }
 /* The score before term u. */
-DEV float score_before(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float score_before(struct block b, struct term_state *state, const struct span *q, int h,
                        int row, int key, float s, int u)
 {
     const int64_t d = distance_of(b, q, row, key);
     UNROLL for (int v = 0; v < USES; v++) {
-        const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
-        if (v < u) s = term_score(TERM_OF(v), MULTIPLIES(v), state[v], s, d, f);
+        if (v < u) s = score_after(b, state, q, h, row, key, d, s, v);
     }
     return s;
 }
 /* From the gradient of the final score to that of the score before term `from` - 1 .. `to`. */
-DEV float terms_back(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float terms_back(struct block b, struct term_state *state, const struct span *q, int h,
                      int row, int key, float s, float ds, int from, int to)
 {
     const int64_t d = distance_of(b, q, row, key);
@@ -77,7 +76,7 @@ DEV float terms_back(struct block b, const struct term_state *state, const struc
     return ds;
 }
 /* Weight and gradient of the final score of a visible pair, from q k and dp. */
-DEV float pair_weight(struct block b, const struct term_state *state, const struct span *q, int h,
+DEV float pair_weight(struct block b, struct term_state *state, const struct span *q, int h,
                       int row, int key, float s, float lse)
 {
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
@@ -279,12 +278,10 @@ DEV void backward_keys(struct block b)
                     first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
             COPIES_DONE
         END
-        if (!apart) {
-            PHASE(tid)
-                fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
-                COPIES_DONE
-            END
-        }
+        PHASE_IF(tid, !apart)
+            fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+            COPIES_DONE
+        END_IF
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
@@ -293,18 +290,16 @@ DEV void backward_keys(struct block b)
             if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
             store_tile(KEYS, b.room + at.ds, r0, side, s);
         END
-        if (!apart) {
-            PHASE(tid)
-                if (b.at.dk)
-                    add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
-                             WIDER(DIM), DIM, tid, MINE.dk);
-            END
-            PHASE(tid)
-                fetch_rows(b, &q, t, 1, whole, tid, b.room + at.dout, flag);
-                store_tile(KEYS, b.room + at.p, first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
-                COPIES_DONE
-            END
-        }
+        PHASE_IF(tid, !apart)
+            if (b.at.dk)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
+                         WIDER(DIM), DIM, tid, MINE.dk);
+        END_IF
+        PHASE_IF(tid, !apart)
+            fetch_rows(b, &q, t, 1, whole, tid, b.room + at.dout, flag);
+            store_tile(KEYS, b.room + at.p, first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
+            COPIES_DONE
+        END_IF
         PHASE(tid)
             if (b.at.dv)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
@@ -331,20 +326,19 @@ DEV void backward_keys(struct block b)
                 flag[1] = 1;
             }
         END
-        if (next.item >= 0 && !apart) {
-            PHASE(tid)
+        PHASE_IF(tid, !apart)
+            if (next.item >= 0)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag);
-                COPIES_DONE
-            END
-        }
+            COPIES_DONE
+        END_IF
         begun |= next.item != t.item;
         t = next;
     }
-    if (begun) return;
-    PHASE(tid) /* no row sees these keys */
-        if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
-        if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
+    PHASE(tid)
+        /* no row sees these keys */
+        if (b.at.dk && !begun) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
+        if (b.at.dv && !begun) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
     END
 }
 
@@ -416,77 +410,70 @@ DEV float diagonal(const SHARED float *ds, int keys, int n)
 
 #define LEARNS(u) (PARTS && b.p->use[u].count)
 
-/* distance: gradients of a tile, as src/terms/distance.c sums them. */
+/* What a tile gives to number i of a term `distance`, from its sums by distance or, where positions
+ * are not a run, pair by pair. */
+DEV float given_pairwise(struct block b, const struct learned *l, const SHARED float *ds,
+                         const struct span *q, int h, int row0, int rows, int key0, int keys,
+                         int i, float sum)
+{
+    for (int k = 0; k < keys; k++)
+        for (int r = 0; r < rows; r++) {
+            const float g = ds[k * 64 + r];
+            const int64_t n =
+                clamp_distance(distance_of(b, q, row0 + r, key0 + k), l->t->lo, l->t->hi)
+                - l->t->lo;
+            if (g == 0) continue;
+            if (l->classes && l->classes[n] == i) sum = sum + g;
+            if (l->slope >= 0) sum = sum + g * slope_row(b, l, h)[n];
+        }
+    return sum;
+}
+DEV float given_by_class(const struct learned *l, const SHARED float *x, int64_t d, int i,
+                         float sum)
+{
+    for (int n = 0; n < 127; n++)
+        if (l->classes[clamp_distance(d - 63 + n, l->t->lo, l->t->hi) - l->t->lo] == i)
+            sum = sum + x[n];
+    return sum;
+}
+/* The gradients of a tile, in the order of src/terms/distance.c.  `on`: there are any.  Every thread
+ * passes every barrier. */
 DEV void add_distances(struct block b, struct rows_room at, const struct span *q, int tile, int h,
-                       int chunk, int u, int row0, int rows, int key0, int keys)
+                       int chunk, int u, int row0, int rows, int key0, int keys, int on)
 {
     const GLOBAL struct distance_table *t = distance_table_of(b, u);
     const int64_t d = q->d0 + row0 - key0;
     GLOBAL float *to = part_of(b, tile, h, chunk) + b.p->use[u].part;
-    SHARED float *x = b.room + at.sums;
+    SHARED float *x = b.room + at.sums, *y = b.room + at.folds;
     const SHARED float *ds = b.room + at.s;
-    const int count = b.p->use[u].count;
-    const int far = d - (keys - 1) >= t->hi, before = d + 63 <= t->lo;
-    if (!q->run) {
+    const int count = on ? b.p->use[u].count : 0, run = on && q->run;
+    const int far = run && d - (keys - 1) >= t->hi, before = run && d + 63 <= t->lo,
+              one = far || before, many = run && !one; /* distances of the table */
+    const int slopes = many ? t->slopes : 0;
+    PHASE(tid)
+        float sum = 0;
+        for (int k = 0; k < keys && one && tid < 64; k++) sum = sum + ds[k * 64 + tid];
+        if (many && tid < 127) sum = diagonal(ds, keys, tid);
+        if (tid < 128) x[tid] = sum;
+    END
+    for (int upper = 32; upper; upper /= 2) {
         PHASE(tid)
-            for (int i = tid; i < count; i += THREADS) {
-                const struct learned l = learned_of(b, u, 0, i);
-                float sum = to[i];
-                for (int k = 0; k < keys; k++)
-                    for (int r = 0; r < rows; r++) {
-                        const float g = ds[k * 64 + r];
-                        const int64_t n = clamp_distance(distance_of(b, q, row0 + r, key0 + k),
-                                                         t->lo, t->hi)
-                                        - t->lo;
-                        if (g == 0) continue;
-                        if (l.classes && l.classes[n] == i) sum = sum + g;
-                        if (l.slope >= 0) sum = sum + g * slope_row(b, &l, h)[n];
-                    }
-                to[i] = sum;
-            }
+            if (one && tid < upper) x[tid] = x[tid] + x[tid + upper];
         END
-        return;
     }
     PHASE(tid)
-        if (far || before) {
-            float sum = 0;
-            for (int k = 0; k < keys && tid < 64; k++) sum = sum + ds[k * 64 + tid];
-            if (tid < 128) x[tid] = sum;
-        } else if (tid < 128) {
-            x[tid] = tid < 127 ? diagonal(ds, keys, tid) : 0.0f;
+        for (int i = tid; i < count; i += THREADS) {
+            const struct learned l = learned_of(b, u, 0, i);
+            const int64_t n = far ? t->hi - t->lo : 0;
+            float sum = to[i];
+            if (!run) sum = given_pairwise(b, &l, ds, q, h, row0, rows, key0, keys, i, sum);
+            if (one && x[0] != 0 && l.classes && l.classes[n] == i) sum = sum + x[0];
+            if (one && x[0] != 0 && l.slope >= 0) sum = sum + x[0] * slope_row(b, &l, h)[n];
+            if (many && l.classes) sum = given_by_class(&l, x, d, i, sum);
+            to[i] = sum;
         }
     END
-    if (far || before) {
-        for (int upper = 32; upper; upper /= 2) {
-            PHASE(tid)
-                if (tid < upper) x[tid] = x[tid] + x[tid + upper];
-            END
-        }
-        PHASE(tid)
-            const int64_t n = far ? t->hi - t->lo : 0;
-            for (int i = tid; i < count; i += THREADS) {
-                const struct learned l = learned_of(b, u, 0, i);
-                if (x[0] == 0) continue;
-                if (l.classes && l.classes[n] == i) to[i] = to[i] + x[0];
-                if (l.slope >= 0) to[i] = to[i] + x[0] * slope_row(b, &l, h)[n];
-            }
-        END
-        return;
-    }
-    if (t->classes) {
-        PHASE(tid)
-            for (int i = tid; i < count; i += THREADS) {
-                const struct learned l = learned_of(b, u, 0, i);
-                float sum = to[i];
-                for (int n = 0; n < 127; n++)
-                    if (l.classes[clamp_distance(d - 63 + n, t->lo, t->hi) - t->lo] == i)
-                        sum = sum + x[n];
-                to[i] = sum;
-            }
-        END
-    }
-    for (int slope = 0; slope < t->slopes; slope++) {
-        SHARED float *y = b.room + at.folds;
+    for (int slope = 0; slope < slopes; slope++) {
         PHASE(tid)
             const GLOBAL float *row = distance_row(t, t->slope, slope * b.p->heads + h);
             const int64_t n = clamp_distance(d - 63 + least(tid, 126), t->lo, t->hi) - t->lo;
@@ -587,12 +574,10 @@ DEV void backward_rows(struct block b)
                         MINE.ds);
                 COPIES_DONE
             END
-            if (!apart) {
-                PHASE(tid)
-                    fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
-                    COPIES_DONE
-                END
-            }
+            PHASE_IF(tid, !apart)
+                fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                COPIES_DONE
+            END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -613,6 +598,8 @@ DEV void backward_rows(struct block b)
                             float dp = MINE.ds[i][j2];
                             if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                             ds = p * (dp - delta);
+                            if (MASK_KIND == 2 && b.at.dmask)
+                                store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds, USES,
                                                 0);
@@ -640,6 +627,11 @@ DEV void backward_rows(struct block b)
                                                 u + 2, u + 1);
                             MINE.ds[i][j2] = visible ? ds : 0.0f;
                             g[i][j2] = visible ? ds : 0.0f;
+                            if (visible && u >= 0 && b.p->use[u].term == GPU_FACTOR)
+                                g[i][j2] = ds == 0 ? 0.0f
+                                                   : ds
+                                                         * score_before(b, state, &q, h, row, key,
+                                                                        MINE.s[i][j2], u);
                             if (visible && u >= 0 && b.p->use[u].multiplies) {
                                 const float size = ds < 0 ? -ds : ds;
                                 g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
@@ -649,14 +641,19 @@ DEV void backward_rows(struct block b)
                         }
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
-                if (u < 0 || !LEARNS(u)) continue;
-                if (b.p->use[u].term == GPU_AFFINE) {
-                    PHASE(tid)
-                        if (tid < TILE_ROWS) add_slopes(b, at, &q, row0, rows, key0, n, tid);
-                    END
-                } else {
-                    add_distances(b, at, &q, tile, h, chunk, u, row0, rows, key0, n);
-                }
+                const int learns = u >= 0 && LEARNS(most(u, 0)),
+                          affine = learns && b.p->use[u].term == GPU_AFFINE,
+                          distances = learns && b.p->use[u].term == GPU_DISTANCE;
+                PHASE(tid)
+                    if (affine && tid < TILE_ROWS)
+                        add_slopes(b, at, &q, row0, rows, key0, n, tid);
+                END
+                add_distances(b, at, &q, tile, h, chunk, most(u, 0), row0, rows, key0, n,
+                              distances);
+                if (learns && !affine && !distances)
+                    add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
+                                 part_of(b, tile, h, chunk) + b.p->use[u].part, h, u, row0, rows,
+                                 key0, n);
             }
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -686,13 +683,12 @@ DEV void backward_rows(struct block b)
                 }
                 COPIES_DONE
             END
-            if (!apart && j < seen.last / KEYS) {
-                PHASE(tid)
+            PHASE_IF(tid, !apart)
+                if (j < seen.last / KEYS)
                     copy_rows(rows_v, key0 + KEYS, least(seen.last + 1 - key0 - KEYS, KEYS), KEYS,
                               VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
-                    COPIES_DONE
-                END
-            }
+                COPIES_DONE
+            END_IF
         }
         /* chunks add up in memory; the last one finishes the rows */
         PHASE(tid)
@@ -707,10 +703,12 @@ DEV void backward_rows(struct block b)
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
                         float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
-                        if (chunk == newest && factor) all = all * factor[r];
+                        if (chunk == newest && factor && b.p->factor_part < 0)
+                            all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;
                         *at_dq = all;
                     }
+            if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;
@@ -730,6 +728,8 @@ DEV void backward_rows(struct block b)
                     sum += (double)b.room[at.slopes + (2 + tid) * TILE_ROWS + r];
                 part[b.p->use[u].part + tid] = 0.0f - (float)sum;
             }
+        for (int u = 0; u < USES; u++)
+            if (LEARNS(u) && tid == 0) finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta
@@ -744,8 +744,24 @@ DEV void backward_rows(struct block b)
 
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
-/* One thread per number of a head.  Items from the latest rows to the earliest; in each its chunks
- * from the oldest on, in double; in each the tiles of rows, in float. */
+/* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
+ * rows, in float. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i)
+{
+    const int row = item * ITEM, rows = least(q->nq - row, ITEM);
+    const struct keys_seen seen = keys_of(b, q, row, rows);
+    const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
+              newest = none ? 0 : seen.last / CHUNK;
+    double all = 0;
+    for (int chunk = oldest; chunk <= newest; chunk++) {
+        float part = 0;
+        for (int r = 0; r < rows; r += TILE_ROWS)
+            part = part + part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk)[i];
+        all = all + (double)part;
+    }
+    return all;
+}
+/* One thread per number of a head.  Items from the latest rows to the earliest. */
 DEV void add_parts(struct block b)
 {
     PHASE(tid)
@@ -753,20 +769,8 @@ DEV void add_parts(struct block b)
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
-            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--) {
-                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
-                const struct keys_seen seen = keys_of(b, &q, row, rows);
-                const int none = seen.last < seen.first, oldest = none ? 0 : seen.first / CHUNK,
-                          newest = none ? 0 : seen.last / CHUNK;
-                double all = 0;
-                for (int chunk = oldest; chunk <= newest; chunk++) {
-                    float part = 0;
-                    for (int r = 0; r < rows; r += TILE_ROWS)
-                        part = part + part_of(b, q.tile + (row + r) / TILE_ROWS, h, chunk)[i];
-                    all = all + (double)part;
-                }
-                total += all;
-            }
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
+                total += item_sum(b, &q, item, h, i);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END

@@ -9,8 +9,8 @@
  *     decode_join     a group has a row and 32 channels.  Tiles of four chunks join side by side,
  *                     newest first, then the chunks.
  *
- * Keys and values are read once for all lanes.  Rows of the lists are numbered as in lse; a list has
- * numbers by key or by tile for each. */
+ * Keys and values are read once for all lanes.  Rows of the lists are numbered as in lse; a list
+ * has numbers by key or by tile for each. */
 #ifndef LOCI_KERNELS_DECODE_H
 #define LOCI_KERNELS_DECODE_H
 
@@ -129,7 +129,8 @@ DEV void decode_scores_of(struct block b, struct decode_room at, const struct de
                 open_terms(b, h, state);
                 s = all_terms(b, state, &part->q, h, row, key, c[i], NULL_AT);
             }
-            ((GLOBAL float *)b.at.scores)[lane_list(b, part, lane) * b.p->key_tiles * KEYS + key] = s;
+            ((GLOBAL float *)
+                 b.at.scores)[lane_list(b, part, lane) * b.p->key_tiles * KEYS + key] = s;
         }
         b.room[at.s + lane * (KEYS + 1) + k] = s;
     }

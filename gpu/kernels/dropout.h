@@ -18,7 +18,8 @@ DEV uint64_t drop_mix(uint64_t x)
 }
 DEV struct drop_row drop_row_of(struct block b, const struct span *q, int h, int row)
 {
-    const uint64_t entry = drop_mix(drop_mix(b.p->drop_seed) + b.p->drop_offset + (uint64_t)q->entry),
+    const uint64_t entry =
+                       drop_mix(drop_mix(b.p->drop_seed) + b.p->drop_offset + (uint64_t)q->entry),
                    x = drop_mix(drop_mix(entry + (uint64_t)h) + (uint64_t)(q->row_number + row));
     struct drop_row r;
     r.a = (uint32_t)x;

@@ -5,7 +5,7 @@
 
 #include "kernels/backward.h"
 #include "kernels/decode.h"
-#include "kernels/rotate.h"
+#include "kernels/polar.h"
 #include "kernels/probes.h"
 
 #if defined __OPENCL_VERSION__

@@ -188,13 +188,11 @@ DEV void forward(struct block b)
             b.room[at.all_l + tid] = l;
         }
     END
-    if (b.p->q_factor >= 0) {
+    PHASE(tid)
         const GLOBAL float *factor = (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list;
-        PHASE(tid)
-            for (int i = tid; i < DIM * ROWS; i += THREADS)
-                if (i % ROWS < rows) b.room[at.q + i] = b.room[at.q + i] * factor[i % ROWS];
-        END
-    }
+        for (int i = tid; b.p->q_factor >= 0 && i < DIM * ROWS; i += THREADS)
+            if (i % ROWS < rows) b.room[at.q + i] = b.room[at.q + i] * factor[i % ROWS];
+    END
     for (int chunk = newest; chunk >= oldest; chunk--) {
         const int from = most(seen.first / KEYS, chunk * (CHUNK / KEYS)),
                   to = least(seen.last / KEYS, chunk * (CHUNK / KEYS) + CHUNK / KEYS - 1);
@@ -210,12 +208,10 @@ DEV void forward(struct block b)
         for (int j = to; j >= from; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
-            if (at.v == at.k || j == to) {
-                PHASE(tid)
-                    copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
-                    COPIES_DONE
-                END
-            }
+            PHASE_IF(tid, at.v == at.k || j == to)
+                copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
+                COPIES_DONE
+            END_IF
             PHASE(tid)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
@@ -245,24 +241,18 @@ DEV void forward(struct block b)
                 }
                 COPIES_DONE
             END
-            if (TEAM > 1) {
-                PHASE(tid)
-                    const int part = tid / ROWS, first = part * (KEYS / TEAM);
-                    weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
-                END
-            }
-            if (DROPOUT && TEAM > 1) { /* sums are those before any weights are dropped */
-                PHASE(tid)
-                    if (tid < ROWS)
-                        b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
-                                                  sum_weights(b.room + at.s + tid, ROWS, n));
-                END
-            }
-            if (DROPOUT) {
-                PHASE(tid)
-                    drop_weights(b, &q, h, row0, key0, n, ROWS, tid, b.room + at.s);
-                END
-            }
+            PHASE_IF(tid, TEAM > 1)
+                const int part = tid / ROWS, first = part * (KEYS / TEAM);
+                weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
+            END_IF
+            PHASE_IF(tid, DROPOUT && TEAM > 1) /* sums are those before any weights are dropped */
+                if (tid < ROWS)
+                    b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
+                                              sum_weights(b.room + at.s + tid, ROWS, n));
+            END_IF
+            PHASE_IF(tid, DROPOUT)
+                drop_weights(b, &q, h, row0, key0, n, ROWS, tid, b.room + at.s);
+            END_IF
             PHASE(tid)
                 if (at.v != at.k && j > from)
                     copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);

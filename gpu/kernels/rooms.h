@@ -105,6 +105,27 @@ DEV struct keys_room keys_room(int dim, int value_dim)
     r.size = r.flag + 4;
     return r;
 }
+/* backward_inputs; part: of each use and key */
+struct inputs_room {
+    int k, v, q, dout, g, lse, delta, part, size;
+};
+DEV struct inputs_room inputs_room(int dim, int value_dim)
+{
+    struct inputs_room r;
+    const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
+              both = both_fit(dim, value_dim, 128);
+    r.k = 0;
+    r.v = r.k + FOURS(dim) * KEYS;
+    r.q = r.v + FOURS(value_dim) * KEYS;
+    r.dout = both ? r.q + q : r.q;
+    r.g = both ? r.dout + dout : r.q + most(q, dout);
+    r.lse = r.g + TILE_ROWS * KEYS;
+    r.delta = r.lse + TILE_ROWS;
+    r.part = r.delta + TILE_ROWS;
+    r.size = r.part + GPU_USES * KEYS;
+    return r;
+}
+
 /* backward_rows */
 struct rows_room {
     int q, dout, k, v, s, lse, delta, sums, folds, slopes, flag, size;

@@ -125,10 +125,12 @@ DEV struct two angle_on_axis(const GLOBAL struct pairs_table *t, int group, int 
 }
 /* x: coordinates, `apart` numbers from axis to axis. */
 DEV void angle_of(const GLOBAL struct pairs_table *t, int group, const GLOBAL double *x,
-                  int64_t apart, double counted, int i, SHARED float *cosine, SHARED float *sine)
+                  int64_t apart, double counted, int i, int plain, SHARED float *cosine,
+                  SHARED float *sine)
 {
+    const double undo = plain && t->factor != 1 ? 1 / t->factor : 1.0;
     if (t->angles_f32) {
-        const float m = (float)t->factor;
+        const float m = undo == 1 ? (float)t->factor : 1.0f;
         float phi = 0;
         for (int axis = 0; axis < t->axes; axis++)
             phi = phi
@@ -145,8 +147,8 @@ DEV void angle_of(const GLOBAL struct pairs_table *t, int group, const GLOBAL do
         all.hi = a * c.hi - s * c.lo;
         all.lo = s * c.hi + a * c.lo;
     }
-    *cosine = (float)all.hi;
-    *sine = (float)all.lo;
+    *cosine = (float)(all.hi * undo);
+    *sine = (float)(all.lo * undo);
 }
 
 /* From q to o, both of q_len rows and `heads` heads: stored as `q_type` and as `o_type`.  Without
@@ -175,13 +177,13 @@ DEV void rotate_rows(struct block b)
                     angle_of(t, t->groups > 1 ? h / share : 0,
                              b.p->counted ? (const GLOBAL double *)0
                                           : x + (int64_t)batch * t->axes * b.p->q_len + row0 + r,
-                             b.p->q_len, counted, pair, angles + 2 * r * count + pair,
+                             b.p->q_len, counted, pair, b.p->plain, angles + 2 * r * count + pair,
                              angles + (2 * r + 1) * count + pair);
                 }
             END
         }
         PHASE(tid)
-            const int dim = DIM, units = dim - count; /* pairs, and channels that stay */
+            const int dim = b.p->dim, units = dim - count; /* pairs, and channels that stay */
             for (int i = tid; i < rows * units; i += THREADS) {
                 const int r = i / units, n = i % units;
                 const int64_t to = (int64_t)batch * b.p->o.batch + h * b.p->o.head

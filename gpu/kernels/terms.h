@@ -4,6 +4,7 @@
 #ifndef LOCI_KERNELS_TERMS_H
 #define LOCI_KERNELS_TERMS_H
 
+#include "kernels/gates.h"
 #include "kernels/vectors.h"
 
 /* The table of a term `distance`: see struct distances of src/layout/distance.h. */
@@ -14,9 +15,11 @@ struct distance_table {
 };
 /* What a head reads of a term. */
 struct term_state {
-    const GLOBAL float *numbers; /* distance: that of distance 0 */
+    const GLOBAL float *numbers; /* distance: that of distance lo; pieces: a of each */
+    const GLOBAL float *offsets; /* pieces: b of each */
     int64_t lo, hi;
     float a, b; /* affine: slopes behind and ahead; softcap: cap and 1 / cap */
+    int piece;  /* pieces: that of the pair before, as neighbours mostly share it */
 };
 
 DEV const GLOBAL struct distance_table *distance_table_of(struct block b, int u)
@@ -29,6 +32,95 @@ DEV const GLOBAL float *distance_row(const GLOBAL struct distance_table *t, uint
     const uint64_t bytes = ((uint64_t)(t->hi - t->lo + 1) * 4 + 63) & ~(uint64_t)63;
     return (const GLOBAL float *)((const GLOBAL char *)t + from + row * bytes);
 }
+
+/* ---- Numbers that come with the call --------------------------------------------------------- */
+
+/* Tensor number i of the inputs, of a head: [B][H][length]. */
+DEV const GLOBAL float *input_at(struct block b, int i, const struct span *q, int h, int length)
+{
+    const GLOBAL char *at = i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2;
+    return (const GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length;
+}
+DEV float magnitude(int64_t d)
+{
+    const float x = (float)d;
+    return x < 0 ? -x : x;
+}
+DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key, int64_t d,
+                    float s)
+{
+    const int of_key = b.p->use[u].key_input, of_row = b.p->use[u].row_input;
+    const float x = of_key < 0 ? 0.0f : input_at(b, of_key, q, h, b.p->k_len)[q->k0 + key],
+                y = of_row < 0 ? 0.0f : input_at(b, of_row, q, h, b.p->q_len)[q->q0 + row];
+    return fma_(-(x + y), magnitude(d), s);
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* The head of a table of pieces: see struct pieces of src/layout/pieces.h. */
+struct pieces_table {
+    int64_t lo, hi;
+    double c, far;
+    uint64_t lines, psi, bytes;
+    int32_t count, capacity;
+};
+DEV const GLOBAL struct pieces_table *pieces_of(struct block b, int u)
+{
+    return (const GLOBAL struct pieces_table *)(b.at.tables + b.p->use[u].table);
+}
+DEV const GLOBAL float *piece_ends(const GLOBAL struct pieces_table *t)
+{
+    return (const GLOBAL float *)((const GLOBAL char *)t + 64);
+}
+/* a of a head, or with `offset` b. */
+DEV const GLOBAL float *piece_lines(const GLOBAL struct pieces_table *t, int h, int offset)
+{
+    const uint64_t row = ((uint64_t)t->capacity * 4 + 63) & ~(uint64_t)63;
+    return (const GLOBAL float *)((const GLOBAL char *)t + t->lines + (2 * (uint64_t)h + offset) * row);
+}
+/* psi by distance, or with `slope` its derivative; element 0 is distance 0. */
+DEV const GLOBAL float *piece_psi(const GLOBAL struct pieces_table *t, int slope)
+{
+    const uint64_t row = ((uint64_t)(t->hi - t->lo + 1) * 4 + 63) & ~(uint64_t)63;
+    return (const GLOBAL float *)((const GLOBAL char *)t + t->psi + (slope ? row : 0)) - t->lo;
+}
+/* Numbers of rows: 1 / N as doubles, positions, 1 / N as floats; [B][q_len] each. */
+DEV int64_t rows_in(struct block b) { return (int64_t)b.p->batch * b.p->q_len; }
+DEV const GLOBAL float *inverse_row(struct block b, int u, const struct span *q)
+{
+    return (const GLOBAL float *)(b.at.lists + b.p->use[u].rows + 16 * rows_in(b))
+         + (int64_t)q->b * b.p->q_len + q->q0;
+}
+/* The last piece whose end is at most x.  `near` is tried first. */
+DEV int piece_of(const GLOBAL float *ends, int count, float x, int near)
+{
+    int low = 0;
+    if ((near == 0 || x >= ends[near]) && (near + 1 >= count || !(x >= ends[near + 1]))) return near;
+    while (count > 1) {
+        const int half_way = count / 2;
+        low += x >= ends[low + half_way] ? half_way : 0;
+        count -= half_way;
+    }
+    return low;
+}
+/* x = psi / N of a pair.  Pairs that nobody sees may be further away than the table reaches. */
+DEV float piece_x(struct block b, const GLOBAL struct pieces_table *t, int u, const struct span *q,
+                  int row, int64_t d)
+{
+    const int64_t a = d < 0 ? -d : d;
+    return piece_psi(t, 0)[a < t->hi ? a : t->hi] * inverse_row(b, u, q)[row];
+}
+DEV float add_piece(struct block b, int u, struct term_state *state, const struct span *q, int row,
+                    int64_t d, float s)
+{
+    const GLOBAL struct pieces_table *t = pieces_of(b, u);
+    const float x = piece_x(b, t, u, q, row, d);
+    state->piece = piece_of(piece_ends(t), t->count, x, state->piece);
+    return s + fma_(state->numbers[state->piece], x, state->offsets[state->piece]);
+}
+
+/* ---- One term after the other ---------------------------------------------------------------- */
+
 DEV void open_terms(struct block b, int h, struct term_state *state)
 {
     UNROLL for (int u = 0; u < USES; u++) {
@@ -46,6 +138,10 @@ DEV void open_terms(struct block b, int h, struct term_state *state)
         } else if (TERM_OF(u) == GPU_SOFTCAP) {
             state[u].a = b.p->use[u].a;
             state[u].b = b.p->use[u].b;
+        } else if (TERM_OF(u) == GPU_PIECES) {
+            state[u].numbers = piece_lines(pieces_of(b, u), h, 0);
+            state[u].offsets = piece_lines(pieces_of(b, u), h, 1);
+            state[u].piece = 0;
         }
     }
 }
@@ -96,16 +192,25 @@ DEV float term_gradient(int term, int multiplies, struct term_state t, float bef
     }
     return term == GPU_FACTOR ? ds * f : ds;
 }
+/* Term u on the score of a pair. */
+DEV float score_after(struct block b, struct term_state *state, const struct span *q, int h, int row,
+                      int key, int64_t d, float s, int u)
+{
+    if (TERM_OF(u) == GPU_SLOPES) return add_slope(b, u, q, h, row, key, d, s);
+    if (TERM_OF(u) == GPU_PIECES) return add_piece(b, u, &state[u], q, row, d, s);
+    if (TERM_OF(u) == GPU_GATE) return s + gate_between(b, q, h, row, key);
+    const float f = number_of(b, u, TERM_OF(u), q, h, row, key, d);
+    return term_score(TERM_OF(u), MULTIPLIES(u), state[u], s, d, f);
+}
 /* All terms in order, and the number of an additive mask last.  before[u]: the score before term u,
  * if not NULL. */
-DEV float all_terms(struct block b, const struct term_state *state, const struct span *q, int h,
-                    int row, int key, float s, float *before)
+DEV float all_terms(struct block b, struct term_state *state, const struct span *q, int h, int row,
+                    int key, float s, float *before)
 {
     const int64_t d = distance_of(b, q, row, key);
     UNROLL for (int u = 0; u < USES; u++) {
-        const float f = number_of(b, u, TERM_OF(u), q, h, row, key, d);
         if (before) before[u] = s;
-        s = term_score(TERM_OF(u), MULTIPLIES(u), state[u], s, d, f);
+        s = score_after(b, state, q, h, row, key, d, s, u);
     }
     if (MASK_KIND == 2) s = s + ((const GLOBAL float *)b.at.mask)[mask_at(b, q, h, row, key)];
     return s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.h -- products of rows of q, or of keys, with the vectors of a table (shaw, deberta, xl), before
- * scores look them up by distance.  A group has 16 rows of a head.  See docs/bits.md, Terms. */
+/* vectors.h -- products of rows of q, or of keys, with the vectors of a table (shaw, deberta, xl),
+ * before scores look them up by distance.  A group has rows of a head.  See docs/bits.md, Terms. */
 #ifndef LOCI_KERNELS_VECTORS_H
 #define LOCI_KERNELS_VECTORS_H
 
@@ -68,7 +68,8 @@ DEV void roll_numbers(struct block b)
     for (int row0 = first; row0 < end; row0 += VECTOR_ROWS) {
         const int rows = least(end - row0, VECTOR_ROWS);
         const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
-        GLOBAL float *to = (GLOBAL float *)(b.at.vectors + b.p->vector_to) + list * b.p->k_len + q.k0;
+        GLOBAL float *to =
+            (GLOBAL float *)(b.at.vectors + b.p->vector_to) + list * b.p->k_len + q.k0;
         const struct rows_at x = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0);
         PHASE(tid)
             for (int i = tid; i < VECTOR_ROWS * DIM; i += THREADS) {
@@ -109,8 +110,8 @@ DEV float vector_number(struct block b, int u, int term, const struct span *q, i
                         int key, int64_t d)
 {
     const GLOBAL float *from = (const GLOBAL float *)(b.at.vectors + b.p->use[u].numbers);
-    const int64_t lo = b.p->use[u].lo, hi = b.p->use[u].hi, at = (d < lo ? lo : d > hi ? hi : d) - lo,
-                  head = (int64_t)q->b * b.p->heads + h;
+    const int64_t lo = b.p->use[u].lo, hi = b.p->use[u].hi,
+                  at = (d < lo ? lo : d > hi ? hi : d) - lo, head = (int64_t)q->b * b.p->heads + h;
     if (term == GPU_ROLL)
         return from[(head * b.p->q_len + q->q0 + row) * b.p->k_len + q->k0 + key];
     if (term == GPU_KEY_VECTORS)

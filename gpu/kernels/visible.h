@@ -39,6 +39,13 @@ DEV int64_t mask_at(struct block b, const struct span *q, int h, int row, int ke
     return (int64_t)q->b * b.p->mask.batch + h * b.p->mask.head
          + (int64_t)(q->q0 + row) * b.p->mask.row + (int64_t)(q->k0 + key) * b.p->mask_key;
 }
+/* The gradient of that number, from the one of the final score. */
+DEV void store_mask_gradient(struct block b, const struct span *q, int h, int row, int key, float ds)
+{
+    const int64_t at = (int64_t)q->b * b.p->dmask.batch + h * b.p->dmask.head
+                     + (int64_t)(q->q0 + row) * b.p->dmask.row + q->k0 + key;
+    ((GLOBAL float *)b.at.dmask)[at] = ds;
+}
 /* Rows and keys are those of the sequence.  A pair beyond its ends is not visible. */
 DEV int sees(struct block b, const struct span *q, int h, int row, int key)
 {
@@ -62,8 +69,8 @@ DEV int sees(struct block b, const struct span *q, int h, int row, int key)
 }
 
 /* Keys or values of a sequence, in pages or not.  `pages`: the table's place in `lists`. */
-DEV struct rows_at rows_in(struct block b, const struct span *q, const GLOBAL char *at,
-                           struct strides s, int head, int type, int paged, int64_t pages)
+DEV struct rows_at sequence_rows(struct block b, const struct span *q, const GLOBAL char *at,
+                                 struct strides s, int head, int type, int paged, int64_t pages)
 {
     if (!paged) return view_rows(at, s, q->b, head, q->k0, type, b.p->wide);
     struct rows_at v = view_rows(at, s, 0, head, 0, type, b.p->wide);
@@ -75,11 +82,11 @@ DEV struct rows_at rows_in(struct block b, const struct span *q, const GLOBAL ch
 }
 DEV struct rows_at key_rows(struct block b, const struct span *q, int head)
 {
-    return rows_in(b, q, b.at.k, b.p->k, head, K_TYPE, K_PAGED, b.p->pages);
+    return sequence_rows(b, q, b.at.k, b.p->k, head, K_TYPE, K_PAGED, b.p->pages);
 }
 DEV struct rows_at value_rows(struct block b, const struct span *q, int head)
 {
-    return rows_in(b, q, b.at.v, b.p->v, head, V_TYPE, V_PAGED, b.p->pages);
+    return sequence_rows(b, q, b.at.v, b.p->v, head, V_TYPE, V_PAGED, b.p->pages);
 }
 
 /* Keys that rows row .. row + n - 1 may see: first .. last, none if last < first. */

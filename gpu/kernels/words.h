@@ -167,6 +167,15 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 #endif
 
 #define NULL_AT 0
+/* A phase under a condition that a program for one plan knows.  Elsewhere only its body is under the
+ * condition: PoCL copies what follows a barrier that may be left out. */
+#ifdef LOCI_DIM
+#define PHASE_IF(tid, condition) if (condition) { PHASE(tid)
+#define END_IF END }
+#else
+#define PHASE_IF(tid, condition) PHASE(tid) if (condition) {
+#define END_IF } END
+#endif
 /* A program that is not for one plan has no constants to unroll for, and processors gain nothing. */
 #ifdef LOCI_DIM
 #define UNROLL UNROLL_

@@ -53,7 +53,14 @@ static loci_status launch(struct session *s, const char *kernel, size_t shared)
 {
     struct arrays arrays = { .q = s->memory };
     struct params params = { .dim = 64 };
-    const struct launch l = { kernel, { 3, 2 }, shared, &arrays, &params };
+    const struct launch l = {
+        .kernel = kernel,
+        .groups = { 3, 2 },
+        .threads = THREADS,
+        .shared = shared,
+        .arrays = &arrays,
+        .params = &params,
+    };
     return s->b->launch(s->state, s->program, &l, &s->error);
 }
 static loci_status adopt(struct session *s)

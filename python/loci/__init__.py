@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-_MODULES = ("distributed", "flash_attn", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
+_MODULES = ("distributed", "flash_attn", "gpu", "hf", "lab", "layers", "nn", "plot", "rope", "seg")
 
 
 def __getattr__(name: str) -> Any:
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._sdpa import SDPA
+    from .gpu import Device
 
 
 class _Options(TypedDict, total=False):
@@ -121,6 +122,7 @@ class _Options(TypedDict, total=False):
     fast: bool
     dropout_p: float
     dropout_seed: int | None
+    device: str | Device | None
     out: ArrayLike | None
     shares: Iterable[Iterable[int]] | None
     key_shares: Iterable[Iterable[int]] | None
@@ -131,7 +133,7 @@ class _Options(TypedDict, total=False):
 # Of attention() and attention_backward(), beside what says who sees whom.
 _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
-    *("scale", "max_len", "keys_rotated", "fast", "dropout_p", "dropout_seed"),
+    *("scale", "max_len", "keys_rotated", "fast", "dropout_p", "dropout_seed", "device"),
 )
 _LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last", "pages"))
 
@@ -139,6 +141,10 @@ _LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first
 def _named(names: tuple[str, ...], *values: Any) -> dict[str, Any]:
     """Arguments by their names.  locals() would do, but torch.compile does not trace it."""
     return dict(zip(names, values, strict=True))
+
+
+def _id_of(device: Any) -> Any:
+    return getattr(device, "id", device)
 
 
 def _is_torch(x: Any) -> bool:
@@ -216,6 +222,7 @@ def attention(
     fast: bool = False,
     dropout_p: float = 0.0,
     dropout_seed: int | None = None,
+    device: str | Device | None = None,
     return_lse: bool = False,
     out: ArrayLike | None = None,
     shares: Iterable[Iterable[int]] | None = None,
@@ -303,6 +310,9 @@ def attention(
     dropout_seed : int, optional
         Which weights are dropped. Torch tensors have a default: a number drawn from torch's generator, which
         `torch.manual_seed()` sets and `torch.utils.checkpoint` replays.
+    device : str or loci.gpu.Device, optional
+        Where to compute: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`. Arrays are copied there and results back, and
+        bits stay the same. By default where q is: tensors on a GPU are computed there, in torch's current stream.
     return_lse : bool
         Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
     out : array, optional
@@ -353,7 +363,7 @@ def attention(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, pages),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed, _id_of(device))
     if sinks is not None and len(getattr(sinks, "shape", ())) > 1:
         from . import _sinks
 
@@ -413,6 +423,7 @@ def attention_backward(
     fast: bool = False,
     dropout_p: float = 0.0,
     dropout_seed: int | None = None,
+    device: str | Device | None = None,
     shares: Iterable[Iterable[int]] | None = None,
     key_shares: Iterable[Iterable[int]] | None = None,
     group: GroupLike | None = None,
@@ -501,6 +512,9 @@ def attention_backward(
         That of the forward call.
     dropout_seed : int, optional
         That of the forward call.
+    device : str or loci.gpu.Device, optional
+        Where to compute: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`. Arrays are copied there and results back, and
+        bits stay the same. By default where q is: tensors on a GPU are computed there, in torch's current stream.
     shares : list of (first, count, rank), optional
         Which rank has which rows, from `loci.distributed.share_out()`. The arrays then hold the rows of this rank.
     key_shares : list of (first, count, rank), optional
@@ -529,7 +543,7 @@ def attention_backward(
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, None),
     )
     options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
-    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed)
+    arguments = _named(_OPTIONS, *options, dropout_p, dropout_seed, _id_of(device))
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 

@@ -55,10 +55,26 @@ def read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
             x, own = np.from_dlpack(x), Numpy
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise Error(f"{name} cannot be read through DLPack: {error}") from None
-    if kind is not None and own is not kind:
+    if kind is not None and own is not kind.family:
         raise Error(f"{name} is an array of {own.name}, and q of {kind.name}")
-    own.check_device(x, name)
-    return own, x
+    kind = own if kind is None else kind
+    kind.check_device(x, name)
+    return kind, x
+
+
+def read_placed(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
+    """The same of an array in memory of the CPU or of a device."""
+    if kind is None:
+        kind = kind_of(x, name)
+        kind = None if kind is None else kind.placed(x)
+    return read(x, name, kind)
+
+
+def check_together(x: Any, name: str, q: Any) -> None:
+    """Arrays of a call are on one device."""
+    own, other = getattr(x, "device", None), getattr(q, "device", None)
+    if own != other and own is not None and other is not None:
+        raise Error(f"{name} is on {own} and q on {other}; arrays of a call are on one device")
 
 
 def check_dtype(kind: Any, x: Any, name: str, like: str | None = None) -> str:
@@ -160,6 +176,16 @@ def view(kind: Any, x: Any, layout: str) -> _c.View:
 def output(kind: Any, x: Any, layout: str) -> _c.View:
     """How C writes it."""
     return _c.View(kind.pointer(x), *strides_for(x.shape, kind.strides(x), layout, True))
+
+
+def for_prepare(kind: Any, tensors: Any, roles: Any) -> Any:
+    """The list for C, which reads what is learned in memory of the CPU, and inputs where the call's arrays are."""
+    if not kind.away:
+        return pointers(kind, tensors)
+    there = [kind.host(x) if x is not None and role != "input" else x for x, role in zip(tensors, roles, strict=True)]
+    list_ = pointers(kind, there)
+    list_.kept = there
+    return list_
 
 
 def pointers(kind: Any, arrays: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import _arrays as arrays
-from . import _c
+from . import _c, _gpu
 from ._c import Error
 from ._interrupt import run
 from ._masks import Masking, Pairs, masking, open_mask, page_table, repeated, set_pages
@@ -35,7 +35,7 @@ def read_tensors(plan: Plan, given: Mapping[str, Any]) -> tuple[list[Any], Any]:
     kind: Any = None
     made: list[Any] = []
     for name, x in given.items():
-        kind, _ = arrays.read(x, name, kind)
+        kind, _ = arrays.read_placed(x, name, kind)
         if name not in [t.name for t in plan.tensors if t.role != "input"]:
             raise Error(f"tensors: {plan.encoding} learns no tensor '{name}'")
     for t in plan.tensors:
@@ -52,7 +52,9 @@ def read_tensors(plan: Plan, given: Mapping[str, Any]) -> tuple[list[Any], Any]:
             raise Error(f"{t.name} is float64 and the plan {plan.dtype}")
         x = kind.detach(x)
         made.append(kind.dense(kind.cast(x, plan.real) if dtype != plan.real else x))
-    return made, arrays.pointers(kind, made)
+    if kind is None:
+        return made, arrays.pointers(kind, made)
+    return made, arrays.for_prepare(kind, made, [t.role for t in plan.tensors])
 
 
 def _text_of(shape: tuple[int, ...]) -> str:
@@ -222,6 +224,7 @@ def form_of(
 
     def make() -> Form:
         for name, x in (("q", q), ("k", k), ("v", v), *mapping.items()):
+            arrays.check_together(x, name, q)
             kind.check_device(x, name)
         dtype = arrays.check_dtype(kind, q, "q")
         arrays.check_dtype(kind, k, "k", dtype)
@@ -264,6 +267,7 @@ class Problem:
     processes, each with its own part."""
 
     __slots__ = (
+        "device",
         "drawn",
         "dropout",
         "form",
@@ -291,6 +295,7 @@ class Problem:
         self.shared: Tables | None = None
         self.ranks: Any = None
         self.dropout: tuple[float, int] | None = None  # the probability, and the seed
+        self.device: Any = None  # that arrays of the CPU are copied to
         self.drawn = False  # the seed is from the generator of this process
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
@@ -300,6 +305,7 @@ class Problem:
             mask = open_mask(self.kind, tensors[count], self.shape, self.plan.real, self.plan.dtype)
         again = Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
         again.shared, again.ranks, again.dropout = self.shared, self.ranks, self.dropout
+        again.device = self.device
         return again
 
     def tiled(self, times: int, like: Any) -> Problem:
@@ -312,13 +318,15 @@ class Problem:
         s = replace(self.shape, batch=self.shape.batch * times)
         given = dict(zip(self.form.names, self.tensors, strict=True))
         m = None if self.masking is None else repeated(self.masking, times)
-        return Problem(Form(self.kind, self.plan, s, like, given), m, self.q, self.k, self.v, self.tensors)
+        tiled = Problem(Form(self.kind, self.plan, s, like, given), m, self.q, self.k, self.v, self.tensors)
+        tiled.device = self.device
+        return tiled
 
     @property
     def pointers(self) -> Any:
         """The tensors' addresses, which those of torch.func have not."""
         if self.listed is None:
-            self.listed = arrays.pointers(self.kind, self.tensors)
+            self.listed = arrays.for_prepare(self.kind, self.tensors, [t.role for t in self.plan.tensors])
         return self.listed
 
     @property
@@ -410,6 +418,8 @@ class Problem:
 
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""
+        if self.device is not None or self.kind.away:
+            return _gpu.forward(self, out, want_lse)
         if self.ranks is None:
             return self._forward(out, want_lse)
         with self.ranks.calling(False):
@@ -486,6 +496,8 @@ class Problem:
         """Gradients of q, k and v, and of the tensors; None where none is wanted.  Behind those of the tensors comes
         that of a mask, if wanted_tensors asks for one more."""
         given = o, lse, ae, dout, dlse, dae, wanted, wanted_tensors
+        if self.device is not None or self.kind.away:
+            return _gpu.backward(self, *given)
         if self.ranks is None:
             return self._backward(*given)
         with self.ranks.calling(True):
@@ -494,15 +506,11 @@ class Problem:
     def _backward(
         self, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
     ) -> tuple[list[Any], list[Any]]:
-        kind, plan, s = self.kind, self.plan, self.shape
-        count = len(plan.tensors)
-        grads, dtensors = self.grads(wanted, wanted_tensors[:count])
-        dmask = None
-        if len(wanted_tensors) > count and wanted_tensors[count] and self.mask is not None:
-            make = kind.zeros if self.empty else kind.empty
-            dmask = make((s.batch, s.heads, s.rows, s.keys), self.q, plan.real)
+        kind, plan = self.kind, self.plan
+        grads, dtensors = self.grads(wanted, wanted_tensors[: len(plan.tensors)])
+        dmask = self.grad_of_mask(wanted_tensors)
         if self.empty:
-            return grads, self._with_mask(dtensors, dmask, wanted_tensors)
+            return grads, self.with_mask(dtensors, dmask, wanted_tensors)
         tables = self.tables
         call, alive = self.call(o)
         setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
@@ -522,9 +530,17 @@ class Problem:
         del alive
         if self.ranks is not None:
             self.ranks.divide(plan, dtensors)
-        return grads, self._with_mask(dtensors, dmask, wanted_tensors)
+        return grads, self.with_mask(dtensors, dmask, wanted_tensors)
 
-    def _with_mask(self, dtensors: list[Any], dmask: Any, wanted: list[bool]) -> list[Any]:
+    def grad_of_mask(self, wanted: list[bool]) -> Any:
+        """An array for that of the mask, if it is wanted."""
+        s, count = self.shape, len(self.plan.tensors)
+        if len(wanted) == count or not wanted[count] or self.mask is None:
+            return None
+        make = self.kind.zeros if self.empty else self.kind.empty
+        return make((s.batch, s.heads, s.rows, s.keys), self.q, self.plan.real)
+
+    def with_mask(self, dtensors: list[Any], dmask: Any, wanted: list[bool]) -> list[Any]:
         if len(wanted) == len(dtensors):
             return dtensors
         if dmask is None or self.mask is None:
@@ -547,6 +563,16 @@ def _refuse_options(plan: Plan, *given: Any) -> None:
             raise Error(f"{name} has been decided by the plan")
 
 
+def _placed(kind: Any, q: Any, device: Any) -> tuple[Any, Any]:
+    """The class of arrays like q, and the device that arrays in memory of the CPU are copied to."""
+    kind = kind.placed(q)
+    if device is None:
+        return kind, None
+    if kind.away:
+        raise Error(f"device is for arrays in memory of the CPU, and q is on {q.device}: leave it out")
+    return kind, _gpu.opened(device)
+
+
 def open_call(
     q: Any,
     k: Any,
@@ -567,12 +593,16 @@ def open_call(
     mask: Any = None,
     dropout_p: float = 0.0,
     dropout_seed: int | None = None,
+    device: Any = _gpu.CPU,
     stage: str = "attention",
 ) -> Problem:
-    """Everything that attention() is given, checked."""
+    """Everything that attention() is given, checked.  A device of None is the one where q is."""
     kind = arrays.kind_of(q)
     if kind is None:
         kind, q = arrays.read(q, "q")
+    there = None
+    if device != _gpu.CPU:
+        kind, there = _placed(kind, q, device)
     if not kind.owns(k):
         k = arrays.read(k, "k", kind)[1]
     if not kind.owns(v):
@@ -613,7 +643,7 @@ def open_call(
         ordered.append(kind.dense(kind.cast(x, form.plan.real) if cast else x))
     pairs = None if mask is None else open_mask(kind, mask, form.shape, form.plan.real, form.plan.dtype)
     opened = Problem(form, m, q, k, v, ordered, pairs)
-    opened.shared = tables
+    opened.shared, opened.device = tables, there
     opened.dropout = _dropout(dropout_p, dropout_seed)
     return opened
 

@@ -23,7 +23,7 @@ SIZES = {F32: 4, F64: 8, BF16: 2, F16: 2}
 STAGES = {"attention": 0, "rotate": 1, "embed": 2, "linear_attention": 3}
 ROLES = ("learned", "fixed", "input")
 SOURCES = ("other", "log gate", "keys", "states", "unit", "strength")
-STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled", "transport")
+STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled", "transport", "device")
 PLACES = ("embed", "rotate", "score", "mix", "weight", "value", "state", "sum")
 KINDS = ("number", "whole", "word", "list")
 SEEN, ADDED = 1, 2  # kinds of masks
@@ -37,6 +37,7 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
+    "dmask must be NULL on a GPU": "a mask of numbers that needs a gradient does not run on a GPU",
     "must be NULL": "must be None",
     "must not be NULL": "must not be None",
     "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
@@ -304,6 +305,20 @@ class Parallel(c.Structure):
     ]
 
 
+class GpuInfo(c.Structure):
+    _fields_ = [
+        ("id", c.c_char * 32),
+        ("name", c.c_char * 128),
+        ("driver", c.c_char * 64),
+        ("memory", c.c_uint64),
+        ("units", c.c_int),
+    ]
+
+
+class GpuTables(c.Structure):
+    _fields_ = [("host", c.c_void_p), ("device", c.c_void_p)]
+
+
 STRUCTS = {
     "loci_view": View,
     "loci_error": CError,
@@ -321,6 +336,8 @@ STRUCTS = {
     "loci_transport": Transport,
     "loci_parallel_report": ParallelReport,
     "loci_parallel": Parallel,
+    "loci_gpu_info": GpuInfo,
+    "loci_gpu_tables": GpuTables,
 }
 
 VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
@@ -396,6 +413,22 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tape_attention_update_backward": (_I, [_LAYER, _I, View, _P, View, View, _P]),
     "tape_mlp_update": (_I, [_LAYER, _I, View, View, _P, _P, View]),
     "tape_mlp_update_backward": (_I, [_LAYER, _I, View, View, _P, _P, View, View, View, _P, _P]),
+}
+UPLOAD, DOWNLOAD = 0, 1  # kinds of copies
+_ON_DEVICE = [_P, c.POINTER(GpuTables), _P, _CALL]
+GPU_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "gpu_devices": (_I, [c.POINTER(GpuInfo), _I]),
+    "gpu_open": (_I, [c.POINTER(_P), c.c_char_p, _E]),
+    "gpu_adopt": (_I, [c.POINTER(_P), c.c_char_p, _P, _P, _E]),
+    "gpu_close": (None, [_P]),
+    "gpu_alloc": (_I, [_P, _Z, c.POINTER(_P), _E]),
+    "gpu_free": (None, [_P, _P]),
+    "gpu_copy": (_I, [_P, _P, _P, _Z, _I, _E]),
+    "gpu_plan_create": (_I, [c.POINTER(_P), _P, _P, _E]),
+    "gpu_plan_destroy": (None, [_P]),
+    "gpu_workspace": (_Z, [_P, _CALL, _I]),
+    "gpu_forward": (_I, _ON_DEVICE),
+    "gpu_backward": (_I, [*_ON_DEVICE, c.POINTER(Grad)]),
 }
 FILE_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_open": (_I, [c.POINTER(_P), c.c_char_p, _E]),
@@ -482,6 +515,14 @@ def files() -> Any:
 def lab() -> Any:
     """loci-lab."""
     return beside("loci-lab", LAB_FUNCTIONS, "has no sequences of the lab")
+
+
+def gpu() -> Any:
+    """loci-gpu, which LOCI_GPU_LIBRARY may name."""
+    told = os.environ.get("LOCI_GPU_LIBRARY")
+    if told and "loci-gpu" not in _beside:
+        _beside["loci-gpu"] = _load(told, GPU_FUNCTIONS)
+    return beside("loci-gpu", GPU_FUNCTIONS, "has no devices but the CPU")
 
 
 # ---- Errors --------------------------------------------------------------------------------------

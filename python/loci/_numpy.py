@@ -16,7 +16,14 @@ class Numpy:
     """What calls need of arrays.  _torch.py has the same for torch."""
 
     name = "numpy"
+    family: Any = None  # the class for arrays in memory of the CPU: itself
+    away = False  # are the arrays in memory of a device?
     library: Any = np
+
+    @staticmethod
+    def placed(x: Any) -> Any:
+        """The class for arrays that are where this one is."""
+        return Numpy
 
     @staticmethod
     def owns(x: Any) -> bool:
@@ -96,6 +103,11 @@ class Numpy:
         return np.zeros(shape, like.dtype if dtype is None else Numpy.dtype_of(dtype))
 
     @staticmethod
+    def host_like(x: Any) -> Any:
+        """An array in memory of the CPU, for numbers of a device."""
+        return np.empty(x.shape, x.dtype)
+
+    @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         return x.astype(Numpy.dtype_of(dtype))
 
@@ -134,3 +146,6 @@ class Numpy:
     @staticmethod
     def detach(x: Any) -> Any:
         return x
+
+
+Numpy.family = Numpy

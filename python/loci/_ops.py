@@ -19,8 +19,11 @@ from ._torch import incoming
 
 SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
-ATTENTION = ("layout", "causal", "keys_rotated", "fast")
+ATTENTION = ("layout", "causal", "keys_rotated", "fast", "device")
 LINEAR = ("layout", "causal")
+# On a GPU an op reads what is learned and waits, so no CUDA graph can record it.  Older versions of torch have no tag
+# that says so.
+_TAGS: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 
 def _truth(text: str) -> bool:
@@ -33,6 +36,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "causal": _truth,
     "keys_rotated": _truth,
     "fast": _truth,
+    "device": lambda text: text or None,
 }
 
 
@@ -98,7 +102,7 @@ def _real(q: Any) -> Any:
     return torch.float64 if q.dtype is torch.float64 else torch.float32
 
 
-@torch.library.custom_op("loci::attention", mutates_args=())
+@torch.library.custom_op("loci::attention", mutates_args=(), **_TAGS)
 def attention_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -115,7 +119,7 @@ def attention_op(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     numbers = _numbers(left, right, max_len, scale, softcap, dropout_p)
     o, lse, ae = _open(q, k, v, tensors, masks, key, False, **numbers).forward(None, True)
-    return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
+    return o, lse, lse.new_empty(0) if ae is None else ae
 
 
 def _numbers(left: int, right: int, max_len: Any, scale: Any, softcap: Any, dropout_p: float) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, *numbers: Any)
     return q.new_empty(o), q.new_empty(lse, dtype=real), q.new_empty(ae, dtype=real)
 
 
-@torch.library.custom_op("loci::attention_backward", mutates_args=())
+@torch.library.custom_op("loci::attention_backward", mutates_args=(), **_TAGS)
 def attention_backward_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -250,7 +254,7 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
         list_ = [*list_, torch.as_tensor(arguments[SEED])]
     left, right = arguments["window_size"]
     key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
+    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}{END}{arguments.get('device') or ''}"
     numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"], arguments["dropout_p"]
     o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
     return _attend.results(o, lse if return_lse else None, ae if ae.ndim > 1 else None)  # ae is [0] where there is none

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _c, _html, _table_memo
-from ._arrays import read
+from . import _c, _gpu, _html, _table_memo
+from ._arrays import read_placed
 from ._c import Error
 from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
 from ._types import ArrayLike, DTypeLike, Tensors
@@ -176,6 +176,7 @@ def release() -> None:
         pools = list(_pools.values())
         _pools.clear()
     del pools  # without the lock
+    _gpu.release()
     _table_memo.release()
     with _kept_lock:
         _plans.clear()
@@ -400,6 +401,7 @@ class Plan:
             v_dtype=0 if self.v_dtype == self.dtype else _c.STORED[self.v_dtype],
         )
         self._handle: Any = None
+        self.there: dict[Any, Any] = {}  # on devices: see _gpu.py
         handle = c.c_void_p()
         _c.check(_c.lib.plan_create(c.byref(handle), c.byref(desc), thread.error_at), thread.error)
         self._handle = handle
@@ -421,6 +423,7 @@ class Plan:
     def __del__(self) -> None:
         # when the interpreter ends, modules may be gone before the last plan is
         if getattr(self, "_handle", None) is not None and _c is not None:
+            self.there.clear()
             _c.lib.plan_destroy(self._handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -706,13 +709,14 @@ class Plan:
 class Tables:
     """What learned and fixed tensors become."""
 
-    __slots__ = ("at", "bytes", "distance", "size")
+    __slots__ = ("at", "bytes", "distance", "size", "there")
 
     def __init__(self, plan: Plan, distance: int, pointers: Any) -> None:
         self.size = _c.lib.tables_size(plan._handle, distance)
         if not self.size:
             raise Error(f"{plan.encoding}: tables for distances up to {distance} are too large", "no_memory")
         self.distance = distance
+        self.there: dict[Any, Any] = {}  # copies in memory of devices: see _gpu.py
         self.bytes = aligned(self.size)
         self.at = self.bytes.ctypes.data
         status = _c.lib.prepare_on(host(), plan._handle, distance, pointers, self.at, thread.error_at)
@@ -727,12 +731,12 @@ class Prepared(Mapping[str, Any]):
         self.plan, self._distance = plan, whole(max_distance, "max_distance", 1)
         self._tensors: dict[str, Any] = {}
         for name, x in tensors.items():
-            kind, x = read(x, name)
+            kind, x = read_placed(x, name)
             self._tensors[name] = x if kind.version(x) is not None else kind.copy(x)
         self._made = self._prepare()
 
     def _versions(self) -> list[Any]:
-        return [read(x, name)[0].version(x) for name, x in self._tensors.items()]
+        return [read_placed(x, name)[0].version(x) for name, x in self._tensors.items()]
 
     def _prepare(self) -> tuple[list[Any], Any, Tables]:
         from ._attend import read_tensors

@@ -31,7 +31,18 @@ class Torch:
     """What calls need of tensors.  _numpy.py has the same for numpy."""
 
     name = "torch"
+    family: Any = None  # the class for tensors in memory of the CPU: itself
+    away = False  # are the tensors in memory of a device?
     library: Any = torch
+
+    @staticmethod
+    def placed(x: Any) -> Any:
+        """The class for tensors that are where this one is."""
+        if not x.is_cuda:
+            return Torch
+        from ._torch_gpu import of_device
+
+        return of_device(x.device)
 
     @staticmethod
     def owns(x: Any) -> bool:
@@ -58,7 +69,7 @@ class Torch:
     @staticmethod
     def signature(x: Any) -> tuple[Any, ...]:
         """What checks look at."""
-        return x.shape, x.dtype, x.is_cpu, x.layout, x.is_neg()
+        return x.shape, x.dtype, x.device, x.layout, x.is_neg()
 
     @staticmethod
     def raw_strides(x: Any) -> Any:
@@ -82,11 +93,16 @@ class Torch:
 
     @staticmethod
     def empty(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
-        return torch.empty(shape, dtype=like.dtype if dtype is None else _DTYPES[dtype])
+        return torch.empty(shape, dtype=like.dtype if dtype is None else _DTYPES[dtype], device=like.device)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
-        return torch.zeros(shape, dtype=like.dtype if dtype is None else _DTYPES[dtype])
+        return torch.zeros(shape, dtype=like.dtype if dtype is None else _DTYPES[dtype], device=like.device)
+
+    @staticmethod
+    def host_like(x: Any) -> Any:
+        """A tensor in memory of the CPU, for numbers of a device."""
+        return torch.empty(x.shape, dtype=x.dtype)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
@@ -140,7 +156,12 @@ class Torch:
     def check_device(x: Any, name: str) -> None:
         Torch.refuse_untracked(x)
         if x.device.type != "cpu":
-            raise Error(f"{name} is on {x.device}; loci computes on the CPU", "unsupported")
+            who = "this function of loci" if x.is_cuda else "loci"
+            raise Error(f"{name} is on {x.device}; {who} computes on the CPU", "unsupported")
+        Torch.check_readable(x, name)
+
+    @staticmethod
+    def check_readable(x: Any, name: str) -> None:
         if x.layout is not torch.strided:
             raise Error(f"{name} is {x.layout}; loci reads strided tensors", "unsupported")
         if x.is_neg():
@@ -155,6 +176,9 @@ class Torch:
     def bump_version(x: Any) -> None:
         """Autograd compares versions: it refuses a backward pass that needs what was overwritten."""
         torch.autograd.graph.increment_version(x)
+
+
+Torch.family = Torch
 
 
 SECOND = "loci has no second derivatives; a backward pass with create_graph=True ends here"
@@ -274,9 +298,10 @@ def transformed() -> bool:
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
     """As torch's own attention: float32 becomes what autocast says."""
-    if not torch.is_autocast_enabled("cpu"):
+    where = "cuda" if tensors[0].is_cuda else "cpu"
+    if not torch.is_autocast_enabled(where):
         return tensors
-    dtype = torch.get_autocast_dtype("cpu")
+    dtype = torch.get_autocast_dtype(where)
     return tuple(x.to(dtype) if x.dtype is torch.float32 else x for x in tensors)
 
 

@@ -23,7 +23,7 @@ except ImportError:
     raise ImportError("loci.distributed needs PyTorch: pip install torch") from None
 
 from . import _arrays as arrays
-from . import _attend
+from . import _attend, _gpu
 from ._c import Error
 from ._masks import MASKS
 from ._numbers import whole
@@ -237,12 +237,20 @@ def _refuse_pages(given: Any) -> None:
         raise Error("keys in pages are not shared out over ranks; give each rank its keys as rows", "unsupported")
 
 
+def _on_cpu(arguments: Any) -> Any:
+    """Ranks compute on their CPUs."""
+    if arguments["device"] not in (None, _gpu.CPU):
+        raise Error("device does not go with shares: ranks compute on their CPUs", "unsupported")
+    return {**arguments, "device": _gpu.CPU}
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def attention(
     q: Any, k: Any, v: Any, encoding: Any, given: Any, arguments: Any, return_lse: bool, out: Any, over: Any
 ) -> Any:
     """loci.attention() with shares."""
     _refuse_pages(given)
+    arguments = _on_cpu(arguments)
     ranks = _ranks(**over)
     if isinstance(q, torch.Tensor):
         from . import _torch_calls
@@ -271,6 +279,7 @@ def attention_backward(
     over: Any,
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
     """loci.attention_backward() with shares."""
+    arguments = _on_cpu(arguments)
 
     def make() -> Any:
         opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)

@@ -93,7 +93,7 @@ class IncomingGradients(unittest.TestCase):
 
         q = randn(1, 1, 5, 8, grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
-            key = _ops.END.join(("nope", "", "", "bhld", "True", "False", "False"))
+            key = _ops.END.join(("nope", "", "", "bhld", "True", "False", "False", ""))
             o = _ops.attention_op(q, q, q, [], [], key, -1, -1, None, None, None, 0.0)[0]
         got = torch.autograd.grad(o, q, torch._neg_view(torch.ones_like(o)))[0]
         self.assertTrue(torch.equal(got, torch.autograd.grad(attention(q), q, -torch.ones_like(o))[0]))

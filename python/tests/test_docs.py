@@ -22,6 +22,7 @@ MODULES = (
     "seg",
     "lab",
     "nn",
+    "gpu",
     "distributed",
     "flash_attn",
     "flash_attn.bert_padding",

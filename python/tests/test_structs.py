@@ -20,7 +20,7 @@ RENAMED: dict[str, str] = {}
 def program() -> str:
     """Prints the size of each struct and where its fields are."""
     lines = ["#include <stdio.h>", "#include <stddef.h>"]
-    lines += [f'#include "loci/{name}.h"' for name in ("loci", "cache", "layers", "io", "parallel")]
+    lines += [f'#include "loci/{name}.h"' for name in ("loci", "cache", "layers", "io", "parallel", "gpu")]
     lines.append("int main(void) {")
     for name, struct in _c.STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
@@ -58,6 +58,11 @@ class Structs(unittest.TestCase):
             text = (ROOT / "include" / "loci" / f"{header}.h").read_text()
             declared |= set(re.findall(r"LOCI_API[^;]*?\bloci_(\w+)\(", text))
         self.assertEqual(declared - set(_c.FUNCTIONS) - unused, set())
+        unused = {"gpu_clock_start", "gpu_clock_stop", "gpu_describe", "gpu_peaks", "gpu_wait"}
+        text = (ROOT / "include" / "loci" / "gpu.h").read_text()
+        self.assertEqual(
+            set(re.findall(r"\bloci_(\w+)\(", text)) - unused - {"prepare", "workspace"}, set(_c.GPU_FUNCTIONS)
+        )
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ class Compiled(unittest.TestCase):
         from loci import _ops
 
         q, k, v = qkv(torch.float32)
-        key = _ops.END.join(("alibi", "", "", "bhld", "True", "False", "False"))
+        key = _ops.END.join(("alibi", "", "", "bhld", "True", "False", "False", ""))
         torch.library.opcheck(_ops.attention_op, (q, k, v, [], [], key, -1, -1, None, None, None, 0.0))
 
 

@@ -17,8 +17,8 @@ listed() {
 }
 exported() { nm -D --defined-only "$LOCI_BUILD/lib$1.so" | awk '$2 != "A" { print $NF }' | sort; }
 soname() { readelf -d "$LOCI_BUILD/lib$1.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p'; }
-declare -A headers=([loci]="loci.h cache.h convert.h layers.h positions.h parallel.h" [loci-io]=io.h [loci-mpi]=mpi.h)
-for library in loci loci-io loci-mpi; do
+declare -A headers=([loci]="loci.h cache.h convert.h layers.h positions.h parallel.h" [loci-gpu]=gpu.h [loci-io]=io.h [loci-mpi]=mpi.h)
+for library in loci loci-gpu loci-io loci-mpi; do
     check "lib$library.map lists what its headers declare" diff <(declared ${headers[$library]}) <(listed $library | sed 's/@.*//' | sort -u)
     if [ -e "$LOCI_BUILD/lib$library.so" ]; then
         check "lib$library.so exports these names, with versions" diff <(listed $library) <(exported $library)

@@ -82,6 +82,8 @@ static const struct command_line lines[] = {
     { .words = "run " CASE " --threads 3" },
     { .words = "run " CASE " --engine reference" },
     { .words = "run " CASE " -o @/out", .files = { "out" } },
+    { .words = "run tests/cases/rope-t5.safetensors --device host -o @/out",
+      .files = { "out" } },
     { .words = "run tests/cases/rope-cope.safetensors tests/cases/mrope-batch.safetensors",
       .sentences = 2 },
     { .words = "run tests/cases/errors/file-overlap.safetensors" },

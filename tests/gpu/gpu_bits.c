@@ -2,9 +2,10 @@
 /* gpu_bits.c -- a device has the bits of the CPU: every text of the walk that runs there, and shapes
  * on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
- * Devices are the host's loops with threads forward, reversed and shuffled, and the first OpenCL
- * device if there is one.  $LOCI_DEVICES names others: "cuda:0 opencl:1".  The argument, if there is
- * one, is a text: only its problems are tried. */
+ * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device if
+ * there is one, on a few shapes.  $LOCI_DEVICES names others: "cuda:0 host host:1".  $LOCI_WALK takes
+ * the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
+ * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +61,8 @@ static void there_release(struct there *t)
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
 
 /* Outputs of a call, in the order in which they are compared. */
-enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUTS };
-static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv" };
+enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv", "dmask" };
 struct outs {
     void *at[OUTS];
     size_t bytes[OUTS];
@@ -136,7 +137,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     c.q.data = there_copy(&t, call->q.data,
                           view_bytes(&call->q, c.batch, p->heads, c.q_len, p->dim, each));
     c.k.data = there_copy(&t, call->k.data,
-                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, p->dim,
+                          view_bytes(&call->k, c.batch, p->kv_heads, c.k_len, key_dim(p),
                                      (int)stored_size(p->k_dtype)));
     c.v.data = there_copy(&t, call->v.data,
                           view_bytes(&call->v, c.batch, p->kv_heads, c.k_len, p->value_dim,
@@ -145,6 +146,14 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         c.mask.data = there_copy(&t, call->mask.data,
                                  view_bytes(&call->mask, c.batch, p->heads, c.q_len, (int)c.k_len,
                                             c.mask_kind == LOCI_MASK_SEEN ? 1 : 4));
+    /* inputs are memory of the device, and so are their gradients */
+    loci_tensor list[WALK_TENSORS];
+    const void *given[WALK_TENSORS] = { 0 };
+    loci_tensors(plan, list, WALK_TENSORS);
+    for (int i = 0; i < tensors; i++)
+        given[i] = list[i].role == LOCI_INPUT ? there_copy(&t, call->tensors[i], dcounts[i] * 4)
+                                              : call->tensors[i];
+    c.tensors = call->tensors ? given : NULL;
     /* outputs begin as the CPU's did: all bits set */
     void *out[OUTS] = { 0 };
     for (int i = 0; i < OUTS; i++) {
@@ -171,8 +180,13 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
+        g.dmask.data = out[OUT_DMASK];
         for (int i = 0; i < tensors; i++)
-            if (dtensors && dtensors[i]) sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+            if (dtensors && dtensors[i]) {
+                sums[i] = mem_alloc(&mem, dcounts[i] * sizeof(float));
+                if (list[i].role == LOCI_INPUT)
+                    sums[i] = there_copy(&t, sums[i], dcounts[i] * sizeof(float));
+            }
         g.dtensors = dtensors ? sums : NULL;
         status = loci_gpu_backward(there, &both, work, &c, &g);
         if (status == LOCI_UNSUPPORTED && dtensors) { /* without what is learned */
@@ -196,7 +210,13 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
             same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
     }
     for (int i = 0; i < tensors && !status && g.dtensors; i++)
-        if (sums[i]) same(name, "a learned tensor", dtensors[i], sums[i], dcounts[i] * 4, 4);
+        if (sums[i]) {
+            void *back = mem_alloc(&mem, dcounts[i] * 4);
+            if (list[i].role != LOCI_INPUT) back = sums[i];
+            else if (loci_gpu_copy(gpu, back, sums[i], dcounts[i] * 4, LOCI_GPU_DOWNLOAD, &e))
+                CHECK_FAILED("%s: download: %s", name, e.text);
+            same(name, list[i].name, dtensors[i], back, dcounts[i] * 4, 4);
+        }
     loci_gpu_plan_destroy(there);
     there_release(&t);
     mem_release(&mem, 0);
@@ -260,12 +280,22 @@ static const char *const texts[] = {
     "nope",
     "alibi",
     "alibi:slopes=given",
+    "alibi:slopes=both",
+    "fire",
+    "rope:pairing=half+fox",
+    "fox+softcap:cap=3+kerple:weight=1",
     "t5:bidirectional=1",
     "rope:pairing=half",
     "rope:pairing=interleaved,scaling=yarn,factor=4,original_length=60+t5:bidirectional=1",
     "kerple+sink",
     "kerple:weight=1+softcap:cap=3",
     "logn:length=20+clip:max=9",
+    "rope:pairing=half+ssmax:bias=1",
+    "rope:pairing=half,freq=given",
+    "pope:base=20+ssmax",
+    "rope:pairing=half,dim=16,values=1,attention_factor=1.3+alibi",
+    "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
+    "alibi+ssmax:bias=1",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -282,7 +312,8 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     loci_plan *plan;
     char name[512];
     const loci_desc d = LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads,
-                                  .dim = s->dim, .value_dim = s->value_dim, .full = s->full,
+                                  .dim = s->dim, .value_dim = s->value_dim,
+                                  .full = s->full && !walk_causal_only(text),
                                   .window_left = s->left, .dtype = s->dtype);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
@@ -295,7 +326,7 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
                    keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
         .each = { (int)each, 4, (int)each, (int)each, (int)each },
     };
-    for (int i = 0; i < OUTS; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    for (int i = 0; i < OUT_DMASK; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
                             .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE], .error = &e,
                             .dropout = dropout, .dropout_seed = 12345, .dropout_offset = 7);
@@ -315,6 +346,9 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
             if (walk_uniform() < -0.3) mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
+        outs.bytes[OUT_DMASK] = rows * (size_t)s->k_len * 4;
+        outs.each[OUT_DMASK] = 4;
+        g.dmask.data = outs.at[OUT_DMASK] = mem_alloc(&mem, outs.bytes[OUT_DMASK]);
     }
     if (s->broken) { /* the newest keys and rows */
         float *k = c.k.data, *v = c.v.data, *q = c.q.data;
@@ -330,7 +364,11 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
         counts[i] = walk_count(&list[i], s->batch, s->q_len, s->k_len);
         float *x = data[i] = mem_alloc(&mem, counts[i] * sizeof(float));
         loci_tensor_init(plan, i, 1, x);
-        for (size_t n = 0; n < counts[i]; n++) x[n] += (float)(0.1 + 0.1 * walk_uniform());
+        for (size_t n = 0; n < counts[i]; n++) {
+            const float more = (float)(0.1 + 0.1 * walk_uniform());
+            if (list[i].role != LOCI_INPUT) x[n] += more;
+            else x[n] = strcmp(list[i].name, "log_f") == 0 ? -more : more;
+        }
         ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
     g.dtensors = ddata;
@@ -351,17 +389,21 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     loci_plan_destroy(plan);
 }
 
+/* Shapes of an OpenCL device that nobody named: programs take long to compile there. */
+enum { QUICK_SHAPES = 2 };
+
 /* ---- All of it ------------------------------------------------------------------------------- */
 
-static void open_devices(void)
+static void open_devices(const char *given)
 {
-    const char *given = getenv("LOCI_DEVICES");
     loci_gpu_info list[32];
     const int all = loci_gpu_devices(list, 32);
-    snprintf(device_names, sizeof device_names, "%s", given ? given : "host host:1 host:2");
-    for (int i = 0; i < all && !given; i++)
-        if (strcmp(list[i].id, "opencl:0") == 0)
-            snprintf(device_names, sizeof device_names, "host host:1 host:2 opencl:0");
+    bool opencl = false;
+    for (int i = 0; i < all; i++) opencl |= strcmp(list[i].id, "opencl:0") == 0;
+    snprintf(device_names, sizeof device_names, "%s",
+             given                   ? given
+             : opencl && !LOCI_SLOW ? "host:2 opencl:0"
+                                     : "host:2");
     for (char *id = strtok(device_names, " "); id; id = strtok(NULL, " ")) {
         loci_error e;
         if (loci_gpu_open(&gpus[device_count], id, &e)) {
@@ -375,24 +417,27 @@ static void open_devices(void)
 }
 int main(int argc, char **argv)
 {
+    const char *given = getenv("LOCI_DEVICES"), *few = getenv("LOCI_SHAPES");
+    const int all = (int)(sizeof shapes / sizeof *shapes), most = LOCI_SLOW ? 4 : all;
     walk_only(argc, argv);
-    open_devices();
-    const char *few = getenv("LOCI_SHAPES"); /* so many shapes alone, without the walk */
-    const int all_shapes = (int)(sizeof shapes / sizeof *shapes),
-              most = few && atoi(few) < all_shapes ? atoi(few) : all_shapes;
-    for (int i = 0; i < most; i++)
+    open_devices(given);
+    for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
+        /* an OpenCL device that nobody named takes part in the first ones */
+        if (i == QUICK_SHAPES && !given && device_count > 1) loci_gpu_close(gpus[--device_count]);
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
             if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i], 0);
-    for (int i = 2; i < most && i < 10; i++) /* weights are dropped */
+    }
+    for (int i = 2; i < 10 && i < (few ? atoi(few) : most); i++) /* weights are dropped */
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
             if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i], 0.3);
-    if (!few) {
-        walk_all(WALK_SMALL, check_walk);
+    if (!few) walk_all(WALK_SMALL, check_walk);
+    if (getenv("LOCI_WALK")) {
         walk_all(WALK_TILES, check_walk);
         walk_all(WALK_CHUNKS, check_walk);
     }
     printf("%lld numbers compared in %d problems; %d do not run on a device\n", compared, ran,
            left_out);
+    CHECK_THAT(ran > 0 || few || argc > 1, "no problem ran on a device");
     for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
     return harness_end();
 }

@@ -63,11 +63,13 @@ static const struct problem problems[] = {
     { "nope", 2, 1, 1, 16, 16, 1, 260, 0, LOCI_BF16, LOCI_BF16, 0, LENS },
     { "shaw:values=0", 2, 4, 2, 24, 24, 3, 300, 0, F32, 0, LENS },
     { "deberta", 2, 4, 2, 24, 24, 2, 300, 0, F32, 32, LENS | FULL },
-    { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
+    { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0,
+      PLACES | FULL },
     { "xl", 2, 4, 2, 24, 24, 2, 300, 0, F32, 0, LENS | FULL },
     { "xl:clamp=50", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
     { "xl:clamp=90+ssmax", 1, 2, 1, 32, 32, 190, 300, 0, F32, 0, 0 },
-    { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32, 0, 0 },
+    { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32,
+      0, 0 },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -85,13 +87,12 @@ static void *stored(struct mem *m, const float *x, size_t count, loci_dtype dtyp
 static bool same(const char *name, const char *what, const void *a, const void *b, size_t bytes)
 {
     compared += (long long)(bytes / 2);
-    size_t first = 0;
     for (size_t i = 0; i < bytes / 2; i++) {
         uint16_t x, y;
         memcpy(&x, (const char *)a + 2 * i, 2);
         memcpy(&y, (const char *)b + 2 * i, 2);
-        first = i;
-        if (x != y) return CHECK_FAILED("%s: %s differs, half %zu of %zu", name, what, first, bytes / 2);
+        if (x != y)
+            return CHECK_FAILED("%s: %s differs, half %zu of %zu", name, what, i, bytes / 2);
     }
     return harness_pass();
 }
@@ -164,7 +165,10 @@ static void check_there(const char *name, int device, const loci_plan *plan, con
 }
 
 /* Pages in another order, with numbers that no entry uses between them. */
-static int32_t page_number(int b, ptrdiff_t i, ptrdiff_t entry) { return (int32_t)(2 * (b + 1) * entry - 2 * i); }
+static int32_t page_number(int b, ptrdiff_t i, ptrdiff_t entry)
+{
+    return (int32_t)(2 * (b + 1) * entry - 2 * i);
+}
 
 static void check(const struct problem *s)
 {
@@ -185,8 +189,8 @@ static void check(const struct problem *s)
                  held = s->page ? (size_t)((2 * (s->batch + 1) * entry + 1) * s->page)
                                 : (size_t)(s->batch * s->k_len),
                  keys = held * (size_t)s->kv_heads;
-    float *q = numbers(&mem, rows * (size_t)s->dim, 2), *k = numbers(&mem, keys * (size_t)s->dim, 2),
-          *v = numbers(&mem, keys * (size_t)s->value_dim, 1);
+    float *q = numbers(&mem, rows * (size_t)s->dim, 2),
+          *k = numbers(&mem, keys * (size_t)s->dim, 2), *v = numbers(&mem, keys * (size_t)s->value_dim, 1);
     if (s->with & BROKEN) { /* the last row alone sees the last key; nobody all of the first ones */
         v[(s->k_len - 1) * s->value_dim + 2] = NAN;
         v[(s->k_len - 380) * s->value_dim] = INFINITY;
@@ -263,8 +267,8 @@ static void check(const struct problem *s)
             for (int way = 0; way < 2; way++) {
                 char name[256];
                 setenv("LOCI_GPU_DECODE", ways[way], 1);
-                snprintf(name, sizeof name, "problem %d, %s, %td rows, %td keys, page %td, %s split, on %s",
-                         (int)(s - problems), s->text, s->q_len, s->k_len, s->page, ways[way],
+                snprintf(name, sizeof name,
+                         "problem %d, %s, %td rows, %td keys, page %td, %s split, on %s", (int)(s - problems), s->text, s->q_len, s->k_len, s->page, ways[way],
                          devices[i]);
                 check_there(name, i, plan, tables, &c, &n, s->dtype);
             }

@@ -50,7 +50,7 @@ cat >"$work/pack.py" <<'END'
 import base64, hashlib, sys, zipfile
 build, *pairs = sys.argv[1:]
 read = lambda name: open(f"{build}/{name}", "rb").read()
-built = {f"loci/_lib/lib{n}.so.0": read(f"lib{n}.so.0") for n in ("loci", "loci-io", "loci-lab")}
+built = {f"loci/_lib/lib{n}.so.0": read(f"lib{n}.so.0") for n in ("loci", "loci-gpu", "loci-io", "loci-lab")}
 built["loci/_bin/loci"] = read("loci")
 info = "loci_attention-1.0.dist-info/"
 for number, pair in enumerate(pairs):
@@ -71,7 +71,7 @@ for number, pair in enumerate(pairs):
 END
 good=manylinux_2_99_$processor
 wheels=("$good:" "manylinux_2_2_$processor:" "manylinux_2_99_$other:" "musllinux_1_2_$processor:" any: "$good:missing" "$good:mode" "$good:size" "$good:tag")
-if [ -e "$LOCI_BUILD/libloci-io.so.0" ] && [ -e "$LOCI_BUILD/libloci-lab.so.0" ]; then
+if [ -e "$LOCI_BUILD/libloci-io.so.0" ] && [ -e "$LOCI_BUILD/libloci-lab.so.0" ] && [ -e "$LOCI_BUILD/libloci-gpu.so.0" ]; then
     checker=$PWD/scripts/check-wheel build=$(cd "$LOCI_BUILD" && pwd)
     # what it says, less that this build has jansson outside
     (cd "$work" && "$python" pack.py "$build" "${wheels[@]}" && "$python" "$checker" ./*.whl | grep -v libjansson) >"$work/out" || true

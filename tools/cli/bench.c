@@ -18,6 +18,7 @@
 
 #include "contract/encoding.h"
 #include "cli/bench_parallel.h"
+#include "cli/device.h"
 #include "cli/json.h"
 #include "cli/ranks.h"
 #include "cli/rounds.h"
@@ -45,9 +46,11 @@ enum {
     SERVE,
     PARALLEL,
     RANKS,
+    DEVICE,
     JSON
 };
-enum { SITTINGS = 4 }; /* processes of --against */
+enum { SITTINGS = 4 };      /* processes of --against */
+enum { DEVICE_HEADS = 16 }; /* enough to fill one */
 static const struct flag flags[] = {
     [PASS] = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
                "forward (default), backward, both, decode, prefill-chunk or rotate" },
@@ -58,7 +61,8 @@ static const struct flag flags[] = {
     [CACHE] = { "cache", NULL, NULL,
                 "decode, prefill-chunk: keys are in a loci_cache; append the new tokens" },
     [DIM] = { "dim", NULL, "D", "width of a head (default 64)" },
-    [HEADS] = { "heads", NULL, "H", "query heads (default 8, or fewer if calls would be long)" },
+    [HEADS] = { "heads", NULL, "H",
+                "query heads (default 8, or fewer if calls would be long; --device: 16)" },
     [KV_HEADS] = { "kv-heads", NULL, "K",
                    "key and value heads (default: all; sets --heads to 8 unless given)" },
     [BATCH] = { "batch", NULL, "B", "batch entries (default 1)" },
@@ -84,6 +88,7 @@ static const struct flag flags[] = {
                    "one attention over ranks: zigzag or contiguous, optionally with ,gather" },
     [RANKS] = { "ranks", NULL, "N",
                 "--parallel: N threads as ranks (default: the processes of an MPI job)" },
+    [DEVICE] = { "device", NULL, "NAME", "measure on a device of 'loci info', such as cuda:0" },
     [JSON] = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
 };
@@ -185,22 +190,10 @@ static struct row summary(const struct bench *b, const char *encoding, size_t wo
 static void print_json(const struct bench *b, const struct row *r)
 {
     const struct problem *p = &b->problem;
-    json_t *j = json_object();
-    json_object_set_new(j, "encoding", json_string(r->encoding));
-    json_object_set_new(j, "pass", json_string(pass_names[p->pass]));
-    json_object_set_new(j, "dtype", json_string(dtype_names[p->dtype]));
-    json_object_set_new(j, "kv_dtype", json_string(kv_dtype_name(p)));
+    json_t *j = problem_json(p, r->encoding);
     json_object_set_new(j, "fast", json_boolean(p->dots));
     json_object_set_new(j, "isa", json_string(p->isa));
     json_object_set_new(j, "threads", json_integer(p->threads));
-    json_object_set_new(j, "batch", json_integer(p->batch));
-    json_object_set_new(j, "heads", json_integer(p->heads));
-    json_object_set_new(j, "kv_heads", json_integer(p->kv_heads));
-    json_object_set_new(j, "q_len", json_integer(p->rows));
-    json_object_set_new(j, "k_len", json_integer(p->len));
-    json_object_set_new(j, "dim", json_integer(p->dim));
-    json_object_set_new(j, "mask", json_string(p->full ? "full" : "causal"));
-    json_object_set_new(j, "dropout", json_real(p->dropout));
     json_object_set_new(j, "seconds", json_number_or_null(r->seconds));
     json_object_set_new(j, "gflops", json_number_or_null(r->gflops));
     json_object_set_new(j, "peak_gflops", json_number_or_null(r->peak));
@@ -439,7 +432,8 @@ static void choose_heads(const struct args *a, struct problem *p, const ptrdiff_
     for (int i = 0; i < lens; i++)
         if (len[i] > longest) longest = len[i];
     set_len(p, longest, rows);
-    if (!a->value[HEADS] && !a->value[KV_HEADS]) p->heads = usual_heads(p);
+    if (!a->value[HEADS] && !a->value[KV_HEADS])
+        p->heads = a->value[DEVICE] ? DEVICE_HEADS : usual_heads(p);
     /* a rotation rotates queries and has no keys to share */
     if (!a->value[KV_HEADS] || p->pass == ROTATE) p->kv_heads = p->heads;
 }
@@ -493,6 +487,33 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
     return EXIT_DONE;
 }
 
+/* The passes on a device, at every length.  Its multiply-adds and copies are probed first. */
+static int run_on_device(const struct args *a, struct problem *p, bool json, int repeat,
+                         const ptrdiff_t *len, int lens)
+{
+    static const int not_there[] = { CACHE,   FAST,  THREADS,  ISA,  DROPOUT,
+                                     AGAINST, SERVE, PARALLEL, RANKS };
+    const loci_encoding_info *list;
+    const int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
+    struct device_bench b = { .repeat = repeat, .json = json, .all = !a->rest_count };
+    for (int i = 0; i < COUNT(not_there); i++)
+        if (a->value[not_there[i]])
+            return fail("bench: --device does not support --%s", flags[not_there[i]].name);
+    if (p->pass > BOTH) return fail("bench: --device needs --pass forward, backward or both");
+    if (!device_open(a, DEVICE, &b.gpu)) return EXIT_ERROR;
+    bool ok = device_bench_open(&b);
+    for (int i = 0; i < lens; i++)
+        for (int k = 0; k < count && ok; k++) {
+            set_len(p, len[i], 0);
+            if (a->rest_count || fits(p, &list[k]))
+                ok = device_bench_one(&b, p,
+                                      a->rest_count ? runnable_text(a->rest[k]) : list[k].example);
+        }
+    device_bench_close(&b, ok);
+    device_close(b.gpu);
+    return ok ? EXIT_DONE : EXIT_ERROR;
+}
+
 static int run(const struct args *a)
 {
     struct bench b = { .problem = { .dim = 64,
@@ -538,6 +559,7 @@ static int run(const struct args *a)
     if (a->value[SERVE] && (a->rest_count != 1 || lens != 1 || b.against))
         return fail("bench: --serve needs exactly one encoding and one length, and no --against");
     choose_heads(a, p, len, lens, rows);
+    if (a->value[DEVICE]) return run_on_device(a, p, b.json, b.rounds.wanted, len, lens);
     if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
     if (a->value[RANKS]) return fail("bench: --ranks needs --parallel");
 
@@ -558,7 +580,7 @@ const struct command cmd_bench = {
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE]\n"
         "               [--kv-dtype TYPE] [--fast] [--threads N] [--isa NAME] [--full]\n"
         "               [--lasting] [--dropout P] [--repeat R] [--against PROGRAM] [--serve]\n"
-        "               [--parallel SHARES] [--ranks N] [--json]",
+        "               [--parallel SHARES] [--ranks N] [--device NAME] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"
         "    encoding are interleaved with nope at the same shape and with probes of this\n"
@@ -595,7 +617,12 @@ const struct command cmd_bench = {
         "    late piece, contiguous gives it one.  Keys are streamed in chunks; with\n"
         "    zigzag,gather or contiguous,gather they are collected.  Figures are medians of\n"
         "    --repeat rounds; 100 % is the time of one process.  Under mpirun each process is\n"
-        "    a rank, and libloci-mpi is loaded.\n",
+        "    a rank, and libloci-mpi is loaded.\n"
+        "\n"
+        "    --device measures forward and backward passes on a GPU, by its own clock.  Its\n"
+        "    multiply-adds and copies are probed in the same run; 100 % is the probed rate of\n"
+        "    float32.  Figures are medians of --repeat rounds, interleaved with nope.\n"
+        "    Without names: every encoding that runs there.\n",
     .examples =
         "    loci bench\n"
         "    loci bench alibi t5 --len 1024,4096 --pass backward\n"
@@ -604,7 +631,8 @@ const struct command cmd_bench = {
         "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n"
         "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n"
         "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"
-        "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n",
+        "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n"
+        "    loci bench alibi t5 --device cuda:0 --len 8192 --pass backward\n",
     .operand_text = "@encoding...",
     .flags = flags,
     .run = run,

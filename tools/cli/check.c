@@ -8,6 +8,7 @@
 #include "math/half.h"
 #include "util/planted_bug.h"
 #include "cli/check.h"
+#include "cli/device.h"
 #include "cli/json.h"
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
@@ -223,6 +224,7 @@ enum {
     POS,
     LAYOUT,
     TOL,
+    DEVICE,
     JSON
 };
 static const struct flag flags[] = {
@@ -245,6 +247,8 @@ static const struct flag flags[] = {
                  "layout of before and after: bhld (default), or blhd: rows before heads" },
     [TOL] = { "tol", NULL, "X",
               "allow errors of X (|a| + |b|) m instead of 6u, and X m in a table" },
+    [DEVICE] = { "device", NULL, "NAME",
+                 "no FILE: compare a device of 'loci info', such as cuda:0, with the CPU" },
     [JSON] = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
@@ -323,11 +327,26 @@ static int check_file(struct check *c, const struct args *a)
     return code;
 }
 
+/* No file: problems of its own. */
+static int check_device(const struct args *a)
+{
+    loci_gpu *gpu;
+    for (int i = 0; flags[i].name; i++)
+        if (a->value[i] && i != DEVICE && i != JSON)
+            return fail("check: --device goes with --json alone, without --%s", flags[i].name);
+    if (a->rest_count) return fail("check: --device needs no file; it has problems of its own");
+    if (!device_open(a, DEVICE, &gpu)) return EXIT_ERROR;
+    const int code = device_check(gpu, a->value[JSON] != NULL);
+    device_close(gpu);
+    return code;
+}
+
 /* CONFIG supplies the encoding of one of its layers. */
 static int run(const struct args *a)
 {
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
+    if (a->value[DEVICE]) return check_device(a);
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
     if (!args_rest(a, 2) || !args_word(a, LAYOUT, &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
@@ -357,7 +376,8 @@ const struct command cmd_check = {
     .synopsis =
         "loci check FILE [CONFIG | --encoding TEXT] "
         "[--before NAME --after NAME | --cos NAME --sin NAME |\n"
-        "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
+        "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]\n"
+        "    loci check --device NAME [--json]",
     .about =
         "    For engines whose output looks wrong.  Write q or k before and after the\n"
         "    rotation, or a table of cos and sin, ALiBi's slopes, or T5's bias to a\n"
@@ -377,11 +397,16 @@ const struct command cmd_check = {
         "    1u each for factor, product, sum and our own rounding.  A number of a table may\n"
         "    be off by 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more and\n"
         "    count as a mistake; --tol accepts them.  The exit code is 1 if the numbers follow\n"
-        "    no rule, a mistake, or another rule than the given encoding.\n",
+        "    no rule, a mistake, or another rule than the given encoding.\n"
+        "\n"
+        "    With --device there is no file.  Small problems run on a device and on the CPU,\n"
+        "    forward and backward, and the numbers must have the same bits: o, lse, dq, dk, dv\n"
+        "    and the gradients of what is learned.  The exit code is 1 if one differs.\n",
     .examples = "    loci check dump.safetensors --before q --after q_rot "
                 "-e rope:pairing=half,base=500000\n"
                 "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
-                "    loci check dump.safetensors --slopes slopes --json\n",
+                "    loci check dump.safetensors --slopes slopes --json\n"
+                "    loci check --device cuda:0\n",
     .operand_text = "@file @file",
     .flags = flags,
     .run = run,

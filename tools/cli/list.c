@@ -9,7 +9,7 @@
 #include "platform/system.h"
 #include "platform/thread.h"
 #include "util/shape_text.h"
-#include "cli/cli.h"
+#include "cli/device.h"
 #include "cli/json.h"
 
 /* ---- list ------------------------------------------------------------------------------------ */
@@ -244,6 +244,39 @@ static const struct flag info_flags[] = { [INFO_JSON] = { "json", NULL, NULL, "o
 #define COMPILER "unknown compiler"
 #endif
 
+/* An H100 has 79.6 GiB; a device without memory of its own says none. */
+static void print_devices(const struct device_list *l)
+{
+    for (int i = 0; i < l->count; i++) {
+        const loci_gpu_info *d = &l->list[i];
+        printf("%-10s%-9s ", i ? "" : "devices", d->id);
+        device_print(d);
+        if (d->memory) printf(", %.1f GiB, %d units", (double)d->memory / 0x1p30, d->units);
+        printf("\n");
+    }
+    for (int i = 0; i < l->absent; i++) {
+        printf("%-10s%-9s ", i || l->count ? "" : "devices", "none");
+        print_plain(stdout, l->why[i].text);
+        printf("\n");
+    }
+}
+static void set_devices(json_t *j, const struct device_list *l)
+{
+    json_t *devices = json_array(), *absent = json_array();
+    for (int i = 0; i < l->count; i++) {
+        json_t *d = json_object();
+        json_object_set_new(d, "id", json_text(l->list[i].id));
+        json_object_set_new(d, "name", json_text(l->list[i].name));
+        json_object_set_new(d, "driver", json_text(l->list[i].driver));
+        json_object_set_new(d, "memory", json_integer((json_int_t)l->list[i].memory));
+        json_object_set_new(d, "units", json_integer(l->list[i].units));
+        json_array_append_new(devices, d);
+    }
+    for (int i = 0; i < l->absent; i++) json_array_append_new(absent, json_text(l->why[i].text));
+    json_object_set_new(j, "devices", devices);
+    json_object_set_new(j, "no_devices", absent);
+}
+
 /* Nothing here is measured: the system and the library report it. */
 static int info_run(const struct args *a)
 {
@@ -254,6 +287,8 @@ static int info_run(const struct args *a)
     if (n > COUNT(names)) n = COUNT(names);
     loci_system_names(system, machine, sizeof system);
     const long cpus = loci_processors();
+    struct device_list devices;
+    device_look(&devices);
     if (a->value[INFO_JSON]) {
         json_t *j = json_object(), *isas = json_array();
         for (int i = 0; i < n; i++) json_array_append_new(isas, json_string(names[i]));
@@ -267,6 +302,7 @@ static int info_run(const struct args *a)
         json_object_set_new(j, "fast", json_boolean(runs_fast(best_isa())));
         json_object_set_new(j, "compiler", json_string(COMPILER));
         json_object_set_new(j, "build", json_string(LOCI_BUILD_TYPE));
+        set_devices(j, &devices);
         json_print(j);
         return EXIT_DONE;
     }
@@ -281,16 +317,18 @@ static int info_run(const struct args *a)
                               : "none: this CPU has no bf16 dot products, so --fast changes no "
                                 "bits",
         COMPILER, LOCI_BUILD_TYPE);
+    print_devices(&devices);
     return EXIT_DONE;
 }
 
 const struct command cmd_info = {
     .name = "info",
-    .brief = "print version, processor, instruction sets and build",
+    .brief = "print version, processor, instruction sets, build and devices",
     .synopsis = "loci info [--json]",
     .about = "    Put this into a bug report.  The instruction sets are those that this processor\n"
              "    and this build support, in ascending order of preference.  The last one is used\n"
-             "    unless --isa selects another.\n",
+             "    unless --isa selects another.  Devices are those that --device accepts.  For a\n"
+             "    driver that has none, a sentence says why.\n",
     .examples = "    loci info\n    loci info --json\n",
     .flags = info_flags,
     .run = info_run,

@@ -8,6 +8,7 @@
 
 #include "contract/encoding.h"
 #include "math/q8.h"
+#include "cli/json.h"
 #include "cli/probe.h"
 #include "cli/problem.h"
 
@@ -42,6 +43,7 @@ static size_t kv_bytes(const struct problem *p, ptrdiff_t n)
     return (size_t)stored_bytes(p->kv_dtype ? kv_dtypes[p->kv_dtype] : dtype_of(p), n);
 }
 
+static bool goes_back(const struct problem *p) { return p->pass == BACKWARD || p->pass == BOTH; }
 bool inference(const struct problem *p) { return p->pass == DECODE || p->pass == CHUNK; }
 bool by_memory(const struct problem *p) { return p->pass == DECODE || p->pass == ROTATE; }
 
@@ -72,6 +74,24 @@ int usual_heads(const struct problem *asked)
         if ((by_memory(&p) ? moved_bytes(&p) : useful_flops(&p)) <= most) break;
     }
     return p.heads;
+}
+
+struct json_t *problem_json(const struct problem *p, const char *encoding)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "encoding", json_string(encoding));
+    json_object_set_new(j, "pass", json_string(pass_names[p->pass]));
+    json_object_set_new(j, "dtype", json_string(dtype_names[p->dtype]));
+    json_object_set_new(j, "kv_dtype", json_string(kv_dtype_name(p)));
+    json_object_set_new(j, "batch", json_integer(p->batch));
+    json_object_set_new(j, "heads", json_integer(p->heads));
+    json_object_set_new(j, "kv_heads", json_integer(p->kv_heads));
+    json_object_set_new(j, "q_len", json_integer(p->rows));
+    json_object_set_new(j, "k_len", json_integer(p->len));
+    json_object_set_new(j, "dim", json_integer(p->dim));
+    json_object_set_new(j, "mask", json_string(p->full ? "full" : "causal"));
+    json_object_set_new(j, "dropout", json_real(p->dropout));
+    return j;
 }
 
 /* ---- Keys and values from memory ------------------------------------------------------------- */
@@ -121,16 +141,29 @@ void problem_close(struct problem *p)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* All contenders use the same seeds, so that they attend to the same numbers. */
-static bool ready(const struct problem *p, struct task *t, bool backward)
+loci_desc problem_desc(const struct problem *p, const char *encoding)
+{
+    return (loci_desc)LOCI_DESC(
+        .encoding = encoding, .heads = p->heads, .dim = p->dim, .kv_heads = p->kv_heads,
+        .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
+        .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa,
+        .k_dtype = kv_dtypes[p->kv_dtype], .v_dtype = kv_dtypes[p->kv_dtype]);
+}
+
+void problem_fill(const struct problem *p, struct task *t)
 {
     task_random_tensors(t, 1);
     task_random_inputs(t, 2);
     if (p->lasting) task_lasting(t);
-    if (backward) task_gradients(t);
+    if (goes_back(p)) task_gradients(t);
     t->call.host = p->host;
     t->call.dropout = p->dropout;
-    if (!task_prepare(t, p->len, backward)) return true;
+}
+
+static bool ready(const struct problem *p, struct task *t)
+{
+    problem_fill(p, t);
+    if (!task_prepare(t, p->len, goes_back(p))) return true;
     return refuse("%s: %s", t->desc.encoding, t->error.text);
 }
 
@@ -149,7 +182,7 @@ static bool open_caches(const struct problem *p, struct contender *c)
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
     /* the size of a workspace depends on it */
     all.call.cache = t->call.cache = c->cache[0];
-    ok = ok && ready(p, &all, false);
+    ok = ok && ready(p, &all);
     for (int i = 0; i < p->copies && ok; i++)
         if (loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
@@ -160,15 +193,9 @@ static bool open_caches(const struct problem *p, struct contender *c)
 /* An encoding of embeddings is measured as its embedding followed by plain attention. */
 static bool open_tasks(struct problem *p, struct contender *c, const char *encoding)
 {
-    const bool backward = p->pass == BACKWARD || p->pass == BOTH;
     const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
     *c = (struct contender){ .embeds = embeds };
-    loci_desc d =
-        LOCI_DESC(.encoding = c->embeds ? loci_pe_plain() : encoding, .heads = p->heads,
-                  .dim = p->dim, .kv_heads = p->kv_heads,
-                  .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
-                  .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa,
-                  .k_dtype = kv_dtypes[p->kv_dtype], .v_dtype = kv_dtypes[p->kv_dtype]);
+    loci_desc d = problem_desc(p, embeds ? loci_pe_plain() : encoding);
     /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
      * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
      * rows.  Without a cache, keys that would be wider come as they are. */
@@ -183,12 +210,12 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
         return false;
     if (p->cached && !open_caches(p, c)) return false;
-    if (!ready(p, &c->main, backward)) return false;
+    if (!ready(p, &c->main)) return false;
     if (inference(p) && !p->cached && !p->k) open_copies(p, &c->main);
     if (!c->embeds) return true;
     const loci_desc e = task_embedding(&d, encoding);
     return task_open(&c->embed, &e, p->batch, p->rows, p->len, NULL)
-        && ready(p, &c->embed, backward);
+        && ready(p, &c->embed);
 }
 
 void contender_close(struct contender *c)

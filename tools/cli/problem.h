@@ -40,6 +40,14 @@ double useful_flops(const struct problem *), moved_bytes(const struct problem *)
 /* The usual number of heads, or fewer, so that a call fits an undisturbed moment. */
 int usual_heads(const struct problem *);
 
+/* The attention, or the rotation, of an encoding at this shape. */
+loci_desc problem_desc(const struct problem *, const char *encoding);
+/* Fills a task: with the same seeds, so that all contenders attend to the same numbers. */
+void problem_fill(const struct problem *, struct task *);
+
+/* An object with the encoding, the pass and the shape.  It is one of jansson. */
+struct json_t *problem_json(const struct problem *, const char *encoding);
+
 /* The data of decode and prefill-chunk, shared by all contenders at this shape. */
 void problem_open(struct problem *);
 void problem_close(struct problem *);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "cli/case.h"
+#include "cli/device.h"
 
-enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
+enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, DEVICE, TOL };
 static const struct flag flags[] = {
     [OUTPUT] = { "output", "o", "FILE:@file",
                  "write the results to FILE, as safetensors (one case only)" },
@@ -19,6 +20,7 @@ static const struct flag flags[] = {
     [THREADS] = { "threads", NULL, "N", "threads (default 1; results do not depend on them)" },
     [ENGINE] = { "engine", NULL, "NAME:fused|reference",
                  "fused (default), or reference: the definition in float64" },
+    [DEVICE] = { "device", NULL, "NAME", "compute on a device of 'loci info', such as cuda:0" },
     [TOL] = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
     { NULL, NULL, NULL, NULL }
 };
@@ -82,13 +84,24 @@ static bool write_output(const struct case_file *c, const char *path)
     return !status || refuse("%s: %s", path, e.text);
 }
 
+/* The options of the command line. */
+struct wish {
+    loci_dtype dtype;
+    const char *isa, *output;
+    bool reference, fast;
+    double tol[2]; /* negative: as in the case */
+    const loci_host *host;
+    loci_gpu *gpu; /* NULL: the CPU */
+};
+
 /* The fallback sentence is for failures without their own: those of the reference. */
-static loci_status compute(struct case_file *c, bool reference, const loci_host *host)
+static loci_status compute(struct case_file *c, const struct wish *w)
 {
     struct task *t = &c->task;
-    t->call.host = host;
+    t->call.host = w->host;
     t->error = (loci_error){ .text = "this call is too large" };
-    if (reference) return task_reference(t, c->backward);
+    if (w->reference) return task_reference(t, c->backward);
+    if (w->gpu) return device_compute(w->gpu, t, c->max_distance, c->backward);
     loci_status status = task_prepare(t, c->max_distance, c->backward);
     if (!status) status = task_forward(t);
     return !status && c->backward ? task_backward(t) : status;
@@ -110,15 +123,6 @@ static int report(const struct case_file *c, bool quiet)
     return ok ? EXIT_DONE : EXIT_BROKEN;
 }
 
-/* The options of the command line. */
-struct wish {
-    loci_dtype dtype;
-    const char *isa, *output;
-    bool reference, fast;
-    double tol[2]; /* negative: as in the case */
-    const loci_host *host;
-};
-
 /* Bounds for rounding inputs to 16 bits, for results and gradients: 8 and 64 halves of a last
  * place.  Rounding the weights as well doubles them. */
 static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
@@ -137,7 +141,7 @@ static int run_case(const char *path, const struct wish *w)
     if (case_open(&c, path, w->dtype, w->fast, w->isa, w->reference)) {
         if (w->tol[0] >= 0) memcpy(c.tol, w->tol, sizeof c.tol);
         else allow_storage(w->dtype, w->fast, c.tol);
-        if (compute(&c, w->reference, w->host)) fail("%s: %s", path, c.task.error.text);
+        if (compute(&c, w)) fail("%s: %s", path, c.task.error.text);
         else if (!w->output || write_output(&c, w->output)) code = report(&c, w->output != NULL);
     }
     case_close(&c);
@@ -172,16 +176,20 @@ static int run(const struct args *a)
     if (!args_output(a, OUTPUT)) return EXIT_ERROR;
     if (reference && a->value[DTYPE] && dtypes[dtype] != LOCI_F64)
         return fail("run: the reference computes in f64 only, not in %s", a->value[DTYPE]);
+    if (a->value[DEVICE] && (a->value[ENGINE] || w.fast || w.isa))
+        return fail("run: --device excludes --engine, --fast and --isa");
     w.dtype = reference ? LOCI_F64 : dtypes[dtype];
     w.reference = reference;
 
     loci_host pool;
+    if (a->value[DEVICE] && !device_open(a, DEVICE, &w.gpu)) return EXIT_ERROR;
     if (!start_threads(a, threads, &pool, &w.host)) return EXIT_ERROR;
     for (int i = 0; i < a->rest_count; i++) {
         int one = run_case(a->rest[i], &w);
         if (one > code) code = one;
     }
     if (w.host) loci_pool_destroy(&pool);
+    device_close(w.gpu);
     return code;
 }
 
@@ -189,7 +197,7 @@ const struct command cmd_run = {
     .name = "run",
     .brief = "compute case files and compare with the expected results",
     .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--fast] [--isa NAME] [--threads N]\n"
-                "             [--engine NAME] [--tol F,G]",
+                "             [--engine NAME] [--device NAME] [--tol F,G]",
     .about =
         "    A case is a safetensors file that contains a complete problem.  Its metadata has\n"
         "    loci.case = 1, loci.encoding and, if needed, loci.stage, loci.mask,\n"
@@ -207,10 +215,12 @@ const struct command cmd_run = {
         "    and f is larger by 2^-6 or 2^-9 for results, by 2^-3 or 2^-6 for gradients;\n"
         "    --fast doubles that.  The file of -o has the results under their names, without\n"
         "    expect.  Its bytes do not depend on the instruction set or the number of\n"
-        "    threads, except with --fast.\n",
+        "    threads, except with --fast.  --device computes on a GPU, with the same bytes.\n"
+        "    What does not run there is an error.\n",
     .examples = "    loci run case.safetensors\n"
                 "    loci run case.safetensors -o result.safetensors --threads 2\n"
-                "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
+                "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n"
+                "    loci run case.safetensors --device cuda:0\n",
     .operand_text = "@file...",
     .flags = flags,
     .run = run,

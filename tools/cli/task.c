@@ -250,8 +250,7 @@ static loci_status impossible(struct task *t, const char *what)
     return LOCI_BAD_ARG;
 }
 
-/* The larger workspace serves both passes, since they never run at once. */
-loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
+loci_status task_tables(struct task *t, ptrdiff_t max_distance)
 {
     t->table_bytes = loci_tables_size(t->plan, max_distance);
     if (t->table_bytes == 0 || t->table_bytes > MAX_TABLE_BYTES)
@@ -259,10 +258,15 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
                           "positions are so far apart that the encoding's tables would need more "
                           "than 256 MiB");
     t->tables = task_alloc(t, t->table_bytes, 1);
-    loci_status status = loci_prepare_on(t->call.host, t->plan, max_distance,
-                                         (const void *const *)t->data, t->tables, &t->error);
-    if (status) return status;
+    return loci_prepare_on(t->call.host, t->plan, max_distance, (const void *const *)t->data,
+                           t->tables, &t->error);
+}
 
+/* The larger workspace serves both passes, since they never run at once. */
+loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
+{
+    loci_status status = task_tables(t, max_distance);
+    if (status) return status;
     for (int pass = 0; pass <= backward; pass++) {
         if (t->desc.stage == LOCI_EMBED && pass == 0) continue; /* loci_embed needs none */
         t->error.text[0] = 0;

@@ -54,8 +54,9 @@ void task_random_inputs(struct task *, uint64_t seed);
 /* Call it last: sets gates that hardly forget, and scores at which a stick lasts.  For f32. */
 void task_lasting(struct task *);
 
-/* Allocates tables and a workspace, the larger one of both passes if backward.  Prepares tables
- * from data. */
+/* Allocates tables and prepares them from data. */
+loci_status task_tables(struct task *, ptrdiff_t max_distance);
+/* The same, and allocates a workspace, the larger one of both passes if backward. */
 loci_status task_prepare(struct task *, ptrdiff_t max_distance, bool backward);
 loci_status task_forward(struct task *), task_backward(struct task *);
 /* Runs forward, and backward if asked, by the float64 reference.  The task's dtype is F64. */

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/* inputs.h -- backward: gradients of numbers that come with the call, by key and by row.  A group of
+ * backward_inputs has 64 keys of a head and walks over the rows that see them, as backward_keys
+ * does; it runs after backward_rows, whose sums it reads.  See docs/bits.md, Backward. */
+#ifndef LOCI_KERNELS_INPUTS_H
+#define LOCI_KERNELS_INPUTS_H
+
+#include "kernels/backward.h"
+
+struct inputs_mine {
+    float s[PAIR_OTHERS][8], ds[PAIR_OTHERS][8];
+};
+
+/* Over the rows of a key: rows n, 16 + n, 32 + n, 48 + n, then halves over the 16. */
+DEV float sum_of_key(const SHARED float *x)
+{
+    float lane[16];
+    for (int n = 0; n < 16; n++)
+        lane[n] = ((x[n * KEYS] + x[(16 + n) * KEYS]) + x[(32 + n) * KEYS]) + x[(48 + n) * KEYS];
+    for (int upper = 8; upper; upper /= 2)
+        for (int n = 0; n < upper; n++) lane[n] = lane[n] + lane[n + upper];
+    return lane[0];
+}
+/* gate: what rows of the tile whose newest key is this one add to its C. */
+DEV float newest_rows(struct block b, const struct span *q, int h, int u, int row0, int rows, int key,
+                      float part)
+{
+    float sum = 0;
+    int any = 0;
+    for (int r = 0; r < rows; r++)
+        if (newest_key(b, q, row0 + r) == key) {
+            sum = sum + *row_sum_at(b, b.p->use[u].by_row, 1, q, h, row0 + r);
+            any = 1;
+        }
+    return any ? part + sum : part;
+}
+DEV GLOBAL double *key_sums(struct block b, int u, const struct span *q, int h)
+{
+    return (GLOBAL double *)(b.at.apart + b.p->by_key)
+         + (((int64_t)b.p->use[u].by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len + q->k0;
+}
+
+DEV void backward_inputs(struct block b)
+{
+    PRIVATE(struct inputs_mine);
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads,
+              kvh = h / (b.p->heads / b.p->kv_heads);
+    const struct span q = span_of(b, BY_KTILE, tile);
+    const struct inputs_room at = inputs_room(DIM, VALUE_DIM);
+    const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
+    const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
+                         v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);
+    const int items = (q.nq + ITEM - 1) / ITEM;
+    SHARED float *part = b.room + at.part;
+    PHASE(tid)
+        load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
+        load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
+    END
+    for (int item = items - 1; item >= 0; item--) {
+        const int first_row = item * ITEM, end_row = least(q.nq, first_row + ITEM);
+        PHASE(tid)
+            for (int i = tid; i < GPU_USES * KEYS; i += THREADS) part[i] = 0;
+        END
+        for (int row0 = first_row; row0 < end_row; row0 += TILE_ROWS) {
+            const int rows = least(q.nq - row0, TILE_ROWS);
+            if (!tiles_meet(b, &q, row0, rows, key0, keys)) continue;
+            const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+            const struct rows_at
+                rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
+                rows_dout =
+                    view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide);
+            PHASE(tid)
+                if (b.at.dout)
+                    load_rows(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, WIDER(VALUE_DIM), tid,
+                              b.room + at.dout);
+                else
+                    for (int i = tid; i < TILE_ROWS * WIDER(VALUE_DIM); i += THREADS)
+                        b.room[at.dout + i] = 0;
+                if (tid < TILE_ROWS) {
+                    b.room[at.lse + tid] = tid < rows ? lse_of(b, list + tid) : 0.0f;
+                    b.room[at.delta + tid] =
+                        tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
+                }
+            END
+            PHASE(tid)
+                product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
+                        first_lane(KEYS, tid), place(KEYS, tid), MINE.ds);
+            END
+            PHASE(tid) /* where dO was, if there is no room for both */
+                load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
+            END
+            PHASE(tid)
+                struct term_state state[MOST_USES];
+                const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+                open_terms(b, h, state);
+                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
+                        MINE.s);
+                for (int i = 0; i < OTHERS(KEYS); i++) {
+                    const int r = other_of(KEYS, side, i), row = row0 + r;
+                    const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+                    struct drop_row drop = { 0, 0 };
+                    if (DROPOUT) drop = drop_row_of(b, &q, h, row);
+                    for (int j = 0; j < 8; j++) {
+                        const int key = key0 + lane_of(KEYS, r0, j);
+                        float ds = 0, dp = MINE.ds[i][j];
+                        if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
+                        if (sees(b, &q, h, row, key))
+                            ds = pair_weight(b, state, &q, h, row, key, MINE.s[i][j], lse)
+                               * (dp - delta);
+                        MINE.ds[i][j] = ds;
+                    }
+                }
+            END
+            for (int u = USES - 1; u >= 0; u--) {
+                PHASE(tid)
+                    struct term_state state[MOST_USES];
+                    float g[PAIR_OTHERS][8];
+                    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+                    open_terms(b, h, state);
+                    for (int i = 0; i < OTHERS(KEYS); i++)
+                        for (int j = 0; j < 8; j++) {
+                            const int row = row0 + other_of(KEYS, side, i),
+                                      key = key0 + lane_of(KEYS, r0, j);
+                            float ds = 0;
+                            if (sees(b, &q, h, row, key))
+                                ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j],
+                                                MINE.ds[i][j], u + 2, u + 1);
+                            MINE.ds[i][j] = ds;
+                            g[i][j] = b.p->use[u].term == GPU_SLOPES && ds != 0
+                                        ? ds * magnitude(distance_of(b, &q, row, key))
+                                        : ds;
+                        }
+                    if (b.p->use[u].by_key >= 0) store_tile(KEYS, b.room + at.g, r0, side, g);
+                END
+                if (b.p->use[u].by_key < 0) continue;
+                PHASE(tid)
+                    if (tid < keys) {
+                        float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.g + tid);
+                        if (b.p->use[u].term == GPU_GATE)
+                            sum = newest_rows(b, &q, h, u, row0, rows, key0 + tid, sum);
+                        part[u * KEYS + tid] = sum;
+                    }
+                END
+            }
+        }
+        PHASE(tid)
+            for (int u = 0; u < USES; u++)
+                if (b.p->use[u].by_key >= 0 && tid < keys) {
+                    GLOBAL double *total = key_sums(b, u, &q, h) + key0 + tid;
+                    *total = *total + (double)part[u * KEYS + tid];
+                }
+        END
+    }
+}
+
+/* Folded factors that learn, after backward_rows: q has the rows before they were multiplied, and dq
+ * the gradient of those that were.  A group has 64 rows of a head. */
+DEV void finish_factors(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const struct rows_at before = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, GPU_F32, 0),
+                         dq = view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0);
+    const GLOBAL float *factor = (const GLOBAL float *)(b.at.lists + b.p->q_factor)
+                               + ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+    PHASE(tid)
+        if (tid < rows) {
+            const GLOBAL float *x = (const GLOBAL float *)before.at + before.first + tid * before.row;
+            GLOBAL float *d = (GLOBAL float *)b.at.dq + dq.first + tid * dq.row;
+            float df = 0;
+            for (int n = 0; n < DIM; n++) {
+                if (d[n] != 0) df = fma_(x[n], d[n], df);
+                d[n] = d[n] * factor[tid];
+            }
+            *row_sum_at(b, b.p->factor_row_sum, 1, &q, h, row0 + tid) = df;
+        }
+    END
+    PHASE(tid)
+        if (tid == 0) {
+            const struct keys_seen seen = keys_of(b, &q, row0, rows);
+            const int newest =
+                seen.last < seen.first ? first_chunk(b, &q, row0) : seen.last / CHUNK;
+            add_factors(b, &q, part_of(b, tile, h, newest) + b.p->factor_part, h,
+                        b.p->factor_row_sum, b.p->factor_rows, row0, rows);
+        }
+    END
+}
+
+/* From sums to gradients of the inputs, which the host has cleared: a group has a sequence and a
+ * head. */
+DEV GLOBAL float *input_gradient(struct block b, int i, const struct span *q, int h, int length)
+{
+    GLOBAL char *at = i == 0 ? b.at.din0 : i == 1 ? b.at.din1 : b.at.din2;
+    return at ? (GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length : (GLOBAL float *)0;
+}
+/* dC becomes dlog_f: minus the sum of dC over the keys before. */
+DEV void store_gates(struct block b, const struct span *q, const GLOBAL double *sums,
+                     GLOBAL float *to)
+{
+    const int seen = q->nq ? newest_key(b, q, q->nq - 1) + 1 : 0;
+    double older = 0;
+    for (int j = 0; j < seen; j++) {
+        to[q->k0 + j] = (float)older;
+        older -= sums[j];
+    }
+}
+DEV void store_inputs(struct block b)
+{
+    const int h = b.x % b.p->heads;
+    const struct span q = span_at(b, b.x / b.p->heads);
+    PHASE(tid)
+        for (int u = 0; u < USES; u++) {
+            const struct gpu_use use = b.p->use[u];
+            if (use.by_key >= 0) {
+                GLOBAL float *to = input_gradient(b, use.key_input, &q, h, b.p->k_len);
+                const GLOBAL double *sums = key_sums(b, u, &q, h);
+                if (use.term == GPU_GATE) {
+                    if (tid == 0) store_gates(b, &q, sums, to);
+                } else {
+                    for (int j = tid; j < q.nk; j += THREADS) to[q.k0 + j] = (float)sums[j];
+                }
+            }
+            if (use.by_row >= 0 && use.row_input >= 0) {
+                GLOBAL float *to = input_gradient(b, use.row_input, &q, h, b.p->q_len);
+                for (int i = tid; i < q.nq; i += THREADS)
+                    to[q.q0 + i] = (float)(0.0 - (double)*row_sum_at(b, use.by_row, 1, &q, h, i));
+            }
+        }
+    END
+}
+
+#endif

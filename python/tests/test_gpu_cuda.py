@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: MIT
+"""Tensors of torch on a GPU have the bits of the CPU.  Run from python/, on a machine with a GPU of NVIDIA:
+
+LOCI_LIBRARY=.../libloci.so.0 python -m unittest tests.test_gpu_cuda
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import threading
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+try:
+    import torch
+
+    from .on_device import TEXTS, computed, masks, problem, same
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+HERE = torch is not None and torch.cuda.is_available()
+
+
+def cuda(x: Any) -> Any:
+    return x.cuda()
+
+
+@unittest.skipUnless(HERE, "there is no GPU of NVIDIA, or no torch for it")
+class Cuda(unittest.TestCase):
+    def compare(self, text: str, dtype: Any, **options: Any) -> None:
+        want = computed(text, dtype, **options)
+        got = computed(text, dtype, cuda, **options)
+        self.assertTrue(all(x.is_cuda for x in got))
+        self.assertTrue(same(want, got), f"{text} {dtype} {list(options)}")
+
+    def test_devices(self) -> None:
+        first = loci.gpu.devices()[0]
+        self.assertEqual(first.id, "cuda:0")
+        self.assertGreater(first.memory, 1 << 30)
+
+    def test_bits(self) -> None:
+        for text in TEXTS:
+            with self.subTest(text=text):
+                self.compare(text, torch.float32)
+
+    def test_bits_of_16(self) -> None:
+        for text in ("alibi", "t5:bidirectional=0", "rope:pairing=half"):
+            with self.subTest(text=text):
+                self.compare(text, torch.bfloat16)
+        self.compare("alibi", torch.float16)
+
+    def test_views(self) -> None:
+        for text in ("alibi", "rope:pairing=half"):
+            for view in ("transposed", "sliced", "columns", "repeated"):
+                for dtype in (torch.float32, torch.bfloat16):
+                    with self.subTest(text=text, view=view, dtype=dtype):
+                        self.compare(text, dtype, view=view)
+
+    def test_masks(self) -> None:
+        for name, options in masks().items():
+            with self.subTest(mask=name):
+                self.compare("t5:bidirectional=1" if name == "full" else "alibi", torch.float32, **options)
+
+    def test_packed(self) -> None:
+        starts = torch.tensor([0, 50, 50, 130, 150], dtype=torch.int32)
+        q, k, v, *_ = problem("rope:pairing=half", torch.float32)
+        packed = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
+        options: dict[str, Any] = {"layout": "thd", "return_lse": True}
+        want = loci.attention(*packed, "rope:pairing=half", cu_seqlens_q=starts, **options)
+        got = loci.attention(*map(cuda, packed), "rope:pairing=half", cu_seqlens_q=starts.cuda(), **options)
+        self.assertTrue(same(list(want), list(got)))
+
+    def test_out(self) -> None:
+        q, k, v, *_ = problem("alibi", torch.float32)
+        out = torch.empty(q.shape, device="cuda").transpose(1, 2).contiguous().transpose(1, 2)
+        made = loci.attention(q.cuda(), k.cuda(), v.cuda(), "alibi", out=out)
+        self.assertIs(made, out)
+        self.assertTrue(same([loci.attention(q, k, v, "alibi")], [out]))
+
+    def compile(self, backend: str) -> None:
+        for text in ("alibi", "t5:bidirectional=0", "rope:pairing=half"):
+            with self.subTest(text=text):
+                torch.compiler.reset()
+                call = torch.compile(loci.attention, fullgraph=True, backend=backend)
+                got = computed(text, torch.float32, cuda, call=call)
+                self.assertTrue(same(computed(text, torch.float32), got))
+
+    def test_compile(self) -> None:
+        self.compile("aot_eager")
+
+    @unittest.skipUnless(importlib.util.find_spec("triton"), "there is no triton")
+    def test_inductor(self) -> None:
+        self.compile("inductor")
+
+    def test_module(self) -> None:
+        """Its products are torch's, whose bits differ."""
+        torch.manual_seed(0)
+        layer = loci.nn.Attention(64, heads=4, encoding="rope:pairing=half+t5:bidirectional=0", kv_heads=2)
+        x = torch.randn(2, 50, 64)
+        want = layer(x)
+        want.square().sum().backward()
+        grads = {name: p.grad.clone() for name, p in layer.named_parameters() if p.grad is not None}
+        layer.zero_grad()
+        there = layer.cuda()(x.cuda())
+        there.square().sum().backward()
+        torch.testing.assert_close(there.cpu(), want, rtol=1e-3, atol=1e-4)
+        for name, p in layer.named_parameters():
+            torch.testing.assert_close(p.grad.cpu(), grads[name], rtol=1e-2, atol=1e-3)
+
+    def test_graph(self) -> None:
+        q = torch.zeros(1, 4, 8, 32, device="cuda")
+        loci.attention(q, q, q)
+        graph = torch.cuda.graph(torch.cuda.CUDAGraph())
+        with self.assertRaisesRegex(loci.Error, "a CUDA graph cannot record a call"), graph:
+            loci.attention(q, q, q)
+
+    def test_side_stream(self) -> None:
+        """A call waits for what its stream has to do, and what comes later waits for the call."""
+        text = "t5:bidirectional=0"
+        q, k, v, tensors, dout, _ = problem(text, torch.float32)
+        inputs = [x.requires_grad_() for x in (q, k, v, *tensors.values())]
+        want = loci.attention(q, k, v, text, tensors=tensors)
+        want = [want.detach(), *torch.autograd.grad(want, inputs, dout)]
+        real = [x.detach().cuda() for x in inputs]
+        late = [torch.zeros_like(x) for x in real]
+        there = dout.cuda()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        for _ in range(2):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(100_000_000)
+                for x, y in zip(late, real, strict=True):
+                    x.detach().copy_(y)
+                for x in late:
+                    x.requires_grad_()
+                o = loci.attention(*late[:3], text, tensors={"t5.table": late[3]})
+                got = [o.detach().clone(), *(g.clone() for g in torch.autograd.grad(o, late, there))]
+                for x in late:
+                    x.detach().zero_()
+            stream.synchronize()
+            self.assertTrue(same(want, got))
+            late = [x.detach() for x in late]
+
+    def test_threads(self) -> None:
+        """A thread that has not used CUDA yet."""
+        want = computed("alibi", torch.float32)
+        made: list[Any] = []
+
+        def work() -> None:
+            made.append(computed("alibi", torch.float32, cuda))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(made), 4)
+        self.assertTrue(all(same(want, one) for one in made))
+
+    def test_first_use_in_a_thread(self) -> None:
+        q, k, v, *_ = problem("alibi", torch.float32)
+        want, there = loci.attention(q, k, v, "alibi"), [x.cuda() for x in (q, k, v)]
+        made: list[Any] = []
+        loci.release()
+        thread = threading.Thread(target=lambda: made.append(loci.attention(*there, "alibi")))
+        thread.start()
+        thread.join()
+        self.assertTrue(same([want], made))
+
+    def test_autocast(self) -> None:
+        q, k, v, *_ = problem("alibi", torch.float32)
+        want = loci.attention(*(x.bfloat16() for x in (q, k, v)), "alibi")
+        with torch.autocast("cuda", torch.bfloat16):
+            got = loci.attention(q.cuda(), k.cuda(), v.cuda(), "alibi")
+        self.assertTrue(same([want], [got]))
+
+    def test_prepared(self) -> None:
+        plan = loci.Plan("t5:bidirectional=0", 4, 32, kv_heads=2)
+        q, k, v, tensors, *_ = problem(plan.encoding, torch.float32)
+        want = plan.attention(q, k, v, tensors)
+        table = tensors["t5.table"].cuda()
+        prepared = plan.prepared({"t5.table": table}, max_distance=200)
+        there = [x.cuda() for x in (q, k, v)]
+        for _ in range(2):
+            self.assertTrue(same([want], [plan.attention(*there, prepared)]))
+        table.mul_(2)
+        want = plan.attention(q, k, v, {"t5.table": 2 * tensors["t5.table"]})
+        self.assertTrue(same([want], [plan.attention(*there, prepared)]))
+
+    def test_numpy(self) -> None:
+        rng = np.random.default_rng(0)
+        q = rng.standard_normal((1, 4, 90, 32), np.float32)
+        k, v = (rng.standard_normal((1, 2, 90, 32), np.float32) for _ in range(2))
+        want = loci.attention(q, k, v, "alibi", return_lse=True)
+        got = loci.attention(q, k, v, "alibi", return_lse=True, device="cuda:0")
+        self.assertTrue(all(np.array_equal(a, b) for a, b in zip(want, got, strict=True)))
+        grads = [loci.attention_backward(q, q, k, v, *want, "alibi", device=where) for where in ("cpu", "cuda")]
+        self.assertTrue(all(np.array_equal(a, b) for a, b in zip(grads[0][:3], grads[1][:3], strict=True)))
+
+    def test_larger(self) -> None:
+        """More than one chunk of keys."""
+        for dtype in (torch.float32, torch.bfloat16):
+            generator = torch.Generator().manual_seed(1)
+            q, k, v = (torch.randn(1, heads, 5000, 64, generator=generator).to(dtype) for heads in (4, 2, 2))
+            want = loci.attention(q, k, v, "rope:pairing=half", return_lse=True)
+            got = loci.attention(q.cuda(), k.cuda(), v.cuda(), "rope:pairing=half", return_lse=True)
+            self.assertTrue(same(list(want), list(got)), dtype)
+
+    def test_refused(self) -> None:
+        q = torch.zeros(1, 4, 8, 32)
+        there = q.cuda()
+        with self.assertRaisesRegex(loci.Error, r"k is on cpu and q on cuda:0; arrays of a call are on one device"):
+            loci.attention(there, q, q)
+        with self.assertRaisesRegex(loci.Error, r"k is on cuda:0 and q on cpu"):
+            loci.attention(q, there, there)
+        with self.assertRaisesRegex(loci.Error, r"t5.table is on cpu and q on cuda:0"):
+            loci.attention(there, there, there, "t5:bidirectional=0", tensors={"t5.table": torch.zeros(32, 4)})
+        with self.assertRaisesRegex(loci.Error, r"dtype F64 does not run on a GPU") as caught:
+            loci.attention(there.double(), there.double(), there.double())
+        self.assertEqual(caught.exception.status, "unsupported")
+        with self.assertRaisesRegex(loci.Error, r"x is on cuda:0; this function of loci computes on the CPU"):
+            loci.rotate(there, "rope:pairing=half")
+        with self.assertRaisesRegex(loci.Error, r"device is for arrays in memory of the CPU, and q is on cuda:0"):
+            loci.attention(there, there, there, device="host")
+
+    def test_memory(self) -> None:
+        """Nothing stays but results."""
+        for _ in range(2):
+            computed("t5:bidirectional=0", torch.float32, cuda)
+        gc.collect()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(10):
+            computed("t5:bidirectional=0", torch.float32, cuda)
+        gc.collect()
+        torch.cuda.synchronize()
+        self.assertLessEqual(torch.cuda.memory_allocated(), before)
+
+    def test_several_gpus(self) -> None:
+        if torch.cuda.device_count() < 2:
+            self.skipTest("there is one GPU")
+        want = computed("alibi", torch.float32)
+        self.assertTrue(same(want, computed("alibi", torch.float32, lambda x: x.to("cuda:1"))))
+
+
+if __name__ == "__main__":
+    unittest.main()
