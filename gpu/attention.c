@@ -4,6 +4,9 @@
 
 #include "gpu.h"
 #include "kernels/rooms.h"
+#include "layout/band_k.h"
+#include "layout/factor.h"
+#include "layout/roll.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -98,7 +101,8 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.back = t.back;
     p.finish = t.finish;
     p.factors = t.factors && t.finish ? p.q_factor : -1;
-    if (t.back && !t.query) p.used = g->used;
+    p.q_paged = !t.query && g->in.pages;
+    if ((t.back || p.q_paged) && !t.query) p.used = g->used;
     p.keys_side = !t.query;
     p.plain = t.plain;
     p.given = t.turns ? given_places(g, t.query) : -1;
@@ -200,12 +204,106 @@ static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
     return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 
-static loci_status forward_pass(const struct gpu_call *g)
+/* Products of rows of q and of keys with vectors, for the terms that look them up. */
+static loci_status multiply_vectors(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    int u = 0;
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+        for (int x = 0; x < p->uses; x++) {
+            int32_t term;
+            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            if (term == GPU_FACTOR && factor_folds(p, x)) continue;
+            const struct gpu_use *use = &g->params.use[u++];
+            const bool query = term == GPU_ROW_VECTORS;
+            if (!query && term != GPU_KEY_VECTORS && term != GPU_ROLL) continue;
+            struct params k = g->params;
+            struct arrays at = g->arrays;
+            k.vector_to = use->numbers;
+            k.vector_count = use->vectors;
+            k.vector_share = query ? 1 : p->heads / p->kv_heads;
+            if (term == GPU_ROLL) {
+                const struct roll *v = (const void *)c->table[p->use[x].enc];
+                k.vector_use = u - 1;
+                k.vector_table = use->table + (int64_t)v->heads;
+                k.vector_head = roll_head(v);
+                k.vector_columns = (int32_t)v->width;
+                TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
+                        VECTOR_ROWS * k.dim, &at, &k));
+                continue;
+            }
+            if (query) {
+                const struct vectors *v = layout_of(p, x);
+                k.vector_table = use->table + (int64_t)vectors_index(v);
+                k.vector_head =
+                    v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
+                k.vector_columns = (int32_t)vectors_columns(v);
+            } else {
+                const struct key_vectors *v = layout_of(p, x);
+                k.vector_table = use->table + (int64_t)v->at + KEY_MARGIN * (int64_t)sizeof(float);
+                k.vector_head = (int64_t)key_table(v, p->dim);
+                k.vector_columns = (int32_t)key_columns(v);
+                at.q = at.k;
+                k.q = k.k;
+                k.q_type = k.k_type;
+                k.q_paged = k.k_paged;
+                k.q_len = k.k_len;
+                k.q_factor = -1;
+                k.scale = 1;
+                if (k.q_paged) k.used = g->used;
+            }
+            const ptrdiff_t rows = query ? c->Lq : c->Lk;
+            TRY(run(g, PASS_VECTORS, "vector_numbers",
+                    c->B * tiles(rows, VECTOR_ROWS) * p->heads, VECTOR_ROWS * k.dim, &at, &k));
+        }
+    return LOCI_OK;
+}
+
+/* Tiles that the rows of a sequence may see, of the sequence that has the most. */
+static int64_t most_seen(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct params *p = &g->params;
+    int64_t seen = 0;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        int64_t n = tiles(q->nk, KEYS);
+        if (q->run && !q->segments && p->hi < INT32_MAX && p->lo > -INT32_MAX) {
+            const int64_t window = (p->hi - p->lo + q->nq) / KEYS + 2;
+            if (window < n) n = window > 0 ? window : 0;
+        }
+        if (n > seen) seen = n;
+    }
+    return seen;
+}
+/* Few rows: kernels/decode.h. */
+static loci_status decode(struct gpu_call *g)
+{
+    struct params *p = &g->params;
+    const int64_t seen = most_seen(g),
+                  sides = (int64_t)p->sequences * p->kv_heads * p->lane_parts;
+    const int64_t enough = 32 * (int64_t)g->plan->gpu->facts.units, each = seen * sides / enough;
+    p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
+    const int64_t groups = tiles(seen, p->part_tiles) * sides;
+    const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
+    TRY(upload_lists(g));
+    TRY(rotate_inputs(g, PASS_DECODE));
+    TRY(multiply_vectors(g));
+    TRY(run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
+    TRY(run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
+    return run(g, PASS_DECODE, "decode_join",
+               (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
+               join_room().size, &g->arrays, p);
+}
+static loci_status forward_pass(struct gpu_call *g)
 {
     const struct params *p = &g->params;
+    if (g->decode) return decode(g);
     const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));
+    TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
                forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));

@@ -7,9 +7,11 @@
 
 #include "gpu.h"
 #include "api/tables.h"
+#include "layout/band_k.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
 #include "layout/gate.h"
+#include "layout/roll.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
 #include "kernels/rooms.h"
@@ -91,6 +93,11 @@ static size_t lay_out_lists(struct gpu_call *g)
         LIST(g->q_where, B * (size_t)p->axes * Lq, double);
         LIST(g->k_where, B * (size_t)p->axes * Lk, double);
     }
+    if (in->pages) {
+        k->page_keys = in->pages->length < INT32_MAX ? (int32_t)in->pages->length : INT32_MAX;
+        k->page_entry = (int32_t)tiles(c->Lk, k->page_keys > 0 ? k->page_keys : 1);
+        LIST(k->pages, B * (size_t)k->page_entry, int32_t);
+    }
     g->used = -1;
     if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     for (int u = 0; u < k->uses; u++) {
@@ -146,6 +153,9 @@ static void fill_spans(struct gpu_call *g, int rows)
             .tile = tile,
             .item = item,
             .ktile = ktile,
+            .entry = (int32_t)(g->in.q_starts ? s : q->b),
+            .row_number = number_of_row(c, q, q->q0),
+            .key_number = (int32_t)number_of_key(c, q, q->k0),
         };
         tile += (int32_t)tiles(q->nq, rows);
         item += (int32_t)tiles(q->nq, ROW_CHUNK);
@@ -220,6 +230,10 @@ static void fill_lists(struct gpu_call *g, int rows)
         const struct sequence *q = &c->seqs.list[s];
         memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
     }
+    for (ptrdiff_t b = 0; b < c->B && in->pages; b++)
+        for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
+            ((int32_t *)(g->lists + k->pages))[b * k->page_entry + i] =
+                in->pages->table[b * in->pages->entry + i];
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -241,6 +255,11 @@ static void fill_lists(struct gpu_call *g, int rows)
 
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
+/* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
+static bool is_of_vectors(int32_t term)
+{
+    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+}
 /* The number of an input tensor among those of the plan. */
 int32_t gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
@@ -267,6 +286,23 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
+            if (use.term == GPU_ROW_VECTORS) {
+                const struct vectors *v = layout_of(p, x);
+                use.lo = v->lo;
+                use.hi = v->hi;
+                use.vectors = v->rows;
+            }
+            if (use.term == GPU_KEY_VECTORS) {
+                const struct key_vectors *v = layout_of(p, x);
+                use.lo = v->lo;
+                use.hi = v->hi;
+                use.vectors = v->hi - v->lo + 1;
+            }
+            if (use.term == GPU_ROLL && tables) {
+                const struct roll *v = (const void *)c->table[p->use[x].enc];
+                use.lo = (int32_t)v->lo;
+                use.hi = (int32_t)v->hi;
+            }
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -320,7 +356,8 @@ static int list_parts(struct gpu_call *g)
             const bool sink = p->use[x].term == TERM_sink;
             if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
-            const int count = count_parts(c, x);
+            const bool vectors = !sink && is_of_vectors(term);
+            const int count = vectors ? 0 : count_parts(c, x);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
             else if (folded && count && (c->g.total[x] || g->measured)) {
                 k->factor_part = all;
@@ -375,6 +412,40 @@ size_t gpu_input_bytes(const struct call *c, int tensor)
     return n;
 }
 
+/* ---- Decode ---------------------------------------------------------------------------------- */
+
+enum { DECODE_ROWS = 8, DECODE_LANES = 64, DECODE_KEYS = 256 };
+
+/* Few rows leave most of a tile of the forward pass empty, so they are split over keys.  The answer
+ * follows from sizes and from which pointers are set. */
+static bool decodes(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const char *wanted = getenv("LOCI_GPU_DECODE"); /* tests: "never", "always" */
+    const ptrdiff_t lanes = c->Lq * (p->heads / p->kv_heads);
+    if (g->backward || g->in.q_starts || g->in.q_seg) return false;
+    if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
+    if (wanted && strcmp(wanted, "never") == 0) return false;
+    if (p->turns_values || p->score_dim != p->dim) return false;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar) return false;
+    if (!wanted && c->Lk < DECODE_KEYS) return false;
+    const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
+    return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
+}
+static void set_lanes(struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    const int lanes = (int)g->call.Lq * (p->heads / p->kv_heads);
+    struct params *k = &g->params;
+    k->lanes = 2;
+    if (!g->decode) return;
+    while (k->lanes < lanes && k->lanes < MOST_LANES) k->lanes *= 2;
+    k->lane_parts = (int32_t)tiles(lanes, k->lanes);
+    k->key_tiles = (int32_t)tiles(g->call.Lk, KEYS);
+}
+
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
 /* Sums by key and by row, then those of gates. */
@@ -424,6 +495,26 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
         g->at.o = carve_bytes(&a, rows * (size_t)p->value_dim, each);
+    }
+    struct arena numbers = { 0 }; /* products with vectors */
+    for (int u = 0; u < g->params.uses; u++) {
+        struct gpu_use *use = &g->params.use[u];
+        const bool query = use->term != GPU_KEY_VECTORS;
+        if (!is_of_vectors(use->term)) continue;
+        if (use->term == GPU_ROLL) use->vectors = (int32_t)c->Lk;
+        use->numbers = (int64_t)numbers.used;
+        carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
+                    (size_t)use->vectors * each);
+    }
+    if (numbers.full) return SIZE_MAX;
+    if (numbers.used) g->at.vectors = carve_bytes(&a, numbers.used, 1);
+    if (g->decode) {
+        const size_t by_tile = (size_t)tiles(c->Lk, KEYS);
+        g->at.scores = carve_bytes(&a, rows, by_tile * KEYS * each);
+        g->at.tops = carve_bytes(&a, rows, by_tile * each);
+        g->at.weights = carve_bytes(&a, rows, by_tile * each);
+        g->at.sums = carve_bytes(&a, rows * by_tile, (size_t)p->value_dim * each);
+        return a.full ? SIZE_MAX : a.used;
     }
     if (!g->backward) {
         if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
@@ -493,6 +584,11 @@ static void set_params(struct gpu_call *g)
     k->chunks = (int32_t)tiles(c->seqs.longest, CHUNK);
     if (!k->chunks) k->chunks = 1;
     k->scale = (float)p->scale;
+    k->dropout = c->dropout.on;
+    k->drop_seed = c->dropout.seed;
+    k->drop_offset = c->dropout.offset;
+    k->drop_limit = c->dropout.limit;
+    k->drop_kept = (float)c->dropout.factor;
     k->rows = g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
@@ -514,6 +610,10 @@ static void set_params(struct gpu_call *g)
         .parts = g->at.parts,
         .totals = g->at.totals,
         .delta = g->at.delta,
+        .scores = g->at.scores,
+        .vectors = g->at.vectors,
+        .tops = g->at.tops,
+        .weights = g->at.weights,
         .apart = g->at.apart,
     };
     GLOBAL char **in[] = { &at->in0, &at->in1, &at->in2 },
@@ -529,6 +629,8 @@ static void set_params(struct gpu_call *g)
         k->q = dense(p->heads, c->Lq, p->score_dim);
         at->q = g->at.q;
     }
+    k->k_paged = g->in.pages && !g->at.k;
+    k->v_paged = g->in.pages && !g->at.v;
     if (g->at.k) {
         k->k_type = GPU_F32;
         k->k = dense(p->kv_heads, c->Lk, p->score_dim);
@@ -590,13 +692,14 @@ static void set_params(struct gpu_call *g)
 static loci_status check_call(const struct loci_plan *p, const loci_call *in, loci_error *e)
 {
     CHECK(e, !in->cache, LOCI_UNSUPPORTED, "a cache does not run on a GPU yet: cache must be NULL");
-    CHECK(e, !in->pages, LOCI_UNSUPPORTED, "pages do not run on a GPU yet: pages must be NULL");
-    CHECK(e, in->dropout == 0, LOCI_UNSUPPORTED, "dropout must be 0 on a GPU");
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);
     CHECK(e, !p->turns_values || (!in->q_seg && !in->q_lens), LOCI_UNSUPPORTED,
           "rope:values=1 runs on a GPU without q_seg and q_lens only");
+    CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0
+                 || p->use[p->rotate].term != TERM_polar,
+          LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
@@ -616,6 +719,10 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
+    for (int x = 0; x < p->uses; x++)
+        CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
+                     && p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
+              "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
@@ -643,6 +750,7 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     for (int back = 0; back <= (backward != 0); back++) {
         struct gpu_call h = g;
         h.backward = back;
+        h.decode = decodes(&h);
         h.measured = true;
         for (int i = 0; i < GPU_INPUTS && back; i++) h.inputs[i] = &h; /* all gradients */
         list_terms(&h, NULL);
@@ -705,6 +813,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));
     if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
+    g->decode = decodes(g);
     list_terms(g, tables->host);
     g->list_bytes = lay_out_lists(g);
     const int parts = grad ? list_parts(g) : 0;
@@ -720,6 +829,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
     fill_lists(g, grad ? TILE_ROWS : plan->rows);
     set_params(g);
+    set_lanes(g);
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;
 }

@@ -13,8 +13,10 @@ enum pass {
     PASS_FORWARD,
     PASS_BACKWARD,
     PASS_PROBES,
-    PASS_FORWARD_GATES,  /* with sums of gates */
-    PASS_BACKWARD_INPUTS /* with gradients of inputs, or sums of gates */
+    PASS_FORWARD_GATES,   /* with sums of gates */
+    PASS_BACKWARD_INPUTS, /* with gradients of inputs, or sums of gates */
+    PASS_DECODE,
+    PASS_VECTORS
 };
 struct compiled {
     struct compiled *next;
@@ -42,7 +44,7 @@ struct gpu_call {
     const loci_gpu_plan *plan;
     struct call call;
     loci_call in;
-    bool backward, rotated, measured; /* measured: nothing but sizes */
+    bool backward, rotated, decode, measured; /* measured: nothing but sizes */
     struct params params;
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
@@ -56,6 +58,8 @@ struct gpu_call {
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
         char *v, *o; /* values that turned; outputs before they turn back, or dO turned */
+        char *scores, *tops, *weights; /* decode */
+        char *vectors;
     } at;
     /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
     size_t apart_bytes, cleared;
@@ -75,6 +79,7 @@ loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const stru
                         struct program **, loci_error *);
 static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
 {
+    if (pass == PASS_DECODE) return 128;
     const bool forward = pass == PASS_FORWARD || pass == PASS_FORWARD_GATES;
     return forward ? g->forward_threads : g->backward_threads;
 }

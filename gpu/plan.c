@@ -6,6 +6,7 @@
 
 #include "gpu.h"
 #include "kernels/rooms.h"
+#include "layout/band_q.h"
 #include "layout/gate.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
@@ -26,6 +27,15 @@ bool gpu_term_of(enum term_id id, int32_t *term)
         return true;
     case TERM_factor:
         *term = GPU_FACTOR;
+        return true;
+    case TERM_band_q:
+        *term = GPU_ROW_VECTORS;
+        return true;
+    case TERM_roll:
+        *term = GPU_ROLL;
+        return true;
+    case TERM_band_k:
+        *term = GPU_KEY_VECTORS;
         return true;
     case TERM_slopes:
         *term = GPU_SLOPES;
@@ -69,6 +79,15 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
         CHECK(e, known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
                      || (id == TERM_positioned_pairs && !p->turns_values),
               LOCI_UNSUPPORTED, "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
+              LOCI_UNSUPPORTED,
+              "%s with vectors of values does not run on a GPU yet: values=0 does",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll)
+                  || p->score_dim == p->dim,
+              LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
               "fox:stop must be 0 on a GPU, where rows do not end early");
@@ -116,7 +135,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                           const struct params *p)
 {
     static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
-                                           "FORWARD_GATE_KERNELS", "BACKWARD_INPUT_KERNELS" };
+                                           "FORWARD_GATE_KERNELS", "BACKWARD_INPUT_KERNELS",
+                                           "DECODE_KERNELS", "VECTOR_KERNELS" };
     const struct {
         const char *name;
         int number;
@@ -133,6 +153,10 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "V_TYPE", p->v_type },
         { "O_TYPE", p->o_type },
         { "PARTS", p->parts },
+        { "DROPOUT", p->dropout },
+        { "K_PAGED", p->k_paged },
+        { "V_PAGED", p->v_paged },
+        { "LANES", p->lanes },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->general) return (size_t)n;

@@ -18,6 +18,11 @@ enum { THREADS = 128 };
 #define KERNELS(K)                                                                                 \
     K(rotate_rows)                                                                                 \
     K(forward)                                                                                     \
+    K(vector_numbers)                                                                              \
+    K(roll_numbers)                                                                                \
+    K(decode_scores)                                                                               \
+    K(decode_values)                                                                               \
+    K(decode_join)                                                                                 \
     K(row_sums)                                                                                    \
     K(backward_keys)                                                                               \
     K(backward_rows)                                                                               \
@@ -37,6 +42,8 @@ enum { THREADS = 128 };
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
+#define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
+#define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
 /* The same for plans with gates or polar rows, and with gradients of numbers that come with the call, of
  * factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
@@ -66,13 +73,17 @@ enum { THREADS = 128 };
     A(sums)                                                                                        \
     A(parts)                                                                                       \
     A(totals)                                                                                      \
+    A(scores)                                                                                      \
     A(apart)                                                                                       \
     A(in0)                                                                                         \
     A(in1)                                                                                         \
     A(in2)                                                                                         \
     A(din0)                                                                                        \
     A(din1)                                                                                        \
-    A(din2)
+    A(din2)                                                                                        \
+    A(tops)                                                                                        \
+    A(weights)                                                                                     \
+    A(vectors)
 
 struct arrays {
 #define ARRAY(name) GLOBAL char *name;
@@ -91,7 +102,9 @@ struct strides {
 struct span {
     int64_t d0;
     int64_t k_from; /* place of key 0 of the entry, if places are counted */
+    int64_t row_number; /* of row 0, where weights are dropped */
     int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
+    int32_t entry, key_number; /* the same: of the sequence, and of key 0 */
 };
 
 /* What the kernels know of a term of the plan. */
@@ -102,7 +115,10 @@ enum gpu_term {
     GPU_FACTOR,
     GPU_SLOPES,
     GPU_PIECES,
-    GPU_GATE
+    GPU_GATE,
+    GPU_ROW_VECTORS,
+    GPU_KEY_VECTORS,
+    GPU_ROLL
 };
 enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
@@ -115,6 +131,9 @@ struct gpu_use {
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
     float a, b;         /* softcap: cap and 1 / cap */
+    /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances. */
+    int64_t numbers;
+    int32_t vectors, lo, hi;
     int64_t rows;       /* pieces, factor: numbers of rows in `lists` */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
     int32_t key_input, row_input;
@@ -161,6 +180,22 @@ struct params {
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
     float scale;
+    uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
+    uint32_t drop_limit;
+    float drop_kept;
+    int32_t dropout; /* weights are dropped */
+    /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
+     * reads rows in pages. */
+    int64_t pages;
+    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel
+     * to channel, products of a row, their place in `vectors`, heads that share a row.
+     * roll_numbers: the use. */
+    int64_t vector_table, vector_head, vector_to;
+    int32_t vector_columns, vector_count, vector_share, vector_use;
+    /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
+     * in lists by tile. */
+    int32_t lanes, lane_parts, part_tiles, key_tiles;
+    int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     struct gpu_use use[GPU_USES];
 };
 

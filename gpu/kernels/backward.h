@@ -207,12 +207,16 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
     UNROLL for (int i = 0; i < OTHERS(KEYS); i++) {
         const int r = other_of(KEYS, side, i);
         const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+        struct drop_row drop = { 0, 0 };
+        if (DROPOUT) drop = drop_row_of(b, q, t.h, t.row0 + r);
         UNROLL for (int j = 0; j < 8; j++) {
             const int row = t.row0 + r, key = key0 + lane_of(KEYS, r0, j);
             float p = 0, ds = 0;
             if (whole || sees(b, q, t.h, row, key)) {
+                const float f = DROPOUT ? drop_factor(b, q, drop, key) : 1.0f;
                 p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
-                ds = p * (dp[i][j] - delta);
+                ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
+                if (DROPOUT) p = p * f;
                 ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, 0);
             }
             dp[i][j] = p;
@@ -583,13 +587,17 @@ DEV void backward_rows(struct block b)
                 UNROLL for (int j2 = 0; j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+                    struct drop_row drop = { 0, 0 };
+                    if (DROPOUT) drop = drop_row_of(b, &q, h, row);
                     UNROLL for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                         const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                         float ds = 0;
                         if (k < n && (whole || sees(b, &q, h, row, key))) {
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
-                            ds = p * (MINE.ds[i][j2] - delta);
+                            float dp = MINE.ds[i][j2];
+                            if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
+                            ds = p * (dp - delta);
                             if (MASK_KIND == 2 && b.at.dmask)
                                 store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)

@@ -4,6 +4,7 @@
 #define LOCI_KERNELS_ENTRY_H
 
 #include "kernels/backward.h"
+#include "kernels/decode.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"
 

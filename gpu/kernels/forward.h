@@ -3,7 +3,7 @@
 #ifndef LOCI_KERNELS_FORWARD_H
 #define LOCI_KERNELS_FORWARD_H
 
-#include "kernels/terms.h"
+#include "kernels/dropout.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
@@ -147,7 +147,7 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
             const double x = (double)b.room[at.q + d * ROWS + r]
-                           * (double)load_number(k.at, k.type, k.first + j * k.row + d);
+                           * (double)load_number(k.at, k.type, row_offset(k, j) + d);
             sum += x < 0 ? -x : x;
         }
         if (!(sum <= 3.4028234663852886e+38)) return 1;
@@ -166,8 +166,7 @@ DEV void forward(struct block b)
     const int kvh = h / (b.p->heads / b.p->kv_heads), kh = h / (b.p->heads / b.p->key_heads);
     const struct rows_at
         queries = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
-        keys = view_rows(b.at.k, b.p->k, q.b, kh, q.k0, K_TYPE, b.p->wide),
-        values = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0, V_TYPE, b.p->wide),
+        keys = key_rows(b, &q, kh), values = value_rows(b, &q, kvh),
         outputs = view_rows(b.at.o, b.p->o, q.b, h, q.q0 + row0, O_TYPE, 0);
     /* sums of all chunks so far, where there is more than one: reals, [B][H][q_len][VALUE_DIM] */
     GLOBAL float *total = (GLOBAL float *)b.at.sums
@@ -246,10 +245,18 @@ DEV void forward(struct block b)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
                 weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
             END_IF
+            PHASE_IF(tid, DROPOUT && TEAM > 1) /* sums are those before any weights are dropped */
+                if (tid < ROWS)
+                    b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
+                                              sum_weights(b.room + at.s + tid, ROWS, n));
+            END_IF
+            PHASE_IF(tid, DROPOUT)
+                drop_weights(b, &q, h, row0, key0, n, ROWS, tid, b.room + at.s);
+            END_IF
             PHASE(tid)
                 if (at.v != at.k && j > from)
                     copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
-                if (TEAM > 1 && tid < ROWS)
+                if (TEAM > 1 && !DROPOUT && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
                 add_values(b, at, n, tid, &MINE);

@@ -106,12 +106,15 @@ DEV void backward_inputs(struct block b)
                 for (int i = 0; i < OTHERS(KEYS); i++) {
                     const int r = other_of(KEYS, side, i), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
+                    struct drop_row drop = { 0, 0 };
+                    if (DROPOUT) drop = drop_row_of(b, &q, h, row);
                     for (int j = 0; j < 8; j++) {
                         const int key = key0 + lane_of(KEYS, r0, j);
-                        float ds = 0;
+                        float ds = 0, dp = MINE.ds[i][j];
+                        if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                         if (sees(b, &q, h, row, key))
                             ds = pair_weight(b, state, &q, h, row, key, MINE.s[i][j], lse)
-                               * (MINE.ds[i][j] - delta);
+                               * (dp - delta);
                         MINE.ds[i][j] = ds;
                     }
                 }

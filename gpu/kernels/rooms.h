@@ -6,7 +6,7 @@
 #include "kernels/arguments.h"
 
 /* Keys of a tile, rows of a tile in the backward pass, rows that are rotated together. */
-enum { KEYS = 64, TILE_ROWS = 64, ROTATED_ROWS = 16 };
+enum { KEYS = 64, TILE_ROWS = 64, ROTATED_ROWS = 16, VECTOR_ROWS = 16 };
 /* The probes: PROBE_ROUNDS * PROBE_CHAINS multiply-adds, and PROBE_COPIES * 16 bytes a thread. */
 enum { PROBE_ROUNDS = 1024, PROBE_CHAINS = 16, PROBE_COPIES = 16 };
 
@@ -47,6 +47,43 @@ DEV struct forward_room forward_room(int rows, int dim, int value_dim)
     r.size = r.flag + 4;
     return r;
 }
+
+/* decode_scores and decode_values: lanes are rows of heads that share keys; decode_join: channels,
+ * and chunks side by side. */
+enum { MOST_LANES = 16, JOIN_WIDTH = 32, JOIN_CHUNKS = 4 };
+struct decode_room {
+    int q, x, s, m, base, flag, size;
+};
+DEV struct decode_room decode_room(int lanes, int dim, int value_dim)
+{
+    struct decode_room r;
+    r.q = 0;
+    r.x = r.q + lanes * FOURS(dim);
+    r.s = r.x + KEYS * most(WIDER(dim), FOURS(value_dim));
+    r.m = r.s + FOURS(lanes * (KEYS + 1));
+    r.base = r.m + 128;
+    r.flag = r.base + MOST_LANES;
+    r.size = r.flag + 4;
+    return r;
+}
+struct join_room {
+    int o, all_o, m, l, next_m, next_l, all_m, all_l, size;
+};
+DEV struct join_room join_room(void)
+{
+    struct join_room r;
+    r.o = 0;
+    r.all_o = r.o + JOIN_CHUNKS * JOIN_WIDTH;
+    r.m = r.all_o + JOIN_WIDTH;
+    r.l = r.m + JOIN_CHUNKS;
+    r.next_m = r.l + JOIN_CHUNKS;
+    r.next_l = r.next_m + JOIN_WIDTH;
+    r.all_m = r.next_l + JOIN_WIDTH;
+    r.all_l = r.all_m + 4;
+    r.size = r.all_l + 4;
+    return r;
+}
+
 /* backward_keys */
 struct keys_room {
     int k, v, q, dout, p, ds, lse, delta, flag, size;

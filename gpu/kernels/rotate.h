@@ -202,13 +202,19 @@ DEV void rotate_rows(struct block b)
             const int dim = b.p->dim, units = dim - count; /* pairs, and channels that stay */
             for (int i = tid; i < rows * units; i += THREADS) {
                 const int r = i / units, n = i % units;
-                const int64_t from = (int64_t)batch * b.p->q.batch + h * b.p->q.head
-                                   + (int64_t)(row0 + r) * b.p->q.row,
-                              to = (int64_t)batch * b.p->o.batch + h * b.p->o.head
+                const int64_t to = (int64_t)batch * b.p->o.batch + h * b.p->o.head
                                  + (int64_t)(row0 + r) * b.p->o.row;
                 if (b.p->used >= 0
                     && !b.at.lists[b.p->used + (int64_t)batch * b.p->q_len + row0 + r])
-                    continue; /* the caller has cleared it */
+                    continue; /* the caller has cleared it, or nobody reads it */
+                int64_t from = (int64_t)batch * b.p->q.batch + h * b.p->q.head
+                             + (int64_t)(row0 + r) * b.p->q.row;
+                if (b.p->q_paged) {
+                    const GLOBAL int32_t *pages = (const GLOBAL int32_t *)(b.at.lists + b.p->pages)
+                                                + (int64_t)batch * b.p->page_entry;
+                    from = pages[(row0 + r) / b.p->page_keys] * b.p->q.batch + h * b.p->q.head
+                         + (int64_t)((row0 + r) % b.p->page_keys) * b.p->q.row;
+                }
                 const float factor =
                     b.p->factors < 0
                         ? 1.0f

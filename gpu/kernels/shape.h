@@ -21,7 +21,8 @@ struct block {
 enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
 enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
-enum { PARTS = LOCI_PARTS };
+enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT };
+enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
 #define MULTIPLIES(u) LOCI_MULTIPLIES(u)
 #define MOST_USES (USES > 0 ? USES : 1)
@@ -35,6 +36,10 @@ enum { PARTS = LOCI_PARTS };
 #define Q_TYPE (b.p->q_type)
 #define O_TYPE (b.p->o_type)
 #define PARTS (b.p->parts)
+#define DROPOUT (b.p->dropout)
+#define K_PAGED (b.p->k_paged)
+#define V_PAGED (b.p->v_paged)
+#define LANES (b.p->lanes)
 #define K_TYPE (b.p->k_type)
 #define V_TYPE (b.p->v_type)
 #define MASK_KIND (b.p->mask_kind)

@@ -5,6 +5,7 @@
 #define LOCI_KERNELS_TERMS_H
 
 #include "kernels/gates.h"
+#include "kernels/vectors.h"
 
 /* The table of a term `distance`: see struct distances of src/layout/distance.h. */
 struct distance_table {
@@ -132,6 +133,8 @@ DEV void open_terms(struct block b, int h, struct term_state *state)
             state[u].lo = t->lo;
             state[u].hi = t->hi;
             state[u].numbers = distance_row(t, t->row, h);
+        } else if (TERM_OF(u) == GPU_KEY_VECTORS) {
+            state[u].a = b.p->scale;
         } else if (TERM_OF(u) == GPU_SOFTCAP) {
             state[u].a = b.p->use[u].a;
             state[u].b = b.p->use[u].b;
@@ -152,7 +155,16 @@ DEV float factor_of(struct block b, int u, const struct span *q, int h, int row)
     const int64_t at = (int64_t)q->b * b.p->heads + h;
     return ((const GLOBAL float *)(b.at.lists + b.p->use[u].table))[at * b.p->q_len + q->q0 + row];
 }
-/* One term on a score at distance d; f is the factor of the row. */
+/* The number that a term looks up for a pair: the factor of the row, or a product with a vector. */
+DEV float number_of(struct block b, int u, int term, const struct span *q, int h, int row, int key,
+                    int64_t d)
+{
+    if (term == GPU_FACTOR) return factor_of(b, u, q, h, row);
+    if (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL)
+        return vector_number(b, u, term, q, h, row, key, d);
+    return 1.0f;
+}
+/* One term on a score at distance d; f is the number that it looks up. */
 DEV float term_score(int term, int multiplies, struct term_state t, float s, int64_t d, float f)
 {
     if (term == GPU_AFFINE) return fma_(d < 0 ? t.b : t.a, (float)d, s);
@@ -161,6 +173,8 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, int
         return multiplies ? s * bias : s + bias;
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
+    if (term == GPU_ROW_VECTORS || term == GPU_ROLL) return s + f;
+    if (term == GPU_KEY_VECTORS) return fma_(t.a, f, s);
     return s * f;
 }
 /* Its gradient, from the score before it. */
@@ -185,7 +199,7 @@ DEV float score_after(struct block b, struct term_state *state, const struct spa
     if (TERM_OF(u) == GPU_SLOPES) return add_slope(b, u, q, h, row, key, d, s);
     if (TERM_OF(u) == GPU_PIECES) return add_piece(b, u, &state[u], q, row, d, s);
     if (TERM_OF(u) == GPU_GATE) return s + gate_between(b, q, h, row, key);
-    const float f = TERM_OF(u) == GPU_FACTOR ? factor_of(b, u, q, h, row) : 1.0f;
+    const float f = number_of(b, u, TERM_OF(u), q, h, row, key, d);
     return term_score(TERM_OF(u), MULTIPLIES(u), state[u], s, d, f);
 }
 /* All terms in order, and the number of an additive mask last.  before[u]: the score before term u,

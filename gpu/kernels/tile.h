@@ -125,17 +125,32 @@ DEV void sums(int lanes, int groups, int g0, int width, const SHARED float *w,
 
 /* ---- From memory to tiles -------------------------------------------------------------------- */
 
-/* Where the rows of a view are: row i of a head. */
+/* Where the rows of a view are: row i of a head.  In pages row i is row (from + i) % length of page
+ * pages[(from + i) / length]. */
 struct rows_at {
     const GLOBAL char *at;
     int64_t first, row;
     int type, wide;
+    const GLOBAL int32_t *pages; /* of the entry; 0: none */
+    int64_t page;
+    int length, from;
 };
+DEV int64_t row_offset(struct rows_at v, int i)
+{
+    if (!v.pages) return v.first + (int64_t)i * v.row;
+    const int j = v.from + i;
+    return v.first + v.pages[j / v.length] * v.page + (int64_t)(j % v.length) * v.row;
+}
 DEV four load_four_at(struct rows_at v, int i, int d, int width)
 {
-    const int64_t at = v.first + (int64_t)i * v.row + d;
+    const int64_t at = row_offset(v, i) + d;
     if (v.wide && v.type == GPU_F32)
         return *(const GLOBAL four *)((const GLOBAL float *)v.at + at);
+    if (v.wide) {
+        const uint64_t h = *(const GLOBAL uint64_t *)((const GLOBAL uint16_t *)v.at + at);
+        return four_of(from_half(v.type, h & 0xffff), from_half(v.type, h >> 16 & 0xffff),
+                       from_half(v.type, h >> 32 & 0xffff), from_half(v.type, (uint32_t)(h >> 48)));
+    }
     float x[4];
     for (int e = 0; e < 4; e++) x[e] = d + e < width ? load_number(v.at, v.type, at + e) : 0.0f;
     return four_of(x[0], x[1], x[2], x[3]);
@@ -170,7 +185,7 @@ DEV void copy_rows(struct rows_at v, int i0, int n, int all, int width, int stri
         return;
     }
     const int fours = FOURS(width) / 4;
-    if (THREADS % fours == 0) { /* a thread has a column */
+    if (THREADS % fours == 0 && !v.pages) { /* a thread has a column */
         const int row = tid / fours, d = tid % fours * 4, step = THREADS / fours;
         const GLOBAL float *from =
             (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d;
@@ -181,7 +196,7 @@ DEV void copy_rows(struct rows_at v, int i0, int n, int all, int width, int stri
     for (int i = tid; i < all * fours; i += THREADS) {
         const int row = i / fours, d = i % fours * 4;
         copy_four(to + row * stride + d,
-                  (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d);
+                  (const GLOBAL float *)v.at + row_offset(v, i0 + row) + d);
     }
 }
 /* The same as lanes, [width][lanes], times `scale`. */
@@ -212,6 +227,9 @@ DEV struct rows_at view_rows(const GLOBAL char *at, struct strides s, int64_t ba
     v.row = s.row;
     v.type = type;
     v.wide = wide;
+    v.pages = 0;
+    v.page = 0;
+    v.length = v.from = 0;
     return v;
 }
 

@@ -68,6 +68,27 @@ DEV int sees(struct block b, const struct span *q, int h, int row, int key)
     return 1;
 }
 
+/* Keys or values of a sequence, in pages or not.  `pages`: the table's place in `lists`. */
+DEV struct rows_at sequence_rows(struct block b, const struct span *q, const GLOBAL char *at,
+                                 struct strides s, int head, int type, int paged, int64_t pages)
+{
+    if (!paged) return view_rows(at, s, q->b, head, q->k0, type, b.p->wide);
+    struct rows_at v = view_rows(at, s, 0, head, 0, type, b.p->wide);
+    v.pages = (const GLOBAL int32_t *)(b.at.lists + pages) + (int64_t)q->b * b.p->page_entry;
+    v.page = s.batch;
+    v.length = b.p->page_keys;
+    v.from = q->k0;
+    return v;
+}
+DEV struct rows_at key_rows(struct block b, const struct span *q, int head)
+{
+    return sequence_rows(b, q, b.at.k, b.p->k, head, K_TYPE, K_PAGED, b.p->pages);
+}
+DEV struct rows_at value_rows(struct block b, const struct span *q, int head)
+{
+    return sequence_rows(b, q, b.at.v, b.p->v, head, V_TYPE, V_PAGED, b.p->pages);
+}
+
 /* Keys that rows row .. row + n - 1 may see: first .. last, none if last < first. */
 struct keys_seen {
     int first, last;

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT */
+/* gpu_decode.c -- forward passes of few rows: split over keys, and as any other pass, a device has
+ * the bits of the CPU.  So it has with keys and values in pages, lengths of rows and keys, stored
+ * types, and keys that are rotated already.
+ *
+ * Devices are those of gpu_bits.c. */
+#define _POSIX_C_SOURCE 200809L /* setenv() */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loci/gpu.h"
+#include "contract/plan.h"
+#include "harness.h"
+#include "mem.h"
+#include "walk.h"
+
+enum { MOST_DEVICES = 16 };
+static loci_gpu *gpus[MOST_DEVICES];
+static const char *devices[MOST_DEVICES];
+static int device_count;
+static long long compared;
+
+struct problem {
+    const char *text;
+    int batch, heads, kv_heads, dim, value_dim;
+    ptrdiff_t q_len, k_len;
+    int64_t left;
+    loci_dtype dtype, k_dtype;
+    ptrdiff_t page;
+    enum { LENS = 1, ROTATED = 2, MASK = 4, PLACES = 8, DROPOUT = 16, BROKEN = 32, FULL = 64,
+           HUGE_ROWS = 128 } with;
+};
+#define F32 LOCI_F32, LOCI_F32
+static const struct problem problems[] = {
+    { "nope", 1, 4, 1, 64, 64, 1, 300, 0, F32, 0, 0 },
+    { "nope", 2, 2, 2, 128, 128, 1, 4200, 0, F32, 0, LENS },
+    { "alibi", 1, 3, 1, 16, 8, 1, 21000, 0, F32, 0, 0 },
+    { "alibi", 2, 4, 2, 24, 20, 3, 500, 100, F32, 0, LENS },
+    { "nope", 1, 16, 1, 64, 96, 4, 300, 0, F32, 0, 0 },
+    { "nope", 1, 4, 2, 80, 256, 2, 200, 0, F32, 0, FULL | MASK },
+    { "kerple+sink", 2, 2, 1, 32, 32, 2, 8300, 0, F32, 0, 0 },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 2, 700, 0, F32, 0, LENS },
+    { "rope:pairing=half", 1, 4, 2, 64, 64, 2, 700, 0, F32, 0, ROTATED },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 2, 300, 0, F32, 16, LENS },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 9, 300, 0, F32, 48, LENS },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 2, 300, 0, F32, 64, ROTATED },
+    { "t5:bidirectional=1", 3, 2, 1, 32, 32, 2, 300, 0, F32, 100, LENS | FULL },
+    { "nope", 3, 2, 1, 32, 48, 70, 300, 0, F32, 1, LENS },
+    { "nope", 1, 2, 1, 32, 48, 1, 5000, 0, F32, 512, 0 },
+    { "nope", 2, 2, 1, 32, 48, 1, 400, 0, F32, 1000, LENS },
+    { "softcap:cap=3+alibi", 1, 2, 1, 64, 64, 1, 400, 0, LOCI_BF16, LOCI_BF16, 16, 0 },
+    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F16, LOCI_F16, 0, 0 },
+    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F32, LOCI_BF16, 32, 0 },
+    { "logn:length=20", 1, 4, 2, 32, 32, 3, 400, 0, F32, 0, 0 },
+    { "clip:max=9", 2, 4, 2, 32, 32, 3, 400, 0, F32, 0, PLACES },
+    { "nope", 2, 4, 2, 32, 32, 5, 400, 0, F32, 0, DROPOUT },
+    { "nope", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, BROKEN },
+    { "nope", 1, 2, 1, 32, 64, 2, 400, 30, F32, 0, BROKEN },
+    { "nope", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "nope", 1, 2, 1, 19, 7, 1, 130, 0, F32, 0, 0 },
+    { "nope", 1, 2, 1, 32, 32, 8, 100, 0, F32, 0, 0 }, /* more rows than some tiles have keys */
+    { "nope", 2, 1, 1, 16, 16, 1, 260, 0, LOCI_BF16, LOCI_BF16, 0, LENS },
+    { "shaw:values=0", 2, 4, 2, 24, 24, 3, 300, 0, F32, 0, LENS },
+    { "deberta", 2, 4, 2, 24, 24, 2, 300, 0, F32, 32, LENS | FULL },
+    { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0,
+      PLACES | FULL },
+    { "xl", 2, 4, 2, 24, 24, 2, 300, 0, F32, 0, LENS | FULL },
+    { "xl:clamp=50", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0, PLACES | FULL },
+    { "xl:clamp=90+ssmax", 1, 2, 1, 32, 32, 190, 300, 0, F32, 0, 0 },
+    { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32,
+      0, 0 },
+};
+
+static float *numbers(struct mem *m, size_t count, double size)
+{
+    float *x = mem_alloc(m, count * sizeof *x);
+    for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
+    return x;
+}
+static void *stored(struct mem *m, const float *x, size_t count, loci_dtype dtype)
+{
+    char *to = mem_alloc(m, count * stored_size(dtype));
+    for (size_t i = 0; i < count; i++) store_stored(to, dtype, (ptrdiff_t)i, (double)x[i]);
+    return to;
+}
+static bool same(const char *name, const char *what, const void *a, const void *b, size_t bytes)
+{
+    compared += (long long)(bytes / 2);
+    for (size_t i = 0; i < bytes / 2; i++) {
+        uint16_t x, y;
+        memcpy(&x, (const char *)a + 2 * i, 2);
+        memcpy(&y, (const char *)b + 2 * i, 2);
+        if (x != y)
+            return CHECK_FAILED("%s: %s differs, half %zu of %zu", name, what, i, bytes / 2);
+    }
+    return harness_pass();
+}
+/* NaN is NaN, whichever. */
+static void tidy(void *x, size_t bytes, loci_dtype dtype)
+{
+    const size_t each = stored_size(dtype);
+    for (size_t i = 0; i < bytes / each; i++) {
+        const double y = load_stored(x, dtype, (ptrdiff_t)i);
+        if (y != y) memset((char *)x + i * each, 0xff, each);
+    }
+}
+
+/* Memory of a device, and what is in it. */
+struct there {
+    loci_gpu *gpu;
+    void *block[16];
+    int blocks;
+};
+static void *copy_there(struct there *t, const void *from, size_t bytes)
+{
+    loci_error e;
+    void *at = NULL;
+    if (loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)
+        || (from && loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e))) {
+        CHECK_FAILED("memory of a device: %s", e.text);
+        exit(1);
+    }
+    return t->block[t->blocks++] = at;
+}
+
+struct sizes {
+    size_t q, k, v, o, lse, mask, tables;
+};
+static void check_there(const char *name, int device, const loci_plan *plan, const void *tables,
+                        const loci_call *call, const struct sizes *n, loci_dtype dtype)
+{
+    struct there t = { .gpu = gpus[device] };
+    struct mem mem = { 0 };
+    loci_error e = { 0 };
+    loci_gpu_plan *there = NULL;
+    if (loci_gpu_plan_create(&there, gpus[device], plan, &e)) {
+        CHECK_FAILED("%s: %s", name, e.text);
+        return;
+    }
+    loci_call c = *call;
+    c.error = &e;
+    c.q.data = copy_there(&t, call->q.data, n->q);
+    c.k.data = copy_there(&t, call->k.data, n->k);
+    c.v.data = copy_there(&t, call->v.data, n->v);
+    if (n->mask) c.mask.data = copy_there(&t, call->mask.data, n->mask);
+    void *o = mem_alloc(&mem, n->o), *lse = mem_alloc(&mem, n->lse);
+    c.o.data = copy_there(&t, o, n->o);
+    c.lse = copy_there(&t, lse, n->lse);
+    c.work_bytes = loci_gpu_workspace(there, &c, 0);
+    void *work = copy_there(&t, NULL, c.work_bytes);
+    const loci_gpu_tables both = { tables, copy_there(&t, tables, n->tables) };
+    loci_status status = loci_gpu_forward(there, &both, work, &c);
+    if (!status) status = loci_gpu_copy(t.gpu, o, c.o.data, n->o, LOCI_GPU_DOWNLOAD, &e);
+    if (!status) status = loci_gpu_copy(t.gpu, lse, c.lse, n->lse, LOCI_GPU_DOWNLOAD, &e);
+    if (CHECK_THAT(!status, "%s: %s", name, e.text)) {
+        tidy(o, n->o, dtype);
+        tidy(lse, n->lse, LOCI_F32);
+        same(name, "o", call->o.data, o, n->o);
+        same(name, "lse", call->lse, lse, n->lse);
+    }
+    loci_gpu_plan_destroy(there);
+    while (t.blocks) loci_gpu_free(t.gpu, t.block[--t.blocks]);
+    mem_release(&mem, 0);
+}
+
+/* Pages in another order, with numbers that no entry uses between them. */
+static int32_t page_number(int b, ptrdiff_t i, ptrdiff_t entry)
+{
+    return (int32_t)(2 * (b + 1) * entry - 2 * i);
+}
+
+static void check(const struct problem *s)
+{
+    struct mem mem = { 0 };
+    loci_error e = { 0 };
+    loci_plan *plan;
+    const loci_desc d = LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads,
+                                  .dim = s->dim, .value_dim = s->value_dim,
+                                  .full = (s->with & FULL) != 0, .window_left = s->left,
+                                  .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->k_dtype,
+                                  .keys_rotated = (s->with & ROTATED) != 0);
+    if (loci_plan_create(&plan, &d, &e)) {
+        CHECK_FAILED("%s: %s", s->text, e.text);
+        return;
+    }
+    const ptrdiff_t entry = s->page ? (s->k_len + s->page - 1) / s->page : 0;
+    const size_t rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
+                 held = s->page ? (size_t)((2 * (s->batch + 1) * entry + 1) * s->page)
+                                : (size_t)(s->batch * s->k_len),
+                 keys = held * (size_t)s->kv_heads;
+    float *q = numbers(&mem, rows * (size_t)s->dim, 2),
+          *k = numbers(&mem, keys * (size_t)s->dim, 2), *v = numbers(&mem, keys * (size_t)s->value_dim, 1);
+    if (s->with & BROKEN) { /* the last row alone sees the last key; nobody all of the first ones */
+        v[(s->k_len - 1) * s->value_dim + 2] = NAN;
+        v[(s->k_len - 380) * s->value_dim] = INFINITY;
+        k[(s->k_len - 1) * s->dim + 3] = INFINITY;
+    }
+    for (size_t i = 0; s->with & HUGE_ROWS && i < rows * (size_t)s->dim; i++) q[i] = 3e38f;
+    const struct sizes n = {
+        .q = rows * (size_t)s->dim * stored_size(s->dtype),
+        .k = keys * (size_t)s->dim * stored_size(s->k_dtype),
+        .v = keys * (size_t)s->value_dim * stored_size(s->k_dtype),
+        .o = rows * (size_t)s->value_dim * stored_size(s->dtype),
+        .lse = rows * sizeof(float),
+        .mask = s->with & MASK ? rows * (size_t)s->k_len * sizeof(float) : 0,
+        .tables = loci_tables_size(plan, s->k_len + s->q_len),
+    };
+    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
+                            .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
+                            .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
+                            .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->k_dtype),
+                            .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse),
+                            .error = &e);
+    int64_t *k_lens = mem_alloc(&mem, sizeof *k_lens * (size_t)s->batch),
+            *q_lens = mem_alloc(&mem, sizeof *q_lens * (size_t)s->batch);
+    for (int b = 0; b < s->batch; b++) {
+        k_lens[b] = b == 2 ? 0 : s->k_len - 70 * b;
+        q_lens[b] = b && s->q_len > 1 ? s->q_len - 1 : s->q_len;
+    }
+    if (s->with & LENS) {
+        c.k_lens = k_lens;
+        c.q_lens = q_lens;
+    }
+    int32_t *table = mem_alloc(&mem, sizeof *table * (size_t)(s->batch * entry));
+    for (int b = 0; b < s->batch; b++)
+        for (ptrdiff_t i = 0; i < entry; i++) table[b * entry + i] = page_number(b, i, entry);
+    const loci_pages pages = { table, s->page, entry };
+    if (s->page) c.pages = &pages;
+    if (s->with & MASK) {
+        float *mask = numbers(&mem, rows * (size_t)s->k_len, 1);
+        for (size_t i = 0; i < rows * (size_t)s->k_len; i++)
+            if (walk_uniform() < -0.3) mask[i] = -INFINITY;
+        c.mask_kind = LOCI_MASK_ADDED;
+        c.mask.data = mask;
+    }
+    int64_t *q_pos = mem_alloc(&mem, sizeof *q_pos * (size_t)s->q_len),
+            *k_pos = mem_alloc(&mem, sizeof *k_pos * (size_t)s->k_len);
+    for (ptrdiff_t i = 0; i < s->q_len; i++) q_pos[i] = s->k_len - 3 * i;
+    for (ptrdiff_t j = 0; j < s->k_len; j++) k_pos[j] = (j * 7) % s->k_len;
+    if (s->with & PLACES) {
+        c.q_pos = q_pos;
+        c.k_pos = k_pos;
+    }
+    if (s->with & DROPOUT) {
+        c.dropout = 0.4;
+        c.dropout_seed = 3;
+    }
+    loci_tensor list[WALK_TENSORS];
+    void *data[WALK_TENSORS] = { 0 };
+    const int tensors = loci_tensors(plan, list, WALK_TENSORS);
+    for (int i = 0; i < tensors; i++) {
+        const size_t count = walk_count(&list[i], s->batch, s->q_len, s->k_len);
+        float *x = data[i] = mem_alloc(&mem, count * sizeof(float));
+        loci_tensor_init(plan, i, 1, x);
+        for (size_t j = 0; j < count; j++) x[j] += (float)(0.1 + 0.1 * walk_uniform());
+    }
+    c.tensors = (const void *const *)data;
+    void *tables = mem_alloc(&mem, n.tables), *work = mem_alloc(&mem, loci_workspace(plan, &c, 0));
+    loci_status status = loci_prepare(plan, s->k_len + s->q_len, (const void *const *)data, tables);
+    if (!status) status = loci_forward(plan, tables, work, &c);
+    if (CHECK_THAT(!status, "%s on the CPU: %s", s->text, e.text)) {
+        tidy(c.o.data, n.o, s->dtype);
+        tidy(c.lse, n.lse, LOCI_F32);
+        static const char *const ways[] = { "never", "always" };
+        for (int i = 0; i < device_count; i++)
+            for (int way = 0; way < 2; way++) {
+                char name[256];
+                setenv("LOCI_GPU_DECODE", ways[way], 1);
+                snprintf(name, sizeof name,
+                         "problem %d, %s, %td rows, %td keys, page %td, %s split, on %s", (int)(s - problems), s->text, s->q_len, s->k_len, s->page, ways[way],
+                         devices[i]);
+                check_there(name, i, plan, tables, &c, &n, s->dtype);
+            }
+    }
+    mem_release(&mem, 0);
+    loci_plan_destroy(plan);
+}
+
+static void open_devices(void)
+{
+    static char names[256];
+    const char *given = getenv("LOCI_DEVICES");
+    loci_gpu_info list[32];
+    const int all = loci_gpu_devices(list, 32);
+    snprintf(names, sizeof names, "%s", given ? given : "host host:1 host:2");
+    for (int i = 0; i < all && !given; i++)
+        if (strcmp(list[i].id, "opencl:0") == 0)
+            snprintf(names, sizeof names, "host host:1 host:2 opencl:0");
+    for (char *id = strtok(names, " "); id && device_count < MOST_DEVICES; id = strtok(NULL, " ")) {
+        loci_error e;
+        if (loci_gpu_open(&gpus[device_count], id, &e)) CHECK_FAILED("%s: %s", id, e.text);
+        else devices[device_count++] = id;
+    }
+}
+int main(int argc, char **argv)
+{
+    open_devices();
+    for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++)
+        if (argc < 2 || atoi(argv[1]) == i) check(&problems[i]);
+    printf("%lld halves of numbers compared\n", compared);
+    for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
+    return harness_end();
+}
