@@ -172,7 +172,7 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
             for (ptrdiff_t i = 0; i < rows; i++)
                 *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
-/* Factors of rows as src/terms/factor.c finds them, and in a backward pass what they are made of. */
+/* Factors of rows as src/terms/factor.c finds them; backward also what they are made of. */
 static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
 {
     const struct call *c = &g->call;
@@ -245,7 +245,8 @@ static void fill_lists(struct gpu_call *g, int rows)
 int32_t gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
     int32_t n = 0;
-    for (int i = 0; i < p->first_tensor[enc] + which; i++) n += p->tensors.list[i].role == LOCI_INPUT;
+    for (int i = 0; i < p->first_tensor[enc] + which; i++)
+        n += p->tensors.list[i].role == LOCI_INPUT;
     return n;
 }
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
@@ -272,7 +273,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.a = (float)cap;
                 use.b = (float)(1 / cap);
             }
-            if (use.term == GPU_GATE) use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
+            if (use.term == GPU_GATE)
+                use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
             if (use.term == GPU_SLOPES) {
                 const struct slopes *s = layout_of(p, x);
                 if (s->key >= 0) use.key_input = gpu_input_number(p, p->use[x].enc, s->key);

@@ -60,7 +60,7 @@ struct gpu_call {
     /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
     size_t apart_bytes, cleared;
     int32_t key_sums, row_sums;
-    /* Gradients of what is learned, memory of the host; those of inputs are memory of the device. */
+    /* Gradients of what is learned, memory of the host; of inputs, memory of the device. */
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 

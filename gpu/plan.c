@@ -68,7 +68,8 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
         terms += known;
         CHECK(e, known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
                      || (id == TERM_positioned_pairs && !p->turns_values),
-              LOCI_UNSUPPORTED, "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              LOCI_UNSUPPORTED,
+              "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
               "fox:stop must be 0 on a GPU, where rows do not end early");

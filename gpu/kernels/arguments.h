@@ -37,8 +37,8 @@ enum { THREADS = 128 };
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
-/* The same for plans with gates or polar rows, and with gradients of numbers that come with the call, of
- * factors or of frequencies. */
+/* The same for plans with gates or polar rows, and with gradients of numbers that come with the
+ * call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
@@ -131,13 +131,12 @@ struct params {
      * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
-    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len]; sums
-     * of gates (kernels/gates.h). */
+    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len];
+     * sums of gates (kernels/gates.h). */
     int64_t by_key, by_row, gates;
     int64_t by_tile; /* in `apart`: gradients of frequencies of tiles of keys; -1: none */
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
-    /* Folded factors that learn: numbers of rows, doubles in `lists`, and their place in a part, -1:
-     * nothing is learned. */
+    /* Folded factors that learn: numbers of rows, doubles in `lists`; see factor_part. */
     int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
