@@ -242,11 +242,11 @@ static void fill_lists(struct gpu_call *g, int rows)
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
 /* The number of an input tensor among those of the plan. */
-int32_t gpu_input_number(const struct loci_plan *p, int enc, int which)
+int8_t gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
-    int32_t n = 0;
+    int8_t n = 0;
     for (int i = 0; i < p->first_tensor[enc] + which; i++)
-        n += p->tensors.list[i].role == LOCI_INPUT;
+        n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
 }
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
@@ -260,7 +260,9 @@ static void list_terms(struct gpu_call *g, const void *tables)
             struct gpu_use use = {
                 .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
             };
-            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &use.term)) continue;
+            int32_t term;
+            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            use.term = (int8_t)term;
             if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
             use.multiplies = group == GROUP_MUL;
             const char *table = c->table[p->use[x].enc];
@@ -284,10 +286,10 @@ static void list_terms(struct gpu_call *g, const void *tables)
         }
 }
 /* Sums by row of a use; returns the first. */
-static int32_t by_row(struct gpu_call *g, int32_t n)
+static int8_t by_row(struct gpu_call *g, int8_t n)
 {
-    g->row_sums += n;
-    return g->row_sums - n;
+    g->row_sums = (int8_t)(g->row_sums + n);
+    return (int8_t)(g->row_sums - n);
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)

@@ -108,19 +108,20 @@ enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
+/* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct gpu_use {
-    int64_t table;      /* byte offset in `tables`, or of a factor's rows in `lists` */
-    int32_t term;       /* in the order in which scores meet them */
-    int32_t multiplies; /* distance: a factor of the score */
+    int64_t table; /* byte offset in `tables`, or of a factor's rows in `lists` */
+    int64_t rows;  /* pieces, factor: numbers of rows in `lists` */
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
-    float a, b;         /* softcap: cap and 1 / cap */
-    int64_t rows;       /* pieces, factor: numbers of rows in `lists` */
+    float a, b;        /* softcap: cap and 1 / cap */
+    int8_t term;       /* in the order in which scores meet them */
+    int8_t multiplies; /* distance: a factor of the score */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
-    int32_t key_input, row_input;
+    int8_t key_input, row_input;
     /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
      * `apart`; -1: not wanted. */
-    int32_t by_key, by_row;
+    int8_t by_key, by_row;
 };
 
 struct params {
