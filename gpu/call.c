@@ -182,7 +182,7 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
             for (ptrdiff_t i = 0; i < rows; i++)
                 *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
-/* Factors of rows as src/terms/factor.c finds them, and in a backward pass what they are made of. */
+/* Factors of rows as src/terms/factor.c finds them; backward also what they are made of. */
 static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
 {
     const struct call *c = &g->call;
@@ -261,10 +261,11 @@ static bool is_of_vectors(int32_t term)
     return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
 }
 /* The number of an input tensor among those of the plan. */
-int32_t gpu_input_number(const struct loci_plan *p, int enc, int which)
+int8_t gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
-    int32_t n = 0;
-    for (int i = 0; i < p->first_tensor[enc] + which; i++) n += p->tensors.list[i].role == LOCI_INPUT;
+    int8_t n = 0;
+    for (int i = 0; i < p->first_tensor[enc] + which; i++)
+        n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
 }
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
@@ -278,7 +279,9 @@ static void list_terms(struct gpu_call *g, const void *tables)
             struct gpu_use use = {
                 .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
             };
-            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &use.term)) continue;
+            int32_t term;
+            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            use.term = (int8_t)term;
             if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
             use.multiplies = group == GROUP_MUL;
             const char *table = c->table[p->use[x].enc];
@@ -308,7 +311,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.a = (float)cap;
                 use.b = (float)(1 / cap);
             }
-            if (use.term == GPU_GATE) use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
+            if (use.term == GPU_GATE)
+                use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
             if (use.term == GPU_SLOPES) {
                 const struct slopes *s = layout_of(p, x);
                 if (s->key >= 0) use.key_input = gpu_input_number(p, p->use[x].enc, s->key);
@@ -318,10 +322,10 @@ static void list_terms(struct gpu_call *g, const void *tables)
         }
 }
 /* Sums by row of a use; returns the first. */
-static int32_t by_row(struct gpu_call *g, int32_t n)
+static int8_t by_row(struct gpu_call *g, int8_t n)
 {
-    g->row_sums += n;
-    return g->row_sums - n;
+    g->row_sums = (int8_t)(g->row_sums + n);
+    return (int8_t)(g->row_sums - n);
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)

@@ -63,8 +63,8 @@ struct gpu_call {
     } at;
     /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
     size_t apart_bytes, cleared;
-    int32_t key_sums, row_sums;
-    /* Gradients of what is learned, memory of the host; those of inputs are memory of the device. */
+    int8_t key_sums, row_sums;
+    /* Gradients of what is learned, memory of the host; of inputs, memory of the device. */
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 
@@ -92,7 +92,7 @@ void gpu_close_call(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
 int gpu_part_of(const struct gpu_call *, int x, int *count);
 /* The number of tensor `which` of an encoding among the input tensors of the plan. */
-int32_t gpu_input_number(const struct loci_plan *, int enc, int which);
+int8_t gpu_input_number(const struct loci_plan *, int enc, int which);
 /* The size of an input tensor in this call. */
 size_t gpu_input_bytes(const struct call *, int tensor);
 

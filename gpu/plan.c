@@ -78,7 +78,8 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
         terms += known;
         CHECK(e, known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
                      || (id == TERM_positioned_pairs && !p->turns_values),
-              LOCI_UNSUPPORTED, "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              LOCI_UNSUPPORTED,
+              "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
               LOCI_UNSUPPORTED,

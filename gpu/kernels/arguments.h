@@ -44,8 +44,8 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
-/* The same for plans with gates or polar rows, and with gradients of numbers that come with the call, of
- * factors or of frequencies. */
+/* The same for plans with gates or polar rows, and with gradients of numbers that come with the
+ * call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
@@ -124,22 +124,23 @@ enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
+/* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct gpu_use {
-    int64_t table;      /* byte offset in `tables`, or of a factor's rows in `lists` */
-    int32_t term;       /* in the order in which scores meet them */
-    int32_t multiplies; /* distance: a factor of the score */
+    int64_t table; /* byte offset in `tables`, or of a factor's rows in `lists` */
+    int64_t rows;  /* pieces, factor: numbers of rows in `lists` */
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
-    float a, b;         /* softcap: cap and 1 / cap */
+    float a, b; /* softcap: cap and 1 / cap */
     /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances. */
     int64_t numbers;
     int32_t vectors, lo, hi;
-    int64_t rows;       /* pieces, factor: numbers of rows in `lists` */
+    int8_t term;       /* in the order in which scores meet them */
+    int8_t multiplies; /* distance: a factor of the score */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
-    int32_t key_input, row_input;
+    int8_t key_input, row_input;
     /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
      * `apart`; -1: not wanted. */
-    int32_t by_key, by_row;
+    int8_t by_key, by_row;
 };
 
 struct params {
@@ -150,13 +151,12 @@ struct params {
      * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
-    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len]; sums
-     * of gates (kernels/gates.h). */
+    /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len];
+     * sums of gates (kernels/gates.h). */
     int64_t by_key, by_row, gates;
     int64_t by_tile; /* in `apart`: gradients of frequencies of tiles of keys; -1: none */
     int64_t q_factor;    /* in `lists`: factors of rows of q, [B][H][q_len]; -1: none */
-    /* Folded factors that learn: numbers of rows, doubles in `lists`, and their place in a part, -1:
-     * nothing is learned. */
+    /* Folded factors that learn: numbers of rows, doubles in `lists`; see factor_part. */
     int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */

@@ -728,7 +728,8 @@ DEV void backward_rows(struct block b)
                 part[b.p->use[u].part + tid] = 0.0f - (float)sum;
             }
         for (int u = 0; u < USES; u++)
-            if (LEARNS(u) && tid == 0) finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
+            if (LEARNS(u) && tid == 0)
+                finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta

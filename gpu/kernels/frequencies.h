@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* frequencies.h -- backward: gradients of the frequencies of a rotation, from rotated rows and their
+/* frequencies.h -- backward: gradients of the frequencies of a rotation, from rows and their
  * gradients.  Rows of a tile are added in double, and tiles as docs/bits.md, Backward, says. */
 #ifndef LOCI_KERNELS_FREQUENCIES_H
 #define LOCI_KERNELS_FREQUENCIES_H
@@ -114,7 +114,8 @@ DEV void add_frequencies(struct block b)
                 for (int h = kvh * group; h < (kvh + 1) * group; h++)
                     total += item_sum(b, &q, item, h, b.p->rotation_part + i);
         }
-        for (int tile = 0; tile < b.p->ktiles && b.p->by_tile >= 0 && i < b.p->rotation_count; tile++)
+        const int on = b.p->by_tile >= 0 && i < b.p->rotation_count;
+        for (int tile = 0; on && tile < b.p->ktiles; tile++)
             total += (double)((const GLOBAL float *)(b.at.apart + b.p->by_tile))
                 [((int64_t)tile * b.p->kv_heads + kvh) * b.p->rotation_count + i];
         if (i < b.p->rotation_count)

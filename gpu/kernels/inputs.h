@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* inputs.h -- backward: gradients of numbers that come with the call, by key and by row.  A group of
- * backward_inputs has 64 keys of a head and walks over the rows that see them, as backward_keys
+/* inputs.h -- backward: gradients of numbers that come with the call, by key and by row.  A group
+ * of backward_inputs has 64 keys of a head and walks over the rows that see them, as backward_keys
  * does; it runs after backward_rows, whose sums it reads.  See docs/bits.md, Backward. */
 #ifndef LOCI_KERNELS_INPUTS_H
 #define LOCI_KERNELS_INPUTS_H
@@ -22,8 +22,8 @@ DEV float sum_of_key(const SHARED float *x)
     return lane[0];
 }
 /* gate: what rows of the tile whose newest key is this one add to its C. */
-DEV float newest_rows(struct block b, const struct span *q, int h, int u, int row0, int rows, int key,
-                      float part)
+DEV float newest_rows(struct block b, const struct span *q, int h, int u, int row0, int rows,
+                      int key, float part)
 {
     float sum = 0;
     int any = 0;
@@ -37,7 +37,8 @@ DEV float newest_rows(struct block b, const struct span *q, int h, int u, int ro
 DEV GLOBAL double *key_sums(struct block b, int u, const struct span *q, int h)
 {
     return (GLOBAL double *)(b.at.apart + b.p->by_key)
-         + (((int64_t)b.p->use[u].by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len + q->k0;
+         + (((int64_t)b.p->use[u].by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len
+         + q->k0;
 }
 
 /* The first rows from row0 on whose tile meets the keys, or end. */
@@ -160,8 +161,8 @@ DEV void backward_inputs(struct block b)
     }
 }
 
-/* Folded factors that learn, after backward_rows: q has the rows before they were multiplied, and dq
- * the gradient of those that were.  A group has 64 rows of a head. */
+/* Folded factors that learn, after backward_rows: q has the rows before they were multiplied, and
+ * dq the gradient of those that were.  A group has 64 rows of a head. */
 DEV void finish_factors(struct block b)
 {
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
@@ -173,7 +174,8 @@ DEV void finish_factors(struct block b)
                                + ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
     PHASE(tid)
         if (tid < rows) {
-            const GLOBAL float *x = (const GLOBAL float *)before.at + before.first + tid * before.row;
+            const GLOBAL float *x =
+                (const GLOBAL float *)before.at + before.first + tid * before.row;
             GLOBAL float *d = (GLOBAL float *)b.at.dq + dq.first + tid * dq.row;
             float df = 0;
             for (int n = 0; n < DIM; n++) {

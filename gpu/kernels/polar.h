@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* polar.h -- pope: rows of D channels become rows of 2 D, softplus times cos and sin, and gradients go
- * back.  The table is that of src/layout/polar.h.  See docs/bits.md, Rotating. */
+/* polar.h -- pope: rows of D channels become rows of 2 D, softplus times cos and sin, and gradients
+ * go back.  The table is that of src/layout/polar.h.  See docs/bits.md, Rotating. */
 #ifndef LOCI_KERNELS_POLAR_H
 #define LOCI_KERNELS_POLAR_H
 
@@ -21,7 +21,7 @@ DEV float sigmoid(float x)
     return x < 0 ? e * y : y;
 }
 
-/* cos and sin of a row at a position; kvh: of a key, whose phases add to the angle; -1: of a query. */
+/* cos and sin of a row at a position; kvh: of a key, whose phases add to the angle; -1: a query. */
 DEV void polar_angle(const GLOBAL struct pairs_table *t, int kvh, double position, int i,
                      float *cosine, float *sine)
 {
@@ -134,9 +134,10 @@ DEV void key_phases(struct block b)
                 float cosine, sine;
                 if (zero[r] != 0) continue;
                 polar_angle(t, h, place_of(b, q.b, q.k0 + key0 + r), i, &cosine, &sine);
-                const double along = (double)g[D + i] * (double)cosine - (double)g[i] * (double)sine;
-                if (along != 0)
-                    sum += (double)softplus(load_number(x.at, x.type, x.first + r * x.row + i)) * along;
+                const double along =
+                    (double)g[D + i] * (double)cosine - (double)g[i] * (double)sine;
+                const float size = softplus(load_number(x.at, x.type, x.first + r * x.row + i));
+                if (along != 0) sum += (double)size * along;
             }
             to[i] = (float)sum;
         }

@@ -10,7 +10,8 @@
 DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *q, int h, int row)
 {
     return (GLOBAL float *)(b.at.apart + b.p->by_row)
-         + (((int64_t)(2 * n + all) * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0 + row;
+         + (((int64_t)(2 * n + all) * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0
+         + row;
 }
 DEV int row_sums_of(struct block b, int u)
 {
@@ -194,8 +195,8 @@ DEV void add_factors(struct block b, const struct span *q, GLOBAL float *part, i
 
 /* ---- All terms ------------------------------------------------------------------------------- */
 
-/* The tile ds of term u, [key][row], if `on`; x: shared memory for 128 numbers.  Every thread passes
- * every barrier. */
+/* The tile ds of term u, [key][row], if `on`; x: shared memory for 128 numbers.  Every thread
+ * passes every barrier. */
 DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, const struct span *q,
                       GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys,
                       int on)

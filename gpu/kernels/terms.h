@@ -76,7 +76,8 @@ DEV const GLOBAL float *piece_ends(const GLOBAL struct pieces_table *t)
 DEV const GLOBAL float *piece_lines(const GLOBAL struct pieces_table *t, int h, int offset)
 {
     const uint64_t row = ((uint64_t)t->capacity * 4 + 63) & ~(uint64_t)63;
-    return (const GLOBAL float *)((const GLOBAL char *)t + t->lines + (2 * (uint64_t)h + offset) * row);
+    return (const GLOBAL float *)((const GLOBAL char *)t + t->lines
+                                  + (2 * (uint64_t)h + offset) * row);
 }
 /* psi by distance, or with `slope` its derivative; element 0 is distance 0. */
 DEV const GLOBAL float *piece_psi(const GLOBAL struct pieces_table *t, int slope)
@@ -95,7 +96,8 @@ DEV const GLOBAL float *inverse_row(struct block b, int u, const struct span *q)
 DEV int piece_of(const GLOBAL float *ends, int count, float x, int near)
 {
     int low = 0;
-    if ((near == 0 || x >= ends[near]) && (near + 1 >= count || !(x >= ends[near + 1]))) return near;
+    if ((near == 0 || x >= ends[near]) && (near + 1 >= count || !(x >= ends[near + 1])))
+        return near;
     while (count > 1) {
         const int half_way = count / 2;
         low += x >= ends[low + half_way] ? half_way : 0;
@@ -193,8 +195,8 @@ DEV float term_gradient(int term, int multiplies, struct term_state t, float bef
     return term == GPU_FACTOR ? ds * f : ds;
 }
 /* Term u on the score of a pair. */
-DEV float score_after(struct block b, struct term_state *state, const struct span *q, int h, int row,
-                      int key, int64_t d, float s, int u)
+DEV float score_after(struct block b, struct term_state *state, const struct span *q, int h,
+                      int row, int key, int64_t d, float s, int u)
 {
     if (TERM_OF(u) == GPU_SLOPES) return add_slope(b, u, q, h, row, key, d, s);
     if (TERM_OF(u) == GPU_PIECES) return add_piece(b, u, &state[u], q, row, d, s);

@@ -40,7 +40,8 @@ DEV int64_t mask_at(struct block b, const struct span *q, int h, int row, int ke
          + (int64_t)(q->q0 + row) * b.p->mask.row + (int64_t)(q->k0 + key) * b.p->mask_key;
 }
 /* The gradient of that number, from the one of the final score. */
-DEV void store_mask_gradient(struct block b, const struct span *q, int h, int row, int key, float ds)
+DEV void store_mask_gradient(struct block b, const struct span *q, int h, int row, int key,
+                             float ds)
 {
     const int64_t at = (int64_t)q->b * b.p->dmask.batch + h * b.p->dmask.head
                      + (int64_t)(q->q0 + row) * b.p->dmask.row + q->k0 + key;
