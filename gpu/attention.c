@@ -23,7 +23,7 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
     CHECK(e, room(floats) <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, g->params.dim, room(floats));
-    TRY(gpu_program(gpu, pass, g->plan, &g->params, &program, e));
+    TRY(gpu_program(gpu, pass, g->plan, &g->params, g->use, &program, e));
     return gpu->backend->launch(gpu->state, program,
                                 &(struct launch){ .kernel = kernel,
                                                   .groups = { (int)groups, 1 },
@@ -215,7 +215,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
             int32_t term;
             if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
             if (term == GPU_FACTOR && factor_folds(p, x)) continue;
-            const struct gpu_use *use = &g->params.use[u++];
+            const struct gpu_use *use = &g->use[u++];
             const bool query = term == GPU_ROW_VECTORS;
             if (!query && term != GPU_KEY_VECTORS && term != GPU_ROLL) continue;
             struct params k = g->params;
@@ -628,7 +628,7 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);
     const size_t size = (size_t)copy * THREADS * PROBE_COPIES * 16;
     double fma_seconds = 1, copy_seconds = 1;
-    loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, &program, e);
+    loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, NULL, &program, e);
     if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
     if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
     if (!status) status = probe(gpu, program, "fma_rate", fma, at, &fma_seconds, e);

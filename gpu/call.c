@@ -77,6 +77,7 @@ static size_t lay_out_lists(struct gpu_call *g)
     } while (0)
     k->q_pos = k->k_pos = k->q_seg = k->k_seg = k->k_first = k->k_last = k->q_factor = -1;
     LIST(k->spans, loci_most_sequences(c), struct span);
+    LIST(k->use, GPU_USES, struct gpu_use);
     if (has_positions(in)) {
         LIST(k->q_pos, B * Lq, int64_t);
         LIST(k->k_pos, B * Lk, int64_t);
@@ -101,13 +102,13 @@ static size_t lay_out_lists(struct gpu_call *g)
     g->used = -1;
     if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     for (int u = 0; u < k->uses; u++) {
-        if (k->use[u].term == GPU_FACTOR)
-            LIST(k->use[u].table, B * (size_t)p->heads * Lq, float);
-        if (k->use[u].term == GPU_PIECES) LIST(k->use[u].rows, B * Lq, struct piece_row);
+        if (g->use[u].term == GPU_FACTOR)
+            LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
+        if (g->use[u].term == GPU_PIECES) LIST(g->use[u].rows, B * Lq, struct piece_row);
     }
     for (int u = 0; u < k->uses && g->backward; u++)
-        if (k->use[u].term == GPU_FACTOR)
-            LIST(k->use[u].rows, B * (size_t)p->heads * Lq, double);
+        if (g->use[u].term == GPU_FACTOR)
+            LIST(g->use[u].rows, B * (size_t)p->heads * Lq, double);
     k->factor_rows = -1;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_factor && factor_folds(p, x)) {
@@ -245,10 +246,10 @@ static void fill_lists(struct gpu_call *g, int rows)
             if (p->use[x].term == TERM_factor && factor_folds(p, x))
                 fill_factors(g, x, k->q_factor, k->factor_rows);
             else if (p->use[x].term == TERM_factor) {
-                fill_factors(g, x, k->use[u].table, k->use[u].rows);
+                fill_factors(g, x, g->use[u].table, g->use[u].rows);
                 u++;
             }
-            else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, k->use[u++].rows);
+            else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, g->use[u++].rows);
             else u++;
         }
 }
@@ -318,7 +319,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (s->key >= 0) use.key_input = gpu_input_number(p, p->use[x].enc, s->key);
                 if (s->query >= 0) use.row_input = gpu_input_number(p, p->use[x].enc, s->query);
             }
-            k->use[k->uses++] = use;
+            g->use[k->uses++] = use;
         }
 }
 /* Sums by row of a use; returns the first. */
@@ -368,13 +369,13 @@ static int list_parts(struct gpu_call *g)
                 k->factor_row_sum = by_row(g, 1);
             }
             else if (!folded) {
-                k->use[u].part = all;
-                k->use[u].count = c->g.total[x] ? count : 0;
-                if (gpu_by_key(p->use[x].term)) want_sums(g, &k->use[u]);
+                g->use[u].part = all;
+                g->use[u].count = c->g.total[x] ? count : 0;
+                if (gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
                 else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
-                    k->use[u].by_row = by_row(g, 2);
+                    g->use[u].by_row = by_row(g, 2);
                 else if (term == GPU_FACTOR && count && (c->g.total[x] || g->measured))
-                    k->use[u].by_row = by_row(g, 1);
+                    g->use[u].by_row = by_row(g, 1);
             }
             u += !sink && !folded;
             all += count;
@@ -398,7 +399,7 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
             int32_t term;
             if (p->use[y].group != group || !gpu_term_of(p->use[y].term, &term)) continue;
             if (term == GPU_FACTOR && factor_folds(p, y)) continue;
-            if (y == x) return g->params.use[u].part;
+            if (y == x) return g->use[u].part;
             u++;
         }
     return 0;
@@ -472,7 +473,7 @@ static size_t lay_out_apart(struct gpu_call *g)
                     sizeof(float));
     }
     for (int u = 0; u < k->uses; u++) {
-        if (k->use[u].term != GPU_GATE) continue;
+        if (g->use[u].term != GPU_GATE) continue;
         k->gates = (int64_t)a.used;
         carve_bytes(&a, 2 * keys + 2 * heads * loci_most_ktiles(c), sizeof(double));
         carve_bytes(&a, keys, sizeof(float));
@@ -502,7 +503,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     }
     struct arena numbers = { 0 }; /* products with vectors */
     for (int u = 0; u < g->params.uses; u++) {
-        struct gpu_use *use = &g->params.use[u];
+        struct gpu_use *use = &g->use[u];
         const bool query = use->term != GPU_KEY_VECTORS;
         if (!is_of_vectors(use->term)) continue;
         if (use->term == GPU_ROLL) use->vectors = (int32_t)c->Lk;
@@ -833,6 +834,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
     fill_lists(g, grad ? TILE_ROWS : plan->rows);
     set_params(g);
+    memcpy(g->lists + g->params.use, g->use, sizeof g->use);
     set_lanes(g);
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;

@@ -46,6 +46,7 @@ struct gpu_call {
     loci_call in;
     bool backward, rotated, decode, measured; /* measured: nothing but sizes */
     struct params params;
+    struct gpu_use use[GPU_USES]; /* copied into the lists */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -76,7 +77,7 @@ bool gpu_by_key(enum term_id);
 bool gpu_has_inputs(const struct loci_plan *, int enc);
 /* The program for a pass of this call. */
 loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
-                        struct program **, loci_error *);
+                        const struct gpu_use *, struct program **, loci_error *);
 static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
 {
     if (pass == PASS_DECODE) return 128;

@@ -133,7 +133,7 @@ static bool is_general(const struct loci_gpu *gpu)
 }
 /* What shape.h wants to know.  Programs of the host read it from the call. */
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
-                          const struct params *p)
+                          const struct params *p, const struct gpu_use *use)
 {
     static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
                                            "FORWARD_GATE_KERNELS", "BACKWARD_INPUT_KERNELS",
@@ -168,10 +168,10 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                       constants[i].number);
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_TERM(u) (");
     for (int u = 0; u < p->uses; u++)
-        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, p->use[u].term);
+        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, use[u].term);
     n += snprintf(to + n, room - (size_t)n, "-1)\n#define LOCI_MULTIPLIES(u) (");
     for (int u = 0; u < p->uses; u++)
-        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, p->use[u].multiplies);
+        n += snprintf(to + n, room - (size_t)n, "(u) == %d ? %d : ", u, use[u].multiplies);
     n += snprintf(to + n, room - (size_t)n, "0)\n");
     return (size_t)n;
 }
@@ -198,10 +198,11 @@ static loci_status find_program(loci_gpu *gpu, const char *lines, struct program
     return LOCI_OK;
 }
 loci_status gpu_program(loci_gpu *gpu, enum pass pass, const loci_gpu_plan *g,
-                        const struct params *p, struct program **to, loci_error *e)
+                        const struct params *p, const struct gpu_use *use, struct program **to,
+                        loci_error *e)
 {
     char lines[4096];
-    write_lines(lines, sizeof lines, pass, g, p);
+    write_lines(lines, sizeof lines, pass, g, p, use);
     lock_acquire(&gpu->lock);
     const loci_status status = find_program(gpu, lines, to, e);
     lock_release(&gpu->lock);

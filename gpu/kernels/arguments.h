@@ -124,7 +124,6 @@ enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
-/* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct gpu_use {
     int64_t table; /* byte offset in `tables`, or of a factor's rows in `lists` */
     int64_t rows;  /* pieces, factor: numbers of rows in `lists` */
@@ -143,6 +142,7 @@ struct gpu_use {
     int8_t by_key, by_row;
 };
 
+/* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
     struct strides q, k, v, o, dout, dq, dk, dv, mask, dmask;
@@ -196,7 +196,7 @@ struct params {
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
-    struct gpu_use use[GPU_USES];
+    int64_t use; /* the terms, struct gpu_use, in `lists` */
 };
 
 #endif

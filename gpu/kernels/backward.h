@@ -408,7 +408,7 @@ DEV float diagonal(const SHARED float *ds, int keys, int n)
     return sum;
 }
 
-#define LEARNS(u) (PARTS && b.p->use[u].count)
+#define LEARNS(u) (PARTS && USE(u).count)
 
 /* What a tile gives to number i of a term `distance`, from its sums by distance or, where positions
  * are not a run, pair by pair. */
@@ -443,10 +443,10 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
 {
     const GLOBAL struct distance_table *t = distance_table_of(b, u);
     const int64_t d = q->d0 + row0 - key0;
-    GLOBAL float *to = part_of(b, tile, h, chunk) + b.p->use[u].part;
+    GLOBAL float *to = part_of(b, tile, h, chunk) + USE(u).part;
     SHARED float *x = b.room + at.sums, *y = b.room + at.folds;
     const SHARED float *ds = b.room + at.s;
-    const int count = on ? b.p->use[u].count : 0, run = on && q->run;
+    const int count = on ? USE(u).count : 0, run = on && q->run;
     const int far = run && d - (keys - 1) >= t->hi, before = run && d + 63 <= t->lo,
               one = far || before, many = run && !one; /* distances of the table */
     const int slopes = many ? t->slopes : 0;
@@ -627,12 +627,12 @@ DEV void backward_rows(struct block b)
                                                 u + 2, u + 1);
                             MINE.ds[i][j2] = visible ? ds : 0.0f;
                             g[i][j2] = visible ? ds : 0.0f;
-                            if (visible && u >= 0 && b.p->use[u].term == GPU_FACTOR)
+                            if (visible && u >= 0 && USE(u).term == GPU_FACTOR)
                                 g[i][j2] = ds == 0 ? 0.0f
                                                    : ds
                                                          * score_before(b, state, &q, h, row, key,
                                                                         MINE.s[i][j2], u);
-                            if (visible && u >= 0 && b.p->use[u].multiplies) {
+                            if (visible && u >= 0 && USE(u).multiplies) {
                                 const float size = ds < 0 ? -ds : ds;
                                 g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
                                          * score_before(b, state, &q, h, row, key, MINE.s[i][j2],
@@ -642,8 +642,8 @@ DEV void backward_rows(struct block b)
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
                 const int learns = u >= 0 && LEARNS(most(u, 0)),
-                          affine = learns && b.p->use[u].term == GPU_AFFINE,
-                          distances = learns && b.p->use[u].term == GPU_DISTANCE;
+                          affine = learns && USE(u).term == GPU_AFFINE,
+                          distances = learns && USE(u).term == GPU_DISTANCE;
                 PHASE(tid)
                     if (affine && tid < TILE_ROWS)
                         add_slopes(b, at, &q, row0, rows, key0, n, tid);
@@ -651,7 +651,7 @@ DEV void backward_rows(struct block b)
                 add_distances(b, at, &q, tile, h, chunk, most(u, 0), row0, rows, key0, n,
                               distances);
                 add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
-                             part_of(b, tile, h, chunk) + b.p->use[most(u, 0)].part, h, most(u, 0),
+                             part_of(b, tile, h, chunk) + USE(most(u, 0)).part, h, most(u, 0),
                              row0, rows, key0, n, learns && !affine && !distances);
             }
             PHASE(tid)
@@ -721,15 +721,15 @@ DEV void backward_rows(struct block b)
     PHASE(tid)
         GLOBAL float *part = part_of(b, tile, h, newest);
         for (int u = 0; u < USES; u++)
-            if (LEARNS(u) && b.p->use[u].term == GPU_AFFINE && tid < 2) {
+            if (LEARNS(u) && USE(u).term == GPU_AFFINE && tid < 2) {
                 double sum = 0;
                 for (int r = 0; r < rows; r++)
                     sum += (double)b.room[at.slopes + (2 + tid) * TILE_ROWS + r];
-                part[b.p->use[u].part + tid] = 0.0f - (float)sum;
+                part[USE(u).part + tid] = 0.0f - (float)sum;
             }
         for (int u = 0; u < USES; u++)
             if (LEARNS(u) && tid == 0)
-                finish_row_sums(b, &q, part + b.p->use[u].part, h, u, row0, rows);
+                finish_row_sums(b, &q, part + USE(u).part, h, u, row0, rows);
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta

@@ -71,9 +71,9 @@ DEV void sum_gates(struct block b)
     const int tiles = (q.nk + KEYS - 1) / KEYS;
     const GLOBAL float *f = 0;
     for (int u = 0; u < b.p->uses; u++)
-        if (b.p->use[u].term == GPU_GATE)
-            f = (const GLOBAL float *)(b.p->use[u].key_input == 0   ? b.at.in0
-                                       : b.p->use[u].key_input == 1 ? b.at.in1
+        if (USE(u).term == GPU_GATE)
+            f = (const GLOBAL float *)(USE(u).key_input == 0   ? b.at.in0
+                                       : USE(u).key_input == 1 ? b.at.in1
                                                                     : b.at.in2)
               + ((int64_t)q.b * b.p->heads + h) * b.p->k_len + q.k0;
     PHASE(tid)

@@ -29,7 +29,7 @@ DEV float newest_rows(struct block b, const struct span *q, int h, int u, int ro
     int any = 0;
     for (int r = 0; r < rows; r++)
         if (newest_key(b, q, row0 + r) == key) {
-            sum = sum + *row_sum_at(b, b.p->use[u].by_row, 1, q, h, row0 + r);
+            sum = sum + *row_sum_at(b, USE(u).by_row, 1, q, h, row0 + r);
             any = 1;
         }
     return any ? part + sum : part;
@@ -37,7 +37,7 @@ DEV float newest_rows(struct block b, const struct span *q, int h, int u, int ro
 DEV GLOBAL double *key_sums(struct block b, int u, const struct span *q, int h)
 {
     return (GLOBAL double *)(b.at.apart + b.p->by_key)
-         + (((int64_t)b.p->use[u].by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len
+         + (((int64_t)USE(u).by_key * b.p->batch + q->b) * b.p->heads + h) * b.p->k_len
          + q->k0;
 }
 
@@ -135,16 +135,16 @@ DEV void backward_inputs(struct block b)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j],
                                                 MINE.ds[i][j], u + 2, u + 1);
                             MINE.ds[i][j] = ds;
-                            g[i][j] = b.p->use[u].term == GPU_SLOPES && ds != 0
+                            g[i][j] = USE(u).term == GPU_SLOPES && ds != 0
                                         ? ds * magnitude(distance_of(b, &q, row, key))
                                         : ds;
                         }
-                    if (b.p->use[u].by_key >= 0) store_tile(KEYS, b.room + at.g, r0, side, g);
+                    if (USE(u).by_key >= 0) store_tile(KEYS, b.room + at.g, r0, side, g);
                 END
                 PHASE(tid)
-                    if (tid < keys && b.p->use[u].by_key >= 0) {
+                    if (tid < keys && USE(u).by_key >= 0) {
                         float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.g + tid);
-                        if (b.p->use[u].term == GPU_GATE)
+                        if (USE(u).term == GPU_GATE)
                             sum = newest_rows(b, &q, h, u, row0, rows, key0 + tid, sum);
                         part[u * KEYS + tid] = sum;
                     }
@@ -153,7 +153,7 @@ DEV void backward_inputs(struct block b)
         }
         PHASE(tid)
             for (int u = 0; u < USES; u++)
-                if (b.p->use[u].by_key >= 0 && tid < keys) {
+                if (USE(u).by_key >= 0 && tid < keys) {
                     GLOBAL double *total = key_sums(b, u, &q, h) + key0 + tid;
                     *total = *total + (double)part[u * KEYS + tid];
                 }
@@ -220,7 +220,7 @@ DEV void store_inputs(struct block b)
     const struct span q = span_at(b, b.x / b.p->heads);
     PHASE(tid)
         for (int u = 0; u < USES; u++) {
-            const struct gpu_use use = b.p->use[u];
+            const struct gpu_use use = USE(u);
             if (use.by_key >= 0) {
                 GLOBAL float *to = input_gradient(b, use.key_input, &q, h, b.p->k_len);
                 const GLOBAL double *sums = key_sums(b, u, &q, h);

@@ -15,15 +15,15 @@ DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *
 }
 DEV int row_sums_of(struct block b, int u)
 {
-    return b.p->use[u].by_row < 0 ? 0 : b.p->use[u].term == GPU_PIECES ? 2 : 1;
+    return USE(u).by_row < 0 ? 0 : USE(u).term == GPU_PIECES ? 2 : 1;
 }
 /* The chunk is done. */
 DEV void join_row_sums(struct block b, const struct span *q, int h, int row)
 {
     for (int u = 0; u < USES; u++)
         for (int i = 0; i < row_sums_of(b, u); i++) {
-            GLOBAL float *chunk = row_sum_at(b, b.p->use[u].by_row + i, 0, q, h, row),
-                         *all = row_sum_at(b, b.p->use[u].by_row + i, 1, q, h, row);
+            GLOBAL float *chunk = row_sum_at(b, USE(u).by_row + i, 0, q, h, row),
+                         *all = row_sum_at(b, USE(u).by_row + i, 1, q, h, row);
             *all = *all + *chunk;
             *chunk = 0;
         }
@@ -82,8 +82,8 @@ DEV void add_piece_block(struct block b, const SHARED float *ds, SHARED float *x
             }
             if (tid < a.rn && r < rows) {
                 const float factor = piece_lines(t, h, 0)[p];
-                GLOBAL float *by_x = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + r),
-                             *by_c = row_sum_at(b, b.p->use[u].by_row + 1, 0, q, h, row0 + r);
+                GLOBAL float *by_x = row_sum_at(b, USE(u).by_row, 0, q, h, row0 + r),
+                             *by_c = row_sum_at(b, USE(u).by_row + 1, 0, q, h, row0 + r);
                 *by_x = fma_(factor, s1, *by_x);
                 *by_c = fma_(factor, s2, *by_c);
             }
@@ -111,8 +111,8 @@ DEV void add_pieces_apart(struct block b, const SHARED float *ds, const struct s
     const GLOBAL struct pieces_table *t = pieces_of(b, u);
     const GLOBAL float *factors = piece_lines(t, h, 0), *slope = piece_psi(t, 1);
     for (int r = 0; r < rows; r++) {
-        GLOBAL float *by_x = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + r),
-                     *by_c = row_sum_at(b, b.p->use[u].by_row + 1, 0, q, h, row0 + r);
+        GLOBAL float *by_x = row_sum_at(b, USE(u).by_row, 0, q, h, row0 + r),
+                     *by_c = row_sum_at(b, USE(u).by_row + 1, 0, q, h, row0 + r);
         int p = 0;
         float s = 0, sx = 0;
         for (int k = 0; k < keys; k++) {
@@ -155,17 +155,17 @@ DEV void finish_pieces(struct block b, const struct span *q, GLOBAL float *part,
                        int row0, int rows)
 {
     const GLOBAL struct pieces_table *t = pieces_of(b, u);
-    const GLOBAL double *inverse = (const GLOBAL double *)(b.at.lists + b.p->use[u].rows)
+    const GLOBAL double *inverse = (const GLOBAL double *)(b.at.lists + USE(u).rows)
                                  + (int64_t)q->b * b.p->q_len + q->q0 + row0;
     const GLOBAL int64_t *position =
-        list_at(b, b.p->use[u].rows + 8 * rows_in(b)) + (int64_t)q->b * b.p->q_len + q->q0 + row0;
+        list_at(b, USE(u).rows + 8 * rows_in(b)) + (int64_t)q->b * b.p->q_len + q->q0 + row0;
     const double c = t->c < 0 ? -t->c : t->c, far = t->far < 0 ? -t->far : t->far;
     double dc = 0, dfar = 0;
     for (int r = 0; r < rows; r++) {
         const double pos = (double)position[r], m = far > pos ? far : pos;
         const double share = far > pos ? 1.0 : far == pos ? 0.5 : 0.0;
-        const double by_x = (double)*row_sum_at(b, b.p->use[u].by_row, 1, q, h, row0 + r),
-                     by_c = (double)*row_sum_at(b, b.p->use[u].by_row + 1, 1, q, h, row0 + r);
+        const double by_x = (double)*row_sum_at(b, USE(u).by_row, 1, q, h, row0 + r),
+                     by_c = (double)*row_sum_at(b, USE(u).by_row + 1, 1, q, h, row0 + r);
         const double dx = by_x * inverse[r] / (c * m + 1);
         dc += by_c * inverse[r] - dx * m;
         dfar -= share * dx * c;
@@ -201,12 +201,12 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
                       GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys,
                       int on)
 {
-    const int term = b.p->use[u].term, pieces = on && term == GPU_PIECES;
+    const int term = USE(u).term, pieces = on && term == GPU_PIECES;
     PHASE(tid)
         if (pieces && !q->run && tid == 0)
             add_pieces_apart(b, ds, q, part, h, u, row0, rows, key0, keys);
         if (on && !pieces && tid < rows) {
-            GLOBAL float *chunk = row_sum_at(b, b.p->use[u].by_row, 0, q, h, row0 + tid);
+            GLOBAL float *chunk = row_sum_at(b, USE(u).by_row, 0, q, h, row0 + tid);
             /* factor: one sum through all tiles of the chunk */
             float sum = term == GPU_FACTOR ? *chunk : 0.0f;
             for (int k = 0; k < keys; k++) {
@@ -226,9 +226,9 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
 DEV void finish_row_sums(struct block b, const struct span *q, GLOBAL float *part, int h, int u,
                          int row0, int rows)
 {
-    if (b.p->use[u].term == GPU_PIECES) finish_pieces(b, q, part, h, u, row0, rows);
-    if (b.p->use[u].term == GPU_FACTOR)
-        add_factors(b, q, part, h, b.p->use[u].by_row, b.p->use[u].rows, row0, rows);
+    if (USE(u).term == GPU_PIECES) finish_pieces(b, q, part, h, u, row0, rows);
+    if (USE(u).term == GPU_FACTOR)
+        add_factors(b, q, part, h, USE(u).by_row, USE(u).rows, row0, rows);
 }
 
 #endif

@@ -17,6 +17,9 @@ struct block {
     SHARED float *room;
 };
 
+/* Term u of the plan. */
+#define USE(u) (((const GLOBAL struct gpu_use *)(b.at.lists + b.p->use))[u])
+
 #ifdef LOCI_DIM
 enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
@@ -43,8 +46,8 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define K_TYPE (b.p->k_type)
 #define V_TYPE (b.p->v_type)
 #define MASK_KIND (b.p->mask_kind)
-#define TERM_OF(u) (b.p->use[u].term)
-#define MULTIPLIES(u) (b.p->use[u].multiplies)
+#define TERM_OF(u) (USE(u).term)
+#define MULTIPLIES(u) (USE(u).multiplies)
 #define MOST_USES GPU_USES
 #endif
 

@@ -24,7 +24,7 @@ struct term_state {
 
 DEV const GLOBAL struct distance_table *distance_table_of(struct block b, int u)
 {
-    return (const GLOBAL struct distance_table *)(b.at.tables + b.p->use[u].table);
+    return (const GLOBAL struct distance_table *)(b.at.tables + USE(u).table);
 }
 /* A row of numbers by distance of a head: the biases, or those of slope i. */
 DEV const GLOBAL float *distance_row(const GLOBAL struct distance_table *t, uint64_t from, int row)
@@ -49,7 +49,7 @@ DEV float magnitude(int64_t d)
 DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key, int64_t d,
                     float s)
 {
-    const int of_key = b.p->use[u].key_input, of_row = b.p->use[u].row_input;
+    const int of_key = USE(u).key_input, of_row = USE(u).row_input;
     const float x = of_key < 0 ? 0.0f : input_at(b, of_key, q, h, b.p->k_len)[q->k0 + key],
                 y = of_row < 0 ? 0.0f : input_at(b, of_row, q, h, b.p->q_len)[q->q0 + row];
     return fma_(-(x + y), magnitude(d), s);
@@ -66,7 +66,7 @@ struct pieces_table {
 };
 DEV const GLOBAL struct pieces_table *pieces_of(struct block b, int u)
 {
-    return (const GLOBAL struct pieces_table *)(b.at.tables + b.p->use[u].table);
+    return (const GLOBAL struct pieces_table *)(b.at.tables + USE(u).table);
 }
 DEV const GLOBAL float *piece_ends(const GLOBAL struct pieces_table *t)
 {
@@ -89,7 +89,7 @@ DEV const GLOBAL float *piece_psi(const GLOBAL struct pieces_table *t, int slope
 DEV int64_t rows_in(struct block b) { return (int64_t)b.p->batch * b.p->q_len; }
 DEV const GLOBAL float *inverse_row(struct block b, int u, const struct span *q)
 {
-    return (const GLOBAL float *)(b.at.lists + b.p->use[u].rows + 16 * rows_in(b))
+    return (const GLOBAL float *)(b.at.lists + USE(u).rows + 16 * rows_in(b))
          + (int64_t)q->b * b.p->q_len + q->q0;
 }
 /* The last piece whose end is at most x.  `near` is tried first. */
@@ -126,7 +126,7 @@ DEV float add_piece(struct block b, int u, struct term_state *state, const struc
 DEV void open_terms(struct block b, int h, struct term_state *state)
 {
     UNROLL for (int u = 0; u < USES; u++) {
-        const GLOBAL float *table = (const GLOBAL float *)(b.at.tables + b.p->use[u].table);
+        const GLOBAL float *table = (const GLOBAL float *)(b.at.tables + USE(u).table);
         if (TERM_OF(u) == GPU_AFFINE) {
             state[u].a = -table[2 * h];
             state[u].b = table[2 * h + 1];
@@ -138,8 +138,8 @@ DEV void open_terms(struct block b, int h, struct term_state *state)
         } else if (TERM_OF(u) == GPU_KEY_VECTORS) {
             state[u].a = b.p->scale;
         } else if (TERM_OF(u) == GPU_SOFTCAP) {
-            state[u].a = b.p->use[u].a;
-            state[u].b = b.p->use[u].b;
+            state[u].a = USE(u).a;
+            state[u].b = USE(u).b;
         } else if (TERM_OF(u) == GPU_PIECES) {
             state[u].numbers = piece_lines(pieces_of(b, u), h, 0);
             state[u].offsets = piece_lines(pieces_of(b, u), h, 1);
@@ -155,7 +155,7 @@ DEV int64_t clamp_distance(int64_t d, int64_t lo, int64_t hi)
 DEV float factor_of(struct block b, int u, const struct span *q, int h, int row)
 {
     const int64_t at = (int64_t)q->b * b.p->heads + h;
-    return ((const GLOBAL float *)(b.at.lists + b.p->use[u].table))[at * b.p->q_len + q->q0 + row];
+    return ((const GLOBAL float *)(b.at.lists + USE(u).table))[at * b.p->q_len + q->q0 + row];
 }
 /* The number that a term looks up for a pair: the factor of the row, or a product with a vector. */
 DEV float number_of(struct block b, int u, int term, const struct span *q, int h, int row, int key,

@@ -61,7 +61,7 @@ DEV void roll_numbers(struct block b)
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads, width = b.p->vector_columns;
     const struct span q = span_of(b, BY_TILE, tile);
     const int first = (tile - q.tile) * ROWS, end = least(q.nq, first + ROWS);
-    const int64_t lo = b.p->use[b.p->vector_use].lo, hi = b.p->use[b.p->vector_use].hi;
+    const int64_t lo = USE(b.p->vector_use).lo, hi = USE(b.p->vector_use).hi;
     const GLOBAL float *v = (const GLOBAL float *)(b.at.tables + b.p->vector_table)
                           + h * b.p->vector_head,
                        *vectors = v + (1 + hi) * width; /* of distance 0 */
@@ -109,15 +109,15 @@ DEV void roll_numbers(struct block b)
 DEV float vector_number(struct block b, int u, int term, const struct span *q, int h, int row,
                         int key, int64_t d)
 {
-    const GLOBAL float *from = (const GLOBAL float *)(b.at.vectors + b.p->use[u].numbers);
-    const int64_t lo = b.p->use[u].lo, hi = b.p->use[u].hi,
+    const GLOBAL float *from = (const GLOBAL float *)(b.at.vectors + USE(u).numbers);
+    const int64_t lo = USE(u).lo, hi = USE(u).hi,
                   at = (d < lo ? lo : d > hi ? hi : d) - lo, head = (int64_t)q->b * b.p->heads + h;
     if (term == GPU_ROLL)
         return from[(head * b.p->q_len + q->q0 + row) * b.p->k_len + q->k0 + key];
     if (term == GPU_KEY_VECTORS)
-        return from[(head * b.p->k_len + q->k0 + key) * b.p->use[u].vectors + at];
-    return from[(head * b.p->q_len + q->q0 + row) * b.p->use[u].vectors
-                + ((const GLOBAL int32_t *)(b.at.tables + b.p->use[u].table))[at]];
+        return from[(head * b.p->k_len + q->k0 + key) * USE(u).vectors + at];
+    return from[(head * b.p->q_len + q->q0 + row) * USE(u).vectors
+                + ((const GLOBAL int32_t *)(b.at.tables + USE(u).table))[at]];
 }
 
 #endif
