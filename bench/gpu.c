@@ -4,8 +4,8 @@
  *     gpu_bench [device] [text ...]
  *
  * Rates are those of useful multiply-adds, counted as two operations: 4 B H Lq Lk D in a forward
- * pass and 10 in a backward pass, half of them if causal.  Times are the device's own; the median
- * of five. */
+ * pass and 10 in a backward pass, half of them if causal.  Those of decode are bytes of keys and
+ * values, beside a copy's bytes read and written.  Times are the device's own; the median of five. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,8 @@ struct problem {
     ptrdiff_t q_len, k_len;
     bool full;
 };
-static void measure(loci_gpu *gpu, const char *text, const struct problem *s, double peak)
+static void measure(loci_gpu *gpu, const char *text, const struct problem *s, double peak,
+                    double copies)
 {
     loci_plan *plan;
     loci_gpu_plan *there_plan;
@@ -86,11 +87,12 @@ static void measure(loci_gpu *gpu, const char *text, const struct problem *s, do
     g.dk.data = there(gpu, keys * D * F, NULL);
     g.dv.data = there(gpu, keys * D * F, NULL);
     void *work = there(gpu, loci_gpu_workspace(there_plan, &c, 1), NULL);
+    const bool decode = s->q_len == 1;
     const double pairs = (double)s->batch * s->heads * (double)s->q_len * (double)s->k_len
-                       * (s->full || s->q_len == 1 ? 1 : 0.5) * s->dim;
+                       * (s->full || decode ? 1 : 0.5) * s->dim;
     double seconds[2][REPEATS];
     for (int i = -1; i < REPEATS; i++)
-        for (int back = 0; back < 2; back++) {
+        for (int back = 0; back < 2 - decode; back++) {
             double t;
             need(loci_gpu_clock_start(gpu, &e), "clock");
             need(back ? loci_gpu_backward(there_plan, &both, work, &c, &g)
@@ -99,15 +101,21 @@ static void measure(loci_gpu *gpu, const char *text, const struct problem *s, do
             need(loci_gpu_clock_stop(gpu, &t, &e), "clock");
             if (i >= 0) seconds[back][i] = t;
         }
-    for (int back = 0; back < 2; back++) qsort(seconds[back], REPEATS, sizeof(double), by_size);
-    const double forward = 4 * pairs / seconds[0][REPEATS / 2],
-                 backward = 10 * pairs / seconds[1][REPEATS / 2];
-    printf("%-24s B %d H %2d/%-2d D %3d rows %6td keys %6td %s  forward %8.3f ms %6.2f TFLOP/s %4.1f %%"
-           "  backward %8.3f ms %6.2f TFLOP/s %4.1f %%\n",
-           text, s->batch, s->heads, s->kv_heads, s->dim, s->q_len, s->k_len,
-           s->full ? "full  " : "causal", seconds[0][REPEATS / 2] * 1e3, forward * 1e-12,
-           100 * forward / peak, seconds[1][REPEATS / 2] * 1e3, backward * 1e-12,
-           100 * backward / peak);
+    for (int back = 0; back < 2 - decode; back++)
+        qsort(seconds[back], REPEATS, sizeof(double), by_size);
+    printf("%-24s B %2d H %2d/%-2d D %3d rows %5td keys %6td %s  forward %8.3f ms", text, s->batch,
+           s->heads, s->kv_heads, s->dim, s->q_len, s->k_len, s->full ? "full  " : "causal",
+           seconds[0][REPEATS / 2] * 1e3);
+    if (decode) {
+        const double rate = 2 * (double)(keys * D * F) / seconds[0][REPEATS / 2];
+        printf(" %6.0f GB/s of keys and values %4.1f %%\n", rate * 1e-9, 100 * rate / copies);
+    } else {
+        const double forward = 4 * pairs / seconds[0][REPEATS / 2],
+                     backward = 10 * pairs / seconds[1][REPEATS / 2];
+        printf(" %6.2f TFLOP/s %4.1f %%  backward %8.3f ms %6.2f TFLOP/s %4.1f %%\n",
+               forward * 1e-12, 100 * forward / peak, seconds[1][REPEATS / 2] * 1e3,
+               backward * 1e-12, 100 * backward / peak);
+    }
     fflush(stdout);
     void *const all[] = { (void *)both.device, c.q.data, c.k.data, c.v.data, c.o.data, c.lse,
                           (void *)g.dout.data, g.dq.data, g.dk.data, g.dv.data, work };
@@ -125,6 +133,7 @@ int main(int argc, char **argv)
         { 1, 16, 16, 64, 8192, 8192, false },  { 1, 16, 16, 128, 8192, 8192, false },
         { 1, 16, 16, 64, 4096, 4096, true },   { 1, 16, 16, 128, 4096, 4096, true },
         { 4, 16, 4, 128, 2048, 2048, false },  { 16, 16, 16, 64, 512, 512, false },
+        { 4, 32, 8, 128, 1, 16384, false },    { 1, 32, 32, 128, 1, 65536, false },
     };
     const char *few = getenv("LOCI_PROBLEMS"); /* so many of the problems */
     const size_t most = few ? (size_t)atoi(few) : sizeof problems / sizeof *problems;
@@ -137,7 +146,7 @@ int main(int argc, char **argv)
            info.name, info.driver, flops * 1e-12, bytes * 1e-9);
     for (int i = 0; i < (argc > 2 ? argc - 2 : 4); i++)
         for (size_t k = 0; k < most; k++)
-            measure(gpu, argc > 2 ? argv[2 + i] : chief[i], &problems[k], flops);
+            measure(gpu, argc > 2 ? argv[2 + i] : chief[i], &problems[k], flops, bytes);
     loci_gpu_close(gpu);
     return 0;
 }

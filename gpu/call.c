@@ -91,8 +91,12 @@ static size_t lay_out_lists(struct gpu_call *g)
         LIST(k->k_last, each * Lq, int64_t);
     }
     if (p->rotate >= 0) {
-        LIST(g->q_where, B * (size_t)p->axes * Lq, double);
-        LIST(g->k_where, B * (size_t)p->axes * Lk, double);
+        /* places that are counted are a number for each entry */
+        const bool counted = !in->q_pos && !in->q_starts, axes = p->axes > 1;
+        const size_t q_rows = counted && !in->q_coord && !axes ? 1 : (size_t)p->axes * Lq,
+                     k_rows = counted && !in->k_coord && !axes ? 1 : (size_t)p->axes * Lk;
+        LIST(g->q_where, B * q_rows, double);
+        LIST(g->k_where, B * k_rows, double);
     }
     if (in->pages) {
         k->page_keys = in->pages->length < INT32_MAX ? (int32_t)in->pages->length : INT32_MAX;
@@ -565,6 +569,17 @@ static bool is_wide(const void *at, struct strides s, int width)
     return (uintptr_t)at % 16 == 0 && s.batch % 4 == 0 && s.head % 4 == 0 && s.row % 4 == 0
         && width % 4 == 0;
 }
+/* Do distances of all pairs, and those of tables, have 32 bits? */
+static bool is_near(const struct call *c)
+{
+    const int64_t most = (int64_t)1 << 29;
+    bool near = c->range < most;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        near &= q->run && q->d0 < most && q->d0 > -most && q->nq < most && q->nk < most;
+    }
+    return near;
+}
 static void set_params(struct gpu_call *g)
 {
     const struct call *c = &g->call;
@@ -582,6 +597,7 @@ static void set_params(struct gpu_call *g)
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
     k->full = p->full;
+    k->near = is_near(c);
     k->listed = is_listed(&g->in);
     k->mask_kind = g->in.mask_kind;
     k->mask = strides_of(c->mask);

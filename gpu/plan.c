@@ -146,6 +146,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "VALUE_DIM", p->value_dim },
         { "ROWS", p->rows },
         { "USES", p->uses },
+        { "NEAR", p->near },
         { "LISTED", p->listed },
         { "SINK", p->has_sink },
         { "MASK_KIND", p->mask_kind },

@@ -165,6 +165,7 @@ struct params {
     int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
     int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
     int32_t full;           /* rows see keys ahead */
+    int32_t near;           /* distances of pairs have 32 bits */
     int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
     int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */

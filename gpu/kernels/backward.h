@@ -55,7 +55,7 @@ DEV float lse_of(struct block b, int64_t at)
 DEV float score_before(struct block b, struct term_state *state, const struct span *q, int h,
                        int row, int key, float s, int u)
 {
-    const int64_t d = distance_of(b, q, row, key);
+    const distance_t d = distance_of(b, q, row, key);
     UNROLL for (int v = 0; v < USES; v++) {
         if (v < u) s = score_after(b, state, q, h, row, key, d, s, v);
     }
@@ -65,7 +65,7 @@ DEV float score_before(struct block b, struct term_state *state, const struct sp
 DEV float terms_back(struct block b, struct term_state *state, const struct span *q, int h,
                      int row, int key, float s, float ds, int from, int to)
 {
-    const int64_t d = distance_of(b, q, row, key);
+    const distance_t d = distance_of(b, q, row, key);
     UNROLL for (int v = USES - 1; v >= 0; v--) {
         if (v >= from || v < to) continue;
         const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;

@@ -17,7 +17,7 @@ struct distance_table {
 struct term_state {
     const GLOBAL float *numbers; /* distance: that of distance lo; pieces: a of each */
     const GLOBAL float *offsets; /* pieces: b of each */
-    int64_t lo, hi;
+    distance_t lo, hi;
     float a, b; /* affine: slopes behind and ahead; softcap: cap and 1 / cap */
     int piece;  /* pieces: that of the pair before, as neighbours mostly share it */
 };
@@ -41,12 +41,12 @@ DEV const GLOBAL float *input_at(struct block b, int i, const struct span *q, in
     const GLOBAL char *at = i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2;
     return (const GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length;
 }
-DEV float magnitude(int64_t d)
+DEV float magnitude(distance_t d)
 {
     const float x = (float)d;
     return x < 0 ? -x : x;
 }
-DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key, int64_t d,
+DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key, distance_t d,
                     float s)
 {
     const int of_key = USE(u).key_input, of_row = USE(u).row_input;
@@ -107,13 +107,13 @@ DEV int piece_of(const GLOBAL float *ends, int count, float x, int near)
 }
 /* x = psi / N of a pair.  Pairs that nobody sees may be further away than the table reaches. */
 DEV float piece_x(struct block b, const GLOBAL struct pieces_table *t, int u, const struct span *q,
-                  int row, int64_t d)
+                  int row, distance_t d)
 {
     const int64_t a = d < 0 ? -d : d;
     return piece_psi(t, 0)[a < t->hi ? a : t->hi] * inverse_row(b, u, q)[row];
 }
 DEV float add_piece(struct block b, int u, struct term_state *state, const struct span *q, int row,
-                    int64_t d, float s)
+                    distance_t d, float s)
 {
     const GLOBAL struct pieces_table *t = pieces_of(b, u);
     const float x = piece_x(b, t, u, q, row, d);
@@ -132,9 +132,9 @@ DEV void open_terms(struct block b, int h, struct term_state *state)
             state[u].b = table[2 * h + 1];
         } else if (TERM_OF(u) == GPU_DISTANCE) {
             const GLOBAL struct distance_table *t = distance_table_of(b, u);
-            state[u].lo = t->lo;
-            state[u].hi = t->hi;
-            state[u].numbers = distance_row(t, t->row, h);
+            state[u].lo = (distance_t)t->lo;
+            state[u].hi = (distance_t)t->hi;
+            state[u].numbers = distance_row(t, t->row, h) - t->lo;
         } else if (TERM_OF(u) == GPU_KEY_VECTORS) {
             state[u].a = b.p->scale;
         } else if (TERM_OF(u) == GPU_SOFTCAP) {
@@ -151,6 +151,10 @@ DEV int64_t clamp_distance(int64_t d, int64_t lo, int64_t hi)
 {
     return d < lo ? lo : d > hi ? hi : d;
 }
+DEV distance_t clamp_near(distance_t d, distance_t lo, distance_t hi)
+{
+    return d < lo ? lo : d > hi ? hi : d;
+}
 /* The factor of a row (ssmax, logn), made on the host. */
 DEV float factor_of(struct block b, int u, const struct span *q, int h, int row)
 {
@@ -159,7 +163,7 @@ DEV float factor_of(struct block b, int u, const struct span *q, int h, int row)
 }
 /* The number that a term looks up for a pair: the factor of the row, or a product with a vector. */
 DEV float number_of(struct block b, int u, int term, const struct span *q, int h, int row, int key,
-                    int64_t d)
+                    distance_t d)
 {
     if (term == GPU_FACTOR) return factor_of(b, u, q, h, row);
     if (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL)
@@ -167,11 +171,11 @@ DEV float number_of(struct block b, int u, int term, const struct span *q, int h
     return 1.0f;
 }
 /* One term on a score at distance d; f is the number that it looks up. */
-DEV float term_score(int term, int multiplies, struct term_state t, float s, int64_t d, float f)
+DEV float term_score(int term, int multiplies, struct term_state t, float s, distance_t d, float f)
 {
     if (term == GPU_AFFINE) return fma_(d < 0 ? t.b : t.a, (float)d, s);
     if (term == GPU_DISTANCE) {
-        const float bias = t.numbers[clamp_distance(d, t.lo, t.hi) - t.lo];
+        const float bias = t.numbers[clamp_near(d, t.lo, t.hi)];
         return multiplies ? s * bias : s + bias;
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
@@ -181,11 +185,11 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, int
 }
 /* Its gradient, from the score before it. */
 DEV float term_gradient(int term, int multiplies, struct term_state t, float before, float ds,
-                        int64_t d, float f)
+                        distance_t d, float f)
 {
     if (term == GPU_DISTANCE && multiplies) {
         const float least = 0x1p-60f, size = ds < 0 ? -ds : ds;
-        const float bias = t.numbers[clamp_distance(d, t.lo, t.hi) - t.lo];
+        const float bias = t.numbers[clamp_near(d, t.lo, t.hi)];
         return (size <= least ? 0.0f : ds) * bias;
     }
     if (term == GPU_SOFTCAP) {
@@ -196,7 +200,7 @@ DEV float term_gradient(int term, int multiplies, struct term_state t, float bef
 }
 /* Term u on the score of a pair. */
 DEV float score_after(struct block b, struct term_state *state, const struct span *q, int h,
-                      int row, int key, int64_t d, float s, int u)
+                      int row, int key, distance_t d, float s, int u)
 {
     if (TERM_OF(u) == GPU_SLOPES) return add_slope(b, u, q, h, row, key, d, s);
     if (TERM_OF(u) == GPU_PIECES) return add_piece(b, u, &state[u], q, row, d, s);
@@ -209,7 +213,7 @@ DEV float score_after(struct block b, struct term_state *state, const struct spa
 DEV float all_terms(struct block b, struct term_state *state, const struct span *q, int h, int row,
                     int key, float s, float *before)
 {
-    const int64_t d = distance_of(b, q, row, key);
+    const distance_t d = distance_of(b, q, row, key);
     UNROLL for (int u = 0; u < USES; u++) {
         if (before) before[u] = s;
         s = score_after(b, state, q, h, row, key, d, s, u);

@@ -107,7 +107,7 @@ DEV void roll_numbers(struct block b)
 
 /* The product of a pair for term u. */
 DEV float vector_number(struct block b, int u, int term, const struct span *q, int h, int row,
-                        int key, int64_t d)
+                        int key, distance_t d)
 {
     const GLOBAL float *from = (const GLOBAL float *)(b.at.vectors + USE(u).numbers);
     const int64_t lo = USE(u).lo, hi = USE(u).hi,

@@ -27,11 +27,11 @@ DEV struct span span_of(struct block b, enum tiles_by by, int tile)
     return span_at(b, low);
 }
 
-DEV int64_t distance_of(struct block b, const struct span *q, int row, int key)
+DEV distance_t distance_of(struct block b, const struct span *q, int row, int key)
 {
-    if (q->run) return q->d0 + row - key;
-    return list_at(b, b.p->q_pos)[(int64_t)q->b * b.p->q_len + q->q0 + row]
-         - list_at(b, b.p->k_pos)[(int64_t)q->b * b.p->k_len + q->k0 + key];
+    if (q->run) return (distance_t)q->d0 + row - key;
+    return (distance_t)(list_at(b, b.p->q_pos)[(int64_t)q->b * b.p->q_len + q->q0 + row]
+         - list_at(b, b.p->k_pos)[(int64_t)q->b * b.p->k_len + q->k0 + key]);
 }
 /* The number of a pair in the mask. */
 DEV int64_t mask_at(struct block b, const struct span *q, int h, int row, int key)
