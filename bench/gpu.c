@@ -5,7 +5,8 @@
  *
  * Rates are those of useful multiply-adds, counted as two operations: 4 B H Lq Lk D in a forward
  * pass and 10 in a backward pass, half of them if causal.  Those of decode are bytes of keys and
- * values, beside a copy's bytes read and written.  Times are the device's own; the median of five. */
+ * values, beside a copy's bytes read and written.  Times are the device's own; the median of five.
+ */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +51,16 @@ struct problem {
     ptrdiff_t q_len, k_len;
     bool full;
 };
+static size_t count_of(const loci_tensor *t, const struct problem *s)
+{
+    size_t n = 1;
+    for (int k = 0; k < t->rank; k++)
+        n *= (size_t)(t->shape[k] == LOCI_DIM_BATCH     ? s->batch
+                      : t->shape[k] == LOCI_DIM_QUERIES ? s->q_len
+                      : t->shape[k] == LOCI_DIM_KEYS    ? s->k_len
+                                                        : t->shape[k]);
+    return n;
+}
 static void measure(loci_gpu *gpu, const char *text, const struct problem *s, double peak,
                     double copies)
 {
@@ -60,16 +71,21 @@ static void measure(loci_gpu *gpu, const char *text, const struct problem *s, do
     need(loci_plan_create(&plan, &d, &e), text);
     need(loci_gpu_plan_create(&there_plan, gpu, plan, &e), text);
     const size_t rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
-                 keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len,
-                 D = (size_t)s->dim, F = sizeof(float);
+                 keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len, D = (size_t)s->dim,
+                 F = sizeof(float);
     loci_tensor list[32];
     void *data[32] = { 0 };
     const int n = loci_tensors(plan, list, 32);
+    const void *inputs[32] = { 0 };
     for (int i = 0; i < n; i++) {
-        size_t count = 1;
-        for (int k = 0; k < list[i].rank; k++) count *= (size_t)list[i].shape[k];
-        data[i] = malloc(count * F);
-        loci_tensor_init(plan, i, 1, data[i]);
+        const size_t count = count_of(&list[i], s);
+        data[i] = numbers(count, 2);
+        if (list[i].role == LOCI_INPUT) { /* as gates are: logarithms of numbers below 1 */
+            for (size_t k = 0; k < count; k++) ((float *)data[i])[k] *= -0.01f;
+            inputs[i] = there(gpu, count * F, data[i]);
+        } else {
+            loci_tensor_init(plan, i, 1, data[i]);
+        }
     }
     const size_t table_bytes = loci_tables_size(plan, s->k_len);
     void *tables = aligned_alloc(64, (table_bytes + 63) / 64 * 64);
@@ -77,6 +93,7 @@ static void measure(loci_gpu *gpu, const char *text, const struct problem *s, do
     const loci_gpu_tables both = { tables, there(gpu, table_bytes, tables) };
     float *x = numbers((rows > keys ? rows : keys) * D, 1);
     loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len, .error = &e);
+    c.tensors = inputs;
     c.q.data = there(gpu, rows * D * F, x);
     c.k.data = there(gpu, keys * D * F, x);
     c.v.data = there(gpu, keys * D * F, x);
@@ -117,23 +134,27 @@ static void measure(loci_gpu *gpu, const char *text, const struct problem *s, do
                backward * 1e-12, 100 * backward / peak);
     }
     fflush(stdout);
-    void *const all[] = { (void *)both.device, c.q.data, c.k.data, c.v.data, c.o.data, c.lse,
+    void *const all[] = { (void *)both.device, c.q.data,  c.k.data,  c.v.data,  c.o.data, c.lse,
                           (void *)g.dout.data, g.dq.data, g.dk.data, g.dv.data, work };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) loci_gpu_free(gpu, all[i]);
     free(x);
     free(tables);
-    for (int i = 0; i < n; i++) free(data[i]);
+    for (int i = 0; i < n; i++) {
+        loci_gpu_free(gpu, (void *)inputs[i]);
+        free(data[i]);
+    }
     loci_gpu_plan_destroy(there_plan);
     loci_plan_destroy(plan);
 }
 int main(int argc, char **argv)
 {
-    static const char *const chief[] = { "nope", "alibi", "t5:bidirectional=1", "rope:pairing=half" };
+    static const char *const chief[] = { "nope", "alibi", "t5:bidirectional=1",
+                                         "rope:pairing=half" };
     static const struct problem problems[] = {
-        { 1, 16, 16, 64, 8192, 8192, false },  { 1, 16, 16, 128, 8192, 8192, false },
-        { 1, 16, 16, 64, 4096, 4096, true },   { 1, 16, 16, 128, 4096, 4096, true },
-        { 4, 16, 4, 128, 2048, 2048, false },  { 16, 16, 16, 64, 512, 512, false },
-        { 4, 32, 8, 128, 1, 16384, false },    { 1, 32, 32, 128, 1, 65536, false },
+        { 1, 16, 16, 64, 8192, 8192, false }, { 1, 16, 16, 128, 8192, 8192, false },
+        { 1, 16, 16, 64, 4096, 4096, true },  { 1, 16, 16, 128, 4096, 4096, true },
+        { 4, 16, 4, 128, 2048, 2048, false }, { 16, 16, 16, 64, 512, 512, false },
+        { 4, 32, 8, 128, 1, 16384, false },   { 1, 32, 32, 128, 1, 65536, false },
     };
     const char *few = getenv("LOCI_PROBLEMS"); /* so many of the problems */
     const size_t most = few ? (size_t)atoi(few) : sizeof problems / sizeof *problems;

@@ -10,9 +10,8 @@
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
-static loci_status run(const struct gpu_call *g, enum pass pass, const char *kernel,
-                       int64_t groups, int floats, const struct arrays *arrays,
-                       const struct params *params)
+static loci_status run(const struct gpu_call *g, enum pass pass, const char *kernel, int64_t groups,
+                       int floats, const struct arrays *arrays, const struct params *params)
 {
     loci_gpu *gpu = g->plan->gpu;
     loci_error *e = g->in.error;
@@ -23,11 +22,11 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
     CHECK(e, room(floats) <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, g->params.dim, room(floats));
-    TRY(gpu_program(gpu, pass, g->plan, &g->params, g->use, &program, e));
+    TRY(loci_gpu_program(gpu, pass, g->plan, &g->params, g->use, &program, e));
     return gpu->backend->launch(gpu->state, program,
                                 &(struct launch){ .kernel = kernel,
                                                   .groups = { (int)groups, 1 },
-                                                  .threads = gpu_threads(g->plan, pass),
+                                                  .threads = loci_gpu_threads(g->plan, pass),
                                                   .shared = room(floats) + !floats * 16,
                                                   .arrays = arrays,
                                                   .params = params },
@@ -65,7 +64,7 @@ static int32_t given_places(const struct gpu_call *g, bool query)
     const int e = p->rotate < 0 ? 0 : p->use[p->rotate].enc,
               tensors = p->first_tensor[e + 1] - p->first_tensor[e];
     if (p->rotate < 0 || p->use[p->rotate].term != TERM_positioned_pairs) return -1;
-    return gpu_input_number(p, e, tensors - (query ? 2 : 1));
+    return loci_gpu_input_number(p, e, tensors - (query ? 2 : 1));
 }
 /* Do gradients turn back before they are finished?  Those of places that come with the call are
  * made of them. */
@@ -193,8 +192,8 @@ static enum pass pass_of(const struct gpu_call *g)
 {
     const bool gates = g->params.gates >= 0 || is_polar(g);
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
-    const bool more = gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0
-                   || turns_back(g);
+    const bool more =
+        gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0 || turns_back(g);
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
@@ -213,7 +212,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             int32_t term;
-            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
             if (term == GPU_FACTOR && factor_folds(p, x)) continue;
             const struct gpu_use *use = &g->use[u++];
             const bool query = term == GPU_ROW_VECTORS;
@@ -236,8 +235,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
             if (query) {
                 const struct vectors *v = layout_of(p, x);
                 k.vector_table = use->table + (int64_t)vectors_index(v);
-                k.vector_head =
-                    v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
+                k.vector_head = v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
                 k.vector_columns = (int32_t)vectors_columns(v);
             } else {
                 const struct key_vectors *v = layout_of(p, x);
@@ -254,8 +252,8 @@ static loci_status multiply_vectors(const struct gpu_call *g)
                 if (k.q_paged) k.used = g->used;
             }
             const ptrdiff_t rows = query ? c->Lq : c->Lk;
-            TRY(run(g, PASS_VECTORS, "vector_numbers",
-                    c->B * tiles(rows, VECTOR_ROWS) * p->heads, VECTOR_ROWS * k.dim, &at, &k));
+            TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+                    VECTOR_ROWS * k.dim, &at, &k));
         }
     return LOCI_OK;
 }
@@ -281,8 +279,7 @@ static int64_t most_seen(const struct gpu_call *g)
 static loci_status decode(struct gpu_call *g)
 {
     struct params *p = &g->params;
-    const int64_t seen = most_seen(g),
-                  sides = (int64_t)p->sequences * p->kv_heads * p->lane_parts;
+    const int64_t seen = most_seen(g), sides = (int64_t)p->sequences * p->kv_heads * p->lane_parts;
     const int64_t enough = 32 * (int64_t)g->plan->gpu->facts.units, each = seen * sides / enough;
     p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
     const int64_t groups = tiles(seen, p->part_tiles) * sides;
@@ -306,7 +303,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-               forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
+            forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -314,9 +311,9 @@ loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *t
 {
     struct gpu_call g;
     if (!plan || !call) return LOCI_BAD_ARG;
-    loci_status status = gpu_open_call(&g, plan, tables, work, call, NULL);
+    loci_status status = loci_gpu_open_call(&g, plan, tables, work, call, NULL);
     if (!status && g.lists) status = forward_pass(&g);
-    gpu_close_call(&g);
+    loci_gpu_close_call(&g);
     return status;
 }
 
@@ -382,10 +379,9 @@ static loci_status clear_view(const struct gpu_call *g, char *at, struct strides
     for (ptrdiff_t b = 0; b < by[0].count && at; b++)
         for (ptrdiff_t h = 0; h < by[1].count; h++)
             for (ptrdiff_t r = 0; r < by[2].count; r++)
-                TRY(gpu->backend->clear(
-                    gpu->state,
-                    at + (b * s.batch + h * s.head + r * s.row) * (int64_t)each,
-                    (size_t)piece * each, g->in.error));
+                TRY(gpu->backend->clear(gpu->state,
+                                        at + (b * s.batch + h * s.head + r * s.row) * (int64_t)each,
+                                        (size_t)piece * each, g->in.error));
     return LOCI_OK;
 }
 /* Rows without keys, and keys without rows, may be in no tile: their gradient is 0. */
@@ -419,7 +415,7 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
                            g->in.error));
     for (int x = 0, n; x < p->uses; x++) {
         if (!g->call.g.total[x]) continue;
-        const int from = gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
+        const int from = loci_gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
         for (int h = 0; h < k->heads / step; h++)
             for (int i = 0; i < n; i++)
                 g->call.g.total[x][h * n + i] = totals[h * step * k->parts + from + i];
@@ -436,7 +432,7 @@ static loci_status clear_apart(const struct gpu_call *g)
     for (int i = 0, n = 0; i < t->n; i++) {
         if (t->list[i].role != LOCI_INPUT) continue;
         void *to = g->inputs[n++];
-        if (to) TRY(gpu->backend->clear(gpu->state, to, gpu_input_bytes(c, i), g->in.error));
+        if (to) TRY(gpu->backend->clear(gpu->state, to, loci_gpu_input_bytes(c, i), g->in.error));
     }
     return LOCI_OK;
 }
@@ -534,7 +530,7 @@ static loci_status backward_pass(struct gpu_call *g)
     const struct call *c = &g->call;
     const struct params *p = &g->params;
     const enum pass pass = pass_of(g);
-    const int threads = gpu_threads(g->plan, pass);
+    const int threads = loci_gpu_threads(g->plan, pass);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));
     TRY(sum_gates(g, pass));
@@ -578,9 +574,9 @@ loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *
     if (!plan || !call) return LOCI_BAD_ARG;
     TRY(loci_copy_call(&in, wants_sizes(plan->plan), call));
     TRY(loci_copy_grad(&grad, &in, wants_sizes(plan->plan), given));
-    loci_status status = gpu_open_call(&g, plan, tables, work, call, &grad);
+    loci_status status = loci_gpu_open_call(&g, plan, tables, work, call, &grad);
     if (!status && g.lists) status = backward_pass(&g);
-    gpu_close_call(&g);
+    loci_gpu_close_call(&g);
     return status;
 }
 
@@ -628,7 +624,7 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);
     const size_t size = (size_t)copy * THREADS * PROBE_COPIES * 16;
     double fma_seconds = 1, copy_seconds = 1;
-    loci_status status = gpu_program(gpu, PASS_PROBES, &plan, &params, NULL, &program, e);
+    loci_status status = loci_gpu_program(gpu, PASS_PROBES, &plan, &params, NULL, &program, e);
     if (!status) status = gpu->backend->alloc(gpu->state, 2 * size, &at, e);
     if (!status) status = gpu->backend->clear(gpu->state, at, 2 * size, e);
     if (!status) status = probe(gpu, program, "fma_rate", fma, at, &fma_seconds, e);

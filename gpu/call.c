@@ -32,11 +32,12 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
     /* what encodings compute of inputs is computed on the device */
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
-        c->mem.scratch[e] =
-            pe->scratch && !gpu_has_inputs(p, e) ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
+        c->mem.scratch[e] = pe->scratch && !loci_gpu_has_inputs(p, e)
+                              ? carve_bytes(&a, pe->scratch(c, e), 1)
+                              : NULL;
     }
     for (int x = 0; x < p->uses && backward; x++) {
-        const ptrdiff_t total = gpu_by_key(p->use[x].term) ? 0 : p->engine->total(c, x);
+        const ptrdiff_t total = loci_gpu_by_key(p->use[x].term) ? 0 : p->engine->total(c, x);
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {
@@ -70,10 +71,10 @@ static size_t lay_out_lists(struct gpu_call *g)
     struct arena a = { 0 };
     const size_t B = (size_t)c->B, Lq = (size_t)c->Lq, Lk = (size_t)c->Lk,
                  each = in->per_batch ? B : 1;
-#define LIST(to, count, type)                                                                      \
-    do {                                                                                           \
-        (to) = (int64_t)a.used;                                                                    \
-        carve_bytes(&a, count, sizeof(type));                                                      \
+#define LIST(to, count, type) \
+    do { \
+        (to) = (int64_t)a.used; \
+        carve_bytes(&a, count, sizeof(type)); \
     } while (0)
     k->q_pos = k->k_pos = k->q_seg = k->k_seg = k->k_first = k->k_last = k->q_factor = -1;
     LIST(k->spans, loci_most_sequences(c), struct span);
@@ -106,13 +107,11 @@ static size_t lay_out_lists(struct gpu_call *g)
     g->used = -1;
     if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     for (int u = 0; u < k->uses; u++) {
-        if (g->use[u].term == GPU_FACTOR)
-            LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
+        if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
         if (g->use[u].term == GPU_PIECES) LIST(g->use[u].rows, B * Lq, struct piece_row);
     }
     for (int u = 0; u < k->uses && g->backward; u++)
-        if (g->use[u].term == GPU_FACTOR)
-            LIST(g->use[u].rows, B * (size_t)p->heads * Lq, double);
+        if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].rows, B * (size_t)p->heads * Lq, double);
     k->factor_rows = -1;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_factor && factor_folds(p, x)) {
@@ -177,8 +176,8 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
     const struct call *c = &g->call;
     const ptrdiff_t rows = query ? c->Lq : c->Lk;
     const int axes = c->plan->axes;
-    const bool counted = query ? !c->where.q_pos && !g->in.q_coord
-                               : !c->where.k_pos && !c->where.k_coord;
+    const bool counted =
+        query ? !c->where.q_pos && !g->in.q_coord : !c->where.k_pos && !c->where.k_coord;
     for (ptrdiff_t b = 0; b < c->B && counted && rows; b++)
         list(g, at)[b] = query ? pos_q(c, b, 0) : pos_k(c, b, 0);
     double *x = (double *)(g->lists + at);
@@ -202,10 +201,9 @@ static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t nu
             for (ptrdiff_t i = 0; i < c->Lq; i++) {
                 const double n = rows[factor_row(c, b, h, i)];
                 if (g->backward) *number++ = n;
-                *to++ = factor_learned(p, e)
-                          ? (float)((double)table[factor_at(h, FACTOR_SLOPE)] * n
-                                    + (double)table[factor_at(h, FACTOR_BIAS)])
-                          : (float)n;
+                *to++ = factor_learned(p, e) ? (float)((double)table[factor_at(h, FACTOR_SLOPE)] * n
+                                                       + (double)table[factor_at(h, FACTOR_BIAS)])
+                                             : (float)n;
             }
 }
 static void fill_lists(struct gpu_call *g, int rows)
@@ -252,8 +250,7 @@ static void fill_lists(struct gpu_call *g, int rows)
             else if (p->use[x].term == TERM_factor) {
                 fill_factors(g, x, g->use[u].table, g->use[u].rows);
                 u++;
-            }
-            else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, g->use[u++].rows);
+            } else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, g->use[u++].rows);
             else u++;
         }
 }
@@ -266,7 +263,7 @@ static bool is_of_vectors(int32_t term)
     return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
 }
 /* The number of an input tensor among those of the plan. */
-int8_t gpu_input_number(const struct loci_plan *p, int enc, int which)
+int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
     int8_t n = 0;
     for (int i = 0; i < p->first_tensor[enc] + which; i++)
@@ -285,7 +282,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
             };
             int32_t term;
-            if (p->use[x].group != group || !gpu_term_of(p->use[x].term, &term)) continue;
+            if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
             use.term = (int8_t)term;
             if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
             use.multiplies = group == GROUP_MUL;
@@ -317,11 +314,12 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.b = (float)(1 / cap);
             }
             if (use.term == GPU_GATE)
-                use.key_input = gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
+                use.key_input = loci_gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
             if (use.term == GPU_SLOPES) {
                 const struct slopes *s = layout_of(p, x);
-                if (s->key >= 0) use.key_input = gpu_input_number(p, p->use[x].enc, s->key);
-                if (s->query >= 0) use.row_input = gpu_input_number(p, p->use[x].enc, s->query);
+                if (s->key >= 0) use.key_input = loci_gpu_input_number(p, p->use[x].enc, s->key);
+                if (s->query >= 0)
+                    use.row_input = loci_gpu_input_number(p, p->use[x].enc, s->query);
             }
             g->use[k->uses++] = use;
         }
@@ -347,7 +345,7 @@ static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
-    return gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
+    return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
  * for the workspace even if nothing is wanted. */
@@ -363,7 +361,7 @@ static int list_parts(struct gpu_call *g)
             int32_t term;
             if (p->use[x].group != group) continue;
             const bool sink = p->use[x].term == TERM_sink;
-            if (!sink && !gpu_term_of(p->use[x].term, &term)) continue;
+            if (!sink && !loci_gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const bool vectors = !sink && is_of_vectors(term);
             const int count = vectors ? 0 : count_parts(c, x);
@@ -371,11 +369,10 @@ static int list_parts(struct gpu_call *g)
             else if (folded && count && (c->g.total[x] || g->measured)) {
                 k->factor_part = all;
                 k->factor_row_sum = by_row(g, 1);
-            }
-            else if (!folded) {
+            } else if (!folded) {
                 g->use[u].part = all;
                 g->use[u].count = c->g.total[x] ? count : 0;
-                if (gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
+                if (loci_gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
                 else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
                     g->use[u].by_row = by_row(g, 2);
                 else if (term == GPU_FACTOR && count && (c->g.total[x] || g->measured))
@@ -390,7 +387,7 @@ static int list_parts(struct gpu_call *g)
     return all + k->rotation_count;
 }
 
-int gpu_part_of(const struct gpu_call *g, int x, int *count)
+int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
 {
     const struct loci_plan *p = g->call.plan;
     int u = 0;
@@ -401,7 +398,7 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int y = 0; y < p->uses; y++) {
             int32_t term;
-            if (p->use[y].group != group || !gpu_term_of(p->use[y].term, &term)) continue;
+            if (p->use[y].group != group || !loci_gpu_term_of(p->use[y].term, &term)) continue;
             if (term == GPU_FACTOR && factor_folds(p, y)) continue;
             if (y == x) return g->use[u].part;
             u++;
@@ -409,7 +406,7 @@ int gpu_part_of(const struct gpu_call *g, int x, int *count)
     return 0;
 }
 
-size_t gpu_input_bytes(const struct call *c, int tensor)
+size_t loci_gpu_input_bytes(const struct call *c, int tensor)
 {
     const loci_tensor *t = &c->plan->tensors.list[tensor];
     size_t n = sizeof(float);
@@ -681,8 +678,8 @@ static void set_params(struct gpu_call *g)
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)c->grad->dlse;
     k->dout = strides_of(c->g.dout);
-    k->wide = k->wide
-           && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
+    k->wide =
+        k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
@@ -718,8 +715,7 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           in->q_len, in->k_len);
     CHECK(e, !p->turns_values || (!in->q_seg && !in->q_lens), LOCI_UNSUPPORTED,
           "rope:values=1 runs on a GPU without q_seg and q_lens only");
-    CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0
-                 || p->use[p->rotate].term != TERM_polar,
+    CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
@@ -741,9 +737,11 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
                               loci_error *e)
 {
     for (int x = 0; x < p->uses; x++)
-        CHECK(e, p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
-                     && p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
-              "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
+                  && p->use[x].term != TERM_roll,
+              LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
+              p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
@@ -800,8 +798,7 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
     loci_error *e = g->in.error;
     TRY(loci_open_call(&measured, p, &g->in, true));
     const size_t bytes = lay_out_host(&measured, NULL, grad != NULL);
-    CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG,
-          "the shapes need more bytes than size_t can count");
+    CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
     g->scratch = aligned_alloc(64, round_up(bytes));
     CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
     g->in.work_bytes = 0;
@@ -815,12 +812,12 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
         loci_want(&g->call, g->learned);
     }
     for (int enc = 0; enc < p->encs; enc++)
-        if (!gpu_has_inputs(p, enc)) loci_begin_encoding(&g->call, enc);
+        if (!loci_gpu_has_inputs(p, enc)) loci_begin_encoding(&g->call, enc);
     return check_sequences(&g->call, g->in.error);
 }
-loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
-                          const loci_gpu_tables *tables, void *work, const loci_call *given,
-                          const loci_grad *grad)
+loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
+                               const loci_gpu_tables *tables, void *work, const loci_call *given,
+                               const loci_grad *grad)
 {
     const struct loci_plan *p = plan->plan;
     *g = (struct gpu_call){ .plan = plan, .backward = grad != NULL, .rotated = p->rotate >= 0 };
@@ -855,7 +852,7 @@ loci_status gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;
 }
-void gpu_close_call(struct gpu_call *g)
+void loci_gpu_close_call(struct gpu_call *g)
 {
     free(g->lists);
     free(g->scratch);

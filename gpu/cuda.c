@@ -586,8 +586,9 @@ static CUresult find_kernel(const struct cuda *c, struct program *p, const char 
 static CUresult start(const struct cuda *c, const struct kernel *k, const struct launch *l)
 {
     void *parameters[] = { (void *)l->arrays, (void *)l->params };
-    return cuda.cuLaunchKernel(k->own, (unsigned)l->groups[0], (unsigned)l->groups[1], 1, (unsigned)l->threads,
-                               1, 1, (unsigned)l->shared, c->stream, parameters, NULL);
+    return cuda.cuLaunchKernel(k->own, (unsigned)l->groups[0], (unsigned)l->groups[1], 1,
+                               (unsigned)l->threads, 1, 1, (unsigned)l->shared, c->stream,
+                               parameters, NULL);
 }
 
 static loci_status cuda_launch(void *state, struct program *p, const struct launch *l,

@@ -15,13 +15,13 @@
 
 /* What the kernels need to know of a device, and what reports print. */
 struct device_facts {
-    char name[128];       /* "NVIDIA H100 80GB HBM3" */
-    char driver[64];      /* "CUDA 13.0", "OpenCL 3.0 PoCL 3.1" */
-    size_t shared;        /* bytes of shared memory that a group can have */
-    int units;            /* multiprocessors, compute units */
-    int compute;          /* CUDA: 90 for sm_90; else 0 */
-    uint64_t memory;      /* bytes */
-    bool processor;       /* it is a CPU */
+    char name[128];  /* "NVIDIA H100 80GB HBM3" */
+    char driver[64]; /* "CUDA 13.0", "OpenCL 3.0 PoCL 3.1" */
+    size_t shared;   /* bytes of shared memory that a group can have */
+    int units;       /* multiprocessors, compute units */
+    int compute;     /* CUDA: 90 for sm_90; else 0 */
+    uint64_t memory; /* bytes */
+    bool processor;  /* it is a CPU */
 };
 
 struct program;

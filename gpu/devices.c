@@ -26,7 +26,8 @@ int loci_gpu_devices(loci_gpu_info *list, int room)
         const int all = backends[i]->count(&none);
         for (int k = 0; k < all; k++) {
             struct device_facts f = { 0 };
-            if (backends[i]->facts(k, &f, &none)) snprintf(f.name, sizeof f.name, "%.127s", none.text);
+            if (backends[i]->facts(k, &f, &none))
+                snprintf(f.name, sizeof f.name, "%.127s", none.text);
             if (n < room) describe(backends[i], k, &f, &list[n]);
             n++;
         }
@@ -106,7 +107,7 @@ loci_status loci_gpu_adopt(loci_gpu **to, const char *backend, void *context, vo
 void loci_gpu_close(loci_gpu *gpu)
 {
     if (!gpu) return;
-    gpu_unload_programs(gpu);
+    loci_gpu_unload_programs(gpu);
     gpu->backend->close(gpu->state);
     discard(gpu);
 }

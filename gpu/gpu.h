@@ -34,12 +34,12 @@ struct loci_gpu {
 struct loci_gpu_plan {
     loci_gpu *gpu;
     const struct loci_plan *plan;
-    int rows;     /* of a query tile of the forward pass */
+    int rows;                              /* of a query tile of the forward pass */
     int forward_threads, backward_threads; /* of a group */
-    bool general; /* programs are those for every plan */
+    bool general;                          /* programs are those for every plan */
 };
 
-/* How a call runs, found by gpu_open_call(). */
+/* How a call runs, found by loci_gpu_open_call(). */
 struct gpu_call {
     const loci_gpu_plan *plan;
     struct call call;
@@ -70,31 +70,32 @@ struct gpu_call {
 };
 
 /* plan.c: does the plan run, and which uses are which of the kernels' terms? */
-loci_status gpu_check_plan(const struct loci_plan *, const struct device_facts *, loci_error *);
-bool gpu_term_of(enum term_id, int32_t *term);
+loci_status loci_gpu_check_plan(const struct loci_plan *, const struct device_facts *,
+                                loci_error *);
+bool loci_gpu_term_of(enum term_id, int32_t *term);
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
-bool gpu_by_key(enum term_id);
-bool gpu_has_inputs(const struct loci_plan *, int enc);
+bool loci_gpu_by_key(enum term_id);
+bool loci_gpu_has_inputs(const struct loci_plan *, int enc);
 /* The program for a pass of this call. */
-loci_status gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
-                        const struct gpu_use *, struct program **, loci_error *);
-static inline int gpu_threads(const loci_gpu_plan *g, enum pass pass)
+loci_status loci_gpu_program(loci_gpu *, enum pass, const loci_gpu_plan *, const struct params *,
+                             const struct gpu_use *, struct program **, loci_error *);
+static inline int loci_gpu_threads(const loci_gpu_plan *g, enum pass pass)
 {
     if (pass == PASS_DECODE) return 128;
     const bool forward = pass == PASS_FORWARD || pass == PASS_FORWARD_GATES;
     return forward ? g->forward_threads : g->backward_threads;
 }
-void gpu_unload_programs(loci_gpu *);
+void loci_gpu_unload_programs(loci_gpu *);
 
 /* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */
-loci_status gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
-                          void *work, const loci_call *, const loci_grad *);
-void gpu_close_call(struct gpu_call *);
+loci_status loci_gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                               void *work, const loci_call *, const loci_grad *);
+void loci_gpu_close_call(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
-int gpu_part_of(const struct gpu_call *, int x, int *count);
+int loci_gpu_part_of(const struct gpu_call *, int x, int *count);
 /* The number of tensor `which` of an encoding among the input tensors of the plan. */
-int8_t gpu_input_number(const struct loci_plan *, int enc, int which);
+int8_t loci_gpu_input_number(const struct loci_plan *, int enc, int which);
 /* The size of an input tensor in this call. */
-size_t gpu_input_bytes(const struct call *, int tensor);
+size_t loci_gpu_input_bytes(const struct call *, int tensor);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { MOST_DIM = 256 };
 
-bool gpu_term_of(enum term_id id, int32_t *term)
+bool loci_gpu_term_of(enum term_id id, int32_t *term)
 {
     switch (id) {
     case TERM_affine:
@@ -50,14 +50,15 @@ bool gpu_term_of(enum term_id id, int32_t *term)
         return false;
     }
 }
-bool gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
-bool gpu_has_inputs(const struct loci_plan *p, int enc)
+bool loci_gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
+bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
 {
     for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
         if (p->tensors.list[i].role == LOCI_INPUT) return true;
     return false;
 }
-loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts *f, loci_error *e)
+loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_facts *f,
+                                loci_error *e)
 {
     int terms = 0, inputs = 0;
     (void)f;
@@ -74,10 +75,11 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         const enum term_id id = p->use[x].term;
-        const bool known = gpu_term_of(id, &term);
+        const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
-                     || (id == TERM_positioned_pairs && !p->turns_values),
+        CHECK(e,
+              known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
+                  || (id == TERM_positioned_pairs && !p->turns_values),
               LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
@@ -86,8 +88,7 @@ loci_status gpu_check_plan(const struct loci_plan *p, const struct device_facts 
               "%s with vectors of values does not run on a GPU yet: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
-              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll)
-                  || p->score_dim == p->dim,
+              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll) || p->score_dim == p->dim,
               LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
@@ -135,35 +136,25 @@ static bool is_general(const struct loci_gpu *gpu)
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p, const struct gpu_use *use)
 {
-    static const char *const kernels[] = { "FORWARD_KERNELS", "BACKWARD_KERNELS", "PROBE_KERNELS",
-                                           "FORWARD_GATE_KERNELS", "BACKWARD_INPUT_KERNELS",
-                                           "DECODE_KERNELS", "VECTOR_KERNELS" };
+    static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
+                                           "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
+                                           "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
+                                           "VECTOR_KERNELS" };
     const struct {
         const char *name;
         int number;
     } constants[] = {
-        { "DIM", p->dim },
-        { "VALUE_DIM", p->value_dim },
-        { "ROWS", p->rows },
-        { "USES", p->uses },
-        { "NEAR", p->near },
-        { "LISTED", p->listed },
-        { "SINK", p->has_sink },
-        { "MASK_KIND", p->mask_kind },
-        { "Q_TYPE", p->q_type },
-        { "K_TYPE", p->k_type },
-        { "V_TYPE", p->v_type },
-        { "O_TYPE", p->o_type },
-        { "PARTS", p->parts },
-        { "DROPOUT", p->dropout },
-        { "K_PAGED", p->k_paged },
-        { "V_PAGED", p->v_paged },
-        { "LANES", p->lanes },
+        { "DIM", p->dim },         { "VALUE_DIM", p->value_dim }, { "ROWS", p->rows },
+        { "USES", p->uses },       { "NEAR", p->near },           { "LISTED", p->listed },
+        { "SINK", p->has_sink },   { "MASK_KIND", p->mask_kind }, { "Q_TYPE", p->q_type },
+        { "K_TYPE", p->k_type },   { "V_TYPE", p->v_type },       { "O_TYPE", p->o_type },
+        { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
+        { "V_PAGED", p->v_paged }, { "LANES", p->lanes },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->general) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
-                  gpu_threads(g, pass));
+                  loci_gpu_threads(g, pass));
     for (int i = 0; i < COUNT(constants); i++)
         n += snprintf(to + n, room - (size_t)n, "#define LOCI_%s %d\n", constants[i].name,
                       constants[i].number);
@@ -198,9 +189,9 @@ static loci_status find_program(loci_gpu *gpu, const char *lines, struct program
     *to = c->program;
     return LOCI_OK;
 }
-loci_status gpu_program(loci_gpu *gpu, enum pass pass, const loci_gpu_plan *g,
-                        const struct params *p, const struct gpu_use *use, struct program **to,
-                        loci_error *e)
+loci_status loci_gpu_program(loci_gpu *gpu, enum pass pass, const loci_gpu_plan *g,
+                             const struct params *p, const struct gpu_use *use, struct program **to,
+                             loci_error *e)
 {
     char lines[4096];
     write_lines(lines, sizeof lines, pass, g, p, use);
@@ -209,7 +200,7 @@ loci_status gpu_program(loci_gpu *gpu, enum pass pass, const loci_gpu_plan *g,
     lock_release(&gpu->lock);
     return status;
 }
-void gpu_unload_programs(loci_gpu *gpu)
+void loci_gpu_unload_programs(loci_gpu *gpu)
 {
     for (struct compiled *c = gpu->programs, *next; c; c = next) {
         next = c->next;
@@ -226,7 +217,7 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
 {
     CHECK(e, to && gpu, LOCI_BAD_ARG, "plan and gpu must not be NULL");
     *to = NULL;
-    TRY(gpu_check_plan(plan, &gpu->facts, e));
+    TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
     const size_t needed =

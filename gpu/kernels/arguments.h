@@ -130,7 +130,8 @@ struct gpu_use {
     /* Learned numbers of a head, and where they start in a part; count 0: none. */
     int32_t part, count;
     float a, b; /* softcap: cap and 1 / cap */
-    /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances. */
+    /* Vectors: products by row or by key in `vectors`, how many there are of each, and distances.
+     */
     int64_t numbers;
     int32_t vectors, lo, hi;
     int8_t term;       /* in the order in which scores meet them */

@@ -12,8 +12,8 @@ enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
 /* ---- delta = dO o - dlse --------------------------------------------------------------------- */
 
-/* One thread per row.  With a sink a second number: the delta that its logit reads, which leaves out
- * dO of rows whose o is 0. */
+/* One thread per row.  With a sink a second number: the delta that its logit reads, which leaves
+ * out dO of rows whose o is 0. */
 DEV void row_sums(struct block b)
 {
     const int64_t rows = (int64_t)b.p->batch * b.p->q_len;
@@ -348,15 +348,16 @@ struct rows_mine {
     float dq[PAIR_GROUPS][8][4], s[PAIR_OTHERS][8], ds[PAIR_OTHERS][8];
 };
 
-/* Learned numbers of a head that this tile of rows adds to, of a chunk: [tiles][H][chunks][parts]. */
+/* Learned numbers of a head that this tile of rows adds to, of a chunk: [tiles][H][chunks][parts].
+ */
 DEV GLOBAL float *part_of(struct block b, int tile, int h, int chunk)
 {
     return (GLOBAL float *)b.at.parts
          + (((int64_t)tile * b.p->heads + h) * b.p->chunks + chunk) * PARTS;
 }
 
-/* affine: sums of ds |d| over keys behind and ahead, by row.  Tiles whose distances are exact floats
- * are summed from 0. */
+/* affine: sums of ds |d| over keys behind and ahead, by row.  Tiles whose distances are exact
+ * floats are summed from 0. */
 DEV void add_slopes(struct block b, struct rows_room at, const struct span *q, int row0, int rows,
                     int key0, int keys, int r)
 {
@@ -365,7 +366,8 @@ DEV void add_slopes(struct block b, struct rows_room at, const struct span *q, i
     SHARED float *sum = b.room + at.slopes + r;
     float behind = near ? 0.0f : sum[0], ahead = near ? 0.0f : sum[TILE_ROWS];
     for (int k = 0; k < keys && r < rows; k++) {
-        const float d = (float)distance_of(b, q, row0 + r, key0 + k), ds = b.room[at.s + k * 64 + r];
+        const float d = (float)distance_of(b, q, row0 + r, key0 + k),
+                    ds = b.room[at.s + k * 64 + r];
         behind = fma_(ds, max_(d, 0.0f), behind);
         ahead = fma_(ds, max_(0.0f - d, 0.0f), ahead);
     }
@@ -436,8 +438,8 @@ DEV float given_by_class(const struct learned *l, const SHARED float *x, int64_t
             sum = sum + x[n];
     return sum;
 }
-/* The gradients of a tile, in the order of src/terms/distance.c.  `on`: there are any.  Every thread
- * passes every barrier. */
+/* The gradients of a tile, in the order of src/terms/distance.c.  `on`: there are any.  Every
+ * thread passes every barrier. */
 DEV void add_distances(struct block b, struct rows_room at, const struct span *q, int tile, int h,
                        int chunk, int u, int row0, int rows, int key0, int keys, int on)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* entry.h -- the kernels of a program as a device sees them.  On the host the kernels are plain functions. */
+/* entry.h -- the kernels of a program as a device sees them.  On the host the kernels are plain
+ * functions. */
 #ifndef LOCI_KERNELS_ENTRY_H
 #define LOCI_KERNELS_ENTRY_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.h -- the forward pass: a group computes ROWS rows of a head.  See docs/bits.md, Forward. */
+/* forward.h -- the forward pass: a group computes ROWS rows of a head.  See docs/bits.md, Forward.
+ */
 #ifndef LOCI_KERNELS_FORWARD_H
 #define LOCI_KERNELS_FORWARD_H
 
@@ -89,7 +90,8 @@ DEV float sum_weights(const SHARED float *s, int rows, int keys)
     for (; k < keys; k++) sum = sum + s[k * rows];
     return sum;
 }
-/* The largest score of a row is known: keys of this thread get their weights.  Returns their sum. */
+/* The largest score of a row is known: keys of this thread get their weights.  Returns their sum.
+ */
 DEV float weigh_part(struct block b, struct forward_room at, int r, int part, int first, int end)
 {
     float m = b.room[at.tops + r];
@@ -136,8 +138,8 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
     }
 }
 
-/* A row whose weights are all 0: is it so because its products overflowed?  docs/bits.md leaves this
- * to src/engine/overflow.c, which says why.  Slow, and seldom called. */
+/* A row whose weights are all 0: is it so because its products overflowed?  docs/bits.md leaves
+ * this to src/engine/overflow.c, which says why.  Slow, and seldom called. */
 DEV int overflows(struct block b, struct forward_room at, const struct span *q, int h,
                   struct rows_at k, int row, int r)
 {
@@ -310,7 +312,8 @@ DEV void forward(struct block b)
                 const float inverse = b.room[at.a + r];
                 for (int i = 0; i < 4; i++)
                     if (r < rows && n + i < VALUE_DIM)
-                        store_number(b.at.o, O_TYPE, outputs.first + (int64_t)r * outputs.row + n + i,
+                        store_number(b.at.o, O_TYPE,
+                                     outputs.first + (int64_t)r * outputs.row + n + i,
                                      (newest < oldest ? 0.0f : MINE.o[g][j][i]) * inverse);
             }
     END

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* probes.h -- what a device can do at most, measured beside a benchmark: multiply-adds of numbers in
- * registers, and a copy. */
+/* probes.h -- what a device can do at most, measured beside a benchmark: multiply-adds of numbers
+ * in registers, and a copy. */
 #ifndef LOCI_KERNELS_PROBES_H
 #define LOCI_KERNELS_PROBES_H
 

@@ -10,8 +10,8 @@ enum { KEYS = 64, TILE_ROWS = 64, ROTATED_ROWS = 16, VECTOR_ROWS = 16 };
 /* The probes: PROBE_ROUNDS * PROBE_CHAINS multiply-adds, and PROBE_COPIES * 16 bytes a thread. */
 enum { PROBE_ROUNDS = 1024, PROBE_CHAINS = 16, PROBE_COPIES = 16 };
 
-/* Rows of channels in shared memory are padded to fours; where they are read by fours down a column,
- * by four more, so that keys next to each other are in different banks. */
+/* Rows of channels in shared memory are padded to fours; where they are read by fours down a
+ * column, by four more, so that keys next to each other are in different banks. */
 #define FOURS(n) (((n) + 3) / 4 * 4)
 #define WIDER(n) (FOURS(n) + 4)
 DEV int most(int a, int b) { return a > b ? a : b; }

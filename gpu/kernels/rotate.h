@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* rotate.h -- rotates pairs of channels of all rows of a view into another, or back.  A group has 16
- * rows of a batch entry in all heads, which share cos and sin.  See docs/bits.md, Rotating. */
+/* rotate.h -- rotates pairs of channels of all rows of a view into another, or back.  A group has
+ * 16 rows of a batch entry in all heads, which share cos and sin.  See docs/bits.md, Rotating. */
 #ifndef LOCI_KERNELS_ROTATE_H
 #define LOCI_KERNELS_ROTATE_H
 
@@ -16,7 +16,7 @@ struct pairs_table {
     double least;
 };
 
-/* ---- cos and sin in double: src/math/trig.h says why it is so --------------------------------- */
+/* ---- cos and sin in double: src/math/trig.h says why it is so -------------------------------- */
 
 struct two {
     double hi, lo; /* a sum and its error, or cos and sin */
@@ -103,7 +103,8 @@ DEV const GLOBAL double *pairs_row(const GLOBAL struct pairs_table *t, int group
 }
 /* Of pair i at coordinate x of an axis: a whole coordinate is joined from its anchor, a multiple of
  * 64, and the table's step from there. */
-DEV struct two angle_on_axis(const GLOBAL struct pairs_table *t, int group, int axis, double x, int i)
+DEV struct two angle_on_axis(const GLOBAL struct pairs_table *t, int group, int axis, double x,
+                             int i)
 {
     const GLOBAL double *hi = pairs_row(t, group, axis) + i;
     const double anchor = floor(x / PAIR_STEPS) * PAIR_STEPS, rest = x - anchor;
@@ -134,7 +135,8 @@ DEV void angle_of(const GLOBAL struct pairs_table *t, int group, const GLOBAL do
         float phi = 0;
         for (int axis = 0; axis < t->axes; axis++)
             phi = phi
-                + (x ? (float)x[axis * apart] : (float)counted) * (float)pairs_row(t, group, axis)[i];
+                + (x ? (float)x[axis * apart] : (float)counted)
+                      * (float)pairs_row(t, group, axis)[i];
         const struct two c = sincos_of((double)phi, 1.0, 0.0);
         *cosine = (float)c.hi * m;
         *sine = (float)c.lo * m;
@@ -177,7 +179,8 @@ DEV void rotate_rows(struct block b)
         (const GLOBAL struct pairs_table *)(b.at.tables + (turns ? b.p->pairs : 0));
     const int count = turns ? t->count : 0, offset = turns ? t->offset : 0,
               inside = turns ? t->interleaved : 0;
-    const int share = b.p->heads / b.p->kv_heads; /* heads with the same angles, of several groups */
+    /* heads with the same angles, of several groups */
+    const int share = b.p->heads / b.p->kv_heads;
     SHARED float *angles = b.room;
     for (int h = 0; h < b.p->heads; h++) {
         if (turns && (h == 0 || b.p->given >= 0 || (t->groups > 1 && h % share == 0))) {

@@ -9,8 +9,8 @@
 /* Keys of a chunk, and rows of an item: docs/bits.md. */
 enum { CHUNK = 4096, ITEM = 1024 };
 
-/* Distances of pairs: of 32 bits where the host has seen that they are small, because conversions of
- * 64 bits are slow. */
+/* Distances of pairs: of 32 bits where the host has seen that they are small, because conversions
+ * of 64 bits are slow. */
 #if defined LOCI_NEAR && LOCI_NEAR
 typedef int32_t distance_t;
 #else

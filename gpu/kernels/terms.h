@@ -46,8 +46,8 @@ DEV float magnitude(distance_t d)
     const float x = (float)d;
     return x < 0 ? -x : x;
 }
-DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key, distance_t d,
-                    float s)
+DEV float add_slope(struct block b, int u, const struct span *q, int h, int row, int key,
+                    distance_t d, float s)
 {
     const int of_key = USE(u).key_input, of_row = USE(u).row_input;
     const float x = of_key < 0 ? 0.0f : input_at(b, of_key, q, h, b.p->k_len)[q->k0 + key],

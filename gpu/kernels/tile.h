@@ -17,9 +17,9 @@
 #define GROUPS(lanes, width) (((width) + 4 * SIDE(lanes) - 1) / (4 * SIDE(lanes)))
 enum { MOST_OTHERS = 8, MOST_GROUPS = 8 };
 
-/* The first of the lanes of a thread, which are r0 .. r0 + 3 and r0 + half .. r0 + half + 3, and its
- * place among the others.  The 32 threads of a warp read 8 fours of lanes and 4 of the others, so
- * that no two of them wait for each other. */
+/* The first of the lanes of a thread, which are r0 .. r0 + 3 and r0 + half .. r0 + half + 3, and
+ * its place among the others.  The 32 threads of a warp read 8 fours of lanes and 4 of the others,
+ * so that no two of them wait for each other. */
 #define HALF(lanes) ((lanes) == 32 ? 16 : 32)
 DEV int first_lane(int lanes, int tid)
 {
@@ -160,8 +160,8 @@ DEV int finite_four(four x)
     const float zero = x.x * 0.0f + x.y * 0.0f + x.z * 0.0f + x.w * 0.0f;
     return zero == 0.0f;
 }
-/* Rows i0 .. i0 + n - 1 as rows of `stride` numbers; the others of `all` are 0.  True if all numbers
- * that this thread reads are finite. */
+/* Rows i0 .. i0 + n - 1 as rows of `stride` numbers; the others of `all` are 0.  True if all
+ * numbers that this thread reads are finite. */
 DEV int load_rows(struct rows_at v, int i0, int n, int all, int width, int stride, int tid,
                   SHARED float *to)
 {
@@ -190,7 +190,8 @@ DEV void copy_rows(struct rows_at v, int i0, int n, int all, int width, int stri
         const GLOBAL float *from =
             (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d;
         to += row * stride + d;
-        UNROLL for (int i = 0; i < KEYS / step; i++) copy_four(to + i * step * stride, from + i * step * v.row);
+        UNROLL for (int i = 0; i < KEYS / step; i++)
+            copy_four(to + i * step * stride, from + i * step * v.row);
         return;
     }
     for (int i = tid; i < all * fours; i += THREADS) {

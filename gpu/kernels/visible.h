@@ -57,7 +57,8 @@ DEV int sees(struct block b, const struct span *q, int h, int row, int key)
     const int64_t entry = (int64_t)q->b * b.p->list_entry + q->q0 + row;
     if (q->segments) {
         const int64_t k = list_at(b, b.p->k_seg)[(int64_t)q->b * b.p->k_len + q->k0 + key];
-        if (k < 0 || k != list_at(b, b.p->q_seg)[(int64_t)q->b * b.p->q_len + q->q0 + row]) return 0;
+        if (k < 0 || k != list_at(b, b.p->q_seg)[(int64_t)q->b * b.p->q_len + q->q0 + row])
+            return 0;
     }
     if (b.p->k_first >= 0
         && (key < list_at(b, b.p->k_first)[entry] - q->k0

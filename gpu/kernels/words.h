@@ -117,7 +117,9 @@ DEV float max_nan(float a, float b)
 #define DEV static inline
 /* The order in which the threads of a phase run: a race would show. */
 extern _Thread_local const int *loci_host_order;
-#define PHASE(tid) for (int nth_ = 0; nth_ < THREADS; nth_++) { const int tid = loci_host_order[nth_];
+#define PHASE(tid)                                                                                 \
+    for (int nth_ = 0; nth_ < THREADS; nth_++) {                                                   \
+        const int tid = loci_host_order[nth_];
 #define END }
 #define PRIVATE(type) static _Thread_local type mine_[THREADS]
 #define MINE mine_[tid]
@@ -167,8 +169,8 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 #endif
 
 #define NULL_AT 0
-/* A phase under a condition that a program for one plan knows.  Elsewhere only its body is under the
- * condition: PoCL copies what follows a barrier that may be left out. */
+/* A phase under a condition that a program for one plan knows.  Elsewhere only its body is under
+ * the condition: PoCL copies what follows a barrier that may be left out. */
 #ifdef LOCI_DIM
 #define PHASE_IF(tid, condition) if (condition) { PHASE(tid)
 #define END_IF END }
@@ -176,7 +178,8 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 #define PHASE_IF(tid, condition) PHASE(tid) if (condition) {
 #define END_IF } END
 #endif
-/* A program that is not for one plan has no constants to unroll for, and processors gain nothing. */
+/* A program that is not for one plan has no constants to unroll for, and processors gain nothing.
+ */
 #ifdef LOCI_DIM
 #define UNROLL UNROLL_
 #define UNROLL2 UNROLL2_

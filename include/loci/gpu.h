@@ -7,14 +7,15 @@
  *     loci_gpu_plan_create(&plan_there, gpu, plan, &error);
  *     loci_gpu_forward(plan_there, &tables, work, &call);
  *
- * Calls are those of loci.h.  Their views, lse, the mask, input tensors and `work` are memory of the
- * device; lists of positions, segments and lengths are memory of the host, and may be reused when
- * the call returns.  A call is queued: loci_gpu_wait() waits for the results, or the host's own stream does.
+ * Calls are those of loci.h.  Their views, lse, the mask, input tensors and `work` are memory of
+ * the device; lists of positions, segments and lengths are memory of the host, and may be reused
+ * when the call returns.  A call is queued: loci_gpu_wait() waits for the results, or the host's
+ * own stream does.
  *
- * Plans in F32, BF16 and F16 run; which encodings do says docs/gpu.md.  Everything that does not run
- * is refused by LOCI_UNSUPPORTED with a sentence. */
-#ifndef LOCI_GPU_H
-#define LOCI_GPU_H
+ * Plans in F32, BF16 and F16 run; which encodings do says docs/gpu.md.  Everything that does not
+ * run is refused by LOCI_UNSUPPORTED with a sentence. */
+#ifndef LOCI_LOCI_GPU_H
+#define LOCI_LOCI_GPU_H
 
 #include "loci/loci.h"
 
@@ -80,8 +81,8 @@ typedef struct {
 LOCI_API size_t loci_gpu_workspace(const loci_gpu_plan *, const loci_call *, int backward);
 LOCI_API loci_status loci_gpu_forward(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                       const loci_call *);
-/* Gradients in dtensors: those of learned tensors are memory of the host, and a call that wants them
- * waits; those of input tensors are memory of the device, as the tensors are.  So is dmask. */
+/* Gradients in dtensors: those of learned tensors are memory of the host, and a call that wants
+ * them waits; those of input tensors are memory of the device, as the tensors are.  So is dmask. */
 LOCI_API loci_status loci_gpu_backward(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                        const loci_call *, const loci_grad *);
 

@@ -73,9 +73,9 @@ struct opening {
     ptrdiff_t keys, first;
     bool here; /* k_pos has the positions of the present keys only */
     struct part part;
-    struct chain chain;        /* a backward pass over many processes */
-    const bool *apart;         /* see struct stream */
-    const struct owned *owned; /* NULL: the call is as the caller gave it */
+    struct chain chain;         /* a backward pass over many processes */
+    const bool *apart;          /* see struct stream */
+    const struct owned *owned;  /* NULL: the call is as the caller gave it */
     lay_out_workspace *lay_out; /* NULL: loci_lay_out */
 };
 /* The caller's call, if a pass has a call of its own. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* gpu_bits.c -- a device has the bits of the CPU: every text of the walk that runs there, and shapes
- * on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
+/* gpu_bits.c -- a device has the bits of the CPU: every text of the walk that runs there, and
+ * shapes on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
- * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device if
- * there is one, on a few shapes.  $LOCI_DEVICES names others: "cuda:0 host host:1".  $LOCI_WALK takes
- * the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
- * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it. */
+ * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
+ * if there is one, on a few shapes.  $LOCI_DEVICES names others: "cuda:0 host host:1".  $LOCI_WALK
+ * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
+ * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +93,8 @@ static bool same(const char *name, const char *what, const void *a, const void *
         memcpy(&u, (const float *)a + first, sizeof u);
         memcpy(&v, (const float *)b + first, sizeof v);
     }
-    return CHECK_FAILED("%s: %s differs in %zu of %zu numbers, first %zu: %.9g, not %.9g", name, what,
-                 differ, n, first, (double)v, (double)u);
+    return CHECK_FAILED("%s: %s differs in %zu of %zu numbers, first %zu: %.9g, not %.9g", name,
+                        what, differ, n, first, (double)v, (double)u);
 }
 
 /* Bytes that the views of a call span. */
@@ -132,8 +133,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     loci_call c = *call;
     c.error = &e;
     c.host = NULL;
-    const loci_gpu_tables both = { tables,
-                                   there_copy(&t, tables, loci_tables_size(plan, range)) };
+    const loci_gpu_tables both = { tables, there_copy(&t, tables, loci_tables_size(plan, range)) };
     c.q.data = there_copy(&t, call->q.data,
                           view_bytes(&call->q, c.batch, p->heads, c.q_len, p->dim, each));
     c.k.data = there_copy(&t, call->k.data,
@@ -173,9 +173,9 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     void *sums[WALK_TENSORS] = { 0 };
     if (grad && !status) {
         g = *grad;
-        g.dout.data = there_copy(&t, grad->dout.data,
-                                 view_bytes(&grad->dout, c.batch, p->heads, c.q_len, p->value_dim,
-                                            each));
+        g.dout.data =
+            there_copy(&t, grad->dout.data,
+                       view_bytes(&grad->dout, c.batch, p->heads, c.q_len, p->value_dim, each));
         g.dlse = there_copy(&t, grad->dlse, (size_t)(c.batch * p->heads * c.q_len) * 4);
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
@@ -206,8 +206,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
         void *back = mem_alloc(&mem, expected->bytes[i]);
         status = loci_gpu_copy(gpu, back, out[i], expected->bytes[i], LOCI_GPU_DOWNLOAD, &e);
         if (status) CHECK_FAILED("%s: download: %s", name, e.text);
-        else
-            same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
+        else same(name, out_names[i], expected->at[i], back, expected->bytes[i], expected->each[i]);
     }
     for (int i = 0; i < tensors && !status && g.dtensors; i++)
         if (sums[i]) {
@@ -230,15 +229,16 @@ static void check_walk(struct walk *w)
     char name[512];
     if (w->stage != LOCI_ATTENTION) return;
     if (!play_open(&p, w, NULL, false, NULL)) return;
-    if (play_pass(&p, PLAY_PREPARE) || play_pass(&p, PLAY_FORWARD) || play_pass(&p, PLAY_BACKWARD)) {
+    if (play_pass(&p, PLAY_PREPARE) || play_pass(&p, PLAY_FORWARD)
+        || play_pass(&p, PLAY_BACKWARD)) {
         CHECK_FAILED("%s (%s): %s", w->encoding, w->shape, p.error.text);
         play_close(&p);
         return;
     }
     struct outs outs = {
         .at = { p.call.o.data, p.call.lse, p.grad.dq.data, p.grad.dk.data, p.grad.dv.data },
-        .bytes = { w->out_count * 4, w->row_count * 4, w->input[0].count * 4,
-                   w->input[1].count * 4, w->input[2].count * 4 },
+        .bytes = { w->out_count * 4, w->row_count * 4, w->input[0].count * 4, w->input[1].count * 4,
+                   w->input[2].count * 4 },
         .each = { 4, 4, 4, 4, 4 },
     };
     size_t counts[WALK_TENSORS] = { 0 };
@@ -301,8 +301,7 @@ static const char *const texts[] = {
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
 {
     char *x = mem_alloc(m, count * stored_size(dtype));
-    for (size_t i = 0; i < count; i++)
-        store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
+    for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
 }
 static void check_shape(const char *text, const struct shape *s, double dropout)
@@ -311,15 +310,16 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     loci_error e = { 0 };
     loci_plan *plan;
     char name[512];
-    const loci_desc d = LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads,
-                                  .dim = s->dim, .value_dim = s->value_dim,
-                                  .full = s->full && !walk_causal_only(text),
-                                  .window_left = s->left, .dtype = s->dtype);
+    const loci_desc d =
+        LOCI_DESC(.encoding = text, .heads = s->heads, .kv_heads = s->kv_heads, .dim = s->dim,
+                  .value_dim = s->value_dim, .full = s->full && !walk_causal_only(text),
+                  .window_left = s->left, .dtype = s->dtype);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }
-    const size_t each = stored_size(s->dtype), rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
+    const size_t each = stored_size(s->dtype),
+                 rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
                  keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
     struct outs outs = {
         .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * (size_t)s->dim * each,
@@ -401,9 +401,9 @@ static void open_devices(const char *given)
     bool opencl = false;
     for (int i = 0; i < all; i++) opencl |= strcmp(list[i].id, "opencl:0") == 0;
     snprintf(device_names, sizeof device_names, "%s",
-             given                   ? given
+             given                  ? given
              : opencl && !LOCI_SLOW ? "host:2 opencl:0"
-                                     : "host:2");
+                                    : "host:2");
     for (char *id = strtok(device_names, " "); id; id = strtok(NULL, " ")) {
         loci_error e;
         if (loci_gpu_open(&gpus[device_count], id, &e)) {

@@ -28,8 +28,16 @@ struct problem {
     int64_t left;
     loci_dtype dtype, k_dtype;
     ptrdiff_t page;
-    enum { LENS = 1, ROTATED = 2, MASK = 4, PLACES = 8, DROPOUT = 16, BROKEN = 32, FULL = 64,
-           HUGE_ROWS = 128 } with;
+    enum {
+        LENS = 1,
+        ROTATED = 2,
+        MASK = 4,
+        PLACES = 8,
+        DROPOUT = 16,
+        BROKEN = 32,
+        FULL = 64,
+        HUGE_ROWS = 128
+    } with;
 };
 #define F32 LOCI_F32, LOCI_F32
 static const struct problem problems[] = {
@@ -175,11 +183,11 @@ static void check(const struct problem *s)
     struct mem mem = { 0 };
     loci_error e = { 0 };
     loci_plan *plan;
-    const loci_desc d = LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads,
-                                  .dim = s->dim, .value_dim = s->value_dim,
-                                  .full = (s->with & FULL) != 0, .window_left = s->left,
-                                  .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->k_dtype,
-                                  .keys_rotated = (s->with & ROTATED) != 0);
+    const loci_desc d =
+        LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads, .dim = s->dim,
+                  .value_dim = s->value_dim, .full = (s->with & FULL) != 0, .window_left = s->left,
+                  .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->k_dtype,
+                  .keys_rotated = (s->with & ROTATED) != 0);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", s->text, e.text);
         return;
@@ -190,7 +198,8 @@ static void check(const struct problem *s)
                                 : (size_t)(s->batch * s->k_len),
                  keys = held * (size_t)s->kv_heads;
     float *q = numbers(&mem, rows * (size_t)s->dim, 2),
-          *k = numbers(&mem, keys * (size_t)s->dim, 2), *v = numbers(&mem, keys * (size_t)s->value_dim, 1);
+          *k = numbers(&mem, keys * (size_t)s->dim, 2),
+          *v = numbers(&mem, keys * (size_t)s->value_dim, 1);
     if (s->with & BROKEN) { /* the last row alone sees the last key; nobody all of the first ones */
         v[(s->k_len - 1) * s->value_dim + 2] = NAN;
         v[(s->k_len - 380) * s->value_dim] = INFINITY;
@@ -206,12 +215,12 @@ static void check(const struct problem *s)
         .mask = s->with & MASK ? rows * (size_t)s->k_len * sizeof(float) : 0,
         .tables = loci_tables_size(plan, s->k_len + s->q_len),
     };
-    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
-                            .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
-                            .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
-                            .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->k_dtype),
-                            .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse),
-                            .error = &e);
+    loci_call c =
+        LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
+                  .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
+                  .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
+                  .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->k_dtype),
+                  .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse), .error = &e);
     int64_t *k_lens = mem_alloc(&mem, sizeof *k_lens * (size_t)s->batch),
             *q_lens = mem_alloc(&mem, sizeof *q_lens * (size_t)s->batch);
     for (int b = 0; b < s->batch; b++) {
@@ -268,7 +277,8 @@ static void check(const struct problem *s)
                 char name[256];
                 setenv("LOCI_GPU_DECODE", ways[way], 1);
                 snprintf(name, sizeof name,
-                         "problem %d, %s, %td rows, %td keys, page %td, %s split, on %s", (int)(s - problems), s->text, s->q_len, s->k_len, s->page, ways[way],
+                         "problem %d, %s, %td rows, %td keys, page %td, %s split, on %s",
+                         (int)(s - problems), s->text, s->q_len, s->k_len, s->page, ways[way],
                          devices[i]);
                 check_there(name, i, plan, tables, &c, &n, s->dtype);
             }

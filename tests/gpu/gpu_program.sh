@@ -29,7 +29,6 @@ check "no number of one" refused "run: --device: there is no host:9: host has 3 
 check "a driver that is switched off" off refused 'run: --device: cuda: .*LOCI_CUDA=none' run $case --device cuda:0
 check "float64" refused "$case: dtype F64 does not run on a GPU" run $case --device host --dtype f64
 check "another stage" refused 'stage ATTENTION on a GPU' run tests/cases/rope-linear-attention.safetensors --device host
-check "dropout" refused 'dropout must be 0 on a GPU' run tests/cases/dropout-causal.safetensors --device host
 for option in '--engine reference' --fast '--isa scalar'; do
     check "no $option there" refused 'run: --device excludes --engine, --fast and --isa' run $case --device host $option
 done

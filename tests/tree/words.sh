@@ -18,7 +18,7 @@ while IFS= read -rd '' page; do
     check "$page" none "$page"
 done < <(scripts/sources files | grep -zE '^(docs|lab|src)/.*\.md$|^(README|CONTRIBUTING|SECURITY)\.md$' |
     grep -zvE '^docs/(properties|glossary)\.md$')
-for header in loci cache convert io layers mpi parallel positions; do
+for header in loci cache convert gpu io layers mpi parallel positions; do
     check "loci/$header.h" none "include/loci/$header.h"
 done
 for command in '' race list show run bench rope check convert lab info man completion version; do

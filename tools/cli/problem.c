@@ -143,11 +143,12 @@ void problem_close(struct problem *p)
 
 loci_desc problem_desc(const struct problem *p, const char *encoding)
 {
-    return (loci_desc)LOCI_DESC(
-        .encoding = encoding, .heads = p->heads, .dim = p->dim, .kv_heads = p->kv_heads,
-        .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
-        .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa,
-        .k_dtype = kv_dtypes[p->kv_dtype], .v_dtype = kv_dtypes[p->kv_dtype]);
+    return (loci_desc)LOCI_DESC(.encoding = encoding, .heads = p->heads, .dim = p->dim,
+                                .kv_heads = p->kv_heads,
+                                .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
+                                .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
+                                .max_len = p->len, .isa = p->isa, .k_dtype = kv_dtypes[p->kv_dtype],
+                                .v_dtype = kv_dtypes[p->kv_dtype]);
 }
 
 void problem_fill(const struct problem *p, struct task *t)
@@ -214,8 +215,7 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     if (inference(p) && !p->cached && !p->k) open_copies(p, &c->main);
     if (!c->embeds) return true;
     const loci_desc e = task_embedding(&d, encoding);
-    return task_open(&c->embed, &e, p->batch, p->rows, p->len, NULL)
-        && ready(p, &c->embed);
+    return task_open(&c->embed, &e, p->batch, p->rows, p->len, NULL) && ready(p, &c->embed);
 }
 
 void contender_close(struct contender *c)
