@@ -130,6 +130,7 @@ static void choose_shape(struct loci_gpu_plan *g)
 static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");
+    if (gpu->backend == &loci_gpu_host) return true; /* it is compiled already */
     return programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
 }
 /* What shape.h wants to know.  Programs of the host read it from the call. */
@@ -152,6 +153,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
+    if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
     if (g->general) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
                   loci_gpu_threads(g, pass));

@@ -185,7 +185,7 @@ DEV void copy_rows(struct rows_at v, int i0, int n, int all, int width, int stri
         return;
     }
     const int fours = FOURS(width) / 4;
-    if (THREADS % fours == 0 && !v.pages) { /* a thread has a column */
+    if (THREADS % fours == 0 && THREADS / fours <= KEYS && !v.pages) { /* a thread has a column */
         const int row = tid / fours, d = tid % fours * 4, step = THREADS / fours;
         const GLOBAL float *from =
             (const GLOBAL float *)v.at + v.first + (int64_t)(i0 + row) * v.row + d;

@@ -180,7 +180,7 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 #endif
 /* A program that is not for one plan has no constants to unroll for, and processors gain nothing.
  */
-#ifdef LOCI_DIM
+#if defined LOCI_DIM && !defined LOCI_LOOPS
 #define UNROLL UNROLL_
 #define UNROLL2 UNROLL2_
 #define UNROLL4 UNROLL4_

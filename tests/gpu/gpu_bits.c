@@ -7,6 +7,7 @@
  * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
  * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
+#define _XOPEN_SOURCE 600 /* putenv() */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,6 +276,7 @@ static const struct shape shapes[] = {
     { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false },
     { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false },
     { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true },
+    { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false },
 };
 static const char *const texts[] = {
     "nope",
@@ -315,7 +317,8 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
                   .value_dim = s->value_dim, .full = s->full && !walk_causal_only(text),
                   .window_left = s->left, .dtype = s->dtype);
     if (loci_plan_create(&plan, &d, &e)) {
-        CHECK_FAILED("%s: %s", text, e.text);
+        /* some texts want wider heads than the narrowest ones */
+        if (s->dim >= 16) CHECK_FAILED("%s: %s", text, e.text);
         return;
     }
     const size_t each = stored_size(s->dtype),
@@ -389,8 +392,13 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     loci_plan_destroy(plan);
 }
 
-/* Shapes of an OpenCL device that nobody named: programs take long to compile there. */
-enum { QUICK_SHAPES = 2 };
+/* An OpenCL device that nobody named runs the first shape of a few texts, by programs of their own:
+ * the one for every plan takes minutes to compile there. */
+static bool is_quick(const char *text)
+{
+    return strcmp(text, "nope") == 0 || strcmp(text, "alibi") == 0
+        || strcmp(text, "rope:pairing=half") == 0;
+}
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
@@ -415,22 +423,35 @@ static void open_devices(const char *given)
         devices[device_count++] = id;
     }
 }
+#ifndef _WIN32
+static char special[] = "LOCI_GPU_PROGRAMS=special";
+#endif
 int main(int argc, char **argv)
 {
     const char *given = getenv("LOCI_DEVICES"), *few = getenv("LOCI_SHAPES");
-    const int all = (int)(sizeof shapes / sizeof *shapes), most = LOCI_SLOW ? 4 : all;
+    const int all = (int)(sizeof shapes / sizeof *shapes), most = LOCI_EMULATED ? 1
+                                                                : LOCI_SLOW     ? 3
+                                                                                : all;
     walk_only(argc, argv);
+#ifndef _WIN32
+    if (!given) putenv(special); /* the host has one program for all plans anyway */
+#endif
     open_devices(given);
+    const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
-        /* an OpenCL device that nobody named takes part in the first ones */
-        if (i == QUICK_SHAPES && !given && device_count > 1) loci_gpu_close(gpus[--device_count]);
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
-            if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i], 0);
+            if (argc < 2 || strstr(texts[k], argv[1])) {
+                const int opened = device_count;
+                if (i > 0 || !is_quick(texts[k])) device_count = devices_of_all;
+                check_shape(texts[k], &shapes[i], 0);
+                device_count = opened;
+            }
     }
+    while (device_count > devices_of_all) loci_gpu_close(gpus[--device_count]);
     for (int i = 2; i < 10 && i < (few ? atoi(few) : most); i++) /* weights are dropped */
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
             if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i], 0.3);
-    if (!few) walk_all(WALK_SMALL, check_walk);
+    if (!few && !LOCI_SLOW) walk_all(WALK_SMALL, check_walk);
     if (getenv("LOCI_WALK")) {
         walk_all(WALK_TILES, check_walk);
         walk_all(WALK_CHUNKS, check_walk);

@@ -307,7 +307,7 @@ int main(int argc, char **argv)
 {
     open_devices();
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++)
-        if (argc < 2 || atoi(argv[1]) == i) check(&problems[i]);
+        if (argc < 2 ? !LOCI_SLOW || i % 8 == 0 : atoi(argv[1]) == i) check(&problems[i]);
     printf("%lld halves of numbers compared\n", compared);
     for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
     return harness_end();
