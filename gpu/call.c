@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gpu.h"
+#include "aligned.h"
 #include "api/tables.h"
 #include "layout/band_k.h"
 #include "layout/distance.h"
@@ -799,7 +800,7 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
     TRY(loci_open_call(&measured, p, &g->in, true));
     const size_t bytes = lay_out_host(&measured, NULL, grad != NULL);
     CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
-    g->scratch = aligned_alloc(64, round_up(bytes));
+    g->scratch = aligned_new(bytes);
     CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
     g->in.work_bytes = 0;
     TRY(loci_open_attention(&g->call, p, tables->host, g->scratch, &g->in,
@@ -855,5 +856,5 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
 void loci_gpu_close_call(struct gpu_call *g)
 {
     free(g->lists);
-    free(g->scratch);
+    aligned_free(g->scratch);
 }

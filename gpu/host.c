@@ -4,10 +4,11 @@
  * access, and threads can run in another order, which shows a race. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/entry.h"
+#include "aligned.h"
 #include "device.h"
+#include "platform/clock.h"
 #include "util/error.h"
 
 /* The devices: threads of a phase forward, reversed, and shuffled. */
@@ -29,7 +30,7 @@ _Thread_local const int *loci_host_order = orders[HOST_FORWARD];
 
 struct host {
     int order;
-    struct timespec mark;
+    double mark;
 };
 
 static int count(loci_error *why)
@@ -63,14 +64,14 @@ static void close(void *state) { free(state); }
 static loci_status host_alloc(void *state, size_t bytes, void **to, loci_error *e)
 {
     (void)state;
-    *to = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    *to = aligned_new(bytes);
     CHECK(e, *to, LOCI_NO_MEMORY, "no memory for %zu bytes", bytes);
     return LOCI_OK;
 }
 static void host_free(void *state, void *at)
 {
     (void)state;
-    free(at);
+    aligned_free(at);
 }
 static loci_status copy(void *state, void *to, const void *from, size_t bytes,
                         enum direction direction, loci_error *e)
@@ -121,7 +122,7 @@ static loci_status launch(void *state, struct program *p, const struct launch *l
     const struct host *h = state;
     (void)p;
     /* exactly as much as a device would have, so that sanitizers see an access beyond */
-    float *room = aligned_alloc(16, (l->shared + 31) / 16 * 16);
+    float *room = aligned_new(l->shared);
     CHECK(e, room, LOCI_NO_MEMORY, "no memory for %zu bytes of shared memory", l->shared);
     loci_host_order = orders[h->order];
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
@@ -131,24 +132,21 @@ static loci_status launch(void *state, struct program *p, const struct launch *l
                 (struct block){ .at = *l->arrays, .p = l->params, .x = x, .room = room });
         break;
     }
-    free(room);
+    aligned_free(room);
     return LOCI_OK;
 }
 static loci_status mark(void *state, loci_error *e)
 {
     struct host *h = state;
     (void)e;
-    timespec_get(&h->mark, TIME_UTC);
+    h->mark = loci_clock_steady();
     return LOCI_OK;
 }
 static loci_status elapsed(void *state, double *seconds, loci_error *e)
 {
     const struct host *h = state;
-    struct timespec now;
     (void)e;
-    timespec_get(&now, TIME_UTC);
-    *seconds =
-        (double)(now.tv_sec - h->mark.tv_sec) + 1e-9 * (double)(now.tv_nsec - h->mark.tv_nsec);
+    *seconds = loci_clock_steady() - h->mark;
     return LOCI_OK;
 }
 
