@@ -171,9 +171,9 @@ DEV void forward(struct block b)
         keys = key_rows(b, &q, kh), values = value_rows(b, &q, kvh),
         outputs = view_rows(b.at.o, b.p->o, q.b, h, q.q0 + row0, O_TYPE, 0);
     /* sums of all chunks so far, where there is more than one: reals, [B][H][q_len][VALUE_DIM] */
-    GLOBAL float *total = (GLOBAL float *)b.at.sums
-                        + (((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0) * VALUE_DIM;
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
+    GLOBAL float *total = (GLOBAL float *)b.at.sums;
+    if (total) total += list * VALUE_DIM;
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int oldest = seen.last < seen.first ? 1 : seen.first / CHUNK,
               newest = seen.last < seen.first ? 0 : seen.last / CHUNK;
