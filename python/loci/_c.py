@@ -37,7 +37,6 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
-    "dmask must be NULL on a GPU": "a mask of numbers that needs a gradient does not run on a GPU",
     "must be NULL": "must be None",
     "must not be NULL": "must not be None",
     "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
