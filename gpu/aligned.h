@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* aligned.h -- memory aligned to 64 bytes, on systems without aligned_alloc() too.  It ends with the
- * bytes that were asked for, so that sanitizers see an access behind them. */
+/* aligned.h -- memory aligned to 64 bytes, on systems without aligned_alloc() too.  It ends with
+ * the bytes that were asked for, so that sanitizers see an access behind them. */
 #ifndef LOCI_GPU_ALIGNED_H
 #define LOCI_GPU_ALIGNED_H
 

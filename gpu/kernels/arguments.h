@@ -2,8 +2,8 @@
 /* arguments.h -- what every kernel gets: the same pointers, and the same struct of numbers.  Host
  * and device compile this file.  Numbers that a program is specialised for are constants there
  * (kernels/shape.h). */
-#ifndef LOCI_KERNELS_ARGUMENTS_H
-#define LOCI_KERNELS_ARGUMENTS_H
+#ifndef LOCI_GPU_KERNELS_ARGUMENTS_H
+#define LOCI_GPU_KERNELS_ARGUMENTS_H
 
 #include "kernels/words.h"
 

@@ -3,8 +3,8 @@
  * kv head and walks over the rows that see them, for dk and dv.  backward_rows: a group has 64 rows
  * of a head and walks over the keys that they see, for dq and what is learned.  See docs/bits.md,
  * Backward. */
-#ifndef LOCI_KERNELS_BACKWARD_H
-#define LOCI_KERNELS_BACKWARD_H
+#ifndef LOCI_GPU_KERNELS_BACKWARD_H
+#define LOCI_GPU_KERNELS_BACKWARD_H
 
 #include "kernels/row_sums.h"
 

@@ -11,8 +11,8 @@
  *
  * Keys and values are read once for all lanes.  Rows of the lists are numbered as in lse; a list
  * has numbers by key or by tile for each. */
-#ifndef LOCI_KERNELS_DECODE_H
-#define LOCI_KERNELS_DECODE_H
+#ifndef LOCI_GPU_KERNELS_DECODE_H
+#define LOCI_GPU_KERNELS_DECODE_H
 
 #include "kernels/forward.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* dropout.h -- which weights are dropped, from counters alone: see docs/bits.md, Dropout. */
-#ifndef LOCI_KERNELS_DROPOUT_H
-#define LOCI_KERNELS_DROPOUT_H
+#ifndef LOCI_GPU_KERNELS_DROPOUT_H
+#define LOCI_GPU_KERNELS_DROPOUT_H
 
 #include "kernels/terms.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* entry.h -- the kernels of a program as a device sees them.  On the host the kernels are plain
  * functions. */
-#ifndef LOCI_KERNELS_ENTRY_H
-#define LOCI_KERNELS_ENTRY_H
+#ifndef LOCI_GPU_KERNELS_ENTRY_H
+#define LOCI_GPU_KERNELS_ENTRY_H
 
 #include "kernels/backward.h"
 #include "kernels/decode.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* forward.h -- the forward pass: a group computes ROWS rows of a head.  See docs/bits.md, Forward.
  */
-#ifndef LOCI_KERNELS_FORWARD_H
-#define LOCI_KERNELS_FORWARD_H
+#ifndef LOCI_GPU_KERNELS_FORWARD_H
+#define LOCI_GPU_KERNELS_FORWARD_H
 
 #include "kernels/dropout.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* frequencies.h -- backward: gradients of the frequencies of a rotation, from rows and their
  * gradients.  Rows of a tile are added in double, and tiles as docs/bits.md, Backward, says. */
-#ifndef LOCI_KERNELS_FREQUENCIES_H
-#define LOCI_KERNELS_FREQUENCIES_H
+#ifndef LOCI_GPU_KERNELS_FREQUENCIES_H
+#define LOCI_GPU_KERNELS_FREQUENCIES_H
 
 #include "kernels/inputs.h"
 #include "kernels/rotate.h"

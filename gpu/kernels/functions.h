@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* functions.h -- the functions of docs/bits.md, and numbers of 16 bits. */
-#ifndef LOCI_KERNELS_FUNCTIONS_H
-#define LOCI_KERNELS_FUNCTIONS_H
+#ifndef LOCI_GPU_KERNELS_FUNCTIONS_H
+#define LOCI_GPU_KERNELS_FUNCTIONS_H
 
 #include "kernels/shape.h"
 

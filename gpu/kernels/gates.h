@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* gates.h -- the sums of the gates of fox, made once per call, and what lies between a row and a
  * key.  See docs/bits.md, Terms, and src/layout/gate.h. */
-#ifndef LOCI_KERNELS_GATES_H
-#define LOCI_KERNELS_GATES_H
+#ifndef LOCI_GPU_KERNELS_GATES_H
+#define LOCI_GPU_KERNELS_GATES_H
 
 #include "kernels/visible.h"
 

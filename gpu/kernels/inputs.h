@@ -2,8 +2,8 @@
 /* inputs.h -- backward: gradients of numbers that come with the call, by key and by row.  A group
  * of backward_inputs has 64 keys of a head and walks over the rows that see them, as backward_keys
  * does; it runs after backward_rows, whose sums it reads.  See docs/bits.md, Backward. */
-#ifndef LOCI_KERNELS_INPUTS_H
-#define LOCI_KERNELS_INPUTS_H
+#ifndef LOCI_GPU_KERNELS_INPUTS_H
+#define LOCI_GPU_KERNELS_INPUTS_H
 
 #include "kernels/backward.h"
 

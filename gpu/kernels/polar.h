@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* polar.h -- pope: rows of D channels become rows of 2 D, softplus times cos and sin, and gradients
  * go back.  The table is that of src/layout/polar.h.  See docs/bits.md, Rotating. */
-#ifndef LOCI_KERNELS_POLAR_H
-#define LOCI_KERNELS_POLAR_H
+#ifndef LOCI_GPU_KERNELS_POLAR_H
+#define LOCI_GPU_KERNELS_POLAR_H
 
 #include "kernels/frequencies.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* probes.h -- what a device can do at most, measured beside a benchmark: multiply-adds of numbers
  * in registers, and a copy. */
-#ifndef LOCI_KERNELS_PROBES_H
-#define LOCI_KERNELS_PROBES_H
+#ifndef LOCI_GPU_KERNELS_PROBES_H
+#define LOCI_GPU_KERNELS_PROBES_H
 
 #include "kernels/functions.h"
 

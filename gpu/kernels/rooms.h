@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* rooms.h -- sizes that host and device share: tiles, and what is where in shared memory. */
-#ifndef LOCI_KERNELS_ROOMS_H
-#define LOCI_KERNELS_ROOMS_H
+#ifndef LOCI_GPU_KERNELS_ROOMS_H
+#define LOCI_GPU_KERNELS_ROOMS_H
 
 #include "kernels/arguments.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate.h -- rotates pairs of channels of all rows of a view into another, or back.  A group has
  * 16 rows of a batch entry in all heads, which share cos and sin.  See docs/bits.md, Rotating. */
-#ifndef LOCI_KERNELS_ROTATE_H
-#define LOCI_KERNELS_ROTATE_H
+#ifndef LOCI_GPU_KERNELS_ROTATE_H
+#define LOCI_GPU_KERNELS_ROTATE_H
 
 #include "kernels/functions.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* row_sums.h -- backward: sums over the keys of a row, of a tile, of a chunk and of all, and what
  * pieces learn.  They are in `apart`, because few plans have them.  See docs/bits.md, Backward. */
-#ifndef LOCI_KERNELS_ROW_SUMS_H
-#define LOCI_KERNELS_ROW_SUMS_H
+#ifndef LOCI_GPU_KERNELS_ROW_SUMS_H
+#define LOCI_GPU_KERNELS_ROW_SUMS_H
 
 #include "kernels/forward.h"
 

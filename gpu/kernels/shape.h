@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* shape.h -- what a program is compiled for.  On a device these are constants in the lines before
  * the source; on the host they are numbers of the call. */
-#ifndef LOCI_KERNELS_SHAPE_H
-#define LOCI_KERNELS_SHAPE_H
+#ifndef LOCI_GPU_KERNELS_SHAPE_H
+#define LOCI_GPU_KERNELS_SHAPE_H
 
 #include "kernels/rooms.h"
 

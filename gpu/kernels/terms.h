@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* terms.h -- what terms do to the score of a pair, and back.  docs/bits.md has the same formulas.
  * The host puts them in the order in which a score meets them. */
-#ifndef LOCI_KERNELS_TERMS_H
-#define LOCI_KERNELS_TERMS_H
+#ifndef LOCI_GPU_KERNELS_TERMS_H
+#define LOCI_GPU_KERNELS_TERMS_H
 
 #include "kernels/gates.h"
 #include "kernels/vectors.h"

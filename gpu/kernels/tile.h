@@ -5,8 +5,8 @@
  *     product:  c[other][lane] = chain over d of others[other][d] lanes[d][lane]
  *     sums:     c[lane][channel] = chain over the others of x[other][channel] w[other][lane]
  */
-#ifndef LOCI_KERNELS_TILE_H
-#define LOCI_KERNELS_TILE_H
+#ifndef LOCI_GPU_KERNELS_TILE_H
+#define LOCI_GPU_KERNELS_TILE_H
 
 #include "kernels/functions.h"
 

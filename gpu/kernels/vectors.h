@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* vectors.h -- products of rows of q, or of keys, with the vectors of a table (shaw, deberta, xl),
  * before scores look them up by distance.  A group has rows of a head.  See docs/bits.md, Terms. */
-#ifndef LOCI_KERNELS_VECTORS_H
-#define LOCI_KERNELS_VECTORS_H
+#ifndef LOCI_GPU_KERNELS_VECTORS_H
+#define LOCI_GPU_KERNELS_VECTORS_H
 
 #include "kernels/visible.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* visible.h -- sequences, and which keys their rows see. */
-#ifndef LOCI_KERNELS_VISIBLE_H
-#define LOCI_KERNELS_VISIBLE_H
+#ifndef LOCI_GPU_KERNELS_VISIBLE_H
+#define LOCI_GPU_KERNELS_VISIBLE_H
 
 #include "kernels/tile.h"
 

@@ -5,8 +5,8 @@
  * A kernel is a sequence of phases.  PHASE(tid) .. END is run by all threads of a group, and ends
  * with a barrier.  On the host it is a loop over the threads.  Numbers that a thread keeps from
  * phase to phase are in a struct of its own, MINE. */
-#ifndef LOCI_KERNELS_WORDS_H
-#define LOCI_KERNELS_WORDS_H
+#ifndef LOCI_GPU_KERNELS_WORDS_H
+#define LOCI_GPU_KERNELS_WORDS_H
 
 #if defined __OPENCL_VERSION__
 

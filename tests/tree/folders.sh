@@ -47,14 +47,14 @@ while read -r header; do
     said=$(grep -m 2 -E '^#' "$header" | tr '\n' ' ')
     if [ "$said" = "#ifndef $want #define $want " ]; then pass
     else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
-done < <(find src include reference models tools lab ggml javascript tests examples -name '*.h' | sort)
+done < <(find src include reference models tools lab ggml gpu javascript tests examples -name '*.h' | sort)
 
 # ---- Columns
 while read -r file; do
     wide=$(awk 'length > 100 { printf "%s%d", sep, FNR; sep = " " }' "$file")
     if [ -z "$wide" ]; then pass
     else fail "$file has lines of more than 100 columns: $wide"; fi
-done < <(find src include reference models tools lab ggml javascript tests examples -name '*.[ch]' | sort)
+done < <(find src include reference models tools lab ggml gpu javascript tests examples -name '*.[ch]' | sort)
 
 # ---- A layout has the name of its term.
 while read -r header; do
