@@ -33,16 +33,6 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
-static struct strides dense(int heads, ptrdiff_t rows, int width)
-{
-    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
-}
-static struct strides of_view(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
-static int32_t stored_as(loci_dtype t)
-{
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
-}
-/* Rows of q in a backward pass come out scaled. */
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
     const void *from;

@@ -552,15 +552,6 @@ static bool wants_inputs(const struct gpu_call *g)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-static struct strides strides_of(loci_view v) { return (struct strides){ v.batch, v.head, v.row }; }
-static struct strides dense(int heads, ptrdiff_t rows, int width)
-{
-    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
-}
-static int32_t stored_as(loci_dtype t)
-{
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
-}
 /* Can all rows be read by four numbers? */
 static bool is_wide(const void *at, struct strides s, int width)
 {
@@ -598,7 +589,7 @@ static void set_params(struct gpu_call *g)
     k->near = is_near(c);
     k->listed = is_listed(&g->in);
     k->mask_kind = g->in.mask_kind;
-    k->mask = strides_of(c->mask);
+    k->mask = of_view(c->mask);
     k->mask_key = c->mask_key;
     k->chunks = (int32_t)tiles(c->seqs.longest, CHUNK);
     if (!k->chunks) k->chunks = 1;
@@ -613,10 +604,10 @@ static void set_params(struct gpu_call *g)
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);
     k->v_type = stored_as(p->v_dtype);
-    k->q = strides_of(c->q);
-    k->k = strides_of(c->k);
-    k->v = strides_of(c->v);
-    k->o = strides_of(c->o);
+    k->q = of_view(c->q);
+    k->k = of_view(c->k);
+    k->v = of_view(c->v);
+    k->o = of_view(c->o);
     *at = (struct arrays){
         .q = c->q.data,
         .k = c->k.data,
@@ -678,17 +669,17 @@ static void set_params(struct gpu_call *g)
     if (!c->grad) return;
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)c->grad->dlse;
-    k->dout = strides_of(c->g.dout);
+    k->dout = of_view(c->g.dout);
     k->wide =
         k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
-    k->dq = strides_of(c->g.dq);
-    k->dk = strides_of(c->g.dk);
-    k->dv = strides_of(c->g.dv);
+    k->dq = of_view(c->g.dq);
+    k->dk = of_view(c->g.dk);
+    k->dv = of_view(c->g.dv);
     at->dmask = c->g.dmask.data;
-    k->dmask = strides_of(c->g.dmask);
+    k->dmask = of_view(c->g.dmask);
     if (g->at.dq) {
         const bool places =
             p->rotate >= 0

@@ -98,4 +98,17 @@ int8_t loci_gpu_input_number(const struct loci_plan *, int enc, int which);
 /* The size of an input tensor in this call. */
 size_t loci_gpu_input_bytes(const struct call *, int tensor);
 
+static inline struct strides dense(int heads, ptrdiff_t rows, int width)
+{
+    return (struct strides){ (int64_t)heads * rows * width, (int64_t)rows * width, width };
+}
+static inline struct strides of_view(loci_view v)
+{
+    return (struct strides){ v.batch, v.head, v.row };
+}
+static inline int32_t stored_as(loci_dtype t)
+{
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+}
+
 #endif

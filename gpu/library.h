@@ -17,7 +17,7 @@ struct library {
     const char *variable;     /* of the environment: another file, or a folder with such a file.
                                  "none": there is no library */
     const char *const *files; /* the first that opens is it; NULL: no more */
-    const char *hint;         /* what to do if there is none */
+    const char *hint;         /* what the user can do if the library is missing */
     const struct library_function *functions;
     int count;
 };

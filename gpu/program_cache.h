@@ -19,7 +19,7 @@ struct program_key {
 };
 struct program_key loci_program_key(const char *const *texts, int count);
 
-/* NULL: there is none.  The caller frees it. */
+/* NULL if the program is not in the cache.  The caller frees it. */
 void *loci_program_read(const struct program_key *, size_t *bytes);
 void loci_program_write(const struct program_key *, const void *data, size_t bytes);
 
