@@ -33,12 +33,12 @@ struct host {
     double mark;
 };
 
-static int count(loci_error *why)
+static int host_count(loci_error *why)
 {
     (void)why;
     return HOST_DEVICES;
 }
-static loci_status facts(int number, struct device_facts *f, loci_error *e)
+static loci_status host_facts(int number, struct device_facts *f, loci_error *e)
 {
     static const char *const names[HOST_DEVICES] = {
         "loops on the CPU, for checking",
@@ -51,7 +51,7 @@ static loci_status facts(int number, struct device_facts *f, loci_error *e)
     snprintf(f->driver, sizeof f->driver, "none");
     return LOCI_OK;
 }
-static loci_status open(int number, void **state, loci_error *e)
+static loci_status host_open(int number, void **state, loci_error *e)
 {
     struct host *h = calloc(1, sizeof *h);
     CHECK(e, h, LOCI_NO_MEMORY, "no memory for a device");
@@ -59,7 +59,7 @@ static loci_status open(int number, void **state, loci_error *e)
     *state = h;
     return LOCI_OK;
 }
-static void close(void *state) { free(state); }
+static void host_close(void *state) { free(state); }
 
 static loci_status host_alloc(void *state, size_t bytes, void **to, loci_error *e)
 {
@@ -73,7 +73,7 @@ static void host_free(void *state, void *at)
     (void)state;
     aligned_free(at);
 }
-static loci_status copy(void *state, void *to, const void *from, size_t bytes,
+static loci_status host_copy(void *state, void *to, const void *from, size_t bytes,
                         enum direction direction, loci_error *e)
 {
     (void)state;
@@ -82,20 +82,20 @@ static loci_status copy(void *state, void *to, const void *from, size_t bytes,
     if (bytes) memmove(to, from, bytes);
     return LOCI_OK;
 }
-static loci_status clear(void *state, void *at, size_t bytes, loci_error *e)
+static loci_status host_clear(void *state, void *at, size_t bytes, loci_error *e)
 {
     (void)state;
     (void)e;
     if (bytes) memset(at, 0, bytes);
     return LOCI_OK;
 }
-static loci_status wait(void *state, loci_error *e)
+static loci_status host_wait(void *state, loci_error *e)
 {
     (void)state;
     (void)e;
     return LOCI_OK;
 }
-static loci_status build(void *state, const char *lines, struct program **p, loci_error *e)
+static loci_status host_build(void *state, const char *lines, struct program **p, loci_error *e)
 {
     (void)state;
     (void)lines;
@@ -103,7 +103,7 @@ static loci_status build(void *state, const char *lines, struct program **p, loc
     *p = NULL;
     return LOCI_OK;
 }
-static void unload(void *state, struct program *p)
+static void host_unload(void *state, struct program *p)
 {
     (void)state;
     (void)p;
@@ -117,7 +117,7 @@ static const struct {
     KERNELS(KERNEL)
 #undef KERNEL
 };
-static loci_status launch(void *state, struct program *p, const struct launch *l, loci_error *e)
+static loci_status host_launch(void *state, struct program *p, const struct launch *l, loci_error *e)
 {
     const struct host *h = state;
     (void)p;
@@ -135,14 +135,14 @@ static loci_status launch(void *state, struct program *p, const struct launch *l
     aligned_free(room);
     return LOCI_OK;
 }
-static loci_status mark(void *state, loci_error *e)
+static loci_status host_mark(void *state, loci_error *e)
 {
     struct host *h = state;
     (void)e;
     h->mark = loci_clock_steady();
     return LOCI_OK;
 }
-static loci_status elapsed(void *state, double *seconds, loci_error *e)
+static loci_status host_elapsed(void *state, double *seconds, loci_error *e)
 {
     const struct host *h = state;
     (void)e;
@@ -152,18 +152,18 @@ static loci_status elapsed(void *state, double *seconds, loci_error *e)
 
 const struct backend loci_gpu_host = {
     .name = "host",
-    .count = count,
-    .facts = facts,
-    .open = open,
-    .close = close,
+    .count = host_count,
+    .facts = host_facts,
+    .open = host_open,
+    .close = host_close,
     .alloc = host_alloc,
     .free = host_free,
-    .copy = copy,
-    .clear = clear,
-    .wait = wait,
-    .build = build,
-    .unload = unload,
-    .launch = launch,
-    .mark = mark,
-    .elapsed = elapsed,
+    .copy = host_copy,
+    .clear = host_clear,
+    .wait = host_wait,
+    .build = host_build,
+    .unload = host_unload,
+    .launch = host_launch,
+    .mark = host_mark,
+    .elapsed = host_elapsed,
 };
