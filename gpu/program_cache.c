@@ -19,7 +19,7 @@ struct header {
     char magic[8];
     uint64_t key[2], bytes, sum;
 };
-static const char magic[8] = "lociGPU1";
+static const char magic[8] = { 'l', 'o', 'c', 'i', 'G', 'P', 'U', '1' };
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
