@@ -5,7 +5,10 @@
 #include "gpu.h"
 #include "kernels/rooms.h"
 #include "layout/band_k.h"
+#include "layout/blocks.h"
 #include "layout/factor.h"
+#include "layout/fourier.h"
+#include "layout/matrices.h"
 #include "layout/roll.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
@@ -53,7 +56,7 @@ static int32_t given_places(const struct gpu_call *g, bool query)
     const struct loci_plan *p = g->call.plan;
     const int e = p->rotate < 0 ? 0 : p->use[p->rotate].enc,
               tensors = p->first_tensor[e + 1] - p->first_tensor[e];
-    if (p->rotate < 0 || p->use[p->rotate].term != TERM_positioned_pairs) return -1;
+    if (p->rotate < 0 || !loci_gpu_given(p->use[p->rotate].term)) return -1;
     return loci_gpu_input_number(p, e, tensors - (query ? 2 : 1));
 }
 /* Do gradients turn back before they are finished?  Those of places that come with the call are
@@ -69,6 +72,24 @@ static bool counts_places(const struct gpu_call *g, bool query)
 {
     const struct where *w = &g->call.where;
     return query ? !w->q_pos && !g->in.q_coord : !w->k_pos && !w->k_coord;
+}
+/* Floats of rotate_rows: cos and sin of angles, then those of pairs, or rows in their basis. */
+static int rotation_room(const struct gpu_call *g, int dim)
+{
+    const struct loci_plan *p = g->call.plan;
+    const void *layout = p->rotate < 0 ? NULL : layout_of(p, p->rotate);
+    if (g->params.rotation == TURN_WAVES)
+        return 2 * ROTATED_ROWS * ((const struct fourier *)layout)->waves + ROTATED_ROWS * dim;
+    if (g->params.rotation == TURN_BASES) return 4 * ROTATED_ROWS * blocks_pairs(layout);
+    return ROTATED_ROWS * dim;
+}
+/* Floats of the kernels that compute what a rotation learns. */
+static int frequency_room(const struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    if (g->params.rotation == TURN_WAVES) return rotation_room(g, 0);
+    return g->params.rotation == TURN_BASES ? 3 * KEYS * blocks_width(layout_of(p, p->rotate))
+                                            : KEYS;
 }
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
@@ -104,8 +125,8 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
         return run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
                    ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
     }
-    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
-               &p);
+    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), rotation_room(g, t.dim),
+               &at, &p);
 }
 /* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
 static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
@@ -382,7 +403,7 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
     TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
-    if (!packed(c) && !g->in.k_lens && c->Lq) return LOCI_OK;
+    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
@@ -400,9 +421,10 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
     const struct params *k = &g->params;
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct loci_plan *p = g->call.plan;
-    TRY(gpu->backend->copy(gpu->state, totals, g->at.totals,
-                           (size_t)(k->heads * k->parts) * sizeof(double), FROM_DEVICE,
-                           g->in.error));
+    if (k->parts)
+        TRY(gpu->backend->copy(gpu->state, totals, g->at.totals,
+                               (size_t)(k->heads * k->parts) * sizeof(double), FROM_DEVICE,
+                               g->in.error));
     for (int x = 0, n; x < p->uses; x++) {
         if (!g->call.g.total[x]) continue;
         const int from = loci_gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
@@ -435,20 +457,26 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
     if (p->factor_part < 0) return LOCI_OK;
     return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
 }
-/* Of a side: its rows and their gradients as a rotation by places that come with the call reads
- * them, rows before they are rotated and gradients after they have turned back. */
+/* Of a side: its rows before they are rotated. */
+static void read_rows(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
+{
+    const struct call *c = &g->call;
+    at->q = query ? c->q.data : c->k.data;
+    p->q = of_view(query ? c->q : c->k);
+    p->q_type = stored_as(c->plan->dtype);
+    if (query) p->scale = g->params.scale;
+}
+/* Rows as a rotation by places that come with the call reads them, before they are rotated, and
+ * gradients after they have turned back. */
 static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool query, struct params *p,
                              struct arrays *at)
 {
     const struct call *c = &g->call;
     void *d = query ? g->at.dq : g->at.dk;
     const int heads = query ? p->heads : p->kv_heads;
-    at->q = query ? c->q.data : c->k.data;
-    p->q = of_view(query ? c->q : c->k);
-    p->q_type = stored_as(c->plan->dtype);
+    read_rows(g, query, p, at);
     p->heads = heads;
-    if (query) p->scale = g->params.scale;
-    else p->used = g->used;
+    if (!query) p->used = g->used;
     TRY(rotate(g, pass,
                (struct turned){ .from = d,
                                 .to = d,
@@ -463,23 +491,55 @@ static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool quer
     if (!g->inputs[p->given]) return LOCI_OK;
     return run(g, pass, "place_gradients", c->B * tiles(p->q_len, ROTATED_ROWS), 0, at, p);
 }
+/* Rows before they are rotated, and their gradients, for the host. */
+static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+    char *rows = query ? g->at.q : g->at.k, *d = query ? g->at.dq : g->at.dk;
+    const int heads = query ? p->heads : p->kv_heads;
+    const ptrdiff_t length = query ? c->Lq : c->Lk;
+    const size_t bytes = (size_t)(c->B * heads * length * p->dim) * sizeof(float);
+    if (!rows || !bytes) return LOCI_OK;
+    TRY(rotate(g, pass,
+               (struct turned){ .from = query ? c->q.data : c->k.data,
+                                .to = rows,
+                                .at = of_view(query ? c->q : c->k),
+                                .at_to = dense(heads, length, p->dim),
+                                .type = stored_as(p->dtype),
+                                .heads = heads,
+                                .dim = p->dim,
+                                .query = query,
+                                .finish = query }));
+    TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
+    return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
+}
 /* Of tiles of rows and of keys. */
 static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     struct params p = g->params;
     struct arrays at = g->arrays;
-    const bool given = turns_back(g), learns = p.rotation_part >= 0;
+    const bool given = turns_back(g), learns = p.rotation_part >= 0, polar = is_polar(g),
+               waves = p.rotation == TURN_WAVES;
+    if (g->fetches_rows) {
+        TRY(fetch_rows(g, pass, true));
+        return fetch_rows(g, pass, false);
+    }
     if (!learns && !given) return LOCI_OK;
     p.given = -1;
     p.where = g->q_where;
     p.counted = counts_places(g, true);
     p.scale = 1;
+    if (waves) read_rows(g, true, &p, &at);
     if (given) TRY(turn_back(g, pass, true, &p, &at));
-    if (learns && !is_polar(g))
-        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (learns && !polar)
+        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
+                &p));
     if (!g->at.k) return LOCI_OK;
-    if (is_polar(g)) {
+    if (polar) {
         at.v = c->k.data;
         p.v = of_view(c->k);
         p.v_type = stored_as(c->plan->dtype);
@@ -493,10 +553,11 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.where = g->k_where;
     p.counted = counts_places(g, false);
     p.scale = 1;
+    if (waves) read_rows(g, false, &p, &at);
     if (given) TRY(turn_back(g, pass, false, &p, &at));
     if (!learns) return LOCI_OK;
-    return run(g, pass, is_polar(g) ? "key_phases" : "key_frequencies",
-               (int64_t)p.ktiles * p.kv_heads, KEYS, &at, &p);
+    return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
+               frequency_room(g), &at, &p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -512,7 +573,7 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 static bool learns(const struct gpu_call *g)
 {
     bool any = false;
-    for (int x = 0; x < g->call.plan->uses; x++) any |= g->call.g.total[x] != NULL;
+    for (int i = 0; i < g->call.plan->tensors.n; i++) any |= g->learned[i] != NULL;
     return any;
 }
 static loci_status backward_pass(struct gpu_call *g)
@@ -548,7 +609,7 @@ static loci_status backward_pass(struct gpu_call *g)
     if (p->rotation_part >= 0)
         TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
                 &g->arrays, p));
-    double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
+    double *totals = malloc((size_t)(p->heads * p->parts + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);

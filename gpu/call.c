@@ -9,9 +9,13 @@
 #include "aligned.h"
 #include "api/tables.h"
 #include "layout/band_k.h"
+#include "layout/blocks.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
+#include "layout/fourier.h"
 #include "layout/gate.h"
+#include "layout/given_pairs.h"
+#include "layout/matrices.h"
 #include "layout/roll.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
@@ -80,6 +84,7 @@ static size_t lay_out_lists(struct gpu_call *g)
     k->q_pos = k->k_pos = k->q_seg = k->k_seg = k->k_first = k->k_last = k->q_factor = -1;
     LIST(k->spans, loci_most_sequences(c), struct span);
     LIST(k->use, GPU_USES, struct gpu_use);
+    LIST(k->turn, 1, struct gpu_turn);
     if (has_positions(in)) {
         LIST(k->q_pos, B * Lq, int64_t);
         LIST(k->k_pos, B * Lk, int64_t);
@@ -119,8 +124,78 @@ static size_t lay_out_lists(struct gpu_call *g)
             LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
             if (g->backward) LIST(k->factor_rows, B * (size_t)p->heads * Lq, double);
         }
+    if (k->rotation == TURN_MATRICES) {
+        const struct blocks *w = layout_of(p, p->rotate);
+        const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+        const size_t slots = g->measured ? each * (Lq + Lk) : (size_t)m->slots,
+                     count = slots * (size_t)(w->groups * w->count * w->block * w->block);
+        LIST(g->turn.slots[0], each * Lq, int64_t);
+        LIST(g->turn.slots[1], each * Lk, int64_t);
+        LIST(g->turn.matrices[0], count, float);
+        if (g->backward) LIST(g->turn.matrices[1], count, float);
+    }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
+}
+/* The rotation, from the plan and the tables of the host. */
+static void fill_turn(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct gpu_turn *to = &g->turn;
+    if (p->rotate < 0) return;
+    const void *layout = layout_of(p, p->rotate), *table = c->table[p->use[p->rotate].enc];
+    const int64_t offset = (const char *)table - (const char *)c->table[0] + ALIGN;
+    if (g->params.rotation == TURN_PAIRS) {
+        const struct pairs *t = table;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+        to->groups = t->groups;
+    } else if (g->params.rotation == TURN_GIVEN) {
+        const struct given_pairs *t = layout;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+    } else if (g->params.rotation == TURN_WAVES) {
+        const struct fourier *f = layout;
+        to->count = p->dim / 2;
+        to->groups = f->groups;
+        to->sums = f->sums;
+        to->lanes = fourier_lanes(f->sums);
+        to->rest = (float)f->rest;
+        to->numbers = offset + (int64_t)fourier_at(f);
+    } else {
+        const struct blocks *w = layout;
+        to->groups = w->groups;
+        to->block = w->block;
+        to->blocks = w->count;
+        to->axes = w->axes;
+        to->per_panel = blocks_per_panel(w);
+        to->panels = blocks_panels(w);
+        to->width = blocks_width(w);
+        to->back_lanes = blocks_lanes(blocks_channels(w));
+        to->numbers = offset + (int64_t)blocks_at(w);
+        to->weights = offset + (const char *)blocks_weight(w, table) - (const char *)table;
+    }
+    memcpy(g->lists + g->params.turn, to, sizeof *to);
+}
+static void fill_matrices(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+    const ptrdiff_t each = g->in.per_batch ? c->B : 1, rows[] = { each * c->Lq, each * c->Lk };
+    const size_t bytes = sizeof(float)
+                       * (size_t)(m->slots * m->groups * m->count * m->block * m->block);
+    for (int side = 0; side < 2; side++) {
+        g->turn.slot_entry[side] = g->in.per_batch ? rows[side] / each : 0;
+        if (side ? c->where.k_coord && !p->keys_rotated : g->in.q_coord != NULL)
+            memcpy(g->lists + g->turn.slots[side], m->slot[side],
+                   sizeof(int64_t) * (size_t)rows[side]);
+    }
+    memcpy(g->lists + g->turn.matrices[0], m->into, bytes);
+    if (g->backward) memcpy(g->lists + g->turn.matrices[1], m->back, bytes);
 }
 /* 1 / N of rows as doubles, their positions, and 1 / N as floats, for src/terms/pieces.c. */
 static void fill_pieces(const struct gpu_call *g, int x, int64_t at)
@@ -238,6 +313,8 @@ static void fill_lists(struct gpu_call *g, int rows)
         for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
             ((int32_t *)(g->lists + k->pages))[b * k->page_entry + i] =
                 in->pages->table[b * in->pages->entry + i];
+    if (k->rotation == TURN_MATRICES) fill_matrices(g);
+    fill_turn(g);
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -277,6 +354,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
+    k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             struct gpu_use use = {
@@ -341,10 +419,12 @@ static void want_sums(struct gpu_call *g, struct gpu_use *use)
     if (rows) use->by_row = by_row(g, 1);
     use->count = rows;
 }
-/* Learned numbers of a head of a use.  A use with sums by row counts one that stays 0. */
+/* Learned numbers of a head of a use.  A use with sums by row counts one that stays 0.  What
+ * matrices learn is found on the host. */
 static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
+    if (p->use[x].term == TERM_matrices) return 0;
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
@@ -385,6 +465,7 @@ static int list_parts(struct gpu_call *g)
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
     return all + k->rotation_count;
 }
 
@@ -581,7 +662,7 @@ static void set_params(struct gpu_call *g)
     k->dim = p->score_dim;
     k->value_dim = p->value_dim;
     k->heads = p->heads;
-    k->kv_heads = k->key_heads = p->kv_heads;
+    k->kv_heads = p->kv_heads;
     k->batch = (int32_t)c->B;
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
@@ -683,8 +764,8 @@ static void set_params(struct gpu_call *g)
     if (g->at.dq) {
         const bool places =
             p->rotate >= 0
-            && (k->rotation_part >= 0
-                || (p->use[p->rotate].term == TERM_positioned_pairs && wants_inputs(g)));
+            && (k->rotation_part >= 0 || g->fetches_rows
+                || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
         at->dq = c->g.dq.data || k->factor_part >= 0 || places ? g->at.dq : NULL;
         at->dk = c->g.dk.data || places ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);

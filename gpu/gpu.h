@@ -47,6 +47,8 @@ struct gpu_call {
     bool backward, rotated, decode, measured; /* measured: nothing but sizes */
     struct params params;
     struct gpu_use use[GPU_USES]; /* copied into the lists */
+    struct gpu_turn turn;         /* likewise */
+    bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -73,6 +75,9 @@ struct gpu_call {
 loci_status loci_gpu_check_plan(const struct loci_plan *, const struct device_facts *,
                                 loci_error *);
 bool loci_gpu_term_of(enum term_id, int32_t *term);
+/* How a term rotates, and do its places or angles come with the call? */
+int32_t loci_gpu_rotation_of(enum term_id);
+bool loci_gpu_given(enum term_id);
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);
 bool loci_gpu_has_inputs(const struct loci_plan *, int enc);

@@ -50,6 +50,30 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
         return false;
     }
 }
+bool loci_gpu_given(enum term_id id)
+{
+    return id == TERM_positioned_pairs || id == TERM_given_pairs;
+}
+int32_t loci_gpu_rotation_of(enum term_id id)
+{
+    switch (id) {
+    case TERM_given_pairs:
+        return TURN_GIVEN;
+    case TERM_fourier:
+        return TURN_WAVES;
+    case TERM_blocks:
+        return TURN_BASES;
+    case TERM_matrices:
+        return TURN_MATRICES;
+    default:
+        return TURN_PAIRS;
+    }
+}
+static bool rotates(enum term_id id)
+{
+    return id == TERM_pairs || id == TERM_polar || id == TERM_positioned_pairs
+        || loci_gpu_rotation_of(id) != TURN_PAIRS;
+}
 bool loci_gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
 bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
 {
@@ -77,10 +101,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e,
-              known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
-                  || (id == TERM_positioned_pairs && !p->turns_values),
-              LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || rotates(id), LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
@@ -150,7 +171,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "SINK", p->has_sink },   { "MASK_KIND", p->mask_kind }, { "Q_TYPE", p->q_type },
         { "K_TYPE", p->k_type },   { "V_TYPE", p->v_type },       { "O_TYPE", p->o_type },
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
-        { "V_PAGED", p->v_paged }, { "LANES", p->lanes },
+        { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

@@ -120,7 +120,7 @@ enum gpu_term {
     GPU_KEY_VECTORS,
     GPU_ROLL
 };
-enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
+enum { GPU_USES = 6, GPU_INPUTS = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -143,6 +143,23 @@ struct gpu_use {
     int8_t by_key, by_row;
 };
 
+/* How rows turn: pairs by their places or by angles of the call; pairs whose cos and sin are sums of
+ * waves; pairs in another basis; blocks by matrices. */
+enum gpu_rotation { TURN_PAIRS, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
+/* The rotation of a plan, in `lists`. */
+struct gpu_turn {
+    int32_t count, offset, inside; /* pairs: see struct pairs of src/layout/pairs.h */
+    int32_t groups;                /* of angles, coefficients, bases or matrices */
+    int32_t sums, lanes;           /* waves: pairs that are sums, and numbers of a row of them */
+    float rest;                    /* waves: sin of the other pairs */
+    /* bases: as src/layout/blocks.h has them; `block` and `blocks` also of matrices */
+    int32_t block, blocks, axes, per_panel, panels, width, back_lanes;
+    int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
+    int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
+    /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
+    int64_t matrices[2], slots[2], slot_entry[2];
+};
+
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
@@ -161,14 +178,14 @@ struct params {
     int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
-    int32_t heads, kv_heads, key_heads;
+    int32_t heads, kv_heads;
     int32_t batch, q_len, k_len, sequences;
     int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
     int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
     int32_t full;           /* rows see keys ahead */
     int32_t near;           /* distances of pairs have 32 bits */
     int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
-    int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
+    int32_t mask_kind;
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
     int32_t uses, parts;    /* parts: learned numbers of a head */
     int32_t chunks;         /* the most chunks that a row sees */
@@ -181,6 +198,7 @@ struct params {
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
+    int32_t rotation; /* enum gpu_rotation */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
     uint32_t drop_limit;
@@ -198,7 +216,7 @@ struct params {
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
-    int64_t use; /* the terms, struct gpu_use, in `lists` */
+    int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
 };
 
 #endif

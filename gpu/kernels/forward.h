@@ -165,10 +165,10 @@ DEV void forward(struct block b)
     const struct span q = span_of(b, BY_TILE, tile);
     const struct forward_room at = forward_room(ROWS, DIM, VALUE_DIM);
     const int row0 = (tile - q.tile) * ROWS, rows = least(q.nq - row0, ROWS);
-    const int kvh = h / (b.p->heads / b.p->kv_heads), kh = h / (b.p->heads / b.p->key_heads);
+    const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at
         queries = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
-        keys = key_rows(b, &q, kh), values = value_rows(b, &q, kvh),
+        keys = key_rows(b, &q, kvh), values = value_rows(b, &q, kvh),
         outputs = view_rows(b.at.o, b.p->o, q.b, h, q.q0 + row0, O_TYPE, 0);
     /* sums of all chunks so far, where there is more than one: reals, [B][H][q_len][VALUE_DIM] */
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;

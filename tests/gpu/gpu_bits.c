@@ -298,6 +298,11 @@ static const char *const texts[] = {
     "rope:pairing=half,dim=16,values=1,attention_factor=1.3+alibi",
     "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
     "alibi+ssmax:bias=1",
+    "angles:pairing=half+ssmax",
+    "angles:pairing=interleaved,dim=4,offset=2,values=1",
+    "fope:learn=1,norm=1,train_length=60+fox",
+    "comrope:kind=ld,block=4,axes=1+t5:bidirectional=1",
+    "liere:block=5,axes=1+ssmax:bias=1",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
