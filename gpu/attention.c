@@ -146,6 +146,17 @@ static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool
                                    .finish = g->backward,
                                    .factors = factors });
 }
+/* Keys, or their gradients, in place. */
+static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *keys)
+{
+    const struct loci_plan *p = g->call.plan;
+    struct params k = g->params;
+    struct arrays at = g->arrays;
+    if (!k.fades || !keys) return LOCI_OK;
+    at.k = keys;
+    k.k = dense(p->kv_heads, g->call.Lk, p->score_dim);
+    return run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
+}
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
@@ -164,15 +175,16 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                                     .turns = true,
                                     .plain = true }));
     if (!g->at.k) return LOCI_OK;
-    return rotate(g, pass,
-                  (struct turned){ .from = c->k.data,
-                                   .to = g->at.k,
-                                   .at = of_view(c->k),
-                                   .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
-                                   .type = stored_as(p->k_dtype),
-                                   .heads = p->kv_heads,
-                                   .dim = p->dim,
-                                   .turns = true });
+    TRY(rotate(g, pass,
+               (struct turned){ .from = c->k.data,
+                                .to = g->at.k,
+                                .at = of_view(c->k),
+                                .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
+                                .type = stored_as(p->k_dtype),
+                                .heads = p->kv_heads,
+                                .dim = p->dim,
+                                .turns = !p->keys_rotated }));
+    return fade_keys(g, pass, g->at.k);
 }
 /* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
 static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
@@ -201,7 +213,7 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates = g->params.gates >= 0 || is_polar(g);
+    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more =
         gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0 || turns_back(g);
@@ -357,7 +369,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = g->at.k ? p->dim : key_dim(p),
-                                    .turns = g->at.k && !turns_back(g),
+                                    .turns = g->at.k && !p->keys_rotated && !turns_back(g),
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
         TRY(rotate(g, pass_of(g),
@@ -600,10 +612,11 @@ static loci_status backward_pass(struct gpu_call *g)
     if (g->arrays.dq || p->parts || g->arrays.dmask)
         TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
-    TRY(finish_factors(g, pass));
+    TRY(input_gradients(g, pass));
+    TRY(finish_factors(g, pass)); /* rows of q are others then */
+    if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
     TRY(finish_gradients(g));
-    TRY(input_gradients(g, pass));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
     if (p->rotation_part >= 0)

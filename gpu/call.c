@@ -354,6 +354,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
+    k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
@@ -517,7 +518,9 @@ static bool decodes(const struct gpu_call *g)
     if (wanted && strcmp(wanted, "never") == 0) return false;
     if (p->turns_values || p->score_dim != p->dim) return false;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar) return false;
+        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
+            || p->use[x].term == TERM_fading_pairs)
+            return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
     return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
@@ -578,7 +581,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     /* a backward pass reads rows of q many times, so they are scaled once */
     if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->score_dim, each);
     if (p->rotate >= 0) {
-        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+        if (!p->keys_rotated || g->params.fades) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);

@@ -35,6 +35,7 @@ enum { THREADS = 128 };
     K(add_frequencies)                                                                             \
     K(place_gradients)                                                                             \
     K(polar_rows)                                                                                  \
+    K(fade_keys)                                                                                   \
     K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
@@ -44,13 +45,13 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
-/* The same for plans with gates or polar rows, and with gradients of numbers that come with the
+/* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that come with the
  * call, of factors or of frequencies. */
-#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
+#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases)
+    K(polar_rows) K(key_phases) K(fade_keys)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -199,6 +200,7 @@ struct params {
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
     int32_t rotation; /* enum gpu_rotation */
+    int32_t fades;    /* rows and keys fade: kernels/fades.h */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
     uint32_t drop_limit;

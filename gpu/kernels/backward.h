@@ -282,6 +282,11 @@ DEV void backward_keys(struct block b)
             fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
             COPIES_DONE
         END_IF
+        PHASE_IF(tid, FADES)
+            if (!fade_rows(b, &q, t.row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q)
+                && !whole)
+                *flag = 0;
+        END_IF
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
@@ -509,6 +514,22 @@ DEV void fetch_keys(struct rows_at k, int key0, int n, int whole, int width, int
         ((SHARED int *)b.room)[at.flag] = 0;
 }
 
+/* dq of a block of tiles that share a reference fades and joins the sums in memory. */
+DEV void unfade_rows(struct block b, const struct span *q, int row0, int rows, int tile,
+                     struct rows_at dq, int tid, float (*part)[8][4])
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int r = lane_of(TILE_ROWS, r0, j), d = channel_of(TILE_ROWS, side, g) + i;
+                GLOBAL float *to = (GLOBAL float *)b.at.dq + dq.first + r * dq.row + d;
+                if (b.at.dq && r < rows && d < DIM)
+                    *to = *to + part[g][j][i] * fade_row(b, q, row0 + r, tile, d);
+            }
+    clear_item(DIM, part);
+}
+
 DEV void backward_rows(struct block b)
 {
     PRIVATE(struct rows_mine);
@@ -550,6 +571,8 @@ DEV void backward_rows(struct block b)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
         for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
             part_of(b, tile, h, 0)[i] = 0;
+        for (int i = tid; FADES && b.at.dq && i < rows * DIM; i += THREADS)
+            ((GLOBAL float *)b.at.dq)[dq.first + i / DIM * dq.row + i % DIM] = 0;
         if (!none)
             copy_rows(rows_v, oldest_tile * KEYS, least(seen.last + 1 - oldest_tile * KEYS, KEYS),
                       KEYS, VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
@@ -568,6 +591,8 @@ DEV void backward_rows(struct block b)
                            && all_visible(b, &q, row0, rows, key0, n);
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+                if (FADES && (j == from || ends_block(b, j, 0)))
+                    fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
@@ -684,6 +709,9 @@ DEV void backward_rows(struct block b)
                 }
                 COPIES_DONE
             END
+            PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
+                unfade_rows(b, &q, row0, rows, j, dq, tid, MINE.dq);
+            END_IF
             PHASE_IF(tid, !apart)
                 if (j < seen.last / KEYS)
                     copy_rows(rows_v, key0 + KEYS, least(seen.last + 1 - key0 - KEYS, KEYS), KEYS,
@@ -703,7 +731,7 @@ DEV void backward_rows(struct block b)
                                   d = channel_of(TILE_ROWS, side, g) + i;
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
-                        float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
+                        float all = (chunk == oldest && !FADES ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
                         if (chunk == newest && factor && b.p->factor_part < 0)
                             all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;

@@ -5,6 +5,7 @@
 #define LOCI_GPU_KERNELS_FORWARD_H
 
 #include "kernels/dropout.h"
+#include "kernels/fades.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
@@ -148,8 +149,9 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         if (!sees(b, q, h, row, j)) continue;
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
-            const double x = (double)b.room[at.q + d * ROWS + r]
-                           * (double)load_number(k.at, k.type, row_offset(k, j) + d);
+            const float y = FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
+                                  : b.room[at.q + d * ROWS + r];
+            const double x = (double)y * (double)load_number(k.at, k.type, row_offset(k, j) + d);
             sum += x < 0 ? -x : x;
         }
         if (!(sum <= 3.4028234663852886e+38)) return 1;
@@ -210,6 +212,10 @@ DEV void forward(struct block b)
         for (int j = to; j >= from; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
+            PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
+                fade_lanes(b, &q, h, row0, rows, j, ROWS, b.p->scale, b.p->q_factor, tid,
+                           b.room + at.q);
+            END_IF
             PHASE_IF(tid, at.v == at.k || j == to)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE

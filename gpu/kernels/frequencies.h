@@ -42,13 +42,13 @@ DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d
 /* The gradient of cos, or of sin, of a pair that is a sum of waves. */
 DEV float wave_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair, int sine)
 {
-    const int half = b.p->dim / 2;
+    const int apart = b.p->dim / 2;
     const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row + pair;
     const int64_t row = x.first + r * x.row + pair;
-    const float g0 = g[0], g1 = g[half];
+    const float g0 = g[0], g1 = g[apart];
     const int none = g0 == 0 && g1 == 0;
     const float x0 = none ? 0.0f : load_number(x.at, x.type, row) * b.p->scale,
-                x1 = none ? 0.0f : load_number(x.at, x.type, row + half) * b.p->scale;
+                x1 = none ? 0.0f : load_number(x.at, x.type, row + apart) * b.p->scale;
     return sine ? fma_(g1, x0, -(g0 * x1)) : fma_(g0, x0, g1 * x1);
 }
 /* The mean of e^(-i s theta) over s in 0 .. 1: see src/terms/blocks.c. */
@@ -70,10 +70,10 @@ struct basis_rows {
     int n, width;
 };
 /* Does row r have a gradient in the block whose first pair is t0? */
-DEV int speaks(struct basis_rows a, int r, int t0, int half)
+DEV int speaks(struct basis_rows a, int r, int t0, int size)
 {
     int any = 0;
-    for (int i = 0; i < 2 * half; i++) any |= a.g[r * a.width + 2 * t0 + i] != 0;
+    for (int i = 0; i < 2 * size; i++) any |= a.g[r * a.width + 2 * t0 + i] != 0;
     return any;
 }
 DEV double coordinate_of(struct block b, int axes, int axis, int batch, int row)
@@ -84,13 +84,13 @@ DEV double coordinate_of(struct block b, int axes, int axis, int batch, int row)
 }
 /* The gradient by the angle of pair k of a block, times the coordinate. */
 DEV double basis_turn(struct block b, struct gpu_turn u, struct basis_rows a, int batch, int first,
-                      int t0, int half, int axis, int k)
+                      int t0, int size, int axis, int k)
 {
     double sum = 0;
     for (int r = 0; r < a.n; r++) {
         const SHARED float *y = a.y + r * a.width + 2 * (t0 + k),
                            *g = a.g + r * a.width + 2 * (t0 + k);
-        if (!speaks(a, r, t0, half)) continue;
+        if (!speaks(a, r, t0, size)) continue;
         sum += coordinate_of(b, u.axes, axis, batch, first + r)
              * ((double)y[0] * (double)g[1] - (double)y[1] * (double)g[0]);
     }
@@ -98,11 +98,11 @@ DEV double basis_turn(struct block b, struct gpu_turn u, struct basis_rows a, in
 }
 /* The four sums of pairs k < l of block j, as src/terms/blocks.c has them. */
 DEV void basis_twos(struct block b, struct gpu_turn u, struct basis_rows a, int batch, int first,
-                    int group, int j, int t0, int half, int k, int l, GLOBAL float *to)
+                    int group, int j, int t0, int size, int k, int l, GLOBAL float *to)
 {
     const GLOBAL double *weight = (const GLOBAL double *)(b.at.tables + u.weights),
                         *lambda = weight + u.axes * u.blocks
-                                + ((u.groups > 1 ? group : 0) * u.blocks + j) * half;
+                                + ((u.groups > 1 ? group : 0) * u.blocks + j) * size;
     double sum[4] = { 0, 0, 0, 0 };
     for (int r = 0; r < a.n; r++) {
         const SHARED float *y = a.y + r * a.width + 2 * t0, *g = a.g + r * a.width + 2 * t0,
@@ -111,7 +111,7 @@ DEV void basis_twos(struct block b, struct gpu_turn u, struct basis_rows a, int 
                      ck = c[k], sk = s[k], y2 = y[2 * l], y3 = y[2 * l + 1], g2 = g[2 * l],
                      g3 = g[2 * l + 1], cl = c[l], sl = s[l];
         double x = 0;
-        if (!speaks(a, r, t0, half)) continue;
+        if (!speaks(a, r, t0, size)) continue;
         for (int axis = 0; axis < u.axes; axis++)
             x += coordinate_of(b, u.axes, axis, batch, first + r) * weight[axis * u.blocks + j];
         const struct two f = mean_turn(x * (lambda[k] - lambda[l]), ck * cl + sk * sl,
@@ -138,7 +138,7 @@ DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int b
     const GLOBAL struct pairs_table *t = pairs_of(b);
     const struct gpu_turn u = TURN;
     const int pairs = ROTATION == TURN_WAVES || ROTATION == TURN_BASES ? t->count : 0;
-    const int half = (u.block + 1) / 2, each = u.axes * half + 2 * half * (half - 1);
+    const int size = (u.block + 1) / 2, each = u.axes * size + 2 * size * (size - 1);
     const int panels = ROTATION == TURN_BASES ? u.panels : 0, waves = ROTATION == TURN_WAVES;
     PHASE_IF(tid, ROTATION <= TURN_GIVEN)
         for (int i = tid; i < b.p->rotation_count; i += THREADS)
@@ -167,8 +167,8 @@ DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int b
         END
     }
     for (int panel = 0; panel < panels; panel++) {
-        const int size = KEYS * u.width, t0 = panel * u.width / 2;
-        const struct basis_rows a = { b.room, b.room + size, b.room + 2 * size, n, u.width };
+        const int room = KEYS * u.width, t0 = panel * u.width / 2;
+        const struct basis_rows a = { b.room, b.room + room, b.room + 2 * room, n, u.width };
         PHASE(tid)
             for (int i = tid; i < n * u.width; i += THREADS) {
                 const int r = i / u.width, w = i % u.width;
@@ -176,26 +176,26 @@ DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int b
                 if (w < u.width / 2)
                     turn_angle(b, t, batch, h, first + r, group, t0 + w, cosine,
                                cosine + u.width / 2);
-                b.room[size + i] =
+                b.room[room + i] =
                     enter_basis(b, u, group, panel, w, x.at, x.type, x.first + r * x.row);
-                b.room[2 * size + i] =
+                b.room[2 * room + i] =
                     enter_basis(b, u, group, panel, w, d.at, d.type, d.first + r * d.row);
             }
         END
         PHASE(tid)
             const int blocks = least(u.blocks - panel * u.per_panel, u.per_panel);
-            for (int i = tid; i < blocks * half * (u.axes + half); i += THREADS) {
-                const int j = i / (half * (u.axes + half)), at = i % (half * (u.axes + half)),
-                          k = at % half, other = at / half, block = panel * u.per_panel + j;
+            for (int i = tid; i < blocks * size * (u.axes + size); i += THREADS) {
+                const int j = i / (size * (u.axes + size)), at = i % (size * (u.axes + size)),
+                          k = at % size, other = at / size, block = panel * u.per_panel + j;
                 GLOBAL float *part = to + block * each;
                 if (other < u.axes)
-                    part[other * half + k] = (float)basis_turn(b, u, a, batch, first, j * half,
-                                                               half, other, k);
+                    part[other * size + k] = (float)basis_turn(b, u, a, batch, first, j * size,
+                                                               size, other, k);
                 else if (other - u.axes > k)
-                    basis_twos(b, u, a, batch, first, group, block, j * half, half, k,
+                    basis_twos(b, u, a, batch, first, group, block, j * size, size, k,
                                other - u.axes,
-                               part + half * u.axes
-                                   + 4 * (k * half - k * (k + 1) / 2 + (other - u.axes - k - 1)));
+                               part + size * u.axes
+                                   + 4 * (k * size - k * (k + 1) / 2 + (other - u.axes - k - 1)));
             }
         END
     }

@@ -98,6 +98,9 @@ DEV void backward_inputs(struct block b)
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
             END
+            PHASE_IF(tid, FADES)
+                fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
+            END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
