@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- the passes of a call: which kernels run, one after the other. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gpu.h"
 #include "kernels/rooms.h"
@@ -9,7 +10,6 @@
 #include "layout/factor.h"
 #include "layout/fourier.h"
 #include "layout/matrices.h"
-#include "layout/roll.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -231,53 +231,36 @@ static loci_status multiply_vectors(const struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    int u = 0;
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
-        for (int x = 0; x < p->uses; x++) {
-            int32_t term;
-            if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
-            if (term == GPU_FACTOR && factor_folds(p, x)) continue;
-            const struct gpu_use *use = &g->use[u++];
-            const bool query = term == GPU_ROW_VECTORS;
-            if (!query && term != GPU_KEY_VECTORS && term != GPU_ROLL) continue;
-            struct params k = g->params;
-            struct arrays at = g->arrays;
-            k.vector_to = use->numbers;
-            k.vector_count = use->vectors;
-            k.vector_share = query ? 1 : p->heads / p->kv_heads;
-            if (term == GPU_ROLL) {
-                const struct roll *v = (const void *)c->table[p->use[x].enc];
-                k.vector_use = u - 1;
-                k.vector_table = use->table + (int64_t)v->heads;
-                k.vector_head = roll_head(v);
-                k.vector_columns = (int32_t)v->width;
-                TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
-                        VECTOR_ROWS * k.dim, &at, &k));
-                continue;
-            }
-            if (query) {
-                const struct vectors *v = layout_of(p, x);
-                k.vector_table = use->table + (int64_t)vectors_index(v);
-                k.vector_head = v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
-                k.vector_columns = (int32_t)vectors_columns(v);
-            } else {
-                const struct key_vectors *v = layout_of(p, x);
-                k.vector_table = use->table + (int64_t)v->at + KEY_MARGIN * (int64_t)sizeof(float);
-                k.vector_head = (int64_t)key_table(v, p->dim);
-                k.vector_columns = (int32_t)key_columns(v);
-                at.q = at.k;
-                k.q = k.k;
-                k.q_type = k.k_type;
-                k.q_paged = k.k_paged;
-                k.q_len = k.k_len;
-                k.q_factor = -1;
-                k.scale = 1;
-                if (k.q_paged) k.used = g->used;
-            }
-            const ptrdiff_t rows = query ? c->Lq : c->Lk;
-            TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+    for (int u = 0; u < g->params.uses; u++) {
+        const int32_t term = g->use[u].term;
+        const bool query = term == GPU_ROW_VECTORS;
+        struct params k = g->params;
+        struct arrays at = g->arrays;
+        if (!is_of_vectors(term)) continue;
+        k.vector_use = u;
+        k.vector_share = query ? 1 : p->heads / p->kv_heads;
+        k.vector_rows = g->backward ? TILE_ROWS : k.rows;
+        k.vector_scale = g->backward ? 1 : k.scale; /* backward, rows are scaled already */
+        if (g->backward) k.q_factor = -1;
+        if (term == GPU_ROLL) {
+            TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
                     VECTOR_ROWS * k.dim, &at, &k));
+            continue;
         }
+        if (!query) {
+            at.q = at.k;
+            k.q = k.k;
+            k.q_type = k.k_type;
+            k.q_paged = k.k_paged;
+            k.q_len = k.k_len;
+            k.q_factor = -1;
+            k.vector_scale = 1;
+            if (k.q_paged) k.used = g->used;
+        }
+        const ptrdiff_t rows = query ? c->Lq : c->Lk;
+        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+                VECTOR_ROWS * k.dim, &at, &k));
+    }
     return LOCI_OK;
 }
 
@@ -427,18 +410,46 @@ static loci_status clear_sums(const struct gpu_call *g)
                        p->stored));
     return LOCI_OK;
 }
+/* Totals of a term with vectors: numbers of a head that parts have, and those that none has. */
+static void divide_totals(struct gpu_call *g, int u, const double *totals)
+{
+    const struct loci_plan *p = g->call.plan;
+    const struct gpu_use *use = &g->use[u];
+    const int x = g->plan_use[u], parts = g->params.parts;
+    const ptrdiff_t all = p->engine->total(&g->call, x), each = all / p->heads,
+                    ends = use->term == GPU_KEY_VECTORS ? 0 : each - use->count;
+    double *to = g->call.g.total[x];
+    memset(to, 0, (size_t)all * sizeof *to);
+    if (use->term == GPU_ROW_VECTORS) {
+        memcpy(to, totals + use->direct, (size_t)all * sizeof *to);
+        return;
+    }
+    for (int h = 0; h < p->heads; h++) {
+        double *head = to + h * each;
+        memcpy(head + ends, totals + h * parts + use->part, (size_t)use->count * sizeof *to);
+        if (use->direct >= 0)
+            memcpy(head + (ends ? 0 : use->count), totals + use->direct + h * (each - use->count),
+                   (size_t)(each - use->count) * sizeof *to);
+    }
+}
 /* Sums of what is learned, from the device to the totals of the terms. */
 static loci_status fetch_totals(struct gpu_call *g, double *totals)
 {
     const struct params *k = &g->params;
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct loci_plan *p = g->call.plan;
-    if (k->parts)
-        TRY(gpu->backend->copy(gpu->state, totals, g->at.totals,
-                               (size_t)(k->heads * k->parts) * sizeof(double), FROM_DEVICE,
-                               g->in.error));
+    const size_t count = (size_t)(k->heads * k->parts + g->direct);
+    if (count)
+        TRY(gpu->backend->copy(gpu->state, totals, g->at.totals, count * sizeof(double),
+                               FROM_DEVICE, g->in.error));
+    for (int u = 0; u < k->uses; u++)
+        if (is_of_vectors(g->use[u].term) && g->call.g.total[g->plan_use[u]])
+            divide_totals(g, u, totals);
     for (int x = 0, n; x < p->uses; x++) {
-        if (!g->call.g.total[x]) continue;
+        int32_t term;
+        if (!g->call.g.total[x]
+            || (loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)))
+            continue;
         const int from = loci_gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
         for (int h = 0; h < k->heads / step; h++)
             for (int i = 0; i < n; i++)
@@ -452,6 +463,8 @@ static loci_status clear_apart(const struct gpu_call *g)
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct call *c = &g->call;
     const struct tensors *t = &c->plan->tensors;
+    if (g->ds_bytes)
+        TRY(gpu->backend->clear(gpu->state, g->at.vectors + g->ds_from, g->ds_bytes, g->in.error));
     if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
     for (int i = 0, n = 0; i < t->n; i++) {
         if (t->list[i].role != LOCI_INPUT) continue;
@@ -588,6 +601,34 @@ static bool learns(const struct gpu_call *g)
     for (int i = 0; i < g->call.plan->tensors.n; i++) any |= g->learned[i] != NULL;
     return any;
 }
+/* From ds to dq, then to what is learned. */
+static loci_status finish_vectors(const struct gpu_call *g)
+{
+    struct params k = g->params;
+    for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
+        if (g->use[k.vector_use].term == GPU_ROW_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
+                    &g->arrays, &k));
+    return LOCI_OK;
+}
+static loci_status vector_totals(const struct gpu_call *g)
+{
+    struct params k = g->params;
+    const int threads = loci_gpu_threads(g->plan, PASS_VECTORS_BACK);
+    for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++) {
+        const struct gpu_use *u = &g->use[k.vector_use];
+        if (!is_of_vectors(u->term) || u->direct < 0) continue;
+        const int width = (int)vectors_padded(k.dim);
+        if (u->term == GPU_ROW_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                    tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
+                    0, &g->arrays, &k));
+        if (u->term == GPU_KEY_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
+                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+    }
+    return LOCI_OK;
+}
 static loci_status backward_pass(struct gpu_call *g)
 {
     const struct call *c = &g->call;
@@ -596,6 +637,7 @@ static loci_status backward_pass(struct gpu_call *g)
     const int threads = loci_gpu_threads(g->plan, pass);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));
+    TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
     TRY(clear_apart(g));
@@ -609,11 +651,12 @@ static loci_status backward_pass(struct gpu_call *g)
     if (g->arrays.dk || g->arrays.dv)
         TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                 keys_room(p->dim, p->value_dim).size, &g->arrays, p));
-    if (g->arrays.dq || p->parts || g->arrays.dmask)
+    if (g->arrays.dq || p->parts || g->arrays.dmask || g->direct)
         TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
-    TRY(input_gradients(g, pass));
-    TRY(finish_factors(g, pass)); /* rows of q are others then */
+    TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
+    TRY(finish_vectors(g));
+    TRY(finish_factors(g, pass));
     if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
     TRY(finish_gradients(g));
@@ -622,7 +665,8 @@ static loci_status backward_pass(struct gpu_call *g)
     if (p->rotation_part >= 0)
         TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
                 &g->arrays, p));
-    double *totals = malloc((size_t)(p->heads * p->parts + 1) * sizeof *totals);
+    TRY(vector_totals(g));
+    double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);

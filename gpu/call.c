@@ -335,10 +335,47 @@ static void fill_lists(struct gpu_call *g, int rows)
 
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
-/* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
-static bool is_of_vectors(int32_t term)
+/* Distances that a row may see. */
+static void find_band(const struct loci_plan *p, int64_t *lo, int64_t *hi)
 {
-    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+    *lo = p->full ? -((int64_t)1 << 60) : p->strict;
+    if (p->window_right < -*lo) *lo = -p->window_right;
+    *hi = p->window_left;
+}
+static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
+/* Vectors by distance, and where a table has them; offsets without a table do not matter. */
+static void list_vectors(const struct loci_plan *p, int x, const char *table, struct gpu_use *use)
+{
+    if (use->term == GPU_ROW_VECTORS) {
+        const struct vectors *v = layout_of(p, x);
+        int64_t lo, hi;
+        find_band(p, &lo, &hi);
+        use->lo = v->lo;
+        use->hi = v->hi;
+        use->vectors = v->rows;
+        use->vectors_at = use->table + (int64_t)vectors_index(v);
+        use->vectors_head = v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
+        use->columns = (int32_t)vectors_columns(v);
+        use->ends_lo = (int32_t)clip(lo, v->lo, v->hi);
+        use->ends_hi = (int32_t)clip(hi, v->lo, v->hi);
+        if (use->ends_hi < use->ends_lo) use->ends_hi = use->ends_lo;
+    } else if (use->term == GPU_KEY_VECTORS) {
+        const struct key_vectors *v = layout_of(p, x);
+        use->lo = v->lo;
+        use->hi = v->hi;
+        use->vectors = v->hi - v->lo + 1;
+        use->vectors_at = use->table + (int64_t)v->at;
+        use->vectors_head = (int64_t)key_table(v, p->dim);
+        use->columns = (int32_t)key_columns(v);
+        use->width = (int32_t)vectors_width(p->dim);
+    } else if (use->term == GPU_ROLL && use->table >= 0) {
+        const struct roll *v = (const void *)table;
+        use->lo = (int32_t)v->lo;
+        use->hi = (int32_t)v->hi;
+        use->vectors_at = use->table + (int64_t)v->heads;
+        use->vectors_head = roll_head(v);
+        use->width = (int32_t)v->width;
+    }
 }
 /* The number of an input tensor among those of the plan. */
 int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
@@ -359,7 +396,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             struct gpu_use use = {
-                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
+                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1, .direct = -1
             };
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
@@ -371,23 +408,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
-            if (use.term == GPU_ROW_VECTORS) {
-                const struct vectors *v = layout_of(p, x);
-                use.lo = v->lo;
-                use.hi = v->hi;
-                use.vectors = v->rows;
-            }
-            if (use.term == GPU_KEY_VECTORS) {
-                const struct key_vectors *v = layout_of(p, x);
-                use.lo = v->lo;
-                use.hi = v->hi;
-                use.vectors = v->hi - v->lo + 1;
-            }
-            if (use.term == GPU_ROLL && tables) {
-                const struct roll *v = (const void *)c->table[p->use[x].enc];
-                use.lo = (int32_t)v->lo;
-                use.hi = (int32_t)v->hi;
-            }
+            list_vectors(p, x, table, &use);
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -401,6 +422,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (s->query >= 0)
                     use.row_input = loci_gpu_input_number(p, p->use[x].enc, s->query);
             }
+            g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
 }
@@ -429,6 +451,22 @@ static int count_parts(const struct call *c, int x)
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
+/* Of a use with vectors: numbers that tiles of rows sum, and totals that are summed at once. */
+static int vector_parts(struct gpu_call *g, int u, int x)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct gpu_use *use = &g->use[u];
+    if (!c->g.total[x] && !g->measured) return 0;
+    const int count = use->term == GPU_ROW_VECTORS   ? 0
+                    : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
+                                                   : (int)vectors_padded(p->dim);
+    use->direct = -1;
+    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi) return count;
+    use->direct = g->direct;
+    g->direct += p->engine->total(c, x) - (ptrdiff_t)p->heads * count;
+    return count;
+}
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
  * for the workspace even if nothing is wanted. */
 static int list_parts(struct gpu_call *g)
@@ -446,7 +484,7 @@ static int list_parts(struct gpu_call *g)
             if (!sink && !loci_gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const bool vectors = !sink && is_of_vectors(term);
-            const int count = vectors ? 0 : count_parts(c, x);
+            const int count = vectors ? vector_parts(g, u, x) : count_parts(c, x);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
             else if (folded && count && (c->g.total[x] || g->measured)) {
                 k->factor_part = all;
@@ -454,6 +492,7 @@ static int list_parts(struct gpu_call *g)
             } else if (!folded) {
                 g->use[u].part = all;
                 g->use[u].count = c->g.total[x] ? count : 0;
+                if (term == GPU_ROW_VECTORS) g->use[u].by_row = by_row(g, 2);
                 if (loci_gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
                 else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
                     g->use[u].by_row = by_row(g, 2);
@@ -466,6 +505,8 @@ static int list_parts(struct gpu_call *g)
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    for (u = 0; u < k->uses; u++)
+        if (g->use[u].direct >= 0) g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
     g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
     return all + k->rotation_count;
 }
@@ -473,20 +514,12 @@ static int list_parts(struct gpu_call *g)
 int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
 {
     const struct loci_plan *p = g->call.plan;
-    int u = 0;
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
     if (x == p->rotate) return g->params.rotation_part;
-    if (p->use[x].term == TERM_factor && factor_folds(p, x)) return g->params.factor_part;
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
-        for (int y = 0; y < p->uses; y++) {
-            int32_t term;
-            if (p->use[y].group != group || !loci_gpu_term_of(p->use[y].term, &term)) continue;
-            if (term == GPU_FACTOR && factor_folds(p, y)) continue;
-            if (y == x) return g->use[u].part;
-            u++;
-        }
-    return 0;
+    for (int u = 0; u < g->params.uses; u++)
+        if (g->plan_use[u] == x) return g->use[u].part;
+    return g->params.factor_part;
 }
 
 size_t loci_gpu_input_bytes(const struct call *c, int tensor)
@@ -566,6 +599,48 @@ static size_t lay_out_apart(struct gpu_call *g)
     }
     return a.full ? SIZE_MAX : a.used;
 }
+/* ds by distance, of all chunks and of one, and by key. */
+static void lay_out_ds(struct gpu_call *g, struct arena *a)
+{
+    const struct call *c = &g->call;
+    struct params *k = &g->params;
+    const size_t rows = (size_t)(c->B * c->Lq) * (size_t)c->plan->heads;
+    const int64_t reach = has_positions(&g->in) ? (int64_t)1 << 40 : c->Lk + c->Lq;
+    int64_t lo = INT64_MAX, hi = INT64_MIN, least, most;
+    bool by_key = false;
+    find_band(c->plan, &least, &most);
+    k->ds_chunk = k->ds_by_key = -1;
+    k->ds_width = k->vectors = 0;
+    for (int u = 0; u < k->uses; u++) {
+        const struct gpu_use *use = &g->use[u];
+        const bool row = use->term == GPU_ROW_VECTORS,
+                   key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
+        const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
+                      last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
+        k->vectors |= is_of_vectors(use->term);
+        by_key |= use->term == GPU_ROLL;
+        if (row || key) {
+            if (first < lo) lo = first;
+            if (last > hi) hi = last;
+        }
+    }
+    lo = clip(lo, -reach > least ? -reach : least, INT64_MAX);
+    hi = clip(hi, INT64_MIN, reach < most ? reach : most);
+    k->ds_lo = lo;
+    if (hi >= lo) k->ds_width = (int32_t)(hi - lo + 1);
+    g->ds_from = a->used;
+    k->ds_by_distance = (int64_t)a->used;
+    carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    if (has_positions(&g->in) && c->Lk > CHUNK && k->ds_width) {
+        k->ds_chunk = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    }
+    if (by_key) {
+        k->ds_by_key = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
+    }
+    g->ds_bytes = a->used - g->ds_from;
+}
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
 {
     const struct call *c = &g->call;
@@ -597,6 +672,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
                     (size_t)use->vectors * each);
     }
+    if (g->backward) lay_out_ds(g, &numbers);
     if (numbers.full) return SIZE_MAX;
     if (numbers.used) g->at.vectors = carve_bytes(&a, numbers.used, 1);
     if (g->decode) {
@@ -612,7 +688,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0 || g->params.factor_part >= 0) {
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors) {
         g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
         g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
     }
@@ -621,8 +697,9 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (parts) {
         const size_t most = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, TILE_ROWS));
         g->at.parts = carve_bytes(&a, most * (size_t)(p->heads * parts), (chunks + !chunks) * each);
-        g->at.totals = carve_bytes(&a, (size_t)(p->heads * parts), sizeof(double));
     }
+    if (parts || g->direct)
+        g->at.totals = carve_bytes(&a, (size_t)(p->heads * parts + g->direct), sizeof(double));
     return a.full ? SIZE_MAX : a.used;
 }
 
@@ -659,9 +736,7 @@ static void set_params(struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
     struct arrays *at = &g->arrays;
-    k->lo = p->full ? -((int64_t)1 << 60) : p->strict;
-    if (p->window_right < -k->lo) k->lo = -p->window_right;
-    k->hi = p->window_left;
+    find_band(p, &k->lo, &k->hi);
     k->dim = p->score_dim;
     k->value_dim = p->value_dim;
     k->heads = p->heads;
@@ -799,9 +874,15 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
               p->enc[p->use[x].enc].pe->name);
     return LOCI_OK;
 }
-/* Rows of gates must see intervals of keys, which is known when sequences are. */
+/* Rows of gates must see intervals of keys, and what keys' vectors learn wants consecutive
+ * positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_k; s++)
+            CHECK(e, c->seqs.list[s].run || !c->g.total[x], LOCI_UNSUPPORTED,
+                  "gradients of what %s learns run on a GPU with consecutive positions only",
+                  c->plan->enc[c->plan->use[x].enc].pe->name);
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
@@ -813,11 +894,8 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
                               loci_error *e)
 {
     for (int x = 0; x < p->uses; x++)
-        CHECK(e,
-              p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
-                  && p->use[x].term != TERM_roll,
-              LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
-              p->enc[p->use[x].enc].pe->name);
+        CHECK(e, p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
+              "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
@@ -826,7 +904,10 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
         CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);
-        CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,
+        CHECK(e,
+              !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)
+                  || !in->k_first,
+              LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
               p->enc[enc].pe->name);
     }

@@ -162,7 +162,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
     static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
-                                           "VECTOR_KERNELS" };
+                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS" };
     const struct {
         const char *name;
         int number;
@@ -173,7 +173,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "K_TYPE", p->k_type },   { "V_TYPE", p->v_type },       { "O_TYPE", p->o_type },
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
-        { "FADES", p->fades },
+        { "FADES", p->fades },     { "VECTORS", p->vectors },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

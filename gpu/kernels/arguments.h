@@ -36,6 +36,9 @@ enum { THREADS = 128 };
     K(place_gradients)                                                                             \
     K(polar_rows)                                                                                  \
     K(fade_keys)                                                                                   \
+    K(finish_row_vectors)                                                                          \
+    K(row_vector_totals)                                                                           \
+    K(key_vector_totals)                                                                           \
     K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
@@ -45,6 +48,7 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
+#define VECTOR_BACK_KERNELS(K) K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals)
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that come with the
  * call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
@@ -121,7 +125,8 @@ enum gpu_term {
     GPU_KEY_VECTORS,
     GPU_ROLL
 };
-enum { GPU_USES = 6, GPU_INPUTS = 3 };
+/* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
+enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -135,6 +140,12 @@ struct gpu_use {
      */
     int64_t numbers;
     int32_t vectors, lo, hi;
+    /* The table: byte offset of head 0 in `tables`, numbers from head to head, from channel to
+     * channel, and from vector to vector where they are rows. */
+    int64_t vectors_at, vectors_head;
+    int32_t columns, width;
+    int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
+    int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
@@ -209,11 +220,14 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel
-     * to channel, products of a row, their place in `vectors`, heads that share a row.
-     * roll_numbers: the use. */
-    int64_t vector_table, vector_head, vector_to;
-    int32_t vector_columns, vector_count, vector_share, vector_use;
+    /* Kernels of vectors: the use, heads that share a row, rows of a tile, and what rows of q are
+     * multiplied by. */
+    int32_t vector_use, vector_share, vector_rows;
+    float vector_scale;
+    /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
+     * -1: none.  The first distance, and how many. */
+    int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
+    int32_t ds_width, vectors; /* vectors: some term has them */
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;

@@ -6,7 +6,7 @@
 #ifndef LOCI_GPU_KERNELS_BACKWARD_H
 #define LOCI_GPU_KERNELS_BACKWARD_H
 
-#include "kernels/row_sums.h"
+#include "kernels/vector_sums.h"
 
 enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
@@ -295,6 +295,11 @@ DEV void backward_keys(struct block b)
             if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
             store_tile(KEYS, b.room + at.ds, r0, side, s);
         END
+        PHASE_IF(tid, VECTORS)
+            if (b.at.dk)
+                add_key_vectors(b, &q, t.h, t.row0, rows, key0,
+                                keys_of(b, &q, t.row0, rows).last, b.room + at.ds, tid, MINE.dk);
+        END_IF
         PHASE_IF(tid, !apart)
             if (b.at.dk)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
@@ -679,8 +684,24 @@ DEV void backward_rows(struct block b)
                               distances);
                 add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
                              part_of(b, tile, h, chunk) + USE(most(u, 0)).part, h, most(u, 0),
-                             row0, rows, key0, n, learns && !affine && !distances);
+                             row0, rows, key0, n,
+                             learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
+            PHASE_IF(tid, VECTORS)
+                store_ds(b, b.room + at.s, &q, h, row0, rows, key0, n, tid);
+                if (tid < rows) add_ends(b, b.room + at.s, &q, h, row0, tid, key0, n);
+                if (tid < n)
+                    b.room[at.sums + tid] =
+                        sum_by_halves(b.room + at.s + tid * TILE_ROWS, 1) * b.p->scale;
+            END_IF
+            PHASE_IF(tid, VECTORS && PARTS)
+                for (int u = 0; u < USES; u++)
+                    for (int d = tid; d < DIM && q.run; d += THREADS)
+                        if (USE(u).term == GPU_KEY_VECTORS && USE(u).count)
+                            add_end_vectors(b, USE(u), b.room + at.sums, b.room + at.k, WIDER(DIM),
+                                            q.d0 + row0 - key0, n, d,
+                                            part_of(b, tile, h, chunk) + USE(u).part);
+            END_IF
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 const int finite = ((SHARED int *)b.room)[at.flag];
@@ -738,6 +759,7 @@ DEV void backward_rows(struct block b)
                         *at_dq = all;
                     }
             if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
+            if (VECTORS) join_ds(b, &q, h, row0, rows, tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;

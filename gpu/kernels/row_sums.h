@@ -15,7 +15,8 @@ DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *
 }
 DEV int row_sums_of(struct block b, int u)
 {
-    return USE(u).by_row < 0 ? 0 : USE(u).term == GPU_PIECES ? 2 : 1;
+    const int term = USE(u).term;
+    return USE(u).by_row < 0 ? 0 : term == GPU_PIECES || term == GPU_ROW_VECTORS ? 2 : 1;
 }
 /* The chunk is done. */
 DEV void join_row_sums(struct block b, const struct span *q, int h, int row)

@@ -6,16 +6,18 @@
 
 #include "kernels/visible.h"
 
-/* From q, of q_len rows, to `vectors` + vector_to: [B][H][q_len][vector_count]. */
+/* From q, of q_len rows, to the numbers of the use: [B][H][q_len][vectors]. */
 DEV void vector_numbers(struct block b)
 {
     const int tiles = (b.p->q_len + VECTOR_ROWS - 1) / VECTOR_ROWS;
     const int row0 = b.x % tiles * VECTOR_ROWS, rows = least(b.p->q_len - row0, VECTOR_ROWS);
     const int h = b.x / tiles % b.p->heads, batch = b.x / tiles / b.p->heads;
     const int64_t list = ((int64_t)batch * b.p->heads + h) * b.p->q_len + row0;
-    const int columns = b.p->vector_columns, count = b.p->vector_count;
-    const GLOBAL float *table = (const GLOBAL float *)(b.at.tables + b.p->vector_table)
-                              + h * b.p->vector_head;
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int columns = u.columns, count = u.vectors;
+    const GLOBAL float *table = (const GLOBAL float *)(b.at.tables + u.vectors_at)
+                              + h * u.vectors_head
+                              + (u.term == GPU_KEY_VECTORS ? GPU_KEY_MARGIN : 0);
     struct rows_at x = view_rows(b.at.q, b.p->q, b.p->q_paged ? 0 : batch, h / b.p->vector_share,
                                  b.p->q_paged ? 0 : row0, b.p->q_type, 0);
     if (b.p->q_paged) {
@@ -32,7 +34,7 @@ DEV void vector_numbers(struct block b)
             if (r < rows
                 && (b.p->used < 0
                     || b.at.lists[b.p->used + (int64_t)batch * b.p->q_len + row0 + r])) {
-                y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->scale;
+                y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->vector_scale;
                 if (b.p->q_factor >= 0)
                     y = y * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list + r];
             }
@@ -42,7 +44,7 @@ DEV void vector_numbers(struct block b)
     PHASE(tid)
         for (int n = tid; n < count; n += THREADS) {
             float c[VECTOR_ROWS];
-            GLOBAL float *to = (GLOBAL float *)(b.at.vectors + b.p->vector_to) + list * count + n;
+            GLOBAL float *to = (GLOBAL float *)(b.at.vectors + u.numbers) + list * count + n;
             UNROLL for (int r = 0; r < VECTOR_ROWS; r++) c[r] = 0;
             ROLLED for (int d = 0; d < DIM; d++) {
                 const float a = table[(int64_t)d * columns + n];
@@ -58,24 +60,25 @@ DEV void vector_numbers(struct block b)
  * a run a thread has a distance, which 16 rows meet at 16 keys. */
 DEV void roll_numbers(struct block b)
 {
-    const int tile = b.x / b.p->heads, h = b.x % b.p->heads, width = b.p->vector_columns;
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads, width = u.width;
     const struct span q = span_of(b, BY_TILE, tile);
-    const int first = (tile - q.tile) * ROWS, end = least(q.nq, first + ROWS);
-    const int64_t lo = USE(b.p->vector_use).lo, hi = USE(b.p->vector_use).hi;
-    const GLOBAL float *v = (const GLOBAL float *)(b.at.tables + b.p->vector_table)
-                          + h * b.p->vector_head,
+    const int first = (tile - q.tile) * b.p->vector_rows,
+              end = least(q.nq, first + b.p->vector_rows);
+    const int64_t lo = u.lo, hi = u.hi;
+    const GLOBAL float *v = (const GLOBAL float *)(b.at.tables + u.vectors_at) + h * u.vectors_head,
                        *vectors = v + (1 + hi) * width; /* of distance 0 */
     for (int row0 = first; row0 < end; row0 += VECTOR_ROWS) {
         const int rows = least(end - row0, VECTOR_ROWS);
         const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
         GLOBAL float *to =
-            (GLOBAL float *)(b.at.vectors + b.p->vector_to) + list * b.p->k_len + q.k0;
+            (GLOBAL float *)(b.at.vectors + u.numbers) + list * b.p->k_len + q.k0;
         const struct rows_at x = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0);
         PHASE(tid)
             for (int i = tid; i < VECTOR_ROWS * DIM; i += THREADS) {
                 const int r = i / DIM, d = i % DIM;
                 float y = 0;
-                if (r < rows) y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->scale;
+                if (r < rows) y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->vector_scale;
                 if (r < rows && b.p->q_factor >= 0)
                     y = y * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list + r];
                 b.room[i] = fma_(b.p->scale, v[d], y);
