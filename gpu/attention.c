@@ -609,6 +609,9 @@ static loci_status finish_vectors(const struct gpu_call *g)
         if (g->use[k.vector_use].term == GPU_ROW_VECTORS)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
+        else if (g->use[k.vector_use].term == GPU_ROLL)
+            TRY(run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
+                    TILE_ROWS * k.dim, &g->arrays, &k));
     return LOCI_OK;
 }
 static loci_status vector_totals(const struct gpu_call *g)
@@ -626,6 +629,13 @@ static loci_status vector_totals(const struct gpu_call *g)
         if (u->term == GPU_KEY_VECTORS)
             TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
                     tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+        if (u->term == GPU_ROLL) {
+            TRY(run(g, PASS_VECTORS_BACK, "roll_parts",
+                    (int64_t)g->items * k.heads * k.chunks * (k.roll_distances / KEYS), 0,
+                    &g->arrays, &k));
+            TRY(run(g, PASS_VECTORS_BACK, "roll_totals",
+                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+        }
     }
     return LOCI_OK;
 }

@@ -244,6 +244,7 @@ static void fill_spans(struct gpu_call *g, int rows)
     g->params.sequences = (int32_t)c->seqs.n;
     g->params.tiles = tile;
     g->params.ktiles = ktile;
+    g->items = item;
 }
 /* Places of the rows of a side: the position of the first row of each entry if they are counted,
  * else coordinates [B][axes][rows]. */
@@ -374,6 +375,8 @@ static void list_vectors(const struct loci_plan *p, int x, const char *table, st
         use->hi = (int32_t)v->hi;
         use->vectors_at = use->table + (int64_t)v->heads;
         use->vectors_head = roll_head(v);
+        use->waves_at = use->table + (int64_t)v->waves;
+        use->columns = (int32_t)v->waves_width;
         use->width = (int32_t)v->width;
     }
 }
@@ -607,7 +610,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     const size_t rows = (size_t)(c->B * c->Lq) * (size_t)c->plan->heads;
     const int64_t reach = has_positions(&g->in) ? (int64_t)1 << 40 : c->Lk + c->Lq;
     int64_t lo = INT64_MAX, hi = INT64_MIN, least, most;
-    bool by_key = false;
+    bool by_key = false, learned = false;
     find_band(c->plan, &least, &most);
     k->ds_chunk = k->ds_by_key = -1;
     k->ds_width = k->vectors = 0;
@@ -619,6 +622,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
         k->vectors |= is_of_vectors(use->term);
         by_key |= use->term == GPU_ROLL;
+        learned |= use->term == GPU_ROLL && use->direct >= 0;
         if (row || key) {
             if (first < lo) lo = first;
             if (last > hi) hi = last;
@@ -640,6 +644,14 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
         carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
     }
     g->ds_bytes = a->used - g->ds_from;
+    if (learned) {
+        const size_t items = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK));
+        k->roll_distances =
+            (int32_t)tiles((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KEYS, KEYS) * KEYS;
+        k->roll_parts = (int64_t)a->used;
+        carve_bytes(a, items * (size_t)(c->plan->heads * k->roll_distances),
+                    (size_t)tiles(c->Lk, CHUNK) * vectors_padded(c->plan->dim) * sizeof(float));
+    }
 }
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
 {
@@ -884,6 +896,11 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
                   "gradients of what %s learns run on a GPU with consecutive positions only",
                   c->plan->enc[c->plan->use[x].enc].pe->name);
     for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->grad && c->plan->use[x].term == TERM_roll; s++)
+            CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
+                  "gradients with xl run on a GPU only where rows see all keys of an interval: with "
+                  "consecutive positions, and without a mask, segments that mix, k_first and k_last");
+    for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
                   "fox runs on a GPU only where rows see all keys of an interval: with consecutive "
@@ -893,9 +910,6 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
-    for (int x = 0; x < p->uses; x++)
-        CHECK(e, p->use[x].term != TERM_roll, LOCI_UNSUPPORTED,
-              "gradients with %s do not run on a GPU yet", p->enc[p->use[x].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;

@@ -39,6 +39,9 @@ enum { THREADS = 128 };
     K(finish_row_vectors)                                                                          \
     K(row_vector_totals)                                                                           \
     K(key_vector_totals)                                                                           \
+    K(roll_rows)                                                                                   \
+    K(roll_parts)                                                                                  \
+    K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
@@ -48,7 +51,9 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
-#define VECTOR_BACK_KERNELS(K) K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals)
+#define VECTOR_BACK_KERNELS(K)                                                                     \
+    K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals) K(roll_rows) K(roll_parts)     \
+    K(roll_totals)
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that come with the
  * call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
@@ -143,6 +148,7 @@ struct gpu_use {
     /* The table: byte offset of head 0 in `tables`, numbers from head to head, from channel to
      * channel, and from vector to vector where they are rows. */
     int64_t vectors_at, vectors_head;
+    int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
     int32_t columns, width;
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
@@ -227,6 +233,8 @@ struct params {
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
+    int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
+    int32_t roll_distances;
     int32_t ds_width, vectors; /* vectors: some term has them */
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */

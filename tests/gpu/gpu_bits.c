@@ -306,6 +306,8 @@ static const char *const texts[] = {
     "shaw:left=70,right=9,values=0+alibi",
     "deberta:span=40,max_distance=200",
     "deberta:kind=v1,span=9,p2c=ji+rope:pairing=half",
+    "xl:clamp=90",
+    "xl+alibi",
     "fope:learn=1,norm=1,train_length=60+fox",
     "comrope:kind=ld,block=4,axes=1+t5:bidirectional=1",
     "liere:block=5,axes=1+ssmax:bias=1",
