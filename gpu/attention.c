@@ -260,6 +260,13 @@ static loci_status multiply_vectors(const struct gpu_call *g)
         const ptrdiff_t rows = query ? c->Lq : c->Lk;
         TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
                 VECTOR_ROWS * k.dim, &at, &k));
+        if (!k.values || !query || g->use[u].values_at < 0 || !g->backward) continue;
+        at.q = at.dout; /* the vectors of values, with dO */
+        k.q = k.dout;
+        k.q_type = k.o_type;
+        k.vector_values = 1;
+        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+                VECTOR_ROWS * k.value_dim, &at, &k));
     }
     return LOCI_OK;
 }
@@ -626,6 +633,14 @@ static loci_status vector_totals(const struct gpu_call *g)
             TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
                     tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
                     0, &g->arrays, &k));
+        if (u->term == GPU_ROW_VECTORS && u->values_at >= 0) {
+            struct params v = k;
+            v.vector_values = 1;
+            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                    tiles((int64_t)u->vectors * (int)vectors_padded(k.value_dim), threads)
+                        * (u->vectors_head ? k.heads : 1),
+                    0, &g->arrays, &v));
+        }
         if (u->term == GPU_KEY_VECTORS)
             TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
                     tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
@@ -666,6 +681,7 @@ static loci_status backward_pass(struct gpu_call *g)
                 rows_room(p->dim, p->value_dim).size, &g->arrays, p));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
     TRY(finish_vectors(g));
+    TRY(vector_totals(g));
     TRY(finish_factors(g, pass));
     if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
@@ -675,7 +691,6 @@ static loci_status backward_pass(struct gpu_call *g)
     if (p->rotation_part >= 0)
         TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
                 &g->arrays, p));
-    TRY(vector_totals(g));
     double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);

@@ -360,6 +360,10 @@ static void list_vectors(const struct loci_plan *p, int x, const char *table, st
         use->ends_lo = (int32_t)clip(lo, v->lo, v->hi);
         use->ends_hi = (int32_t)clip(hi, v->lo, v->hi);
         if (use->ends_hi < use->ends_lo) use->ends_hi = use->ends_lo;
+        if (!v->values) return;
+        use->values_at =
+            use->vectors_at + (int64_t)(vectors_values(v, p->dim) * sizeof(float));
+        use->value_width = (int32_t)vectors_width(p->value_dim);
     } else if (use->term == GPU_KEY_VECTORS) {
         const struct key_vectors *v = layout_of(p, x);
         use->lo = v->lo;
@@ -388,6 +392,17 @@ int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
         n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
 }
+/* Does the use have vectors of values? */
+static bool has_values(const struct gpu_use *use)
+{
+    return use->term == GPU_ROW_VECTORS && use->value_width > 0;
+}
+/* Sums by row of a use; returns the first. */
+static int8_t by_row(struct gpu_call *g, int8_t n)
+{
+    g->row_sums = (int8_t)(g->row_sums + n);
+    return (int8_t)(g->row_sums - n);
+}
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
@@ -399,7 +414,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             struct gpu_use use = {
-                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1, .direct = -1
+                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1, .direct = -1,
+                .values_at = -1
             };
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
@@ -412,6 +428,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
             list_vectors(p, x, table, &use);
+            if (has_values(&use) && !g->backward) use.by_row = by_row(g, 2);
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -428,12 +445,6 @@ static void list_terms(struct gpu_call *g, const void *tables)
             g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
-}
-/* Sums by row of a use; returns the first. */
-static int8_t by_row(struct gpu_call *g, int8_t n)
-{
-    g->row_sums = (int8_t)(g->row_sums + n);
-    return (int8_t)(g->row_sums - n);
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)
@@ -495,7 +506,8 @@ static int list_parts(struct gpu_call *g)
             } else if (!folded) {
                 g->use[u].part = all;
                 g->use[u].count = c->g.total[x] ? count : 0;
-                if (term == GPU_ROW_VECTORS) g->use[u].by_row = by_row(g, 2);
+                if (term == GPU_ROW_VECTORS)
+                    g->use[u].by_row = by_row(g, has_values(&g->use[u]) ? 4 : 2);
                 if (loci_gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
                 else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
                     g->use[u].by_row = by_row(g, 2);
@@ -555,6 +567,7 @@ static bool decodes(const struct gpu_call *g)
     if (p->turns_values || p->score_dim != p->dim) return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
+            || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
             || p->use[x].term == TERM_fading_pairs)
             return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
@@ -610,17 +623,20 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     const size_t rows = (size_t)(c->B * c->Lq) * (size_t)c->plan->heads;
     const int64_t reach = has_positions(&g->in) ? (int64_t)1 << 40 : c->Lk + c->Lq;
     int64_t lo = INT64_MAX, hi = INT64_MIN, least, most;
-    bool by_key = false, learned = false;
+    bool by_key = false, learned = false, weights = false;
     find_band(c->plan, &least, &most);
     k->ds_chunk = k->ds_by_key = -1;
-    k->ds_width = k->vectors = 0;
+    k->ds_width = k->vectors = k->values = 0;
+    k->p_by_distance = -1;
     for (int u = 0; u < k->uses; u++) {
         const struct gpu_use *use = &g->use[u];
         const bool row = use->term == GPU_ROW_VECTORS,
                    key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
         const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
-        k->vectors |= is_of_vectors(use->term);
+        k->vectors |= is_of_vectors(use->term) && g->backward;
+        k->values |= has_values(use);
+        weights |= has_values(use) && use->direct >= 0;
         by_key |= use->term == GPU_ROLL;
         learned |= use->term == GPU_ROLL && use->direct >= 0;
         if (row || key) {
@@ -628,6 +644,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
             if (last > hi) hi = last;
         }
     }
+    if (!g->backward && !k->values) return;
     lo = clip(lo, -reach > least ? -reach : least, INT64_MAX);
     hi = clip(hi, INT64_MIN, reach < most ? reach : most);
     k->ds_lo = lo;
@@ -639,7 +656,11 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
         k->ds_chunk = (int64_t)a->used;
         carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
     }
-    if (by_key) {
+    if (weights) {
+        k->p_by_distance = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    }
+    if (by_key && g->backward) {
         k->ds_by_key = (int64_t)a->used;
         carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
     }
@@ -683,8 +704,11 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         use->numbers = (int64_t)numbers.used;
         carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
                     (size_t)use->vectors * each);
+        if (!has_values(use) || !g->backward) continue;
+        use->value_numbers = (int64_t)numbers.used;
+        carve_bytes(&numbers, rows * (size_t)use->vectors, each);
     }
-    if (g->backward) lay_out_ds(g, &numbers);
+    lay_out_ds(g, &numbers);
     if (numbers.full) return SIZE_MAX;
     if (numbers.used) g->at.vectors = carve_bytes(&a, numbers.used, 1);
     if (g->decode) {
@@ -881,6 +905,11 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
+        CHECK(e,
+              p->use[x].term != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
+                  || !(in->dropout > 0),
+              LOCI_UNSUPPORTED, "shaw with vectors of values runs on a GPU without dropout only");
+    for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
               p->enc[p->use[x].enc].pe->name);
@@ -890,6 +919,12 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
  * positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_q; s++)
+            CHECK(e,
+                  c->seqs.list[s].run || !((const struct vectors *)layout_of(c->plan, x))->values,
+                  LOCI_UNSUPPORTED,
+                  "shaw with vectors of values runs on a GPU with consecutive positions only");
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_k; s++)
             CHECK(e, c->seqs.list[s].run || !c->g.total[x], LOCI_UNSUPPORTED,

@@ -148,6 +148,9 @@ struct gpu_use {
     /* The table: byte offset of head 0 in `tables`, numbers from head to head, from channel to
      * channel, and from vector to vector where they are rows. */
     int64_t vectors_at, vectors_head;
+    /* Vectors of values: of head 0, -1: none; from row to row, and products with dO in `vectors`. */
+    int64_t values_at, value_numbers;
+    int32_t value_width;
     int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
     int32_t columns, width;
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
@@ -228,14 +231,16 @@ struct params {
     int64_t pages;
     /* Kernels of vectors: the use, heads that share a row, rows of a tile, and what rows of q are
      * multiplied by. */
-    int32_t vector_use, vector_share, vector_rows;
+    int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
     int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
     int32_t roll_distances;
+    int64_t p_by_distance;     /* the same of weights */
     int32_t ds_width, vectors; /* vectors: some term has them */
+    int32_t values;            /* some vectors are of values */
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;

@@ -215,6 +215,7 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
             if (whole || sees(b, q, t.h, row, key)) {
                 const float f = DROPOUT ? drop_factor(b, q, drop, key) : 1.0f;
                 p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
+                if (VALUES) dp[i][j] = dp[i][j] + value_number(b, q, t.h, row, key);
                 ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
                 if (DROPOUT) p = p * f;
                 ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, 0);
@@ -559,6 +560,7 @@ DEV void backward_rows(struct block b)
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
     const int apart = at.k != at.v; /* keys and values have room side by side */
+    const int weights = VALUES && b.p->p_by_distance >= 0; /* vectors of values learn */
 
     PHASE(tid)
         load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
@@ -612,6 +614,7 @@ DEV void backward_rows(struct block b)
             END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
+                float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
                 product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
@@ -624,12 +627,15 @@ DEV void backward_rows(struct block b)
                     UNROLL for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                         const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                         float ds = 0;
+                        weight[i][j2] = 0;
                         if (k < n && (whole || sees(b, &q, h, row, key))) {
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             float dp = MINE.ds[i][j2];
+                            if (VALUES) dp = dp + value_number(b, &q, h, row, key);
                             if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                             ds = p * (dp - delta);
+                            weight[i][j2] = p;
                             if (MASK_KIND == 2 && b.at.dmask)
                                 store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)
@@ -639,8 +645,17 @@ DEV void backward_rows(struct block b)
                         MINE.ds[i][j2] = ds;
                     }
                 }
-                if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
+                else if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
+            PHASE_IF(tid, weights)
+                store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
+                if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
+            END_IF
+            PHASE_IF(tid, weights && !PARTS)
+                store_tile(TILE_ROWS, b.room + at.s, first_lane(TILE_ROWS, tid),
+                           place(TILE_ROWS, tid), MINE.ds);
+            END_IF
             for (int u = USES - 1; PARTS && u >= -1; u--) {
                 PHASE(tid)
                     struct term_state state[MOST_USES];
@@ -688,8 +703,8 @@ DEV void backward_rows(struct block b)
                              learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
             PHASE_IF(tid, VECTORS)
-                store_ds(b, b.room + at.s, &q, h, row0, rows, key0, n, tid);
-                if (tid < rows) add_ends(b, b.room + at.s, &q, h, row0, tid, key0, n);
+                store_pairs(b, b.room + at.s, 0, &q, h, row0, rows, key0, n, tid);
+                if (tid < rows) add_ends(b, b.room + at.s, 0, &q, h, row0, tid, key0, n);
                 if (tid < n)
                     b.room[at.sums + tid] =
                         sum_by_halves(b.room + at.s + tid * TILE_ROWS, 1) * b.p->scale;

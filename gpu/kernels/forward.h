@@ -46,6 +46,7 @@ DEV float score_row(struct block b, struct forward_room at, const struct span *q
                 if (whole || sees(b, q, h, row0 + r, key0 + k)) {
                     x[i] = all_terms(b, state, q, h, row0 + r, key0 + k, x[i], NULL_AT);
                     seen |= 1u << k % 16;
+                    if (VALUES && row0 + r < q->nq) store_score(b, q, h, row0 + r, key0 + k, x[i]);
                 } else {
                     x[i] = -INFINITY;
                 }
@@ -139,6 +140,27 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
     }
 }
 
+/* Vectors of values, by their sums of weights, join the sums of all chunks. */
+DEV void add_value_vectors(struct block b, struct gpu_use u, const struct span *q, int h, int row0,
+                           int rows, int tid, struct forward_mine *mine)
+{
+    const struct row_reach a = row_reach_of(b, u, q, row0, rows);
+    const GLOBAL float *v = value_vectors(b, u, h);
+    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+    if (a.to < a.from) return;
+    for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+        for (int j = 0; j < 8; j++)
+            for (int i = 0; i < 4; i++) {
+                const int r = lane_of(ROWS, r0, j), d = channel_of(ROWS, side, g) + i;
+                float sum = 0;
+                if (r >= rows || d >= VALUE_DIM) continue;
+                const GLOBAL float *w = sums_of_row(b, u, 0, q, h, row0 + r);
+                for (int n = a.first; n < a.first + a.count; n++)
+                    sum = fma_(v[n * u.value_width + d], w[n], sum);
+                mine->o[g][j][i] = mine->o[g][j][i] + sum;
+            }
+}
+
 /* A row whose weights are all 0: is it so because its products overflowed?  docs/bits.md leaves
  * this to src/engine/overflow.c, which says why.  Slow, and seldom called. */
 DEV int overflows(struct block b, struct forward_room at, const struct span *q, int h,
@@ -182,6 +204,7 @@ DEV void forward(struct block b)
 
     PHASE(tid)
         load_across(queries, 0, rows, ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        if (VALUES) open_values(b, &q, h, row0, rows, tid);
         if (tid < ROWS) {
             float m = -INFINITY, l = 0;
             if (HAS_SINK) {
@@ -267,6 +290,9 @@ DEV void forward(struct block b)
                 if (TEAM > 1 && !DROPOUT && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
+                if (VALUES && tid < rows)
+                    add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
+                                    b.room[at.alpha + tid]);
                 add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
@@ -279,6 +305,7 @@ DEV void forward(struct block b)
                 b.room[at.all_m + tid] = m;
                 b.room[at.a + tid] = a;
                 b.room[at.c + tid] = c;
+                if (VALUES && tid < rows) join_end_weights(b, &q, h, row0 + tid, a, c);
                 b.room[at.all_l + tid] =
                     fma_(b.room[at.l + tid], c, b.room[at.all_l + tid] * a);
             }
@@ -299,6 +326,21 @@ DEV void forward(struct block b)
                     }
         END
     }
+    PHASE_IF(tid, VALUES)
+        const int r = tid % ROWS;
+        const float m = b.room[at.all_m + r];
+        for (int u = 0; u < USES; u++)
+            if (HAS_VALUES(u) && r < rows)
+                gather_row(b, USE(u), row_reach_of(b, USE(u), &q, row0, rows), 0, &q, h, row0 + r,
+                           tid / ROWS, TEAM, USE(u).by_row,
+                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 1,
+                           m == -INFINITY ? 0.0f : m);
+    END_IF
+    PHASE_IF(tid, VALUES)
+        for (int u = 0; u < USES; u++)
+            if (HAS_VALUES(u) && newest >= oldest)
+                add_value_vectors(b, USE(u), &q, h, row0, rows, tid, &MINE);
+    END_IF
     PHASE(tid)
         if (tid < rows) {
             float l = b.room[at.all_l + tid];

@@ -115,6 +115,7 @@ DEV void backward_inputs(struct block b)
                     for (int j = 0; j < 8; j++) {
                         const int key = key0 + lane_of(KEYS, r0, j);
                         float ds = 0, dp = MINE.ds[i][j];
+                        if (VALUES) dp = dp + value_number(b, &q, h, row, key);
                         if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                         if (sees(b, &q, h, row, key))
                             ds = pair_weight(b, state, &q, h, row, key, MINE.s[i][j], lse)

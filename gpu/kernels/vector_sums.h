@@ -7,16 +7,12 @@
 
 #include "kernels/row_sums.h"
 
-/* ds of a row by distance, from ds_lo on; `chunk`: of the chunk, where positions may repeat. */
-DEV GLOBAL float *ds_row(struct block b, const struct span *q, int h, int row, int chunk)
-{
-    return (GLOBAL float *)(b.at.vectors + (chunk ? b.p->ds_chunk : b.p->ds_by_distance))
-         + (((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row) * b.p->ds_width;
-}
 DEV float ds_at(struct block b, const struct span *q, int h, int row, int64_t d)
 {
     const int64_t n = d - b.p->ds_lo;
-    return n < 0 || n >= b.p->ds_width ? 0.0f : ds_row(b, q, h, row, 0)[n];
+    return n < 0 || n >= b.p->ds_width
+             ? 0.0f
+             : row_by_distance(b, b.p->ds_by_distance, q, h, row)[n];
 }
 /* The same by key: ds of a row and key 0 of its sequence. */
 DEV GLOBAL float *ds_of_keys(struct block b, const struct span *q, int h, int row)
@@ -49,43 +45,42 @@ DEV const GLOBAL float *key_vectors_of(struct block b, struct gpu_use u, int h)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* The tile ds, [key][row]: of a row, by one thread, the ends of the tables and, where positions may
- * repeat, sums by distance. */
-DEV void add_ends(struct block b, const SHARED float *ds, const struct span *q, int h, int row0,
-                  int r, int key0, int keys)
+/* The tile x, ds or with `weights` p, [key][row]: of a row, by one thread, the ends of the tables
+ * and, where positions may repeat, sums by distance. */
+DEV void add_ends(struct block b, const SHARED float *x, int weights, const struct span *q, int h,
+                  int row0, int r, int key0, int keys)
 {
     for (int u = 0; u < USES; u++) {
         const struct gpu_use use = USE(u);
-        /* if both ends are equal, all keys go to hi */
-        const int lo = use.ends_lo < use.ends_hi ? use.ends_lo : use.ends_hi - 1;
-        float at_lo = 0, at_hi = 0;
-        if (use.term != GPU_ROW_VECTORS) continue;
-        for (int k = 0; k < keys; k++) {
-            const int64_t d = distance_of(b, q, row0 + r, key0 + k);
-            if (d >= use.ends_hi) at_hi = at_hi + ds[k * TILE_ROWS + r];
-            else if (d <= lo) at_lo = at_lo + ds[k * TILE_ROWS + r];
-        }
-        GLOBAL float *to_lo = row_sum_at(b, use.by_row, 0, q, h, row0 + r),
-                     *to_hi = row_sum_at(b, use.by_row + 1, 0, q, h, row0 + r);
-        *to_lo = *to_lo + at_lo;
-        *to_hi = *to_hi + at_hi;
+        const int first = use.by_row + 2 * weights;
+        if (use.term != GPU_ROW_VECTORS || (weights && use.values_at < 0)) continue;
+        const struct end_sums s =
+            end_sums_of(b, use, x + r, TILE_ROWS, q, row0 + r, key0, keys);
+        GLOBAL float *lo = row_sum_at(b, first, 0, q, h, row0 + r),
+                     *hi = row_sum_at(b, first + 1, 0, q, h, row0 + r);
+        *lo = *lo + s.lo;
+        *hi = *hi + s.hi;
     }
-    GLOBAL float *to = ds_row(b, q, h, row0 + r, b.p->ds_chunk >= 0);
-    for (int k = 0; k < keys && !q->run; k++) {
+    if (q->run) return;
+    GLOBAL float *to = row_by_distance(
+        b, b.p->ds_chunk >= 0 ? b.p->ds_chunk : b.p->ds_by_distance, q, h, row0 + r);
+    for (int k = 0; k < keys; k++) {
         const int64_t n = distance_of(b, q, row0 + r, key0 + k) - b.p->ds_lo;
-        if (n >= 0 && n < b.p->ds_width) to[n] = to[n] + ds[k * TILE_ROWS + r];
+        if (n >= 0 && n < b.p->ds_width) to[n] = to[n] + x[k * TILE_ROWS + r];
     }
 }
 /* Every pair of the tile. */
-DEV void store_ds(struct block b, const SHARED float *ds, const struct span *q, int h, int row0,
-                  int rows, int key0, int keys, int tid)
+DEV void store_pairs(struct block b, const SHARED float *x, int weights, const struct span *q,
+                     int h, int row0, int rows, int key0, int keys, int tid)
 {
     for (int i = tid; i < keys * TILE_ROWS; i += THREADS) {
         const int k = i / TILE_ROWS, r = i % TILE_ROWS;
         if (r >= rows) continue;
-        if (b.p->ds_by_key >= 0) ds_of_keys(b, q, h, row0 + r)[key0 + k] = ds[i];
+        if (b.p->ds_by_key >= 0 && !weights) ds_of_keys(b, q, h, row0 + r)[key0 + k] = x[i];
         const int64_t n = distance_of(b, q, row0 + r, key0 + k) - b.p->ds_lo;
-        if (q->run && n >= 0 && n < b.p->ds_width) ds_row(b, q, h, row0 + r, 0)[n] = ds[i];
+        if (q->run && n >= 0 && n < b.p->ds_width)
+            row_by_distance(b, weights ? b.p->p_by_distance : b.p->ds_by_distance, q, h,
+                            row0 + r)[n] = x[i];
     }
 }
 /* A chunk is done: its sums by distance join those of all. */
@@ -93,8 +88,8 @@ DEV void join_ds(struct block b, const struct span *q, int h, int row0, int rows
 {
     for (int i = tid; b.p->ds_chunk >= 0 && !q->run && i < rows * b.p->ds_width; i += THREADS) {
         const int r = i / b.p->ds_width, n = i % b.p->ds_width;
-        GLOBAL float *chunk = ds_row(b, q, h, row0 + r, 1) + n,
-                     *all = ds_row(b, q, h, row0 + r, 0) + n;
+        GLOBAL float *chunk = row_by_distance(b, b.p->ds_chunk, q, h, row0 + r) + n,
+                     *all = row_by_distance(b, b.p->ds_by_distance, q, h, row0 + r) + n;
         *all = *all + *chunk;
         *chunk = 0;
     }

@@ -14,6 +14,13 @@ DEV const GLOBAL float *query_row(struct block b, const struct span *q, int h, i
     return (const GLOBAL float *)b.at.q + q->b * b.p->q.batch + h * b.p->q.head
          + (int64_t)(q->q0 + row) * b.p->q.row;
 }
+DEV float dout_number(struct block b, const struct span *q, int h, int row, int d)
+{
+    return b.at.dout ? load_number(b.at.dout, O_TYPE,
+                                   q->b * b.p->dout.batch + h * b.p->dout.head
+                                       + (int64_t)(q->q0 + row) * b.p->dout.row + d)
+                     : 0.0f;
+}
 DEV GLOBAL float *dq_row(struct block b, const struct span *q, int h, int row)
 {
     return (GLOBAL float *)b.at.dq + q->b * b.p->dq.batch + h * b.p->dq.head
@@ -28,36 +35,6 @@ DEV int newest_chunk(struct block b, const struct span *q, int row0, int rows)
 
 /* ---- Vectors that rows meet ------------------------------------------------------------------ */
 
-/* Distances of the table that a tile of rows can meet, and their rows of the table. */
-struct row_reach {
-    int from, to, first, count; /* none: to < from */
-};
-DEV struct row_reach row_reach_of(struct block b, struct gpu_use u, const struct span *q, int row0,
-                                  int rows)
-{
-    const GLOBAL int32_t *index = (const GLOBAL int32_t *)(b.at.tables + u.table);
-    const int64_t d = q->d0 + row0;
-    int64_t low = u.ends_lo, high = u.ends_hi;
-    struct row_reach a = { u.ends_lo, u.ends_hi, 0, 0 };
-    if (q->run) {
-        low = d - (q->nk - 1) > b.p->lo ? d - (q->nk - 1) : b.p->lo;
-        high = d + rows - 1 < b.p->hi ? d + rows - 1 : b.p->hi;
-        a.from = (int)clamp_distance(low, u.ends_lo, u.ends_hi);
-        a.to = (int)clamp_distance(high, u.ends_lo, u.ends_hi);
-    }
-    if (high < low || !q->nk) a.to = a.from - 1;
-    if (a.to < a.from) return a;
-    const int one = index[a.from - u.lo], other = index[a.to - u.lo];
-    a.first = least(one, other);
-    a.count = most(one, other) - a.first + 1;
-    return a;
-}
-/* Sums of ds of a row by row of the table, in place of the products of the forward pass. */
-DEV GLOBAL float *sums_of_row(struct block b, struct gpu_use u, const struct span *q, int h, int row)
-{
-    return (GLOBAL float *)(b.at.vectors + u.numbers)
-         + (((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row) * u.vectors;
-}
 /* A group has 64 rows of a head: dq, and the sums. */
 DEV void finish_row_vectors(struct block b)
 {
@@ -66,33 +43,21 @@ DEV void finish_row_vectors(struct block b)
     const struct gpu_use u = USE(b.p->vector_use);
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
     const struct row_reach a = row_reach_of(b, u, &q, row0, rows);
-    const GLOBAL int32_t *index = (const GLOBAL int32_t *)(b.at.tables + u.table);
     const GLOBAL float *table =
         (const GLOBAL float *)(b.at.tables + u.vectors_at) + h * u.vectors_head;
     PHASE(tid)
         const int r = tid % TILE_ROWS, part = tid / TILE_ROWS, parts = THREADS / TILE_ROWS;
-        if (r < rows && a.to >= a.from) {
-            GLOBAL float *to = sums_of_row(b, u, &q, h, row0 + r);
-            const GLOBAL float *ds = ds_row(b, &q, h, row0 + r, 0);
-            const int first = a.from > u.ends_lo ? a.from : u.ends_lo + 1,
-                      last = a.to < u.ends_hi ? a.to : u.ends_hi - 1;
-            for (int n = a.first; n < a.first + a.count; n++)
-                if (n % parts == part) to[n] = 0;
-            for (int end = 0; end < 2; end++) {
-                const int d = end ? u.ends_hi : u.ends_lo, n = index[d - u.lo];
-                if (n % parts == part && (end ? a.to == d : a.from == d))
-                    to[n] = to[n] + *row_sum_at(b, u.by_row + end, 1, &q, h, row0 + r);
-            }
-            for (int d = first; d <= last; d++) {
-                const int n = index[d - u.lo];
-                if (n % parts == part) to[n] = to[n] + ds[d - b.p->ds_lo];
-            }
-        }
+        if (r < rows)
+            gather_row(b, u, a, 0, &q, h, row0 + r, part, parts, u.by_row,
+                       row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 0, 0);
+        if (r < rows && u.values_at >= 0 && b.p->p_by_distance >= 0)
+            gather_row(b, u, a, 1, &q, h, row0 + r, part, parts, u.by_row + 2,
+                       row_by_distance(b, b.p->p_by_distance, &q, h, row0 + r), 0, 0);
     END
     PHASE(tid)
         for (int i = tid; b.at.dq && a.to >= a.from && i < rows * DIM; i += THREADS) {
             const int r = i / DIM, d = i % DIM;
-            const GLOBAL float *w = sums_of_row(b, u, &q, h, row0 + r),
+            const GLOBAL float *w = sums_of_row(b, u, 0, &q, h, row0 + r),
                                *k = table + (int64_t)d * u.columns;
             GLOBAL float *to = dq_row(b, &q, h, row0 + r) + d;
             float sum = 0;
@@ -101,16 +66,20 @@ DEV void finish_row_vectors(struct block b)
         }
     END
 }
-/* Number i of the vectors of a table, [rows][padded D], of one head or of all. */
+/* Number i of the vectors of a table, [rows][padded D], of one head or of all; or of those of
+ * values, which come behind them. */
 DEV void row_vector_totals(struct block b)
 {
     const struct gpu_use u = USE(b.p->vector_use);
-    const int tables = u.vectors_head ? b.p->heads : 1, width = (DIM + 15) / 16 * 16;
+    const int tables = u.vectors_head ? b.p->heads : 1, values = b.p->vector_values,
+              dim = values ? VALUE_DIM : DIM, width = (dim + 15) / 16 * 16;
+    const int64_t each = (int64_t)u.vectors * ((DIM + 15) / 16 * 16), /* of vectors, and of all */
+        all_of = each + (u.values_at < 0 ? 0 : (int64_t)u.vectors * ((VALUE_DIM + 15) / 16 * 16));
     PHASE(tid)
         const int i = b.x / tables * THREADS + tid, head = b.x % tables, n = i / width,
                   d = i % width;
         double total = 0;
-        for (int s = b.p->sequences - 1; s >= 0 && n < u.vectors && d < DIM; s--) {
+        for (int s = b.p->sequences - 1; s >= 0 && n < u.vectors && d < dim; s--) {
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
                 for (int h = head; h < (tables > 1 ? head + 1 : b.p->heads); h++) {
@@ -130,8 +99,10 @@ DEV void row_vector_totals(struct block b)
                         chunk = now;
                         if (n < a.first || n >= a.first + a.count || a.to < a.from) continue;
                         for (int r = 0; r < rows; r++) {
-                            const float w = sums_of_row(b, u, &q, h, row0 + r)[n];
-                            if (w != 0) sum = fma_(w, query_row(b, &q, h, row0 + r)[d], sum);
+                            const float w = sums_of_row(b, u, values, &q, h, row0 + r)[n];
+                            const float x = values ? dout_number(b, &q, h, row0 + r, d)
+                                                   : query_row(b, &q, h, row0 + r)[d];
+                            if (w != 0) sum = fma_(w, x, sum);
                         }
                         part = part + sum;
                     }
@@ -139,7 +110,8 @@ DEV void row_vector_totals(struct block b)
                 }
         }
         if (n < u.vectors)
-            ((GLOBAL double *)b.at.totals)[u.direct + (int64_t)head * u.vectors * width + i] = total;
+            ((GLOBAL double *)
+                 b.at.totals)[u.direct + head * all_of + (values ? each : 0) + i] = total;
     END
 }
 

@@ -112,4 +112,16 @@ DEV int all_visible(struct block b, const struct span *q, int row, int rows, int
         && q->d0 + row + rows - 1 - key <= b.p->hi;
 }
 
+DEV int64_t clamp_distance(int64_t d, int64_t lo, int64_t hi)
+{
+    return d < lo ? lo : d > hi ? hi : d;
+}
+/* Sum number n of a row: of the chunk, then of all. */
+DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *q, int h, int row)
+{
+    return (GLOBAL float *)(b.at.apart + b.p->by_row)
+         + (((int64_t)(2 * n + all) * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0
+         + row;
+}
+
 #endif

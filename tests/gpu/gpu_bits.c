@@ -306,6 +306,7 @@ static const char *const texts[] = {
     "shaw:left=70,right=9,values=0+alibi",
     "deberta:span=40,max_distance=200",
     "deberta:kind=v1,span=9,p2c=ji+rope:pairing=half",
+    "shaw:left=20,right=70+t5:bidirectional=1",
     "xl:clamp=90",
     "xl+alibi",
     "fope:learn=1,norm=1,train_length=60+fox",
