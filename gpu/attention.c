@@ -10,6 +10,7 @@
 #include "layout/factor.h"
 #include "layout/fourier.h"
 #include "layout/matrices.h"
+#include "layout/ranged_pairs.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -42,7 +43,7 @@ struct turned {
     void *to;
     struct strides at, at_to;
     int32_t type, to_type, heads;
-    int dim;
+    int dim, form;
     bool query, turns, back, finish, factors, plain;
 };
 static bool is_polar(const struct gpu_call *g)
@@ -116,6 +117,15 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.keys_side = !t.query;
     p.plain = t.plain;
     p.given = t.turns ? given_places(g, t.query) : -1;
+    if (p.rotation == TURN_RANGES) {
+        const struct ranged_pairs *r = layout_of(c->plan, c->plan->rotate);
+        const struct range_place place = range_place(r, t.query, t.form, 0);
+        p.counted = 0;
+        p.where += (int64_t)sizeof(double) * t.form * c->B * rows;
+        p.form_leaks = place.leaks;
+        p.form_twice = t.query && t.form && range_place(r, false, t.form, 0).still;
+        if (place.still) t.turns = false;
+    }
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
         const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */
@@ -157,11 +167,37 @@ static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *key
     k.k = dense(p->kv_heads, g->call.Lk, p->score_dim);
     return run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
 }
+/* Rows and keys in all their forms. */
+static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    for (int side = 0; side < 2; side++)
+        for (int form = 0; form < (side ? p->key_forms : p->row_forms); form++) {
+            const loci_view *from = side ? &c->k : &c->q;
+            const int heads = side ? p->kv_heads : p->heads;
+            const ptrdiff_t rows = side ? c->Lk : c->Lq;
+            const size_t bytes = (size_t)(c->B * heads * rows * p->score_dim) * sizeof(float);
+            TRY(rotate(g, pass,
+                       (struct turned){ .from = from->data,
+                                        .to = (side ? g->at.k : g->at.q) + (size_t)form * bytes,
+                                        .at = of_view(*from),
+                                        .at_to = dense(heads, rows, p->score_dim),
+                                        .type = stored_as(side ? p->k_dtype : p->dtype),
+                                        .heads = heads,
+                                        .dim = p->dim,
+                                        .form = form,
+                                        .query = !side,
+                                        .turns = true }));
+        }
+    return LOCI_OK;
+}
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
+    if (p->row_forms > 1) return rotate_forms(g, pass);
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
         TRY(rotate(g, pass,

@@ -16,6 +16,7 @@
 #include "layout/gate.h"
 #include "layout/given_pairs.h"
 #include "layout/matrices.h"
+#include "layout/ranged_pairs.h"
 #include "layout/roll.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
@@ -102,8 +103,9 @@ static size_t lay_out_lists(struct gpu_call *g)
         const bool counted = !in->q_pos && !in->q_starts, axes = p->axes > 1;
         const size_t q_rows = counted && !in->q_coord && !axes ? 1 : (size_t)p->axes * Lq,
                      k_rows = counted && !in->k_coord && !axes ? 1 : (size_t)p->axes * Lk;
-        LIST(g->q_where, B * q_rows, double);
-        LIST(g->k_where, B * k_rows, double);
+        const size_t forms = (size_t)p->row_forms;
+        LIST(g->q_where, forms > 1 ? forms * B * Lq : B * q_rows, double);
+        LIST(g->k_where, forms > 1 ? forms * B * Lk : B * k_rows, double);
     }
     if (in->pages) {
         k->page_keys = in->pages->length < INT32_MAX ? (int32_t)in->pages->length : INT32_MAX;
@@ -152,6 +154,18 @@ static void fill_turn(struct gpu_call *g)
         to->offset = t->offset;
         to->inside = t->interleaved;
         to->groups = t->groups;
+    } else if (g->params.rotation == TURN_RANGES) {
+        const struct pairs *t = table;
+        const struct ranged_pairs *r = layout;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+        to->rule = (int32_t)r->rule;
+        to->window = r->window;
+        to->group = r->group;
+        to->key_forms = p->key_forms;
+        to->q_form = (int64_t)c->B * p->heads * c->Lq * p->score_dim;
+        to->k_form = (int64_t)c->B * p->kv_heads * c->Lk * p->score_dim;
     } else if (g->params.rotation == TURN_GIVEN) {
         const struct given_pairs *t = layout;
         to->count = t->count;
@@ -223,6 +237,7 @@ static void fill_spans(struct gpu_call *g, int rows)
         const struct sequence *q = &c->seqs.list[s];
         to[s] = (struct span){
             .d0 = q->d0,
+            .k_from = q->nk ? pos_k(c, q->b, q->k0) : 0,
             .b = (int32_t)q->b,
             .q0 = (int32_t)q->q0,
             .nq = (int32_t)q->nq,
@@ -255,6 +270,14 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
     const int axes = c->plan->axes;
     const bool counted =
         query ? !c->where.q_pos && !g->in.q_coord : !c->where.k_pos && !c->where.k_coord;
+    double *place = (double *)(g->lists + at);
+    for (int form = 0; form < c->plan->row_forms && c->plan->row_forms > 1; form++)
+        for (ptrdiff_t b = 0; b < c->B; b++)
+            for (ptrdiff_t i = 0; i < rows; i++)
+                *place++ = range_place(layout_of(c->plan, c->plan->rotate), query, form,
+                                       query ? pos_q(c, b, i) : pos_k(c, b, i))
+                               .x;
+    if (c->plan->row_forms > 1) return;
     for (ptrdiff_t b = 0; b < c->B && counted && rows; b++)
         list(g, at)[b] = query ? pos_q(c, b, 0) : pos_k(c, b, 0);
     double *x = (double *)(g->lists + at);
@@ -410,6 +433,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
     k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
+    k->forms = p->row_forms;
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
@@ -564,7 +588,7 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim) return false;
+    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1) return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
             || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
@@ -687,9 +711,11 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
     /* a backward pass reads rows of q many times, so they are scaled once */
-    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->score_dim, each);
+    if (p->rotate >= 0 || g->backward)
+        g->at.q = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
     if (p->rotate >= 0) {
-        if (!p->keys_rotated || g->params.fades) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+        if (!p->keys_rotated || g->params.fades)
+            g->at.k = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
@@ -945,6 +971,8 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
+    CHECK(e, p->row_forms == 1, LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
+          p->enc[p->use[p->rotate].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;

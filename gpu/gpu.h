@@ -58,7 +58,7 @@ struct gpu_call {
     char *lists;
     size_t list_bytes;
     /* In `lists`: places of rows and keys for rotations, and which keys are in a sequence. */
-    int64_t q_where, k_where, used;
+    int64_t q_where, k_where, used; /* places of several forms, one after the other */
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;

@@ -57,6 +57,8 @@ bool loci_gpu_given(enum term_id id)
 int32_t loci_gpu_rotation_of(enum term_id id)
 {
     switch (id) {
+    case TERM_ranged_pairs:
+        return TURN_RANGES;
     case TERM_given_pairs:
         return TURN_GIVEN;
     case TERM_fourier:
@@ -123,7 +125,17 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
           "the encoding has %d input tensors, but at most %d run on a GPU", inputs, GPU_INPUTS);
     CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
           "the encoding has %d terms, but at most %d run on a GPU", terms, GPU_USES);
-    CHECK(e, p->key_heads == p->kv_heads && p->row_forms == 1, LOCI_UNSUPPORTED,
+    CHECK(e, p->row_forms == 1 || !p->keys_rotated, LOCI_UNSUPPORTED,
+          "%s does not run on a GPU with keys_rotated", p->enc[p->use[p->rotate].enc].pe->name);
+    for (int x = 0; x < p->uses; x++) {
+        int32_t term;
+        CHECK(e,
+              p->row_forms == 1
+                  || !(loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)),
+              LOCI_UNSUPPORTED, "%s does not run on a GPU with rows in several forms",
+              p->enc[p->use[x].enc].pe->name);
+    }
+    CHECK(e, p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
           "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
@@ -176,7 +188,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },
-        { "VALUES", p->values },
+        { "VALUES", p->values },   { "FORMS", p->forms },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

@@ -111,7 +111,7 @@ struct strides {
  * keys. */
 struct span {
     int64_t d0;
-    int64_t k_from; /* place of key 0 of the entry, if places are counted */
+    int64_t k_from; /* position of key 0 of the sequence */
     int64_t row_number; /* of row 0, where weights are dropped */
     int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
     int32_t entry, key_number; /* the same: of the sequence, and of key 0 */
@@ -164,9 +164,9 @@ struct gpu_use {
     int8_t by_key, by_row;
 };
 
-/* How rows turn: pairs by their places or by angles of the call; pairs whose cos and sin are sums of
+/* How rows turn: pairs by their places, in forms for ranges of distances, or by angles of the call; pairs whose cos and sin are sums of
  * waves; pairs in another basis; blocks by matrices. */
-enum gpu_rotation { TURN_PAIRS, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
+enum gpu_rotation { TURN_PAIRS, TURN_RANGES, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
 /* The rotation of a plan, in `lists`. */
 struct gpu_turn {
     int32_t count, offset, inside; /* pairs: see struct pairs of src/layout/pairs.h */
@@ -177,6 +177,10 @@ struct gpu_turn {
     int32_t block, blocks, axes, per_panel, panels, width, back_lanes;
     int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
     int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
+    /* ranges: see struct ranged_pairs of src/layout/ranged_pairs.h; forms of keys, and numbers from
+     * form to form of q and of k */
+    int32_t rule, key_forms;
+    int64_t window, group, q_form, k_form;
     /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
     int64_t matrices[2], slots[2], slot_entry[2];
 };
@@ -220,6 +224,8 @@ struct params {
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
     int32_t rotation; /* enum gpu_rotation */
+    int32_t forms;    /* of a row: kernels/forms.h */
+    int32_t form_leaks, form_twice; /* rotate_rows, of a form: its angle has two parts; twice factor */
     int32_t fades;    /* rows and keys fade: kernels/fades.h */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */

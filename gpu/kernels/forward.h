@@ -6,6 +6,7 @@
 
 #include "kernels/dropout.h"
 #include "kernels/fades.h"
+#include "kernels/forms.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
@@ -173,6 +174,14 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         for (int d = 0; d < DIM; d++) {
             const float y = FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
                                   : b.room[at.q + d * ROWS + r];
+            if (FORMS > 1) {
+                const int class_ = pair_class(b, q, row, j);
+                const double z = (double)form_of_row(b, q, h, row, class_, d)
+                               * (double)form_of_key(b, q, h / (b.p->heads / b.p->kv_heads), j,
+                                                     class_, d);
+                sum += z < 0 ? -z : z;
+                continue;
+            }
             const double x = (double)y * (double)load_number(k.at, k.type, row_offset(k, j) + d);
             sum += x < 0 ? -x : x;
         }
@@ -239,6 +248,21 @@ DEV void forward(struct block b)
                 fade_lanes(b, &q, h, row0, rows, j, ROWS, b.p->scale, b.p->q_factor, tid,
                            b.room + at.q);
             END_IF
+            const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
+            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+                PHASE(tid)
+                    load_forms(b, &q, h, row0, rows, key0, n, c, ROWS, WIDER(DIM), tid,
+                               b.room + at.q, b.room + at.k);
+                END
+                PHASE(tid)
+                    float x[MOST_OTHERS][8];
+                    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            x);
+                    take_class(b, &q, row0, key0, c, c == classes.least, ROWS, r0, side,
+                               b.room + at.s, x);
+                END
+            }
             PHASE_IF(tid, at.v == at.k || j == to)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE
@@ -250,8 +274,11 @@ DEV void forward(struct block b)
                 if (whole && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
-                store_tile(ROWS, b.room + at.s, r0, side, c);
+                if (FORMS < 2) {
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            c);
+                    store_tile(ROWS, b.room + at.s, r0, side, c);
+                }
             END
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;

@@ -35,6 +35,20 @@ DEV void turn_angle(struct block b, const GLOBAL struct pairs_table *t, int batc
         return;
     }
     if (b.p->counted) counted = (double)(((const GLOBAL int64_t *)x)[batch] + row);
+    if (ROTATION == TURN_RANGES) {
+        const double place = x[(int64_t)batch * b.p->q_len + row],
+                     m = b.p->form_twice ? t->factor : 1.0;
+        struct two a = angle_on_axis(t, b.p->form_leaks, 0, place, i);
+        if (b.p->form_leaks && !b.p->keys_side) { /* the constant part of rows */
+            const GLOBAL double *c = pairs_row(t, 2, 0) + i;
+            const double cosine_of = a.hi, sine_of = a.lo;
+            a.hi = cosine_of * c[0] - sine_of * c[t->width];
+            a.lo = sine_of * c[0] + cosine_of * c[t->width];
+        }
+        *cosine = (float)(m * a.hi);
+        *sine = (float)(m * a.lo);
+        return;
+    }
     if (b.p->given >= 0) counted = given_place(b, batch, h, row);
     angle_of(t, t->groups > 1 ? group : 0,
              b.p->counted || b.p->given >= 0 ? (const GLOBAL double *)0
