@@ -44,7 +44,7 @@ struct turned {
     struct strides at, at_to;
     int32_t type, to_type, heads;
     int dim, form;
-    bool query, turns, back, finish, factors, plain;
+    bool adds, query, turns, back, finish, factors, plain;
 };
 static bool is_polar(const struct gpu_call *g)
 {
@@ -116,6 +116,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     if ((t.back || p.q_paged) && !t.query) p.used = g->used;
     p.keys_side = !t.query;
     p.plain = t.plain;
+    p.adds = t.adds;
     p.given = t.turns ? given_places(g, t.query) : -1;
     if (p.rotation == TURN_RANGES) {
         const struct ranged_pairs *r = layout_of(c->plan, c->plan->rotate);
@@ -167,6 +168,35 @@ static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *key
     k.k = dense(p->kv_heads, g->call.Lk, p->score_dim);
     return run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
 }
+/* Bytes from form to form of rows of q, of keys, and of their gradients. */
+static ptrdiff_t form_bytes(const struct gpu_call *g, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    return c->B * (query ? p->heads * c->Lq : p->kv_heads * c->Lk) * p->score_dim
+         * (ptrdiff_t)sizeof(float);
+}
+/* Gradients of all forms turn back, and their sum is in place of the first. */
+static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct loci_plan *p = g->call.plan;
+    char *first = query ? g->arrays.dq : g->arrays.dk;
+    const int forms = query ? p->row_forms : p->key_forms;
+    for (int form = 0; form < forms && first && p->row_forms > 1; form++)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = first + form * form_bytes(g, query),
+                                    .to = first,
+                                    .at = query ? g->params.dq : g->params.dk,
+                                    .at_to = query ? g->params.dq : g->params.dk,
+                                    .heads = query ? p->heads : p->kv_heads,
+                                    .dim = p->dim,
+                                    .form = form,
+                                    .adds = form > 0,
+                                    .query = query,
+                                    .turns = true,
+                                    .back = true }));
+    return LOCI_OK;
+}
 /* Rows and keys in all their forms. */
 static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
 {
@@ -177,10 +207,10 @@ static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
             const loci_view *from = side ? &c->k : &c->q;
             const int heads = side ? p->kv_heads : p->heads;
             const ptrdiff_t rows = side ? c->Lk : c->Lq;
-            const size_t bytes = (size_t)(c->B * heads * rows * p->score_dim) * sizeof(float);
             TRY(rotate(g, pass,
                        (struct turned){ .from = from->data,
-                                        .to = (side ? g->at.k : g->at.q) + (size_t)form * bytes,
+                                        .to = (side ? g->at.k : g->at.q)
+                                            + form * form_bytes(g, !side),
                                         .at = of_view(*from),
                                         .at_to = dense(heads, rows, p->score_dim),
                                         .type = stored_as(side ? p->k_dtype : p->dtype),
@@ -188,7 +218,9 @@ static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
                                         .dim = p->dim,
                                         .form = form,
                                         .query = !side,
-                                        .turns = true }));
+                                        .turns = true,
+                                        .finish = !side && g->backward,
+                                        .factors = !side }));
         }
     return LOCI_OK;
 }
@@ -383,7 +415,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .heads = p->heads,
                                     .dim = p->dim,
                                     .query = true,
-                                    .turns = g->rotated && !turns_back(g),
+                                    .turns = g->rotated && !turns_back(g) && p->row_forms == 1,
                                     .back = true,
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
@@ -395,7 +427,8 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = g->at.k ? p->dim : key_dim(p),
-                                    .turns = g->at.k && !p->keys_rotated && !turns_back(g),
+                                    .turns = g->at.k && !p->keys_rotated && !turns_back(g)
+                                          && p->row_forms == 1,
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
         TRY(rotate(g, pass_of(g),
@@ -490,8 +523,7 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
             divide_totals(g, u, totals);
     for (int x = 0, n; x < p->uses; x++) {
         int32_t term;
-        if (!g->call.g.total[x]
-            || (loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)))
+        if (!g->call.g.total[x] || (loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)))
             continue;
         const int from = loci_gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
         for (int h = 0; h < k->heads / step; h++)
@@ -709,12 +741,31 @@ static loci_status backward_pass(struct gpu_call *g)
         g->arrays.dout = g->at.o;
         g->params.dout = dense(p->heads, c->Lq, p->value_dim);
     }
-    if (g->arrays.dk || g->arrays.dv)
-        TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                keys_room(p->dim, p->value_dim).size, &g->arrays, p));
-    if (g->arrays.dq || p->parts || g->arrays.dmask || g->direct)
-        TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
-                rows_room(p->dim, p->value_dim).size, &g->arrays, p));
+    for (int form = 0; form < c->plan->key_forms; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        k.form = form;
+        if (form) at.dv = NULL;
+        if (form && at.dk) at.dk += form * form_bytes(g, false);
+        if (at.dk || at.dv)
+            TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+                    keys_room(p->dim, p->value_dim).size, &at, &k));
+    }
+    for (int form = 0; form < c->plan->row_forms; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        k.form = form;
+        if (form) { /* the first form has summed all but dq */
+            at.dmask = NULL;
+            k.parts = 0;
+            if (at.dq) at.dq += form * form_bytes(g, true);
+        }
+        if (at.dq || k.parts || at.dmask || (g->direct && !form))
+            TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
+                    rows_room(p->dim, p->value_dim).size, &at, &k));
+    }
+    TRY(join_forms(g, pass, true));
+    TRY(join_forms(g, pass, false));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
     TRY(finish_vectors(g));
     TRY(vector_totals(g));

@@ -200,8 +200,8 @@ static void fill_matrices(struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
     const ptrdiff_t each = g->in.per_batch ? c->B : 1, rows[] = { each * c->Lq, each * c->Lk };
-    const size_t bytes = sizeof(float)
-                       * (size_t)(m->slots * m->groups * m->count * m->block * m->block);
+    const size_t bytes =
+        sizeof(float) * (size_t)(m->slots * m->groups * m->count * m->block * m->block);
     for (int side = 0; side < 2; side++) {
         g->turn.slot_entry[side] = g->in.per_batch ? rows[side] / each : 0;
         if (side ? c->where.k_coord && !p->keys_rotated : g->in.q_coord != NULL)
@@ -384,8 +384,7 @@ static void list_vectors(const struct loci_plan *p, int x, const char *table, st
         use->ends_hi = (int32_t)clip(hi, v->lo, v->hi);
         if (use->ends_hi < use->ends_lo) use->ends_hi = use->ends_lo;
         if (!v->values) return;
-        use->values_at =
-            use->vectors_at + (int64_t)(vectors_values(v, p->dim) * sizeof(float));
+        use->values_at = use->vectors_at + (int64_t)(vectors_values(v, p->dim) * sizeof(float));
         use->value_width = (int32_t)vectors_width(p->value_dim);
     } else if (use->term == GPU_KEY_VECTORS) {
         const struct key_vectors *v = layout_of(p, x);
@@ -437,10 +436,13 @@ static void list_terms(struct gpu_call *g, const void *tables)
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
-            struct gpu_use use = {
-                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1, .direct = -1,
-                .values_at = -1
-            };
+            struct gpu_use use = { .table = -1,
+                                   .key_input = -1,
+                                   .row_input = -1,
+                                   .by_key = -1,
+                                   .by_row = -1,
+                                   .direct = -1,
+                                   .values_at = -1 };
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
             use.term = (int8_t)term;
@@ -496,7 +498,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
     const struct loci_plan *p = c->plan;
     struct gpu_use *use = &g->use[u];
     if (!c->g.total[x] && !g->measured) return 0;
-    const int count = use->term == GPU_ROW_VECTORS   ? 0
+    const int count = use->term == GPU_ROW_VECTORS ? 0
                     : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
@@ -545,7 +547,8 @@ static int list_parts(struct gpu_call *g)
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
     for (u = 0; u < k->uses; u++)
-        if (g->use[u].direct >= 0) g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
+        if (g->use[u].direct >= 0)
+            g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
     g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
     return all + k->rotation_count;
 }
@@ -751,8 +754,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
     if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors) {
-        g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+        g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
+        g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (apart || (p->turns_values && !p->keys_rotated))
         g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
@@ -902,10 +905,9 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
     if (g->at.dq) {
-        const bool places =
-            p->rotate >= 0
-            && (k->rotation_part >= 0 || g->fetches_rows
-                || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
+        const bool places = p->rotate >= 0
+                         && (k->rotation_part >= 0 || g->fetches_rows
+                             || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
         at->dq = c->g.dq.data || k->factor_part >= 0 || places ? g->at.dq : NULL;
         at->dk = c->g.dk.data || places ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
@@ -958,9 +960,10 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
                   c->plan->enc[c->plan->use[x].enc].pe->name);
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->grad && c->plan->use[x].term == TERM_roll; s++)
-            CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
-                  "gradients with xl run on a GPU only where rows see all keys of an interval: with "
-                  "consecutive positions, and without a mask, segments that mix, k_first and k_last");
+            CHECK(
+                e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
+                "gradients with xl run on a GPU only where rows see all keys of an interval: with "
+                "consecutive positions, and without a mask, segments that mix, k_first and k_last");
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
@@ -971,13 +974,18 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
-    CHECK(e, p->row_forms == 1, LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
+    CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
+          "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
+        CHECK(e, !wanted || p->row_forms == 1 || (x != p->rotate && p->use[x].term != TERM_factor),
+              LOCI_UNSUPPORTED,
+              "gradients of what %s learns do not run on a GPU yet with rows in several forms",
+              p->enc[enc].pe->name);
         CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);

@@ -74,8 +74,7 @@ int32_t loci_gpu_rotation_of(enum term_id id)
 static bool rotates(enum term_id id)
 {
     return id == TERM_pairs || id == TERM_fading_pairs || id == TERM_polar
-        || id == TERM_positioned_pairs
-        || loci_gpu_rotation_of(id) != TURN_PAIRS;
+        || id == TERM_positioned_pairs || loci_gpu_rotation_of(id) != TURN_PAIRS;
 }
 bool loci_gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
 bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
@@ -187,8 +186,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "K_TYPE", p->k_type },   { "V_TYPE", p->v_type },       { "O_TYPE", p->o_type },
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
-        { "FADES", p->fades },     { "VECTORS", p->vectors },
-        { "VALUES", p->values },   { "FORMS", p->forms },
+        { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
+        { "FORMS", p->forms },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

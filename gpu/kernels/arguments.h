@@ -225,6 +225,7 @@ struct params {
     int32_t plain; /* without the factor of the rotation, as values turn */
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
+    int32_t form, adds; /* backward: the form whose gradient is summed; sums of forms */
     int32_t form_leaks, form_twice; /* rotate_rows, of a form: its angle has two parts; twice factor */
     int32_t fades;    /* rows and keys fade: kernels/fades.h */
     float scale;

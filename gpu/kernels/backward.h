@@ -82,12 +82,29 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
 }
 
+/* Products of keys as lanes with rows, of one class: the first one fills the tile, and later ones
+ * take their pairs. */
+DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
+                    const SHARED float *keys, const SHARED float *rows, int tid, float (*to)[8])
+{
+    float s[PAIR_OTHERS][8];
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    product(KEYS, keys, rows, WIDER(DIM), FOURS(DIM), r0, side, s);
+    for (int i = 0; i < OTHERS(KEYS); i++)
+        for (int j = 0; j < 8; j++)
+            if (first
+                || is_of_class(b, q, row0 + other_of(KEYS, side, i), key0 + lane_of(KEYS, r0, j),
+                               class_))
+                to[i][j] = s[i][j];
+}
+
 /* ---- dk and dv ------------------------------------------------------------------------------- */
 
 /* A thread in the pass over keys: sums of an item for 8 keys and fours of channels, and a tile of
  * pairs. */
 struct keys_mine {
     float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4], p[PAIR_OTHERS][8];
+    float s[PAIR_OTHERS][8]; /* of pairs in several classes */
 };
 
 /* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
@@ -288,10 +305,25 @@ DEV void backward_keys(struct block b)
                 && !whole)
                 *flag = 0;
         END_IF
+        const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
+        for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+            PHASE(tid)
+                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
+                              b.room + at.q);
+                load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
+            END
+            PHASE(tid)
+                take_class(b, &q, t.row0, key0, c, c == classes.least, b.room + at.k,
+                           b.room + at.q, tid, MINE.s);
+            END
+        }
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
+            if (FORMS < 2)
+                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
+            for (int i = 0; FORMS > 1 && i < OTHERS(KEYS) * 8; i++)
+                s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
             grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
             if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
             store_tile(KEYS, b.room + at.ds, r0, side, s);
@@ -316,11 +348,23 @@ DEV void backward_keys(struct block b)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
+        for (int c = classes.least; FORMS > 1 && b.at.dk && c <= classes.most; c++) {
+            if ((TURN.key_forms > 1 ? c : 0) != b.p->form) continue;
+            PHASE(tid)
+                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
+                              b.room + at.q);
+                mask_class(b, &q, t.row0, key0, c, 0, tid, b.room + at.ds, b.room + at.p);
+            END
+            PHASE(tid)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.q,
+                         WIDER(DIM), DIM, tid, MINE.dk);
+            END
+        }
         PHASE(tid)
             if (next.item >= 0 && apart)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag + 1);
-            if (b.at.dk && apart)
+            if (b.at.dk && apart && FORMS < 2)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (next.item != t.item) {
@@ -612,13 +656,33 @@ DEV void backward_rows(struct block b)
                 fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                 COPIES_DONE
             END_IF
+            const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
+            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+                PHASE(tid)
+                    load_row_form(b, &q, h, row0, rows, TILE_ROWS, c, 1, TILE_ROWS, 1.0f, -1, tid,
+                                  b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
+                END
+                PHASE(tid)
+                    float s[PAIR_OTHERS][8];
+                    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
+                            side, s);
+                    for (int i = 0; i < OTHERS(TILE_ROWS) * 8; i++)
+                        if (c == classes.least
+                            || is_of_class(b, &q, row0 + lane_of(TILE_ROWS, r0, i % 8),
+                                           key0 + other_of(TILE_ROWS, side, i / 8), c))
+                            MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
+                END
+            }
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
-                        MINE.s);
+                if (FORMS < 2)
+                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
+                            side, MINE.s);
                 UNROLL for (int j2 = 0; j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
@@ -716,6 +780,10 @@ DEV void backward_rows(struct block b)
                             add_end_vectors(b, USE(u), b.room + at.sums, b.room + at.k, WIDER(DIM),
                                             q.d0 + row0 - key0, n, d,
                                             part_of(b, tile, h, chunk) + USE(u).part);
+            END_IF
+            PHASE_IF(tid, FORMS > 1) /* dq of one form */
+                load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
+                mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
             END_IF
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);

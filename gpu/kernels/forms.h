@@ -39,16 +39,16 @@ DEV struct tile_classes classes_of(struct block b, const struct span *q, int row
     }
     return c;
 }
-/* Number d of a row, times scale and its factor, or of a key, in the form of a class. */
-DEV float form_of_row(struct block b, const struct span *q, int h, int row, int class_, int d)
+/* Number d of a row of q, times scale and its factor, or of a key, in the form of a class. */
+DEV float form_of_row(struct block b, const struct span *q, int h, int row, int class_, int d,
+                      float scale, int64_t factors)
 {
     const int64_t list = ((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row;
     const float x = ((const GLOBAL float *)b.at.q)[class_ * TURN.q_form + q->b * b.p->q.batch
                                                    + h * b.p->q.head
                                                    + (int64_t)(q->q0 + row) * b.p->q.row + d]
-                  * b.p->scale;
-    return b.p->q_factor < 0 ? x
-                             : x * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list];
+                  * scale;
+    return factors < 0 ? x : x * ((const GLOBAL float *)(b.at.lists + factors))[list];
 }
 DEV float form_of_key(struct block b, const struct span *q, int kvh, int key, int class_, int d)
 {
@@ -57,31 +57,39 @@ DEV float form_of_key(struct block b, const struct span *q, int kvh, int key, in
                                           + kvh * b.p->k.head + (int64_t)(q->k0 + key) * b.p->k.row
                                           + d];
 }
-/* Rows as lanes, and keys as rows of `stride` numbers. */
-DEV void load_forms(struct block b, const struct span *q, int h, int row0, int rows, int key0,
-                    int keys, int class_, int lanes, int stride, int tid, SHARED float *to_q,
-                    SHARED float *to_k)
+/* A form of rows of q, as lanes ([channel][lanes], from channel to channel `across`) or as rows of
+ * `across` numbers; those beyond `rows` are 0. */
+DEV void load_row_form(struct block b, const struct span *q, int h, int row0, int rows, int all,
+                       int class_, int lanes, int stride, float scale, int64_t factors, int tid,
+                       SHARED float *to)
 {
-    for (int i = tid; i < DIM * lanes; i += THREADS)
-        if (i % lanes < rows)
-            to_q[i] = form_of_row(b, q, h, row0 + i % lanes, class_, i / lanes);
+    for (int i = tid; i < all * FOURS(DIM); i += THREADS) {
+        const int r = i % all, d = i / all;
+        to[lanes ? d * stride + r : r * stride + d] =
+            r < rows && d < DIM ? form_of_row(b, q, h, row0 + r, class_, d, scale, factors) : 0.0f;
+    }
+}
+DEV void load_key_form(struct block b, const struct span *q, int kvh, int key0, int keys,
+                       int class_, int lanes, int stride, int tid, SHARED float *to)
+{
     for (int i = tid; i < KEYS * FOURS(DIM); i += THREADS) {
-        const int k = i / FOURS(DIM), d = i % FOURS(DIM), kvh = h / (b.p->heads / b.p->kv_heads);
-        to_k[k * stride + d] =
+        const int k = i % KEYS, d = i / KEYS;
+        to[lanes ? d * stride + k : k * stride + d] =
             k < keys && d < DIM ? form_of_key(b, q, kvh, key0 + k, class_, d) : 0.0f;
     }
 }
-/* Products of a class: the first one of the tile fills it, and later ones take their pairs. */
-DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
-                    int lanes, int r0, int at, SHARED float *to, float (*c)[8])
+DEV int is_of_class(struct block b, const struct span *q, int row, int key, int class_)
 {
-    for (int i = 0; i < OTHERS(lanes); i++)
-        for (int j = 0; j < 8; j++) {
-            const int k = other_of(lanes, at, i), r = lane_of(lanes, r0, j);
-            const int inside = row0 + r < q->nq && key0 + k < q->nk;
-            if (first || (inside && pair_class(b, q, row0 + r, key0 + k) == class_))
-                to[k * lanes + r] = c[i][j];
-        }
+    return row < q->nq && key < q->nk && pair_class(b, q, row, key) == class_;
+}
+/* ds of one class: pairs of others become 0.  x: [key][row], or [row][key]; to: where they go. */
+DEV void mask_class(struct block b, const struct span *q, int row0, int key0, int class_, int by_key,
+                    int tid, const SHARED float *x, SHARED float *to)
+{
+    for (int i = tid; i < KEYS * TILE_ROWS; i += THREADS) {
+        const int r = by_key ? i % TILE_ROWS : i / KEYS, k = by_key ? i / TILE_ROWS : i % KEYS;
+        to[i] = is_of_class(b, q, row0 + r, key0 + k, class_) ? x[i] : 0.0f;
+    }
 }
 
 #endif

@@ -176,7 +176,8 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
                                   : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
-                const double z = (double)form_of_row(b, q, h, row, class_, d)
+                const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
+                                                     b.p->q_factor)
                                * (double)form_of_key(b, q, h / (b.p->heads / b.p->kv_heads), j,
                                                      class_, d);
                 sum += z < 0 ? -z : z;
@@ -251,16 +252,20 @@ DEV void forward(struct block b)
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
                 PHASE(tid)
-                    load_forms(b, &q, h, row0, rows, key0, n, c, ROWS, WIDER(DIM), tid,
-                               b.room + at.q, b.room + at.k);
+                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, b.p->scale,
+                                  b.p->q_factor, tid, b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
                 END
                 PHASE(tid)
                     float x[MOST_OTHERS][8];
                     const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
                     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                             x);
-                    take_class(b, &q, row0, key0, c, c == classes.least, ROWS, r0, side,
-                               b.room + at.s, x);
+                    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+                        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
+                        if (c == classes.least || is_of_class(b, &q, row0 + r, key0 + k, c))
+                            b.room[at.s + k * ROWS + r] = x[i / 8][i % 8];
+                    }
                 END
             }
             PHASE_IF(tid, at.v == at.k || j == to)

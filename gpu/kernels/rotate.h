@@ -78,6 +78,12 @@ DEV int stays_zero(struct block b, struct gpu_turn u, int64_t from)
         zero = load_number(b.at.q, b.p->q_type, from + u.offset + i) == 0;
     return zero;
 }
+/* A number of o, or with `adds` an addend. */
+DEV void put_number(struct block b, int64_t to, float x)
+{
+    if (b.p->adds) x = ((const GLOBAL float *)b.at.o)[to] + x;
+    store_number(b.at.o, b.p->o_type, to, x);
+}
 /* From q to o, both of q_len rows and `heads` heads: stored as `q_type` and as `o_type`.  Without
  * pairs rows are copied, which rounds sums to how they are stored. */
 DEV void rotate_rows(struct block b)
@@ -151,7 +157,7 @@ DEV void rotate_rows(struct block b)
                         x = times_matrix(b, u, group, batch, row0 + r, d, from);
                     else x = load_number(b.at.q, b.p->q_type, from + d);
                     if (b.p->finish) x = x * b.p->scale * factor;
-                    store_number(b.at.o, b.p->o_type, to + d, x);
+                    put_number(b, to + d, x);
                     continue;
                 }
                 const int a = u.offset + (u.inside ? 2 * n : n), c = a + (u.inside ? 1 : count);
@@ -168,8 +174,8 @@ DEV void rotate_rows(struct block b)
                     v = v * b.p->scale * factor;
                     w = w * b.p->scale * factor;
                 }
-                store_number(b.at.o, b.p->o_type, to + a, v);
-                store_number(b.at.o, b.p->o_type, to + c, w);
+                put_number(b, to + a, v);
+                put_number(b, to + c, w);
             }
         END
     }

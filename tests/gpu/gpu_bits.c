@@ -307,7 +307,7 @@ static const char *const texts[] = {
     "deberta:span=40,max_distance=200",
     "deberta:kind=v1,span=9,p2c=ji+rope:pairing=half",
     "shaw:left=20,right=70+t5:bidirectional=1",
-    "rerope:pairing=half,window=70,leak=0.25",
+    "rerope:pairing=half,window=70,leak=0.25+fox",
     "selfextend:pairing=interleaved,group=7,window=42+alibi",
     "dca:pairing=half,chunk=90,local=20+ssmax",
     "xl:clamp=90",
