@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- the passes of a call: which kernels run, one after the other. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gpu.h"
 #include "kernels/rooms.h"
 #include "layout/band_k.h"
+#include "layout/blocks.h"
 #include "layout/factor.h"
-#include "layout/roll.h"
+#include "layout/fourier.h"
+#include "layout/matrices.h"
+#include "layout/ranged_pairs.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -39,8 +43,8 @@ struct turned {
     void *to;
     struct strides at, at_to;
     int32_t type, to_type, heads;
-    int dim;
-    bool query, turns, back, finish, factors, plain;
+    int dim, form;
+    bool adds, query, turns, back, finish, factors, plain;
 };
 static bool is_polar(const struct gpu_call *g)
 {
@@ -53,7 +57,7 @@ static int32_t given_places(const struct gpu_call *g, bool query)
     const struct loci_plan *p = g->call.plan;
     const int e = p->rotate < 0 ? 0 : p->use[p->rotate].enc,
               tensors = p->first_tensor[e + 1] - p->first_tensor[e];
-    if (p->rotate < 0 || p->use[p->rotate].term != TERM_positioned_pairs) return -1;
+    if (p->rotate < 0 || !loci_gpu_given(p->use[p->rotate].term)) return -1;
     return loci_gpu_input_number(p, e, tensors - (query ? 2 : 1));
 }
 /* Do gradients turn back before they are finished?  Those of places that come with the call are
@@ -69,6 +73,24 @@ static bool counts_places(const struct gpu_call *g, bool query)
 {
     const struct where *w = &g->call.where;
     return query ? !w->q_pos && !g->in.q_coord : !w->k_pos && !w->k_coord;
+}
+/* Floats of rotate_rows: cos and sin of angles, then those of pairs, or rows in their basis. */
+static int rotation_room(const struct gpu_call *g, int dim)
+{
+    const struct loci_plan *p = g->call.plan;
+    const void *layout = p->rotate < 0 ? NULL : layout_of(p, p->rotate);
+    if (g->params.rotation == TURN_WAVES)
+        return 2 * ROTATED_ROWS * ((const struct fourier *)layout)->waves + ROTATED_ROWS * dim;
+    if (g->params.rotation == TURN_BASES) return 4 * ROTATED_ROWS * blocks_pairs(layout);
+    return ROTATED_ROWS * dim;
+}
+/* Floats of the kernels that compute what a rotation learns. */
+static int frequency_room(const struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    if (g->params.rotation == TURN_WAVES) return rotation_room(g, 0);
+    return g->params.rotation == TURN_BASES ? 3 * KEYS * blocks_width(layout_of(p, p->rotate))
+                                            : KEYS;
 }
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
@@ -94,7 +116,17 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     if ((t.back || p.q_paged) && !t.query) p.used = g->used;
     p.keys_side = !t.query;
     p.plain = t.plain;
+    p.adds = t.adds;
     p.given = t.turns ? given_places(g, t.query) : -1;
+    if (p.rotation == TURN_RANGES) {
+        const struct ranged_pairs *r = layout_of(c->plan, c->plan->rotate);
+        const struct range_place place = range_place(r, t.query, t.form, 0);
+        p.counted = 0;
+        p.where += (int64_t)sizeof(double) * t.form * c->B * rows;
+        p.form_leaks = place.leaks;
+        p.form_twice = t.query && t.form && range_place(r, false, t.form, 0).still;
+        if (place.still) t.turns = false;
+    }
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
         const loci_view *given = t.query ? &c->q : &c->k; /* rows that gradients go back to */
@@ -104,8 +136,8 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
         return run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
                    ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
     }
-    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), ROTATED_ROWS * t.dim, &at,
-               &p);
+    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), rotation_room(g, t.dim),
+               &at, &p);
 }
 /* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
 static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
@@ -125,11 +157,79 @@ static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool
                                    .finish = g->backward,
                                    .factors = factors });
 }
+/* Keys, or their gradients, in place. */
+static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *keys)
+{
+    const struct loci_plan *p = g->call.plan;
+    struct params k = g->params;
+    struct arrays at = g->arrays;
+    if (!k.fades || !keys) return LOCI_OK;
+    at.k = keys;
+    k.k = dense(p->kv_heads, g->call.Lk, p->score_dim);
+    return run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
+}
+/* Bytes from form to form of rows of q, of keys, and of their gradients. */
+static ptrdiff_t form_bytes(const struct gpu_call *g, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    return c->B * (query ? p->heads * c->Lq : p->kv_heads * c->Lk) * p->score_dim
+         * (ptrdiff_t)sizeof(float);
+}
+/* Gradients of all forms turn back, and their sum is in place of the first. */
+static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct loci_plan *p = g->call.plan;
+    char *first = query ? g->arrays.dq : g->arrays.dk;
+    const int forms = query ? p->row_forms : p->key_forms;
+    for (int form = 0; form < forms && first && p->row_forms > 1; form++)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = first + form * form_bytes(g, query),
+                                    .to = first,
+                                    .at = query ? g->params.dq : g->params.dk,
+                                    .at_to = query ? g->params.dq : g->params.dk,
+                                    .heads = query ? p->heads : p->kv_heads,
+                                    .dim = p->dim,
+                                    .form = form,
+                                    .adds = form > 0,
+                                    .query = query,
+                                    .turns = true,
+                                    .back = true }));
+    return LOCI_OK;
+}
+/* Rows and keys in all their forms. */
+static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    for (int side = 0; side < 2; side++)
+        for (int form = 0; form < (side ? p->key_forms : p->row_forms); form++) {
+            const loci_view *from = side ? &c->k : &c->q;
+            const int heads = side ? p->kv_heads : p->heads;
+            const ptrdiff_t rows = side ? c->Lk : c->Lq;
+            TRY(rotate(g, pass,
+                       (struct turned){ .from = from->data,
+                                        .to = (side ? g->at.k : g->at.q)
+                                            + form * form_bytes(g, !side),
+                                        .at = of_view(*from),
+                                        .at_to = dense(heads, rows, p->score_dim),
+                                        .type = stored_as(side ? p->k_dtype : p->dtype),
+                                        .heads = heads,
+                                        .dim = p->dim,
+                                        .form = form,
+                                        .query = !side,
+                                        .turns = true,
+                                        .finish = !side && g->backward,
+                                        .factors = !side }));
+        }
+    return LOCI_OK;
+}
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
+    if (p->row_forms > 1) return rotate_forms(g, pass);
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
         TRY(rotate(g, pass,
@@ -143,15 +243,16 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                                     .turns = true,
                                     .plain = true }));
     if (!g->at.k) return LOCI_OK;
-    return rotate(g, pass,
-                  (struct turned){ .from = c->k.data,
-                                   .to = g->at.k,
-                                   .at = of_view(c->k),
-                                   .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
-                                   .type = stored_as(p->k_dtype),
-                                   .heads = p->kv_heads,
-                                   .dim = p->dim,
-                                   .turns = true });
+    TRY(rotate(g, pass,
+               (struct turned){ .from = c->k.data,
+                                .to = g->at.k,
+                                .at = of_view(c->k),
+                                .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
+                                .type = stored_as(p->k_dtype),
+                                .heads = p->kv_heads,
+                                .dim = p->dim,
+                                .turns = !p->keys_rotated }));
+    return fade_keys(g, pass, g->at.k);
 }
 /* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
 static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
@@ -180,7 +281,7 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates = g->params.gates >= 0 || is_polar(g);
+    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more =
         gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0 || turns_back(g);
@@ -198,53 +299,43 @@ static loci_status multiply_vectors(const struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    int u = 0;
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
-        for (int x = 0; x < p->uses; x++) {
-            int32_t term;
-            if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
-            if (term == GPU_FACTOR && factor_folds(p, x)) continue;
-            const struct gpu_use *use = &g->use[u++];
-            const bool query = term == GPU_ROW_VECTORS;
-            if (!query && term != GPU_KEY_VECTORS && term != GPU_ROLL) continue;
-            struct params k = g->params;
-            struct arrays at = g->arrays;
-            k.vector_to = use->numbers;
-            k.vector_count = use->vectors;
-            k.vector_share = query ? 1 : p->heads / p->kv_heads;
-            if (term == GPU_ROLL) {
-                const struct roll *v = (const void *)c->table[p->use[x].enc];
-                k.vector_use = u - 1;
-                k.vector_table = use->table + (int64_t)v->heads;
-                k.vector_head = roll_head(v);
-                k.vector_columns = (int32_t)v->width;
-                TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
-                        VECTOR_ROWS * k.dim, &at, &k));
-                continue;
-            }
-            if (query) {
-                const struct vectors *v = layout_of(p, x);
-                k.vector_table = use->table + (int64_t)vectors_index(v);
-                k.vector_head = v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
-                k.vector_columns = (int32_t)vectors_columns(v);
-            } else {
-                const struct key_vectors *v = layout_of(p, x);
-                k.vector_table = use->table + (int64_t)v->at + KEY_MARGIN * (int64_t)sizeof(float);
-                k.vector_head = (int64_t)key_table(v, p->dim);
-                k.vector_columns = (int32_t)key_columns(v);
-                at.q = at.k;
-                k.q = k.k;
-                k.q_type = k.k_type;
-                k.q_paged = k.k_paged;
-                k.q_len = k.k_len;
-                k.q_factor = -1;
-                k.scale = 1;
-                if (k.q_paged) k.used = g->used;
-            }
-            const ptrdiff_t rows = query ? c->Lq : c->Lk;
-            TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+    for (int u = 0; u < g->params.uses; u++) {
+        const int32_t term = g->use[u].term;
+        const bool query = term == GPU_ROW_VECTORS;
+        struct params k = g->params;
+        struct arrays at = g->arrays;
+        if (!is_of_vectors(term)) continue;
+        k.vector_use = u;
+        k.vector_share = query ? 1 : p->heads / p->kv_heads;
+        k.vector_rows = g->backward ? TILE_ROWS : k.rows;
+        k.vector_scale = g->backward ? 1 : k.scale; /* backward, rows are scaled already */
+        if (g->backward) k.q_factor = -1;
+        if (term == GPU_ROLL) {
+            TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
                     VECTOR_ROWS * k.dim, &at, &k));
+            continue;
         }
+        if (!query) {
+            at.q = at.k;
+            k.q = k.k;
+            k.q_type = k.k_type;
+            k.q_paged = k.k_paged;
+            k.q_len = k.k_len;
+            k.q_factor = -1;
+            k.vector_scale = 1;
+            if (k.q_paged) k.used = g->used;
+        }
+        const ptrdiff_t rows = query ? c->Lq : c->Lk;
+        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+                VECTOR_ROWS * k.dim, &at, &k));
+        if (!k.values || !query || g->use[u].values_at < 0 || !g->backward) continue;
+        at.q = at.dout; /* the vectors of values, with dO */
+        k.q = k.dout;
+        k.q_type = k.o_type;
+        k.vector_values = 1;
+        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
+                VECTOR_ROWS * k.value_dim, &at, &k));
+    }
     return LOCI_OK;
 }
 
@@ -324,7 +415,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .heads = p->heads,
                                     .dim = p->dim,
                                     .query = true,
-                                    .turns = g->rotated && !turns_back(g),
+                                    .turns = g->rotated && !turns_back(g) && p->row_forms == 1,
                                     .back = true,
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
@@ -336,7 +427,8 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = g->at.k ? p->dim : key_dim(p),
-                                    .turns = g->at.k && !turns_back(g),
+                                    .turns = g->at.k && !p->keys_rotated && !turns_back(g)
+                                          && p->row_forms == 1,
                                     .back = true }));
     if (g->at.dv && c->g.dv.data)
         TRY(rotate(g, pass_of(g),
@@ -382,7 +474,7 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
     TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
-    if (!packed(c) && !g->in.k_lens && c->Lq) return LOCI_OK;
+    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
@@ -394,17 +486,45 @@ static loci_status clear_sums(const struct gpu_call *g)
                        p->stored));
     return LOCI_OK;
 }
+/* Totals of a term with vectors: numbers of a head that parts have, and those that none has. */
+static void divide_totals(struct gpu_call *g, int u, const double *totals)
+{
+    const struct loci_plan *p = g->call.plan;
+    const struct gpu_use *use = &g->use[u];
+    const int x = g->plan_use[u], parts = g->params.parts;
+    const ptrdiff_t all = p->engine->total(&g->call, x), each = all / p->heads,
+                    ends = use->term == GPU_KEY_VECTORS ? 0 : each - use->count;
+    double *to = g->call.g.total[x];
+    memset(to, 0, (size_t)all * sizeof *to);
+    if (use->term == GPU_ROW_VECTORS) {
+        memcpy(to, totals + use->direct, (size_t)all * sizeof *to);
+        return;
+    }
+    for (int h = 0; h < p->heads; h++) {
+        double *head = to + h * each;
+        memcpy(head + ends, totals + h * parts + use->part, (size_t)use->count * sizeof *to);
+        if (use->direct >= 0)
+            memcpy(head + (ends ? 0 : use->count), totals + use->direct + h * (each - use->count),
+                   (size_t)(each - use->count) * sizeof *to);
+    }
+}
 /* Sums of what is learned, from the device to the totals of the terms. */
 static loci_status fetch_totals(struct gpu_call *g, double *totals)
 {
     const struct params *k = &g->params;
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct loci_plan *p = g->call.plan;
-    TRY(gpu->backend->copy(gpu->state, totals, g->at.totals,
-                           (size_t)(k->heads * k->parts) * sizeof(double), FROM_DEVICE,
-                           g->in.error));
+    const size_t count = (size_t)(k->heads * k->parts + g->direct);
+    if (count)
+        TRY(gpu->backend->copy(gpu->state, totals, g->at.totals, count * sizeof(double),
+                               FROM_DEVICE, g->in.error));
+    for (int u = 0; u < k->uses; u++)
+        if (is_of_vectors(g->use[u].term) && g->call.g.total[g->plan_use[u]])
+            divide_totals(g, u, totals);
     for (int x = 0, n; x < p->uses; x++) {
-        if (!g->call.g.total[x]) continue;
+        int32_t term;
+        if (!g->call.g.total[x] || (loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)))
+            continue;
         const int from = loci_gpu_part_of(g, x, &n), step = x == p->rotate ? p->group : 1;
         for (int h = 0; h < k->heads / step; h++)
             for (int i = 0; i < n; i++)
@@ -418,6 +538,8 @@ static loci_status clear_apart(const struct gpu_call *g)
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct call *c = &g->call;
     const struct tensors *t = &c->plan->tensors;
+    if (g->ds_bytes)
+        TRY(gpu->backend->clear(gpu->state, g->at.vectors + g->ds_from, g->ds_bytes, g->in.error));
     if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
     for (int i = 0, n = 0; i < t->n; i++) {
         if (t->list[i].role != LOCI_INPUT) continue;
@@ -435,20 +557,26 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
     if (p->factor_part < 0) return LOCI_OK;
     return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
 }
-/* Of a side: its rows and their gradients as a rotation by places that come with the call reads
- * them, rows before they are rotated and gradients after they have turned back. */
+/* Of a side: its rows before they are rotated. */
+static void read_rows(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
+{
+    const struct call *c = &g->call;
+    at->q = query ? c->q.data : c->k.data;
+    p->q = of_view(query ? c->q : c->k);
+    p->q_type = stored_as(c->plan->dtype);
+    if (query) p->scale = g->params.scale;
+}
+/* Rows as a rotation by places that come with the call reads them, before they are rotated, and
+ * gradients after they have turned back. */
 static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool query, struct params *p,
                              struct arrays *at)
 {
     const struct call *c = &g->call;
     void *d = query ? g->at.dq : g->at.dk;
     const int heads = query ? p->heads : p->kv_heads;
-    at->q = query ? c->q.data : c->k.data;
-    p->q = of_view(query ? c->q : c->k);
-    p->q_type = stored_as(c->plan->dtype);
+    read_rows(g, query, p, at);
     p->heads = heads;
-    if (query) p->scale = g->params.scale;
-    else p->used = g->used;
+    if (!query) p->used = g->used;
     TRY(rotate(g, pass,
                (struct turned){ .from = d,
                                 .to = d,
@@ -463,23 +591,55 @@ static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool quer
     if (!g->inputs[p->given]) return LOCI_OK;
     return run(g, pass, "place_gradients", c->B * tiles(p->q_len, ROTATED_ROWS), 0, at, p);
 }
+/* Rows before they are rotated, and their gradients, for the host. */
+static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+    char *rows = query ? g->at.q : g->at.k, *d = query ? g->at.dq : g->at.dk;
+    const int heads = query ? p->heads : p->kv_heads;
+    const ptrdiff_t length = query ? c->Lq : c->Lk;
+    const size_t bytes = (size_t)(c->B * heads * length * p->dim) * sizeof(float);
+    if (!rows || !bytes) return LOCI_OK;
+    TRY(rotate(g, pass,
+               (struct turned){ .from = query ? c->q.data : c->k.data,
+                                .to = rows,
+                                .at = of_view(query ? c->q : c->k),
+                                .at_to = dense(heads, length, p->dim),
+                                .type = stored_as(p->dtype),
+                                .heads = heads,
+                                .dim = p->dim,
+                                .query = query,
+                                .finish = query }));
+    TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
+    return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
+}
 /* Of tiles of rows and of keys. */
 static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
     struct params p = g->params;
     struct arrays at = g->arrays;
-    const bool given = turns_back(g), learns = p.rotation_part >= 0;
+    const bool given = turns_back(g), learns = p.rotation_part >= 0, polar = is_polar(g),
+               waves = p.rotation == TURN_WAVES;
+    if (g->fetches_rows) {
+        TRY(fetch_rows(g, pass, true));
+        return fetch_rows(g, pass, false);
+    }
     if (!learns && !given) return LOCI_OK;
     p.given = -1;
     p.where = g->q_where;
     p.counted = counts_places(g, true);
     p.scale = 1;
+    if (waves) read_rows(g, true, &p, &at);
     if (given) TRY(turn_back(g, pass, true, &p, &at));
-    if (learns && !is_polar(g))
-        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, 0, &at, &p));
+    if (learns && !polar)
+        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
+                &p));
     if (!g->at.k) return LOCI_OK;
-    if (is_polar(g)) {
+    if (polar) {
         at.v = c->k.data;
         p.v = of_view(c->k);
         p.v_type = stored_as(c->plan->dtype);
@@ -493,10 +653,11 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.where = g->k_where;
     p.counted = counts_places(g, false);
     p.scale = 1;
+    if (waves) read_rows(g, false, &p, &at);
     if (given) TRY(turn_back(g, pass, false, &p, &at));
     if (!learns) return LOCI_OK;
-    return run(g, pass, is_polar(g) ? "key_phases" : "key_frequencies",
-               (int64_t)p.ktiles * p.kv_heads, KEYS, &at, &p);
+    return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
+               frequency_room(g), &at, &p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -512,8 +673,54 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 static bool learns(const struct gpu_call *g)
 {
     bool any = false;
-    for (int x = 0; x < g->call.plan->uses; x++) any |= g->call.g.total[x] != NULL;
+    for (int i = 0; i < g->call.plan->tensors.n; i++) any |= g->learned[i] != NULL;
     return any;
+}
+/* From ds to dq, then to what is learned. */
+static loci_status finish_vectors(const struct gpu_call *g)
+{
+    struct params k = g->params;
+    for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
+        if (g->use[k.vector_use].term == GPU_ROW_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
+                    &g->arrays, &k));
+        else if (g->use[k.vector_use].term == GPU_ROLL)
+            TRY(run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
+                    TILE_ROWS * k.dim, &g->arrays, &k));
+    return LOCI_OK;
+}
+static loci_status vector_totals(const struct gpu_call *g)
+{
+    struct params k = g->params;
+    const int threads = loci_gpu_threads(g->plan, PASS_VECTORS_BACK);
+    for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++) {
+        const struct gpu_use *u = &g->use[k.vector_use];
+        if (!is_of_vectors(u->term) || u->direct < 0) continue;
+        const int width = (int)vectors_padded(k.dim);
+        if (u->term == GPU_ROW_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                    tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
+                    0, &g->arrays, &k));
+        if (u->term == GPU_ROW_VECTORS && u->values_at >= 0) {
+            struct params v = k;
+            v.vector_values = 1;
+            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                    tiles((int64_t)u->vectors * (int)vectors_padded(k.value_dim), threads)
+                        * (u->vectors_head ? k.heads : 1),
+                    0, &g->arrays, &v));
+        }
+        if (u->term == GPU_KEY_VECTORS)
+            TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
+                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+        if (u->term == GPU_ROLL) {
+            TRY(run(g, PASS_VECTORS_BACK, "roll_parts",
+                    (int64_t)g->items * k.heads * k.chunks * (k.roll_distances / KEYS), 0,
+                    &g->arrays, &k));
+            TRY(run(g, PASS_VECTORS_BACK, "roll_totals",
+                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+        }
+    }
+    return LOCI_OK;
 }
 static loci_status backward_pass(struct gpu_call *g)
 {
@@ -523,6 +730,7 @@ static loci_status backward_pass(struct gpu_call *g)
     const int threads = loci_gpu_threads(g->plan, pass);
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));
+    TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
     TRY(clear_apart(g));
@@ -533,22 +741,44 @@ static loci_status backward_pass(struct gpu_call *g)
         g->arrays.dout = g->at.o;
         g->params.dout = dense(p->heads, c->Lq, p->value_dim);
     }
-    if (g->arrays.dk || g->arrays.dv)
-        TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                keys_room(p->dim, p->value_dim).size, &g->arrays, p));
-    if (g->arrays.dq || p->parts || g->arrays.dmask)
-        TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
-                rows_room(p->dim, p->value_dim).size, &g->arrays, p));
+    for (int form = 0; form < c->plan->key_forms; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        k.form = form;
+        if (form) at.dv = NULL;
+        if (form && at.dk) at.dk += form * form_bytes(g, false);
+        if (at.dk || at.dv)
+            TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+                    keys_room(p->dim, p->value_dim).size, &at, &k));
+    }
+    for (int form = 0; form < c->plan->row_forms; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        k.form = form;
+        if (form) { /* the first form has summed all but dq */
+            at.dmask = NULL;
+            k.parts = 0;
+            if (at.dq) at.dq += form * form_bytes(g, true);
+        }
+        if (at.dq || k.parts || at.dmask || (g->direct && !form))
+            TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
+                    rows_room(p->dim, p->value_dim).size, &at, &k));
+    }
+    TRY(join_forms(g, pass, true));
+    TRY(join_forms(g, pass, false));
+    TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
+    TRY(finish_vectors(g));
+    TRY(vector_totals(g));
     TRY(finish_factors(g, pass));
+    if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
     TRY(finish_gradients(g));
-    TRY(input_gradients(g, pass));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
     if (p->rotation_part >= 0)
         TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
                 &g->arrays, p));
-    double *totals = malloc((size_t)(p->heads * p->parts) * sizeof *totals);
+    double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);

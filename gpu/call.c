@@ -9,9 +9,14 @@
 #include "aligned.h"
 #include "api/tables.h"
 #include "layout/band_k.h"
+#include "layout/blocks.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
+#include "layout/fourier.h"
 #include "layout/gate.h"
+#include "layout/given_pairs.h"
+#include "layout/matrices.h"
+#include "layout/ranged_pairs.h"
 #include "layout/roll.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
@@ -80,6 +85,7 @@ static size_t lay_out_lists(struct gpu_call *g)
     k->q_pos = k->k_pos = k->q_seg = k->k_seg = k->k_first = k->k_last = k->q_factor = -1;
     LIST(k->spans, loci_most_sequences(c), struct span);
     LIST(k->use, GPU_USES, struct gpu_use);
+    LIST(k->turn, 1, struct gpu_turn);
     if (has_positions(in)) {
         LIST(k->q_pos, B * Lq, int64_t);
         LIST(k->k_pos, B * Lk, int64_t);
@@ -97,8 +103,9 @@ static size_t lay_out_lists(struct gpu_call *g)
         const bool counted = !in->q_pos && !in->q_starts, axes = p->axes > 1;
         const size_t q_rows = counted && !in->q_coord && !axes ? 1 : (size_t)p->axes * Lq,
                      k_rows = counted && !in->k_coord && !axes ? 1 : (size_t)p->axes * Lk;
-        LIST(g->q_where, B * q_rows, double);
-        LIST(g->k_where, B * k_rows, double);
+        const size_t forms = (size_t)p->row_forms;
+        LIST(g->q_where, forms > 1 ? forms * B * Lq : B * q_rows, double);
+        LIST(g->k_where, forms > 1 ? forms * B * Lk : B * k_rows, double);
     }
     if (in->pages) {
         k->page_keys = in->pages->length < INT32_MAX ? (int32_t)in->pages->length : INT32_MAX;
@@ -119,8 +126,90 @@ static size_t lay_out_lists(struct gpu_call *g)
             LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
             if (g->backward) LIST(k->factor_rows, B * (size_t)p->heads * Lq, double);
         }
+    if (k->rotation == TURN_MATRICES) {
+        const struct blocks *w = layout_of(p, p->rotate);
+        const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+        const size_t slots = g->measured ? each * (Lq + Lk) : (size_t)m->slots,
+                     count = slots * (size_t)(w->groups * w->count * w->block * w->block);
+        LIST(g->turn.slots[0], each * Lq, int64_t);
+        LIST(g->turn.slots[1], each * Lk, int64_t);
+        LIST(g->turn.matrices[0], count, float);
+        if (g->backward) LIST(g->turn.matrices[1], count, float);
+    }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
+}
+/* The rotation, from the plan and the tables of the host. */
+static void fill_turn(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct gpu_turn *to = &g->turn;
+    if (p->rotate < 0) return;
+    const void *layout = layout_of(p, p->rotate), *table = c->table[p->use[p->rotate].enc];
+    const int64_t offset = (const char *)table - (const char *)c->table[0] + ALIGN;
+    if (g->params.rotation == TURN_PAIRS) {
+        const struct pairs *t = table;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+        to->groups = t->groups;
+    } else if (g->params.rotation == TURN_RANGES) {
+        const struct pairs *t = table;
+        const struct ranged_pairs *r = layout;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+        to->rule = (int32_t)r->rule;
+        to->window = r->window;
+        to->group = r->group;
+        to->key_forms = p->key_forms;
+        to->q_form = (int64_t)c->B * p->heads * c->Lq * p->score_dim;
+        to->k_form = (int64_t)c->B * p->kv_heads * c->Lk * p->score_dim;
+    } else if (g->params.rotation == TURN_GIVEN) {
+        const struct given_pairs *t = layout;
+        to->count = t->count;
+        to->offset = t->offset;
+        to->inside = t->interleaved;
+    } else if (g->params.rotation == TURN_WAVES) {
+        const struct fourier *f = layout;
+        to->count = p->dim / 2;
+        to->groups = f->groups;
+        to->sums = f->sums;
+        to->lanes = fourier_lanes(f->sums);
+        to->rest = (float)f->rest;
+        to->numbers = offset + (int64_t)fourier_at(f);
+    } else {
+        const struct blocks *w = layout;
+        to->groups = w->groups;
+        to->block = w->block;
+        to->blocks = w->count;
+        to->axes = w->axes;
+        to->per_panel = blocks_per_panel(w);
+        to->panels = blocks_panels(w);
+        to->width = blocks_width(w);
+        to->back_lanes = blocks_lanes(blocks_channels(w));
+        to->numbers = offset + (int64_t)blocks_at(w);
+        to->weights = offset + (const char *)blocks_weight(w, table) - (const char *)table;
+    }
+    memcpy(g->lists + g->params.turn, to, sizeof *to);
+}
+static void fill_matrices(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct matrices *m = c->mem.scratch[p->use[p->rotate].enc];
+    const ptrdiff_t each = g->in.per_batch ? c->B : 1, rows[] = { each * c->Lq, each * c->Lk };
+    const size_t bytes =
+        sizeof(float) * (size_t)(m->slots * m->groups * m->count * m->block * m->block);
+    for (int side = 0; side < 2; side++) {
+        g->turn.slot_entry[side] = g->in.per_batch ? rows[side] / each : 0;
+        if (side ? c->where.k_coord && !p->keys_rotated : g->in.q_coord != NULL)
+            memcpy(g->lists + g->turn.slots[side], m->slot[side],
+                   sizeof(int64_t) * (size_t)rows[side]);
+    }
+    memcpy(g->lists + g->turn.matrices[0], m->into, bytes);
+    if (g->backward) memcpy(g->lists + g->turn.matrices[1], m->back, bytes);
 }
 /* 1 / N of rows as doubles, their positions, and 1 / N as floats, for src/terms/pieces.c. */
 static void fill_pieces(const struct gpu_call *g, int x, int64_t at)
@@ -148,6 +237,7 @@ static void fill_spans(struct gpu_call *g, int rows)
         const struct sequence *q = &c->seqs.list[s];
         to[s] = (struct span){
             .d0 = q->d0,
+            .k_from = q->nk ? pos_k(c, q->b, q->k0) : 0,
             .b = (int32_t)q->b,
             .q0 = (int32_t)q->q0,
             .nq = (int32_t)q->nq,
@@ -169,6 +259,7 @@ static void fill_spans(struct gpu_call *g, int rows)
     g->params.sequences = (int32_t)c->seqs.n;
     g->params.tiles = tile;
     g->params.ktiles = ktile;
+    g->items = item;
 }
 /* Places of the rows of a side: the position of the first row of each entry if they are counted,
  * else coordinates [B][axes][rows]. */
@@ -179,6 +270,14 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
     const int axes = c->plan->axes;
     const bool counted =
         query ? !c->where.q_pos && !g->in.q_coord : !c->where.k_pos && !c->where.k_coord;
+    double *place = (double *)(g->lists + at);
+    for (int form = 0; form < c->plan->row_forms && c->plan->row_forms > 1; form++)
+        for (ptrdiff_t b = 0; b < c->B; b++)
+            for (ptrdiff_t i = 0; i < rows; i++)
+                *place++ = range_place(layout_of(c->plan, c->plan->rotate), query, form,
+                                       query ? pos_q(c, b, i) : pos_k(c, b, i))
+                               .x;
+    if (c->plan->row_forms > 1) return;
     for (ptrdiff_t b = 0; b < c->B && counted && rows; b++)
         list(g, at)[b] = query ? pos_q(c, b, 0) : pos_k(c, b, 0);
     double *x = (double *)(g->lists + at);
@@ -238,6 +337,8 @@ static void fill_lists(struct gpu_call *g, int rows)
         for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
             ((int32_t *)(g->lists + k->pages))[b * k->page_entry + i] =
                 in->pages->table[b * in->pages->entry + i];
+    if (k->rotation == TURN_MATRICES) fill_matrices(g);
+    fill_turn(g);
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -258,10 +359,52 @@ static void fill_lists(struct gpu_call *g, int rows)
 
 /* ---- Terms ----------------------------------------------------------------------------------- */
 
-/* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
-static bool is_of_vectors(int32_t term)
+/* Distances that a row may see. */
+static void find_band(const struct loci_plan *p, int64_t *lo, int64_t *hi)
 {
-    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+    *lo = p->full ? -((int64_t)1 << 60) : p->strict;
+    if (p->window_right < -*lo) *lo = -p->window_right;
+    *hi = p->window_left;
+}
+static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
+/* Vectors by distance, and where a table has them; offsets without a table do not matter. */
+static void list_vectors(const struct loci_plan *p, int x, const char *table, struct gpu_use *use)
+{
+    if (use->term == GPU_ROW_VECTORS) {
+        const struct vectors *v = layout_of(p, x);
+        int64_t lo, hi;
+        find_band(p, &lo, &hi);
+        use->lo = v->lo;
+        use->hi = v->hi;
+        use->vectors = v->rows;
+        use->vectors_at = use->table + (int64_t)vectors_index(v);
+        use->vectors_head = v->tables > 1 ? (int64_t)vectors_table(v, p->dim, p->value_dim) : 0;
+        use->columns = (int32_t)vectors_columns(v);
+        use->ends_lo = (int32_t)clip(lo, v->lo, v->hi);
+        use->ends_hi = (int32_t)clip(hi, v->lo, v->hi);
+        if (use->ends_hi < use->ends_lo) use->ends_hi = use->ends_lo;
+        if (!v->values) return;
+        use->values_at = use->vectors_at + (int64_t)(vectors_values(v, p->dim) * sizeof(float));
+        use->value_width = (int32_t)vectors_width(p->value_dim);
+    } else if (use->term == GPU_KEY_VECTORS) {
+        const struct key_vectors *v = layout_of(p, x);
+        use->lo = v->lo;
+        use->hi = v->hi;
+        use->vectors = v->hi - v->lo + 1;
+        use->vectors_at = use->table + (int64_t)v->at;
+        use->vectors_head = (int64_t)key_table(v, p->dim);
+        use->columns = (int32_t)key_columns(v);
+        use->width = (int32_t)vectors_width(p->dim);
+    } else if (use->term == GPU_ROLL && use->table >= 0) {
+        const struct roll *v = (const void *)table;
+        use->lo = (int32_t)v->lo;
+        use->hi = (int32_t)v->hi;
+        use->vectors_at = use->table + (int64_t)v->heads;
+        use->vectors_head = roll_head(v);
+        use->waves_at = use->table + (int64_t)v->waves;
+        use->columns = (int32_t)v->waves_width;
+        use->width = (int32_t)v->width;
+    }
 }
 /* The number of an input tensor among those of the plan. */
 int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
@@ -271,17 +414,35 @@ int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
         n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
 }
+/* Does the use have vectors of values? */
+static bool has_values(const struct gpu_use *use)
+{
+    return use->term == GPU_ROW_VECTORS && use->value_width > 0;
+}
+/* Sums by row of a use; returns the first. */
+static int8_t by_row(struct gpu_call *g, int8_t n)
+{
+    g->row_sums = (int8_t)(g->row_sums + n);
+    return (int8_t)(g->row_sums - n);
+}
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
+    k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
+    k->forms = p->row_forms;
+    k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
-            struct gpu_use use = {
-                .table = -1, .key_input = -1, .row_input = -1, .by_key = -1, .by_row = -1
-            };
+            struct gpu_use use = { .table = -1,
+                                   .key_input = -1,
+                                   .row_input = -1,
+                                   .by_key = -1,
+                                   .by_row = -1,
+                                   .direct = -1,
+                                   .values_at = -1 };
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
             use.term = (int8_t)term;
@@ -292,23 +453,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
-            if (use.term == GPU_ROW_VECTORS) {
-                const struct vectors *v = layout_of(p, x);
-                use.lo = v->lo;
-                use.hi = v->hi;
-                use.vectors = v->rows;
-            }
-            if (use.term == GPU_KEY_VECTORS) {
-                const struct key_vectors *v = layout_of(p, x);
-                use.lo = v->lo;
-                use.hi = v->hi;
-                use.vectors = v->hi - v->lo + 1;
-            }
-            if (use.term == GPU_ROLL && tables) {
-                const struct roll *v = (const void *)c->table[p->use[x].enc];
-                use.lo = (int32_t)v->lo;
-                use.hi = (int32_t)v->hi;
-            }
+            list_vectors(p, x, table, &use);
+            if (has_values(&use) && !g->backward) use.by_row = by_row(g, 2);
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
                 use.a = (float)cap;
@@ -322,14 +468,9 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (s->query >= 0)
                     use.row_input = loci_gpu_input_number(p, p->use[x].enc, s->query);
             }
+            g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
-}
-/* Sums by row of a use; returns the first. */
-static int8_t by_row(struct gpu_call *g, int8_t n)
-{
-    g->row_sums = (int8_t)(g->row_sums + n);
-    return (int8_t)(g->row_sums - n);
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)
@@ -341,12 +482,30 @@ static void want_sums(struct gpu_call *g, struct gpu_use *use)
     if (rows) use->by_row = by_row(g, 1);
     use->count = rows;
 }
-/* Learned numbers of a head of a use.  A use with sums by row counts one that stays 0. */
+/* Learned numbers of a head of a use.  A use with sums by row counts one that stays 0.  What
+ * matrices learn is found on the host. */
 static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
+    if (p->use[x].term == TERM_matrices) return 0;
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
+}
+/* Of a use with vectors: numbers that tiles of rows sum, and totals that are summed at once. */
+static int vector_parts(struct gpu_call *g, int u, int x)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct gpu_use *use = &g->use[u];
+    if (!c->g.total[x] && !g->measured) return 0;
+    const int count = use->term == GPU_ROW_VECTORS ? 0
+                    : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
+                                                   : (int)vectors_padded(p->dim);
+    use->direct = -1;
+    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi) return count;
+    use->direct = g->direct;
+    g->direct += p->engine->total(c, x) - (ptrdiff_t)p->heads * count;
+    return count;
 }
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
  * for the workspace even if nothing is wanted. */
@@ -365,7 +524,7 @@ static int list_parts(struct gpu_call *g)
             if (!sink && !loci_gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const bool vectors = !sink && is_of_vectors(term);
-            const int count = vectors ? 0 : count_parts(c, x);
+            const int count = vectors ? vector_parts(g, u, x) : count_parts(c, x);
             if (sink) k->sink_part = c->g.total[x] ? all : -1;
             else if (folded && count && (c->g.total[x] || g->measured)) {
                 k->factor_part = all;
@@ -373,6 +532,8 @@ static int list_parts(struct gpu_call *g)
             } else if (!folded) {
                 g->use[u].part = all;
                 g->use[u].count = c->g.total[x] ? count : 0;
+                if (term == GPU_ROW_VECTORS)
+                    g->use[u].by_row = by_row(g, has_values(&g->use[u]) ? 4 : 2);
                 if (loci_gpu_by_key(p->use[x].term)) want_sums(g, &g->use[u]);
                 else if (term == GPU_PIECES && (c->g.total[x] || g->measured))
                     g->use[u].by_row = by_row(g, 2);
@@ -385,26 +546,22 @@ static int list_parts(struct gpu_call *g)
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    for (u = 0; u < k->uses; u++)
+        if (g->use[u].direct >= 0)
+            g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
+    g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
     return all + k->rotation_count;
 }
 
 int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
 {
     const struct loci_plan *p = g->call.plan;
-    int u = 0;
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
     if (x == p->rotate) return g->params.rotation_part;
-    if (p->use[x].term == TERM_factor && factor_folds(p, x)) return g->params.factor_part;
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
-        for (int y = 0; y < p->uses; y++) {
-            int32_t term;
-            if (p->use[y].group != group || !loci_gpu_term_of(p->use[y].term, &term)) continue;
-            if (term == GPU_FACTOR && factor_folds(p, y)) continue;
-            if (y == x) return g->use[u].part;
-            u++;
-        }
-    return 0;
+    for (int u = 0; u < g->params.uses; u++)
+        if (g->plan_use[u] == x) return g->use[u].part;
+    return g->params.factor_part;
 }
 
 size_t loci_gpu_input_bytes(const struct call *c, int tensor)
@@ -434,9 +591,12 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim) return false;
+    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1) return false;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar) return false;
+        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
+            || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
+            || p->use[x].term == TERM_fading_pairs)
+            return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
     return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
@@ -482,6 +642,65 @@ static size_t lay_out_apart(struct gpu_call *g)
     }
     return a.full ? SIZE_MAX : a.used;
 }
+/* ds by distance, of all chunks and of one, and by key. */
+static void lay_out_ds(struct gpu_call *g, struct arena *a)
+{
+    const struct call *c = &g->call;
+    struct params *k = &g->params;
+    const size_t rows = (size_t)(c->B * c->Lq) * (size_t)c->plan->heads;
+    const int64_t reach = has_positions(&g->in) ? (int64_t)1 << 40 : c->Lk + c->Lq;
+    int64_t lo = INT64_MAX, hi = INT64_MIN, least, most;
+    bool by_key = false, learned = false, weights = false;
+    find_band(c->plan, &least, &most);
+    k->ds_chunk = k->ds_by_key = -1;
+    k->ds_width = k->vectors = k->values = 0;
+    k->p_by_distance = -1;
+    for (int u = 0; u < k->uses; u++) {
+        const struct gpu_use *use = &g->use[u];
+        const bool row = use->term == GPU_ROW_VECTORS,
+                   key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
+        const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
+                      last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
+        k->vectors |= is_of_vectors(use->term) && g->backward;
+        k->values |= has_values(use);
+        weights |= has_values(use) && use->direct >= 0;
+        by_key |= use->term == GPU_ROLL;
+        learned |= use->term == GPU_ROLL && use->direct >= 0;
+        if (row || key) {
+            if (first < lo) lo = first;
+            if (last > hi) hi = last;
+        }
+    }
+    if (!g->backward && !k->values) return;
+    lo = clip(lo, -reach > least ? -reach : least, INT64_MAX);
+    hi = clip(hi, INT64_MIN, reach < most ? reach : most);
+    k->ds_lo = lo;
+    if (hi >= lo) k->ds_width = (int32_t)(hi - lo + 1);
+    g->ds_from = a->used;
+    k->ds_by_distance = (int64_t)a->used;
+    carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    if (has_positions(&g->in) && c->Lk > CHUNK && k->ds_width) {
+        k->ds_chunk = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    }
+    if (weights) {
+        k->p_by_distance = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    }
+    if (by_key && g->backward) {
+        k->ds_by_key = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
+    }
+    g->ds_bytes = a->used - g->ds_from;
+    if (learned) {
+        const size_t items = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK));
+        k->roll_distances =
+            (int32_t)tiles((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KEYS, KEYS) * KEYS;
+        k->roll_parts = (int64_t)a->used;
+        carve_bytes(a, items * (size_t)(c->plan->heads * k->roll_distances),
+                    (size_t)tiles(c->Lk, CHUNK) * vectors_padded(c->plan->dim) * sizeof(float));
+    }
+}
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
 {
     const struct call *c = &g->call;
@@ -495,9 +714,11 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
     /* a backward pass reads rows of q many times, so they are scaled once */
-    if (p->rotate >= 0 || g->backward) g->at.q = carve_bytes(&a, rows * (size_t)p->score_dim, each);
+    if (p->rotate >= 0 || g->backward)
+        g->at.q = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
     if (p->rotate >= 0) {
-        if (!p->keys_rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+        if (!p->keys_rotated || g->params.fades)
+            g->at.k = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
@@ -512,7 +733,11 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         use->numbers = (int64_t)numbers.used;
         carve_bytes(&numbers, (size_t)(c->B * (query ? c->Lq : c->Lk)) * (size_t)p->heads,
                     (size_t)use->vectors * each);
+        if (!has_values(use) || !g->backward) continue;
+        use->value_numbers = (int64_t)numbers.used;
+        carve_bytes(&numbers, rows * (size_t)use->vectors, each);
     }
+    lay_out_ds(g, &numbers);
     if (numbers.full) return SIZE_MAX;
     if (numbers.used) g->at.vectors = carve_bytes(&a, numbers.used, 1);
     if (g->decode) {
@@ -528,17 +753,18 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0 || g->params.factor_part >= 0) {
-        g->at.dq = carve_bytes(&a, rows * (size_t)p->score_dim, each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)p->score_dim, each);
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors) {
+        g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
+        g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (apart || (p->turns_values && !p->keys_rotated))
         g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
     if (parts) {
         const size_t most = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, TILE_ROWS));
         g->at.parts = carve_bytes(&a, most * (size_t)(p->heads * parts), (chunks + !chunks) * each);
-        g->at.totals = carve_bytes(&a, (size_t)(p->heads * parts), sizeof(double));
     }
+    if (parts || g->direct)
+        g->at.totals = carve_bytes(&a, (size_t)(p->heads * parts + g->direct), sizeof(double));
     return a.full ? SIZE_MAX : a.used;
 }
 
@@ -575,13 +801,11 @@ static void set_params(struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
     struct arrays *at = &g->arrays;
-    k->lo = p->full ? -((int64_t)1 << 60) : p->strict;
-    if (p->window_right < -k->lo) k->lo = -p->window_right;
-    k->hi = p->window_left;
+    find_band(p, &k->lo, &k->hi);
     k->dim = p->score_dim;
     k->value_dim = p->value_dim;
     k->heads = p->heads;
-    k->kv_heads = k->key_heads = p->kv_heads;
+    k->kv_heads = p->kv_heads;
     k->batch = (int32_t)c->B;
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
@@ -681,10 +905,9 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
     if (g->at.dq) {
-        const bool places =
-            p->rotate >= 0
-            && (k->rotation_part >= 0
-                || (p->use[p->rotate].term == TERM_positioned_pairs && wants_inputs(g)));
+        const bool places = p->rotate >= 0
+                         && (k->rotation_part >= 0 || g->fetches_rows
+                             || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
         at->dq = c->g.dq.data || k->factor_part >= 0 || places ? g->at.dq : NULL;
         at->dk = c->g.dk.data || places ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
@@ -710,14 +933,37 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
+        CHECK(e,
+              p->use[x].term != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
+                  || !(in->dropout > 0),
+              LOCI_UNSUPPORTED, "shaw with vectors of values runs on a GPU without dropout only");
+    for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
               p->enc[p->use[x].enc].pe->name);
     return LOCI_OK;
 }
-/* Rows of gates must see intervals of keys, which is known when sequences are. */
+/* Rows of gates must see intervals of keys, and what keys' vectors learn wants consecutive
+ * positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_q; s++)
+            CHECK(e,
+                  c->seqs.list[s].run || !((const struct vectors *)layout_of(c->plan, x))->values,
+                  LOCI_UNSUPPORTED,
+                  "shaw with vectors of values runs on a GPU with consecutive positions only");
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_k; s++)
+            CHECK(e, c->seqs.list[s].run || !c->g.total[x], LOCI_UNSUPPORTED,
+                  "gradients of what %s learns run on a GPU with consecutive positions only",
+                  c->plan->enc[c->plan->use[x].enc].pe->name);
+    for (int x = 0; x < c->plan->uses; x++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && c->grad && c->plan->use[x].term == TERM_roll; s++)
+            CHECK(
+                e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
+                "gradients with xl run on a GPU only where rows see all keys of an interval: with "
+                "consecutive positions, and without a mask, segments that mix, k_first and k_last");
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
@@ -728,21 +974,25 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
 static loci_status check_grad(const struct loci_plan *p, const loci_call *in, const loci_grad *grad,
                               loci_error *e)
 {
-    for (int x = 0; x < p->uses; x++)
-        CHECK(e,
-              p->use[x].term != TERM_band_q && p->use[x].term != TERM_band_k
-                  && p->use[x].term != TERM_roll,
-              LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
-              p->enc[p->use[x].enc].pe->name);
+    CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
+          "gradients with %s do not run on a GPU in heads wider than 128",
+          p->enc[p->use[p->rotate].enc].pe->name);
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
+        CHECK(e, !wanted || p->row_forms == 1 || (x != p->rotate && p->use[x].term != TERM_factor),
+              LOCI_UNSUPPORTED,
+              "gradients of what %s learns do not run on a GPU yet with rows in several forms",
+              p->enc[enc].pe->name);
         CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);
-        CHECK(e, !wanted || p->use[x].term != TERM_pieces || !in->k_first, LOCI_UNSUPPORTED,
+        CHECK(e,
+              !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)
+                  || !in->k_first,
+              LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
               p->enc[enc].pe->name);
     }

@@ -16,7 +16,8 @@ enum pass {
     PASS_FORWARD_GATES,   /* with sums of gates */
     PASS_BACKWARD_INPUTS, /* with gradients of inputs, or sums of gates */
     PASS_DECODE,
-    PASS_VECTORS
+    PASS_VECTORS,
+    PASS_VECTORS_BACK
 };
 struct compiled {
     struct compiled *next;
@@ -47,6 +48,9 @@ struct gpu_call {
     bool backward, rotated, decode, measured; /* measured: nothing but sizes */
     struct params params;
     struct gpu_use use[GPU_USES]; /* copied into the lists */
+    int plan_use[GPU_USES];       /* which of the plan's uses they are */
+    struct gpu_turn turn;         /* likewise */
+    bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -54,7 +58,7 @@ struct gpu_call {
     char *lists;
     size_t list_bytes;
     /* In `lists`: places of rows and keys for rotations, and which keys are in a sequence. */
-    int64_t q_where, k_where, used;
+    int64_t q_where, k_where, used; /* places of several forms, one after the other */
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
@@ -65,6 +69,10 @@ struct gpu_call {
     /* Bytes of `apart`, and of the sums by key and by row in it, which begin at 0. */
     size_t apart_bytes, cleared;
     int8_t key_sums, row_sums;
+    /* Totals that no part has; ds in `vectors`, which begin at 0. */
+    int64_t direct;
+    size_t ds_from, ds_bytes;
+    int items; /* of all sequences */
     /* Gradients of what is learned, memory of the host; of inputs, memory of the device. */
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
@@ -73,6 +81,14 @@ struct gpu_call {
 loci_status loci_gpu_check_plan(const struct loci_plan *, const struct device_facts *,
                                 loci_error *);
 bool loci_gpu_term_of(enum term_id, int32_t *term);
+/* How a term rotates, and do its places or angles come with the call? */
+int32_t loci_gpu_rotation_of(enum term_id);
+bool loci_gpu_given(enum term_id);
+/* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
+static inline bool is_of_vectors(int32_t term)
+{
+    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+}
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);
 bool loci_gpu_has_inputs(const struct loci_plan *, int enc);

@@ -74,7 +74,7 @@ static void host_free(void *state, void *at)
     aligned_free(at);
 }
 static loci_status host_copy(void *state, void *to, const void *from, size_t bytes,
-                        enum direction direction, loci_error *e)
+                             enum direction direction, loci_error *e)
 {
     (void)state;
     (void)direction;
@@ -117,7 +117,8 @@ static const struct {
     KERNELS(KERNEL)
 #undef KERNEL
 };
-static loci_status host_launch(void *state, struct program *p, const struct launch *l, loci_error *e)
+static loci_status host_launch(void *state, struct program *p, const struct launch *l,
+                               loci_error *e)
 {
     const struct host *h = state;
     (void)p;

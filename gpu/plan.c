@@ -50,6 +50,32 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
         return false;
     }
 }
+bool loci_gpu_given(enum term_id id)
+{
+    return id == TERM_positioned_pairs || id == TERM_given_pairs;
+}
+int32_t loci_gpu_rotation_of(enum term_id id)
+{
+    switch (id) {
+    case TERM_ranged_pairs:
+        return TURN_RANGES;
+    case TERM_given_pairs:
+        return TURN_GIVEN;
+    case TERM_fourier:
+        return TURN_WAVES;
+    case TERM_blocks:
+        return TURN_BASES;
+    case TERM_matrices:
+        return TURN_MATRICES;
+    default:
+        return TURN_PAIRS;
+    }
+}
+static bool rotates(enum term_id id)
+{
+    return id == TERM_pairs || id == TERM_fading_pairs || id == TERM_polar
+        || id == TERM_positioned_pairs || loci_gpu_rotation_of(id) != TURN_PAIRS;
+}
 bool loci_gpu_by_key(enum term_id id) { return id == TERM_slopes || id == TERM_gate; }
 bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
 {
@@ -77,15 +103,14 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e,
-              known || id == TERM_sink || id == TERM_pairs || id == TERM_polar
-                  || (id == TERM_positioned_pairs && !p->turns_values),
-              LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || rotates(id), LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
-        CHECK(e, id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values,
+        CHECK(e,
+              id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
+                  || !p->turns_values,
               LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU yet: values=0 does",
+              "%s with vectors of values does not run on a GPU where values turn: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll) || p->score_dim == p->dim,
@@ -99,7 +124,17 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
           "the encoding has %d input tensors, but at most %d run on a GPU", inputs, GPU_INPUTS);
     CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
           "the encoding has %d terms, but at most %d run on a GPU", terms, GPU_USES);
-    CHECK(e, p->key_heads == p->kv_heads && p->row_forms == 1, LOCI_UNSUPPORTED,
+    CHECK(e, p->row_forms == 1 || !p->keys_rotated, LOCI_UNSUPPORTED,
+          "%s does not run on a GPU with keys_rotated", p->enc[p->use[p->rotate].enc].pe->name);
+    for (int x = 0; x < p->uses; x++) {
+        int32_t term;
+        CHECK(e,
+              p->row_forms == 1
+                  || !(loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)),
+              LOCI_UNSUPPORTED, "%s does not run on a GPU with rows in several forms",
+              p->enc[p->use[x].enc].pe->name);
+    }
+    CHECK(e, p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
           "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
@@ -140,7 +175,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
     static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
-                                           "VECTOR_KERNELS" };
+                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS" };
     const struct {
         const char *name;
         int number;
@@ -150,7 +185,9 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "SINK", p->has_sink },   { "MASK_KIND", p->mask_kind }, { "Q_TYPE", p->q_type },
         { "K_TYPE", p->k_type },   { "V_TYPE", p->v_type },       { "O_TYPE", p->o_type },
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
-        { "V_PAGED", p->v_paged }, { "LANES", p->lanes },
+        { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
+        { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
+        { "FORMS", p->forms },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

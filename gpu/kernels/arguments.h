@@ -35,6 +35,13 @@ enum { THREADS = 128 };
     K(add_frequencies)                                                                             \
     K(place_gradients)                                                                             \
     K(polar_rows)                                                                                  \
+    K(fade_keys)                                                                                   \
+    K(finish_row_vectors)                                                                          \
+    K(row_vector_totals)                                                                           \
+    K(key_vector_totals)                                                                           \
+    K(roll_rows)                                                                                   \
+    K(roll_parts)                                                                                  \
+    K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
@@ -44,13 +51,16 @@ enum { THREADS = 128 };
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
-/* The same for plans with gates or polar rows, and with gradients of numbers that come with the
+#define VECTOR_BACK_KERNELS(K)                                                                     \
+    K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals) K(roll_rows) K(roll_parts)     \
+    K(roll_totals)
+/* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that come with the
  * call, of factors or of frequencies. */
-#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows)
+#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases)
+    K(polar_rows) K(key_phases) K(fade_keys)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -101,7 +111,7 @@ struct strides {
  * keys. */
 struct span {
     int64_t d0;
-    int64_t k_from; /* place of key 0 of the entry, if places are counted */
+    int64_t k_from; /* position of key 0 of the sequence */
     int64_t row_number; /* of row 0, where weights are dropped */
     int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
     int32_t entry, key_number; /* the same: of the sequence, and of key 0 */
@@ -120,7 +130,8 @@ enum gpu_term {
     GPU_KEY_VECTORS,
     GPU_ROLL
 };
-enum { GPU_USES = 6, GPU_TYPES = 3, GPU_INPUTS = 3 };
+/* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
+enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -134,6 +145,16 @@ struct gpu_use {
      */
     int64_t numbers;
     int32_t vectors, lo, hi;
+    /* The table: byte offset of head 0 in `tables`, numbers from head to head, from channel to
+     * channel, and from vector to vector where they are rows. */
+    int64_t vectors_at, vectors_head;
+    /* Vectors of values: of head 0, -1: none; from row to row, and products with dO in `vectors`. */
+    int64_t values_at, value_numbers;
+    int32_t value_width;
+    int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
+    int32_t columns, width;
+    int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
+    int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
     /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
@@ -141,6 +162,27 @@ struct gpu_use {
     /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
      * `apart`; -1: not wanted. */
     int8_t by_key, by_row;
+};
+
+/* How rows turn: pairs by their places, in forms for ranges of distances, or by angles of the call; pairs whose cos and sin are sums of
+ * waves; pairs in another basis; blocks by matrices. */
+enum gpu_rotation { TURN_PAIRS, TURN_RANGES, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
+/* The rotation of a plan, in `lists`. */
+struct gpu_turn {
+    int32_t count, offset, inside; /* pairs: see struct pairs of src/layout/pairs.h */
+    int32_t groups;                /* of angles, coefficients, bases or matrices */
+    int32_t sums, lanes;           /* waves: pairs that are sums, and numbers of a row of them */
+    float rest;                    /* waves: sin of the other pairs */
+    /* bases: as src/layout/blocks.h has them; `block` and `blocks` also of matrices */
+    int32_t block, blocks, axes, per_panel, panels, width, back_lanes;
+    int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
+    int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
+    /* ranges: see struct ranged_pairs of src/layout/ranged_pairs.h; forms of keys, and numbers from
+     * form to form of q and of k */
+    int32_t rule, key_forms;
+    int64_t window, group, q_form, k_form;
+    /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
+    int64_t matrices[2], slots[2], slot_entry[2];
 };
 
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
@@ -161,14 +203,14 @@ struct params {
     int64_t factor_rows;
     int64_t factors;     /* the same, where rotate_rows multiplies by them; -1: it does not */
     int32_t dim, value_dim; /* of a row in scores, and of a value */
-    int32_t heads, kv_heads, key_heads;
+    int32_t heads, kv_heads;
     int32_t batch, q_len, k_len, sequences;
     int32_t rows;           /* of a query tile of the forward pass: 128, 64 or 32 */
     int32_t tiles, ktiles;  /* of `rows` rows, or of 64 rows in a backward pass, and of 64 keys */
     int32_t full;           /* rows see keys ahead */
     int32_t near;           /* distances of pairs have 32 bits */
     int32_t listed;         /* rows do not see intervals: pairs are tested one by one */
-    int32_t mask_kind, mask_wide; /* wide: the mask has numbers */
+    int32_t mask_kind;
     int32_t list_entry;     /* k_first and k_last: rows from one batch entry to the next, or 0 */
     int32_t uses, parts;    /* parts: learned numbers of a head */
     int32_t chunks;         /* the most chunks that a row sees */
@@ -181,6 +223,11 @@ struct params {
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
     int32_t plain; /* without the factor of the rotation, as values turn */
+    int32_t rotation; /* enum gpu_rotation */
+    int32_t forms;    /* of a row: kernels/forms.h */
+    int32_t form, adds; /* backward: the form whose gradient is summed; sums of forms */
+    int32_t form_leaks, form_twice; /* rotate_rows, of a form: its angle has two parts; twice factor */
+    int32_t fades;    /* rows and keys fade: kernels/fades.h */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */
     uint32_t drop_limit;
@@ -189,16 +236,23 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* vector_numbers: the table of head 0 in `tables`, numbers from head to head and from channel
-     * to channel, products of a row, their place in `vectors`, heads that share a row.
-     * roll_numbers: the use. */
-    int64_t vector_table, vector_head, vector_to;
-    int32_t vector_columns, vector_count, vector_share, vector_use;
+    /* Kernels of vectors: the use, heads that share a row, rows of a tile, and what rows of q are
+     * multiplied by. */
+    int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
+    float vector_scale;
+    /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
+     * -1: none.  The first distance, and how many. */
+    int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
+    int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
+    int32_t roll_distances;
+    int64_t p_by_distance;     /* the same of weights */
+    int32_t ds_width, vectors; /* vectors: some term has them */
+    int32_t values;            /* some vectors are of values */
     /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
      * in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
-    int64_t use; /* the terms, struct gpu_use, in `lists` */
+    int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
 };
 
 #endif

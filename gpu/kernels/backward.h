@@ -6,7 +6,7 @@
 #ifndef LOCI_GPU_KERNELS_BACKWARD_H
 #define LOCI_GPU_KERNELS_BACKWARD_H
 
-#include "kernels/row_sums.h"
+#include "kernels/vector_sums.h"
 
 enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
@@ -82,12 +82,29 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
 }
 
+/* Products of keys as lanes with rows, of one class: the first one fills the tile, and later ones
+ * take their pairs. */
+DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
+                    const SHARED float *keys, const SHARED float *rows, int tid, float (*to)[8])
+{
+    float s[PAIR_OTHERS][8];
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    product(KEYS, keys, rows, WIDER(DIM), FOURS(DIM), r0, side, s);
+    for (int i = 0; i < OTHERS(KEYS); i++)
+        for (int j = 0; j < 8; j++)
+            if (first
+                || is_of_class(b, q, row0 + other_of(KEYS, side, i), key0 + lane_of(KEYS, r0, j),
+                               class_))
+                to[i][j] = s[i][j];
+}
+
 /* ---- dk and dv ------------------------------------------------------------------------------- */
 
 /* A thread in the pass over keys: sums of an item for 8 keys and fours of channels, and a tile of
  * pairs. */
 struct keys_mine {
     float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4], p[PAIR_OTHERS][8];
+    float s[PAIR_OTHERS][8]; /* of pairs in several classes */
 };
 
 /* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
@@ -215,6 +232,7 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
             if (whole || sees(b, q, t.h, row, key)) {
                 const float f = DROPOUT ? drop_factor(b, q, drop, key) : 1.0f;
                 p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
+                if (VALUES) dp[i][j] = dp[i][j] + value_number(b, q, t.h, row, key);
                 ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
                 if (DROPOUT) p = p * f;
                 ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, 0);
@@ -282,14 +300,39 @@ DEV void backward_keys(struct block b)
             fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
             COPIES_DONE
         END_IF
+        PHASE_IF(tid, FADES)
+            if (!fade_rows(b, &q, t.row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q)
+                && !whole)
+                *flag = 0;
+        END_IF
+        const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
+        for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+            PHASE(tid)
+                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
+                              b.room + at.q);
+                load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
+            END
+            PHASE(tid)
+                take_class(b, &q, t.row0, key0, c, c == classes.least, b.room + at.k,
+                           b.room + at.q, tid, MINE.s);
+            END
+        }
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
+            if (FORMS < 2)
+                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
+            for (int i = 0; FORMS > 1 && i < OTHERS(KEYS) * 8; i++)
+                s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
             grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
             if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
             store_tile(KEYS, b.room + at.ds, r0, side, s);
         END
+        PHASE_IF(tid, VECTORS)
+            if (b.at.dk)
+                add_key_vectors(b, &q, t.h, t.row0, rows, key0,
+                                keys_of(b, &q, t.row0, rows).last, b.room + at.ds, tid, MINE.dk);
+        END_IF
         PHASE_IF(tid, !apart)
             if (b.at.dk)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
@@ -305,11 +348,23 @@ DEV void backward_keys(struct block b)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
+        for (int c = classes.least; FORMS > 1 && b.at.dk && c <= classes.most; c++) {
+            if ((TURN.key_forms > 1 ? c : 0) != b.p->form) continue;
+            PHASE(tid)
+                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
+                              b.room + at.q);
+                mask_class(b, &q, t.row0, key0, c, 0, tid, b.room + at.ds, b.room + at.p);
+            END
+            PHASE(tid)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.q,
+                         WIDER(DIM), DIM, tid, MINE.dk);
+            END
+        }
         PHASE(tid)
             if (next.item >= 0 && apart)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag + 1);
-            if (b.at.dk && apart)
+            if (b.at.dk && apart && FORMS < 2)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (next.item != t.item) {
@@ -509,6 +564,22 @@ DEV void fetch_keys(struct rows_at k, int key0, int n, int whole, int width, int
         ((SHARED int *)b.room)[at.flag] = 0;
 }
 
+/* dq of a block of tiles that share a reference fades and joins the sums in memory. */
+DEV void unfade_rows(struct block b, const struct span *q, int row0, int rows, int tile,
+                     struct rows_at dq, int tid, float (*part)[8][4])
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int r = lane_of(TILE_ROWS, r0, j), d = channel_of(TILE_ROWS, side, g) + i;
+                GLOBAL float *to = (GLOBAL float *)b.at.dq + dq.first + r * dq.row + d;
+                if (b.at.dq && r < rows && d < DIM)
+                    *to = *to + part[g][j][i] * fade_row(b, q, row0 + r, tile, d);
+            }
+    clear_item(DIM, part);
+}
+
 DEV void backward_rows(struct block b)
 {
     PRIVATE(struct rows_mine);
@@ -533,6 +604,7 @@ DEV void backward_rows(struct block b)
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
     const int apart = at.k != at.v; /* keys and values have room side by side */
+    const int weights = VALUES && b.p->p_by_distance >= 0; /* vectors of values learn */
 
     PHASE(tid)
         load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
@@ -550,6 +622,8 @@ DEV void backward_rows(struct block b)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
         for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
             part_of(b, tile, h, 0)[i] = 0;
+        for (int i = tid; FADES && b.at.dq && i < rows * DIM; i += THREADS)
+            ((GLOBAL float *)b.at.dq)[dq.first + i / DIM * dq.row + i % DIM] = 0;
         if (!none)
             copy_rows(rows_v, oldest_tile * KEYS, least(seen.last + 1 - oldest_tile * KEYS, KEYS),
                       KEYS, VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
@@ -568,6 +642,8 @@ DEV void backward_rows(struct block b)
                            && all_visible(b, &q, row0, rows, key0, n);
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+                if (FADES && (j == from || ends_block(b, j, 0)))
+                    fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
@@ -580,12 +656,33 @@ DEV void backward_rows(struct block b)
                 fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                 COPIES_DONE
             END_IF
+            const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
+            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+                PHASE(tid)
+                    load_row_form(b, &q, h, row0, rows, TILE_ROWS, c, 1, TILE_ROWS, 1.0f, -1, tid,
+                                  b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
+                END
+                PHASE(tid)
+                    float s[PAIR_OTHERS][8];
+                    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
+                            side, s);
+                    for (int i = 0; i < OTHERS(TILE_ROWS) * 8; i++)
+                        if (c == classes.least
+                            || is_of_class(b, &q, row0 + lane_of(TILE_ROWS, r0, i % 8),
+                                           key0 + other_of(TILE_ROWS, side, i / 8), c))
+                            MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
+                END
+            }
             PHASE(tid)
                 struct term_state state[MOST_USES];
+                float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
-                        MINE.s);
+                if (FORMS < 2)
+                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
+                            side, MINE.s);
                 UNROLL for (int j2 = 0; j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
@@ -594,12 +691,15 @@ DEV void backward_rows(struct block b)
                     UNROLL for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                         const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                         float ds = 0;
+                        weight[i][j2] = 0;
                         if (k < n && (whole || sees(b, &q, h, row, key))) {
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             float dp = MINE.ds[i][j2];
+                            if (VALUES) dp = dp + value_number(b, &q, h, row, key);
                             if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                             ds = p * (dp - delta);
+                            weight[i][j2] = p;
                             if (MASK_KIND == 2 && b.at.dmask)
                                 store_mask_gradient(b, &q, h, row, key, ds);
                             if (!PARTS)
@@ -609,8 +709,17 @@ DEV void backward_rows(struct block b)
                         MINE.ds[i][j2] = ds;
                     }
                 }
-                if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
+                else if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
+            PHASE_IF(tid, weights)
+                store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
+                if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
+            END_IF
+            PHASE_IF(tid, weights && !PARTS)
+                store_tile(TILE_ROWS, b.room + at.s, first_lane(TILE_ROWS, tid),
+                           place(TILE_ROWS, tid), MINE.ds);
+            END_IF
             for (int u = USES - 1; PARTS && u >= -1; u--) {
                 PHASE(tid)
                     struct term_state state[MOST_USES];
@@ -654,8 +763,28 @@ DEV void backward_rows(struct block b)
                               distances);
                 add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
                              part_of(b, tile, h, chunk) + USE(most(u, 0)).part, h, most(u, 0),
-                             row0, rows, key0, n, learns && !affine && !distances);
+                             row0, rows, key0, n,
+                             learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
+            PHASE_IF(tid, VECTORS)
+                store_pairs(b, b.room + at.s, 0, &q, h, row0, rows, key0, n, tid);
+                if (tid < rows) add_ends(b, b.room + at.s, 0, &q, h, row0, tid, key0, n);
+                if (tid < n)
+                    b.room[at.sums + tid] =
+                        sum_by_halves(b.room + at.s + tid * TILE_ROWS, 1) * b.p->scale;
+            END_IF
+            PHASE_IF(tid, VECTORS && PARTS)
+                for (int u = 0; u < USES; u++)
+                    for (int d = tid; d < DIM && q.run; d += THREADS)
+                        if (USE(u).term == GPU_KEY_VECTORS && USE(u).count)
+                            add_end_vectors(b, USE(u), b.room + at.sums, b.room + at.k, WIDER(DIM),
+                                            q.d0 + row0 - key0, n, d,
+                                            part_of(b, tile, h, chunk) + USE(u).part);
+            END_IF
+            PHASE_IF(tid, FORMS > 1) /* dq of one form */
+                load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
+                mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
+            END_IF
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 const int finite = ((SHARED int *)b.room)[at.flag];
@@ -684,6 +813,9 @@ DEV void backward_rows(struct block b)
                 }
                 COPIES_DONE
             END
+            PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
+                unfade_rows(b, &q, row0, rows, j, dq, tid, MINE.dq);
+            END_IF
             PHASE_IF(tid, !apart)
                 if (j < seen.last / KEYS)
                     copy_rows(rows_v, key0 + KEYS, least(seen.last + 1 - key0 - KEYS, KEYS), KEYS,
@@ -703,13 +835,14 @@ DEV void backward_rows(struct block b)
                                   d = channel_of(TILE_ROWS, side, g) + i;
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
-                        float all = (chunk == oldest ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
+                        float all = (chunk == oldest && !FADES ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
                         if (chunk == newest && factor && b.p->factor_part < 0)
                             all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;
                         *at_dq = all;
                     }
             if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
+            if (VECTORS) join_ds(b, &q, h, row0, rows, tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;

@@ -139,8 +139,7 @@ DEV void decode_scores(struct block b)
 {
     const struct decode_part part = decode_part_of(b);
     const struct decode_room at = decode_room(LANES, DIM, VALUE_DIM);
-    const struct rows_at keys =
-        key_rows(b, &part.q, part.kvh / (b.p->kv_heads / b.p->key_heads));
+    const struct rows_at keys = key_rows(b, &part.q, part.kvh);
     if (part.to < part.from) return;
     PHASE(tid)
         fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, WIDER(DIM), tid,
@@ -305,7 +304,7 @@ DEV void decode_values(struct block b)
 DEV int decode_overflows(struct block b, const struct span *q, int h, int row)
 {
     const struct keys_seen seen = keys_of(b, q, row, 1);
-    const struct rows_at k = key_rows(b, q, h / (b.p->heads / b.p->key_heads));
+    const struct rows_at k = key_rows(b, q, h / (b.p->heads / b.p->kv_heads));
     for (int j = seen.first; j <= seen.last; j++) {
         if (!sees(b, q, h, row, j)) continue;
         double sum = 0;

@@ -5,6 +5,8 @@
 #define LOCI_GPU_KERNELS_FORWARD_H
 
 #include "kernels/dropout.h"
+#include "kernels/fades.h"
+#include "kernels/forms.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
@@ -45,6 +47,7 @@ DEV float score_row(struct block b, struct forward_room at, const struct span *q
                 if (whole || sees(b, q, h, row0 + r, key0 + k)) {
                     x[i] = all_terms(b, state, q, h, row0 + r, key0 + k, x[i], NULL_AT);
                     seen |= 1u << k % 16;
+                    if (VALUES && row0 + r < q->nq) store_score(b, q, h, row0 + r, key0 + k, x[i]);
                 } else {
                     x[i] = -INFINITY;
                 }
@@ -138,6 +141,27 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
     }
 }
 
+/* Vectors of values, by their sums of weights, join the sums of all chunks. */
+DEV void add_value_vectors(struct block b, struct gpu_use u, const struct span *q, int h, int row0,
+                           int rows, int tid, struct forward_mine *mine)
+{
+    const struct row_reach a = row_reach_of(b, u, q, row0, rows);
+    const GLOBAL float *v = value_vectors(b, u, h);
+    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+    if (a.to < a.from) return;
+    for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+        for (int j = 0; j < 8; j++)
+            for (int i = 0; i < 4; i++) {
+                const int r = lane_of(ROWS, r0, j), d = channel_of(ROWS, side, g) + i;
+                float sum = 0;
+                if (r >= rows || d >= VALUE_DIM) continue;
+                const GLOBAL float *w = sums_of_row(b, u, 0, q, h, row0 + r);
+                for (int n = a.first; n < a.first + a.count; n++)
+                    sum = fma_(v[n * u.value_width + d], w[n], sum);
+                mine->o[g][j][i] = mine->o[g][j][i] + sum;
+            }
+}
+
 /* A row whose weights are all 0: is it so because its products overflowed?  docs/bits.md leaves
  * this to src/engine/overflow.c, which says why.  Slow, and seldom called. */
 DEV int overflows(struct block b, struct forward_room at, const struct span *q, int h,
@@ -148,8 +172,18 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         if (!sees(b, q, h, row, j)) continue;
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
-            const double x = (double)b.room[at.q + d * ROWS + r]
-                           * (double)load_number(k.at, k.type, row_offset(k, j) + d);
+            const float y = FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
+                                  : b.room[at.q + d * ROWS + r];
+            if (FORMS > 1) {
+                const int class_ = pair_class(b, q, row, j);
+                const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
+                                                     b.p->q_factor)
+                               * (double)form_of_key(b, q, h / (b.p->heads / b.p->kv_heads), j,
+                                                     class_, d);
+                sum += z < 0 ? -z : z;
+                continue;
+            }
+            const double x = (double)y * (double)load_number(k.at, k.type, row_offset(k, j) + d);
             sum += x < 0 ? -x : x;
         }
         if (!(sum <= 3.4028234663852886e+38)) return 1;
@@ -165,10 +199,10 @@ DEV void forward(struct block b)
     const struct span q = span_of(b, BY_TILE, tile);
     const struct forward_room at = forward_room(ROWS, DIM, VALUE_DIM);
     const int row0 = (tile - q.tile) * ROWS, rows = least(q.nq - row0, ROWS);
-    const int kvh = h / (b.p->heads / b.p->kv_heads), kh = h / (b.p->heads / b.p->key_heads);
+    const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at
         queries = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
-        keys = key_rows(b, &q, kh), values = value_rows(b, &q, kvh),
+        keys = key_rows(b, &q, kvh), values = value_rows(b, &q, kvh),
         outputs = view_rows(b.at.o, b.p->o, q.b, h, q.q0 + row0, O_TYPE, 0);
     /* sums of all chunks so far, where there is more than one: reals, [B][H][q_len][VALUE_DIM] */
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -180,6 +214,7 @@ DEV void forward(struct block b)
 
     PHASE(tid)
         load_across(queries, 0, rows, ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        if (VALUES) open_values(b, &q, h, row0, rows, tid);
         if (tid < ROWS) {
             float m = -INFINITY, l = 0;
             if (HAS_SINK) {
@@ -210,6 +245,29 @@ DEV void forward(struct block b)
         for (int j = to; j >= from; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
+            PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
+                fade_lanes(b, &q, h, row0, rows, j, ROWS, b.p->scale, b.p->q_factor, tid,
+                           b.room + at.q);
+            END_IF
+            const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
+            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+                PHASE(tid)
+                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, b.p->scale,
+                                  b.p->q_factor, tid, b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
+                END
+                PHASE(tid)
+                    float x[MOST_OTHERS][8];
+                    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            x);
+                    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+                        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
+                        if (c == classes.least || is_of_class(b, &q, row0 + r, key0 + k, c))
+                            b.room[at.s + k * ROWS + r] = x[i / 8][i % 8];
+                    }
+                END
+            }
             PHASE_IF(tid, at.v == at.k || j == to)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE
@@ -221,8 +279,11 @@ DEV void forward(struct block b)
                 if (whole && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
-                store_tile(ROWS, b.room + at.s, r0, side, c);
+                if (FORMS < 2) {
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            c);
+                    store_tile(ROWS, b.room + at.s, r0, side, c);
+                }
             END
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;
@@ -261,6 +322,9 @@ DEV void forward(struct block b)
                 if (TEAM > 1 && !DROPOUT && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
+                if (VALUES && tid < rows)
+                    add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
+                                    b.room[at.alpha + tid]);
                 add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
@@ -273,6 +337,7 @@ DEV void forward(struct block b)
                 b.room[at.all_m + tid] = m;
                 b.room[at.a + tid] = a;
                 b.room[at.c + tid] = c;
+                if (VALUES && tid < rows) join_end_weights(b, &q, h, row0 + tid, a, c);
                 b.room[at.all_l + tid] =
                     fma_(b.room[at.l + tid], c, b.room[at.all_l + tid] * a);
             }
@@ -293,6 +358,21 @@ DEV void forward(struct block b)
                     }
         END
     }
+    PHASE_IF(tid, VALUES)
+        const int r = tid % ROWS;
+        const float m = b.room[at.all_m + r];
+        for (int u = 0; u < USES; u++)
+            if (HAS_VALUES(u) && r < rows)
+                gather_row(b, USE(u), row_reach_of(b, USE(u), &q, row0, rows), 0, &q, h, row0 + r,
+                           tid / ROWS, TEAM, USE(u).by_row,
+                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 1,
+                           m == -INFINITY ? 0.0f : m);
+    END_IF
+    PHASE_IF(tid, VALUES)
+        for (int u = 0; u < USES; u++)
+            if (HAS_VALUES(u) && newest >= oldest)
+                add_value_vectors(b, USE(u), &q, h, row0, rows, tid, &MINE);
+    END_IF
     PHASE(tid)
         if (tid < rows) {
             float l = b.room[at.all_l + tid];

@@ -10,10 +10,8 @@
 /* The gradient of the angle of a pair, from row r of x, times scale, and its gradient d. */
 DEV double angle_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair)
 {
-    const GLOBAL struct pairs_table *t =
-        (const GLOBAL struct pairs_table *)(b.at.tables + b.p->pairs);
-    const int a = t->offset + (t->interleaved ? 2 * pair : pair),
-              c = a + (t->interleaved ? 1 : t->count);
+    const struct gpu_turn u = TURN;
+    const int a = u.offset + (u.inside ? 2 * pair : pair), c = a + (u.inside ? 1 : u.count);
     const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row;
     const int64_t row = x.first + r * x.row;
     if (g[a] == 0 && g[c] == 0) return 0;
@@ -41,6 +39,167 @@ DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d
     }
     return sum;
 }
+/* The gradient of cos, or of sin, of a pair that is a sum of waves. */
+DEV float wave_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair, int sine)
+{
+    const int apart = b.p->dim / 2;
+    const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row + pair;
+    const int64_t row = x.first + r * x.row + pair;
+    const float g0 = g[0], g1 = g[apart];
+    const int none = g0 == 0 && g1 == 0;
+    const float x0 = none ? 0.0f : load_number(x.at, x.type, row) * b.p->scale,
+                x1 = none ? 0.0f : load_number(x.at, x.type, row + apart) * b.p->scale;
+    return sine ? fma_(g1, x0, -(g0 * x1)) : fma_(g0, x0, g1 * x1);
+}
+/* The mean of e^(-i s theta) over s in 0 .. 1: see src/terms/blocks.c. */
+DEV struct two mean_turn(double theta, double cosine, double sine)
+{
+    const double z = theta * theta;
+    struct two m;
+    m.hi = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))));
+    m.lo = theta / 2 * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132)))));
+    if (z < 0.25) return m;
+    m.hi = sine / theta;
+    m.lo = (1 - cosine) / theta;
+    return m;
+}
+/* Of 64 rows: cos and sin, and the rows and their gradients in the basis of a panel, each
+ * [64][width]. */
+struct basis_rows {
+    const SHARED float *angles, *y, *g;
+    int n, width;
+};
+/* Does row r have a gradient in the block whose first pair is t0? */
+DEV int speaks(struct basis_rows a, int r, int t0, int size)
+{
+    int any = 0;
+    for (int i = 0; i < 2 * size; i++) any |= a.g[r * a.width + 2 * t0 + i] != 0;
+    return any;
+}
+DEV double coordinate_of(struct block b, int axes, int axis, int batch, int row)
+{
+    const GLOBAL double *where = (const GLOBAL double *)(b.at.lists + b.p->where);
+    return b.p->counted ? (double)(((const GLOBAL int64_t *)where)[batch] + row)
+                        : where[((int64_t)batch * axes + axis) * b.p->q_len + row];
+}
+/* The gradient by the angle of pair k of a block, times the coordinate. */
+DEV double basis_turn(struct block b, struct gpu_turn u, struct basis_rows a, int batch, int first,
+                      int t0, int size, int axis, int k)
+{
+    double sum = 0;
+    for (int r = 0; r < a.n; r++) {
+        const SHARED float *y = a.y + r * a.width + 2 * (t0 + k),
+                           *g = a.g + r * a.width + 2 * (t0 + k);
+        if (!speaks(a, r, t0, size)) continue;
+        sum += coordinate_of(b, u.axes, axis, batch, first + r)
+             * ((double)y[0] * (double)g[1] - (double)y[1] * (double)g[0]);
+    }
+    return sum;
+}
+/* The four sums of pairs k < l of block j, as src/terms/blocks.c has them. */
+DEV void basis_twos(struct block b, struct gpu_turn u, struct basis_rows a, int batch, int first,
+                    int group, int j, int t0, int size, int k, int l, GLOBAL float *to)
+{
+    const GLOBAL double *weight = (const GLOBAL double *)(b.at.tables + u.weights),
+                        *lambda = weight + u.axes * u.blocks
+                                + ((u.groups > 1 ? group : 0) * u.blocks + j) * size;
+    double sum[4] = { 0, 0, 0, 0 };
+    for (int r = 0; r < a.n; r++) {
+        const SHARED float *y = a.y + r * a.width + 2 * t0, *g = a.g + r * a.width + 2 * t0,
+                           *c = a.angles + r * a.width + t0, *s = c + a.width / 2;
+        const double y0 = y[2 * k], y1 = y[2 * k + 1], g0 = g[2 * k], g1 = g[2 * k + 1],
+                     ck = c[k], sk = s[k], y2 = y[2 * l], y3 = y[2 * l + 1], g2 = g[2 * l],
+                     g3 = g[2 * l + 1], cl = c[l], sl = s[l];
+        double x = 0;
+        if (!speaks(a, r, t0, size)) continue;
+        for (int axis = 0; axis < u.axes; axis++)
+            x += coordinate_of(b, u.axes, axis, batch, first + r) * weight[axis * u.blocks + j];
+        const struct two f = mean_turn(x * (lambda[k] - lambda[l]), ck * cl + sk * sl,
+                                       sk * cl - ck * sl),
+                         p = mean_turn(x * (lambda[k] + lambda[l]), ck * cl - sk * sl,
+                                       sk * cl + ck * sl);
+        const double a0 = g0 * y2 + g1 * y3 - y0 * g2 - y1 * g3,
+                     a1 = g1 * y2 - g0 * y3 - y1 * g2 + y0 * g3;
+        const double b0 = g0 * y2 - g1 * y3 - y0 * g2 + y1 * g3,
+                     b1 = g1 * y2 + g0 * y3 - y1 * g2 - y0 * g3;
+        const double h = x / 2;
+        sum[0] += h * (a0 * f.hi + a1 * f.lo);
+        sum[1] += h * (a1 * f.hi - a0 * f.lo);
+        sum[2] += h * (b0 * p.hi + b1 * p.lo);
+        sum[3] += h * (b1 * p.hi - b0 * p.lo);
+    }
+    for (int i = 0; i < 4; i++) to[i] = (float)sum[i];
+}
+/* The part of a rotation that learns, of rows first .. first + n - 1 of a head of an entry, at most
+ * 64: x the rows, d their gradients.  Every thread passes every barrier. */
+DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int batch, int h,
+                       int group, int first, int n, GLOBAL float *to)
+{
+    const GLOBAL struct pairs_table *t = pairs_of(b);
+    const struct gpu_turn u = TURN;
+    const int pairs = ROTATION == TURN_WAVES || ROTATION == TURN_BASES ? t->count : 0;
+    const int size = (u.block + 1) / 2, each = u.axes * size + 2 * size * (size - 1);
+    const int panels = ROTATION == TURN_BASES ? u.panels : 0, waves = ROTATION == TURN_WAVES;
+    PHASE_IF(tid, ROTATION <= TURN_GIVEN)
+        for (int i = tid; i < b.p->rotation_count; i += THREADS)
+            to[i] = (float)frequency_gradient(b, x, d, batch, h, first, n, i);
+    END_IF
+    /* chains over the rows, from some rows to the next */
+    for (int r0 = 0; r0 < n && waves; r0 += ROTATED_ROWS) {
+        const int rows = least(n - r0, ROTATED_ROWS);
+        PHASE(tid)
+            for (int i = tid; i < rows * pairs; i += THREADS) {
+                const int r = i / pairs, at = 2 * r * pairs + i % pairs;
+                turn_angle(b, t, batch, h, first + r0 + r, group, i % pairs, b.room + at,
+                           b.room + at + pairs);
+            }
+        END
+        PHASE(tid)
+            for (int i = tid; i < b.p->rotation_count; i += THREADS) {
+                const int lane = i % u.lanes, wave = i / u.lanes % pairs,
+                          sine = i / u.lanes / pairs;
+                float sum = r0 ? to[i] : 0.0f;
+                for (int r = 0; r < rows && lane < u.sums; r++)
+                    sum = fma_(b.room[(2 * r + sine) * pairs + wave],
+                               wave_gradient(b, x, d, r0 + r, lane, sine), sum);
+                to[i] = sum;
+            }
+        END
+    }
+    for (int panel = 0; panel < panels; panel++) {
+        const int room = KEYS * u.width, t0 = panel * u.width / 2;
+        const struct basis_rows a = { b.room, b.room + room, b.room + 2 * room, n, u.width };
+        PHASE(tid)
+            for (int i = tid; i < n * u.width; i += THREADS) {
+                const int r = i / u.width, w = i % u.width;
+                SHARED float *cosine = b.room + r * u.width + w;
+                if (w < u.width / 2)
+                    turn_angle(b, t, batch, h, first + r, group, t0 + w, cosine,
+                               cosine + u.width / 2);
+                b.room[room + i] =
+                    enter_basis(b, u, group, panel, w, x.at, x.type, x.first + r * x.row);
+                b.room[2 * room + i] =
+                    enter_basis(b, u, group, panel, w, d.at, d.type, d.first + r * d.row);
+            }
+        END
+        PHASE(tid)
+            const int blocks = least(u.blocks - panel * u.per_panel, u.per_panel);
+            for (int i = tid; i < blocks * size * (u.axes + size); i += THREADS) {
+                const int j = i / (size * (u.axes + size)), at = i % (size * (u.axes + size)),
+                          k = at % size, other = at / size, block = panel * u.per_panel + j;
+                GLOBAL float *part = to + block * each;
+                if (other < u.axes)
+                    part[other * size + k] = (float)basis_turn(b, u, a, batch, first, j * size,
+                                                               size, other, k);
+                else if (other - u.axes > k)
+                    basis_twos(b, u, a, batch, first, group, block, j * size, size, k,
+                               other - u.axes,
+                               part + size * u.axes
+                                   + 4 * (k * size - k * (k + 1) / 2 + (other - u.axes - k - 1)));
+            }
+        END
+    }
+}
 /* A group has 64 rows of a head. */
 DEV void query_frequencies(struct block b)
 {
@@ -49,13 +208,10 @@ DEV void query_frequencies(struct block b)
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int newest = seen.last < seen.first ? first_chunk(b, &q, row0) : seen.last / CHUNK;
-    PHASE(tid)
-        for (int i = tid; i < b.p->rotation_count; i += THREADS)
-            part_of(b, tile, h, newest)[b.p->rotation_part + i] = (float)frequency_gradient(
-                b, view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0),
-                view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0), q.b, h, q.q0 + row0,
-                rows, i);
-    END
+    rotation_part(b, view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0),
+                  view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0), q.b, h,
+                  h / (b.p->heads / b.p->kv_heads), q.q0 + row0, rows,
+                  part_of(b, tile, h, newest) + b.p->rotation_part);
 }
 /* Of 64 keys of a kv head: floats in `apart`, [ktiles][kv_heads][count].  The keys and their
  * gradients are q and dq here, and their number q_len. */
@@ -64,39 +220,41 @@ DEV void key_frequencies(struct block b)
     const int tile = b.x / b.p->kv_heads, h = b.x % b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
-    GLOBAL float *to =
-        (GLOBAL float *)(b.at.apart + b.p->by_tile) + (int64_t)b.x * b.p->rotation_count;
-    PHASE(tid)
-        for (int i = tid; i < b.p->rotation_count; i += THREADS)
-            to[i] = (float)frequency_gradient(
-                b, view_rows(b.at.q, b.p->q, q.b, h, q.k0 + key0, b.p->q_type, 0),
-                view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, h, q.k0 + key0,
-                keys, i);
-    END
+    rotation_part(b, view_rows(b.at.q, b.p->q, q.b, h, q.k0 + key0, b.p->q_type, 0),
+                  view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, h, h,
+                  q.k0 + key0, keys,
+                  (GLOBAL float *)(b.at.apart + b.p->by_tile)
+                      + (int64_t)b.x * b.p->rotation_count);
 }
-/* Gradients of places that come with the call.  A group has ROTATED_ROWS rows of an entry. */
+/* Gradients of places or angles that come with the call.  A group has ROTATED_ROWS rows of an
+ * entry. */
 DEV void place_gradients(struct block b)
 {
     const int tiles = (b.p->q_len + ROTATED_ROWS - 1) / ROTATED_ROWS;
     const int batch = b.x / tiles, row0 = b.x % tiles * ROTATED_ROWS,
               rows = least(b.p->q_len - row0, ROTATED_ROWS);
-    const GLOBAL struct pairs_table *t =
-        (const GLOBAL struct pairs_table *)(b.at.tables + b.p->pairs);
-    GLOBAL float *to = (GLOBAL float *)(b.p->given == 0   ? b.at.din0
-                                        : b.p->given == 1 ? b.at.din1
-                                                          : b.at.din2);
+    const struct gpu_turn u = TURN;
+    const int each = ROTATION == TURN_GIVEN ? u.count : 1;
+    GLOBAL float *all = (GLOBAL float *)(b.p->given == 0   ? b.at.din0
+                                         : b.p->given == 1 ? b.at.din1
+                                                           : b.at.din2);
     PHASE(tid)
-        for (int i = tid; i < rows * b.p->heads; i += THREADS) {
-            const int h = i / rows, row = row0 + i % rows;
+        for (int i = tid; i < rows * b.p->heads * each; i += THREADS) {
+            const int h = i / each / rows, row = row0 + i / each % rows;
             const struct rows_at x = view_rows(b.at.q, b.p->q, batch, h, row, b.p->q_type, 0),
                                  d = view_rows(b.at.dq, b.p->dq, batch, h, row, GPU_F32, 0);
-            const GLOBAL double *w =
-                pairs_row(t, t->groups > 1 ? h / (b.p->heads / b.p->kv_heads) : 0, 0);
+            GLOBAL float *to =
+                all + (((int64_t)batch * b.p->heads + h) * b.p->q_len + row) * each + i % each;
             double sum = 0;
-            if (b.p->used >= 0 && !b.at.lists[b.p->used + (int64_t)batch * b.p->q_len + row])
+            if (is_unused(b, batch, row)) continue;
+            if (ROTATION == TURN_GIVEN) {
+                *to = (float)(sum + angle_gradient(b, x, d, 0, i % each));
                 continue;
-            for (int n = 0; n < t->count; n++) sum += w[n] * angle_gradient(b, x, d, 0, n);
-            to[((int64_t)batch * b.p->heads + h) * b.p->q_len + row] = (float)sum;
+            }
+            const GLOBAL double *w =
+                pairs_row(pairs_of(b), u.groups > 1 ? h / (b.p->heads / b.p->kv_heads) : 0, 0);
+            for (int n = 0; n < u.count; n++) sum += w[n] * angle_gradient(b, x, d, 0, n);
+            *to = (float)sum;
         }
     END
 }

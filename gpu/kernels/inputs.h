@@ -98,12 +98,28 @@ DEV void backward_inputs(struct block b)
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
             END
+            PHASE_IF(tid, FADES)
+                fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
+            END_IF
+            const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, keys);
+            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+                PHASE(tid)
+                    load_row_form(b, &q, h, row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
+                                  b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
+                END
+                PHASE(tid)
+                    take_class(b, &q, row0, key0, c, c == classes.least, b.room + at.k,
+                               b.room + at.q, tid, MINE.s);
+                END
+            }
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
-                        MINE.s);
+                if (FORMS < 2)
+                    product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
+                            MINE.s);
                 for (int i = 0; i < OTHERS(KEYS); i++) {
                     const int r = other_of(KEYS, side, i), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
@@ -112,6 +128,7 @@ DEV void backward_inputs(struct block b)
                     for (int j = 0; j < 8; j++) {
                         const int key = key0 + lane_of(KEYS, r0, j);
                         float ds = 0, dp = MINE.ds[i][j];
+                        if (VALUES) dp = dp + value_number(b, &q, h, row, key);
                         if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                         if (sees(b, &q, h, row, key))
                             ds = pair_weight(b, state, &q, h, row, key, MINE.s[i][j], lse)

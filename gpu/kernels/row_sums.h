@@ -6,16 +6,12 @@
 
 #include "kernels/forward.h"
 
-/* Sum number n of a row: of the chunk, then of all. */
-DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *q, int h, int row)
-{
-    return (GLOBAL float *)(b.at.apart + b.p->by_row)
-         + (((int64_t)(2 * n + all) * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0
-         + row;
-}
 DEV int row_sums_of(struct block b, int u)
 {
-    return USE(u).by_row < 0 ? 0 : USE(u).term == GPU_PIECES ? 2 : 1;
+    const int term = USE(u).term;
+    if (USE(u).by_row < 0) return 0;
+    if (term == GPU_ROW_VECTORS) return USE(u).values_at < 0 ? 2 : 4;
+    return term == GPU_PIECES ? 2 : 1;
 }
 /* The chunk is done. */
 DEV void join_row_sums(struct block b, const struct span *q, int h, int row)

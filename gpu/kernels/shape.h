@@ -25,14 +25,17 @@ struct block {
     SHARED float *room;
 };
 
-/* Term u of the plan. */
+/* The rotation of the plan, and term u. */
+#define TURN (*(const GLOBAL struct gpu_turn *)(b.at.lists + b.p->turn))
 #define USE(u) (((const GLOBAL struct gpu_use *)(b.at.lists + b.p->use))[u])
 
 #ifdef LOCI_DIM
 enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
 enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
-enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT };
+enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT, ROTATION = LOCI_ROTATION, FADES = LOCI_FADES };
+enum { FORMS = LOCI_FORMS };
+enum { VECTORS = LOCI_VECTORS, VALUES = LOCI_VALUES };
 enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
 #define MULTIPLIES(u) LOCI_MULTIPLIES(u)
@@ -47,6 +50,11 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define Q_TYPE (b.p->q_type)
 #define O_TYPE (b.p->o_type)
 #define PARTS (b.p->parts)
+#define ROTATION (b.p->rotation)
+#define FADES (b.p->fades)
+#define FORMS (b.p->forms)
+#define VECTORS (b.p->vectors)
+#define VALUES (b.p->values)
 #define DROPOUT (b.p->dropout)
 #define K_PAGED (b.p->k_paged)
 #define V_PAGED (b.p->v_paged)

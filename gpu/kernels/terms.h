@@ -147,10 +147,6 @@ DEV void open_terms(struct block b, int h, struct term_state *state)
         }
     }
 }
-DEV int64_t clamp_distance(int64_t d, int64_t lo, int64_t hi)
-{
-    return d < lo ? lo : d > hi ? hi : d;
-}
 DEV distance_t clamp_near(distance_t d, distance_t lo, distance_t hi)
 {
     return d < lo ? lo : d > hi ? hi : d;

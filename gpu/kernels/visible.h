@@ -14,14 +14,14 @@ DEV struct span span_at(struct block b, int i)
     return ((const GLOBAL struct span *)(b.at.lists + b.p->spans))[i];
 }
 /* The sequence that a tile belongs to, by the first number of each: the last that is not above. */
-enum tiles_by { BY_TILE, BY_KTILE };
+enum tiles_by { BY_TILE, BY_KTILE, BY_ITEM };
 DEV struct span span_of(struct block b, enum tiles_by by, int tile)
 {
     int low = 0, high = b.p->sequences;
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
         const struct span s = span_at(b, middle);
-        if ((by == BY_TILE ? s.tile : s.ktile) <= tile) low = middle;
+        if ((by == BY_TILE ? s.tile : by == BY_KTILE ? s.ktile : s.item) <= tile) low = middle;
         else high = middle;
     }
     return span_at(b, low);
@@ -110,6 +110,18 @@ DEV int all_visible(struct block b, const struct span *q, int row, int rows, int
 {
     return !LISTED && q->run && q->d0 + row - (key + keys - 1) >= b.p->lo
         && q->d0 + row + rows - 1 - key <= b.p->hi;
+}
+
+DEV int64_t clamp_distance(int64_t d, int64_t lo, int64_t hi)
+{
+    return d < lo ? lo : d > hi ? hi : d;
+}
+/* Sum number n of a row: of the chunk, then of all. */
+DEV GLOBAL float *row_sum_at(struct block b, int n, int all, const struct span *q, int h, int row)
+{
+    return (GLOBAL float *)(b.at.apart + b.p->by_row)
+         + (((int64_t)(2 * n + all) * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0
+         + row;
 }
 
 #endif

@@ -298,6 +298,23 @@ static const char *const texts[] = {
     "rope:pairing=half,dim=16,values=1,attention_factor=1.3+alibi",
     "rope:pairing=interleaved,dim=4,offset=2,freq=given+ssmax",
     "alibi+ssmax:bias=1",
+    "angles:pairing=half+ssmax",
+    "angles:pairing=interleaved,dim=4,offset=2,values=1",
+    "xpos:scale_base=40+fox",
+    "rope:pairing=half+ssmax+fox",
+    "xpos:dim=4,scale_base=4000+ssmax:bias=1",
+    "shaw:left=70,right=9,values=0+alibi",
+    "deberta:span=40,max_distance=200",
+    "deberta:kind=v1,span=9,p2c=ji+rope:pairing=half",
+    "shaw:left=20,right=70+t5:bidirectional=1",
+    "rerope:pairing=half,window=70,leak=0.25+fox",
+    "selfextend:pairing=interleaved,group=7,window=42+alibi",
+    "dca:pairing=half,chunk=90,local=20+ssmax",
+    "xl:clamp=90",
+    "xl+alibi",
+    "fope:learn=1,norm=1,train_length=60+fox",
+    "comrope:kind=ld,block=4,axes=1+t5:bidirectional=1",
+    "liere:block=5,axes=1+ssmax:bias=1",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/* vectors_back.h -- backward: gradients of products with vectors, after backward_rows has stored
+ * ds, by distance where rows or keys meet the vectors of a table (shaw, deberta), by key where each
+ * distance has its own (xl).  Totals of what is learned have one thread per number, which walks
+ * over items, chunks and tiles of rows in the order of docs/bits.md, Backward. */
+#ifndef LOCI_GPU_KERNELS_VECTORS_BACK_H
+#define LOCI_GPU_KERNELS_VECTORS_BACK_H
+
+#include "kernels/backward.h"
+
+/* A row of q of a head, scaled and rotated. */
+DEV const GLOBAL float *query_row(struct block b, const struct span *q, int h, int row)
+{
+    return (const GLOBAL float *)b.at.q + q->b * b.p->q.batch + h * b.p->q.head
+         + (int64_t)(q->q0 + row) * b.p->q.row;
+}
+DEV float dout_number(struct block b, const struct span *q, int h, int row, int d)
+{
+    return b.at.dout ? load_number(b.at.dout, O_TYPE,
+                                   q->b * b.p->dout.batch + h * b.p->dout.head
+                                       + (int64_t)(q->q0 + row) * b.p->dout.row + d)
+                     : 0.0f;
+}
+DEV GLOBAL float *dq_row(struct block b, const struct span *q, int h, int row)
+{
+    return (GLOBAL float *)b.at.dq + q->b * b.p->dq.batch + h * b.p->dq.head
+         + (int64_t)(q->q0 + row) * b.p->dq.row;
+}
+/* The newest chunk that a tile of rows sees. */
+DEV int newest_chunk(struct block b, const struct span *q, int row0, int rows)
+{
+    const struct keys_seen seen = keys_of(b, q, row0, rows);
+    return seen.last < seen.first ? first_chunk(b, q, row0) : seen.last / CHUNK;
+}
+
+/* ---- Vectors that rows meet ------------------------------------------------------------------ */
+
+/* A group has 64 rows of a head: dq, and the sums. */
+DEV void finish_row_vectors(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const struct row_reach a = row_reach_of(b, u, &q, row0, rows);
+    const GLOBAL float *table =
+        (const GLOBAL float *)(b.at.tables + u.vectors_at) + h * u.vectors_head;
+    PHASE(tid)
+        const int r = tid % TILE_ROWS, part = tid / TILE_ROWS, parts = THREADS / TILE_ROWS;
+        if (r < rows)
+            gather_row(b, u, a, 0, &q, h, row0 + r, part, parts, u.by_row,
+                       row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 0, 0);
+        if (r < rows && u.values_at >= 0 && b.p->p_by_distance >= 0)
+            gather_row(b, u, a, 1, &q, h, row0 + r, part, parts, u.by_row + 2,
+                       row_by_distance(b, b.p->p_by_distance, &q, h, row0 + r), 0, 0);
+    END
+    PHASE(tid)
+        for (int i = tid; b.at.dq && a.to >= a.from && i < rows * DIM; i += THREADS) {
+            const int r = i / DIM, d = i % DIM;
+            const GLOBAL float *w = sums_of_row(b, u, 0, &q, h, row0 + r),
+                               *k = table + (int64_t)d * u.columns;
+            GLOBAL float *to = dq_row(b, &q, h, row0 + r) + d;
+            float sum = 0;
+            for (int n = a.first; n < a.first + a.count; n++) sum = fma_(k[n], w[n], sum);
+            *to = *to + sum;
+        }
+    END
+}
+/* Number i of the vectors of a table, [rows][padded D], of one head or of all; or of those of
+ * values, which come behind them. */
+DEV void row_vector_totals(struct block b)
+{
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int tables = u.vectors_head ? b.p->heads : 1, values = b.p->vector_values,
+              dim = values ? VALUE_DIM : DIM, width = (dim + 15) / 16 * 16;
+    const int64_t each = (int64_t)u.vectors * ((DIM + 15) / 16 * 16), /* of vectors, and of all */
+        all_of = each + (u.values_at < 0 ? 0 : (int64_t)u.vectors * ((VALUE_DIM + 15) / 16 * 16));
+    PHASE(tid)
+        const int i = b.x / tables * THREADS + tid, head = b.x % tables, n = i / width,
+                  d = i % width;
+        double total = 0;
+        for (int s = b.p->sequences - 1; s >= 0 && n < u.vectors && d < dim; s--) {
+            const struct span q = span_at(b, s);
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
+                for (int h = head; h < (tables > 1 ? head + 1 : b.p->heads); h++) {
+                    const int end = least(q.nq, item * ITEM + ITEM);
+                    double all = 0;
+                    float part = 0;
+                    int chunk = -1;
+                    for (int row0 = item * ITEM; row0 < end; row0 += TILE_ROWS) {
+                        const int rows = least(q.nq - row0, TILE_ROWS),
+                                  now = newest_chunk(b, &q, row0, rows);
+                        const struct row_reach a = row_reach_of(b, u, &q, row0, rows);
+                        float sum = 0;
+                        if (now != chunk) {
+                            all += (double)part;
+                            part = 0;
+                        }
+                        chunk = now;
+                        if (n < a.first || n >= a.first + a.count || a.to < a.from) continue;
+                        for (int r = 0; r < rows; r++) {
+                            const float w = sums_of_row(b, u, values, &q, h, row0 + r)[n];
+                            const float x = values ? dout_number(b, &q, h, row0 + r, d)
+                                                   : query_row(b, &q, h, row0 + r)[d];
+                            if (w != 0) sum = fma_(w, x, sum);
+                        }
+                        part = part + sum;
+                    }
+                    total += all + (double)part;
+                }
+        }
+        if (n < u.vectors)
+            ((GLOBAL double *)
+                 b.at.totals)[u.direct + head * all_of + (values ? each : 0) + i] = total;
+    END
+}
+
+/* ---- Vectors that keys meet ------------------------------------------------------------------ */
+
+/* Number i of the vectors by distance, [D][columns], of a head. */
+DEV void key_vector_totals(struct block b)
+{
+    const struct gpu_use u = USE(b.p->vector_use);
+    PHASE(tid)
+        const int h = b.x % b.p->heads, i = b.x / b.p->heads * THREADS + tid,
+                  d = i / u.columns, n = u.lo - GPU_KEY_MARGIN + i % u.columns; /* the distance */
+        double total = 0;
+        for (int s = b.p->sequences - 1; s >= 0 && d < DIM; s--) {
+            const struct span q = span_at(b, s);
+            const struct rows_at keys =
+                view_rows(b.at.k, b.p->k, q.b, h / (b.p->heads / b.p->kv_heads), q.k0, K_TYPE, 0);
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--) {
+                const struct keys_seen all_seen =
+                    keys_of(b, &q, item * ITEM, least(q.nq - item * ITEM, ITEM));
+                double all = 0;
+                for (int chunk = all_seen.first / CHUNK; chunk <= all_seen.last / CHUNK; chunk++) {
+                    float part = 0;
+                    for (int row0 = item * ITEM; row0 < least(q.nq, item * ITEM + ITEM);
+                         row0 += TILE_ROWS) {
+                        const int rows = least(q.nq - row0, TILE_ROWS);
+                        const struct keys_seen seen = keys_of(b, &q, row0, rows);
+                        const int64_t key = q.d0 + row0 - n; /* of the first row */
+                        int64_t from = most(seen.first, chunk * CHUNK) / KEYS * KEYS,
+                                to = least(seen.last, chunk * CHUNK + CHUNK - 1);
+                        if (key > from) from = key / 16 * 16;
+                        if (key + TILE_ROWS - 1 < to) to = key + TILE_ROWS - 1;
+                        for (int k0 = (int)from; k0 <= to; k0 += 16) {
+                            const int count = least(seen.last + 1 - k0, 16);
+                            float sum = 0;
+                            if (key_end(u, q.d0 + row0 - k0, count)) continue;
+                            for (int k = k0; k < k0 + count; k++) {
+                                const int r = (int)(k - key);
+                                if (r < 0 || r >= rows) continue;
+                                const float g = b.p->scale * ds_at(b, &q, h, row0 + r, n);
+                                if (g != 0)
+                                    sum = fma_(load_number(keys.at, keys.type,
+                                                           row_offset(keys, k) + d),
+                                               g, sum);
+                            }
+                            part = part + sum;
+                        }
+                    }
+                    all += (double)part;
+                }
+                total += all;
+            }
+        }
+        if (d < DIM)
+            ((GLOBAL double *)b.at.totals)[u.direct + (int64_t)h * DIM * u.columns + i] = total;
+    END
+}
+
+/* ---- A vector for every distance ------------------------------------------------------------- */
+
+/* The distances of a tile of rows in blocks of 64: block j ends at that of the first row and key
+ * 64 j.  Tiles of keys fill two of them each, and a block is summed when the tile after the next
+ * one begins; the last two are summed in the end (src/terms/roll.c). */
+struct roll_blocks {
+    int first, last, count; /* the first and last tile of keys; blocks */
+    int64_t d0;             /* of the first row and key 0 */
+};
+DEV struct roll_blocks roll_blocks_of(struct block b, const struct span *q, int row0, int rows)
+{
+    const struct keys_seen seen = keys_of(b, q, row0, rows);
+    struct roll_blocks a = { seen.first / KEYS, seen.last / KEYS, 0, q->d0 + row0 };
+    if (seen.last >= seen.first) a.count = a.last - a.first + 2;
+    return a;
+}
+/* The block that is summed as number n, and the chunk whose tile begins then. */
+DEV int roll_block(struct roll_blocks a, int n)
+{
+    const int even = (a.last - a.first) % 2 == 0, end = n - (a.count - 2);
+    return end < 0 ? a.first - 1 + n : end == even ? a.last - 1 : a.last;
+}
+DEV int roll_chunk(struct roll_blocks a, int n)
+{
+    return (n < a.count - 2 ? a.first + 1 + n : a.last) / (CHUNK / KEYS);
+}
+/* Distances of a block that have vectors of their own, low .. high, of which the first is number i
+ * of the block: the others count as the nearer end. */
+struct roll_own {
+    int64_t low, high, first;
+    int i;
+};
+DEV struct roll_own roll_own_of(struct gpu_use u, struct roll_blocks a, int j)
+{
+    struct roll_own o;
+    o.first = a.d0 - (int64_t)j * KEYS - (KEYS - 1);
+    o.low = clamp_distance(o.first, u.lo, u.hi);
+    o.high = clamp_distance(o.first + KEYS - 1, u.lo, u.hi);
+    o.i = (int)clamp_distance(o.low - o.first, 0, KEYS - 1);
+    return o;
+}
+/* ds of the key at distance number n of a block from a row, whose keys begin at ds. */
+DEV float roll_pair(const struct span *q, const GLOBAL float *ds, struct roll_own o,
+                    struct roll_blocks a, int r, int n)
+{
+    const int64_t key = a.d0 + r - (o.first + n);
+    return key >= 0 && key < q->nk ? ds[key] : 0.0f;
+}
+/* The same of a distance with a vector of its own, and those that count as it. */
+DEV float roll_ds(const struct span *q, const GLOBAL float *ds, struct roll_own o,
+                  struct roll_blocks a, int r, int64_t d)
+{
+    const int at = o.i + (int)(d - o.low);
+    float sum = roll_pair(q, ds, o, a, r, at);
+    for (int n = 0; n < o.i && d == o.low; n++) sum = sum + roll_pair(q, ds, o, a, r, n);
+    for (int n = at + 1; n < KEYS && d == o.high; n++) sum = sum + roll_pair(q, ds, o, a, r, n);
+    return sum;
+}
+/* v of a head; the vector of distance d is (1 + hi - d) widths behind. */
+DEV const GLOBAL float *roll_vectors(struct block b, struct gpu_use u, int h)
+{
+    return (const GLOBAL float *)(b.at.tables + u.vectors_at) + h * u.vectors_head;
+}
+/* A group has 64 rows of a head: dq, and the gradient of v. */
+DEV void roll_rows(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const struct roll_blocks a = roll_blocks_of(b, &q, row0, rows);
+    const GLOBAL float *v = roll_vectors(b, u, h) + (int64_t)(1 + u.hi) * u.width;
+    PHASE(tid)
+        for (int i = tid; i < TILE_ROWS * DIM; i += THREADS) {
+            const int r = i / DIM, d = i % DIM;
+            float all = 0, part = 0;
+            for (int n = 0; n < a.count && r < rows; n++) {
+                const struct roll_own o = roll_own_of(u, a, roll_block(a, n));
+                const GLOBAL float *ds = ds_of_keys(b, &q, h, row0 + r);
+                float sum = 0;
+                for (int64_t x = o.low; x <= o.high; x++)
+                    sum = fma_(v[d - x * u.width], roll_ds(&q, ds, o, a, r, x), sum);
+                if (n == a.count - 2 || (n && roll_chunk(a, n) != roll_chunk(a, n - 1))) {
+                    all = all + part;
+                    part = 0;
+                }
+                if (n < a.count - 2) part = part + sum;
+                else all = all + sum;
+            }
+            b.room[i] = all;
+            if (b.at.dq && r < rows) {
+                GLOBAL float *to = dq_row(b, &q, h, row0 + r) + d;
+                *to = *to + all;
+            }
+        }
+    END
+    PHASE(tid)
+        for (int d = tid; PARTS && u.count && d < DIM; d += THREADS) {
+            float sum = 0;
+            for (int r = 0; r < TILE_ROWS; r++) sum = sum + b.room[r * DIM + d];
+            part_of(b, tile, h, newest_chunk(b, &q, row0, rows))[u.part + d] = b.p->scale * sum;
+        }
+    END
+}
+/* Gradients of vectors are summed for each item and chunk: [items][H][chunks][distances][width],
+ * from this distance on. */
+DEV int64_t roll_first(struct gpu_use u, const struct span *q, int item, int chunk)
+{
+    return clamp_distance(q->d0 + item * ITEM - (least(q->nk, chunk * CHUNK + CHUNK) - 1) - KEYS,
+                          u.lo, u.hi);
+}
+DEV GLOBAL float *roll_parts_of(struct block b, struct gpu_use u, const struct span *q, int item,
+                                int h, int chunk)
+{
+    return (GLOBAL float *)(b.at.vectors + b.p->roll_parts)
+         + (((int64_t)(q->item + item) * b.p->heads + h) * b.p->chunks + chunk)
+               * b.p->roll_distances * u.width;
+}
+/* A group has 64 distances of an item, a head and a chunk. */
+DEV void roll_parts(struct block b)
+{
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int blocks = b.p->roll_distances / KEYS, n0 = b.x % blocks * KEYS,
+              chunk = b.x / blocks % b.p->chunks, head = b.x / blocks / b.p->chunks,
+              h = head % b.p->heads;
+    const struct span q = span_of(b, BY_ITEM, head / b.p->heads);
+    const int item = head / b.p->heads - q.item, end = least(q.nq, item * ITEM + ITEM);
+    const GLOBAL float *v = roll_vectors(b, u, h);
+    GLOBAL float *to = roll_parts_of(b, u, &q, item, h, chunk);
+    PHASE(tid)
+        for (int i = tid; i < KEYS * DIM; i += THREADS) {
+            const int n = n0 + i / DIM, d = i % DIM;
+            const int64_t x = roll_first(u, &q, item, chunk) + n;
+            float part = 0;
+            for (int row0 = item * ITEM; row0 < end && x <= u.hi; row0 += TILE_ROWS) {
+                const int rows = least(q.nq - row0, TILE_ROWS);
+                const struct roll_blocks a = roll_blocks_of(b, &q, row0, rows);
+                for (int k = 0; k < a.count; k++) {
+                    const struct roll_own o = roll_own_of(u, a, roll_block(a, k));
+                    float sum = 0;
+                    if (roll_chunk(a, k) != chunk || x < o.low || x > o.high) continue;
+                    for (int r = 0; r < rows; r++) {
+                        const float g =
+                            roll_ds(&q, ds_of_keys(b, &q, h, row0 + r), o, a, r, x);
+                        if (g != 0)
+                            sum = fma_(g,
+                                       fma_(b.p->scale, v[d], query_row(b, &q, h, row0 + r)[d]),
+                                       sum);
+                    }
+                    part = part + sum;
+                }
+            }
+            to[(int64_t)n * u.width + d] = part;
+        }
+    END
+}
+/* Number i of W of a head, [D][columns]: gradients of vectors times waves, 64 distances at a time.
+ */
+DEV void roll_totals(struct block b)
+{
+    const struct gpu_use u = USE(b.p->vector_use);
+    const GLOBAL float *waves = (const GLOBAL float *)(b.at.tables + u.waves_at);
+    PHASE(tid)
+        const int h = b.x % b.p->heads, i = b.x / b.p->heads * THREADS + tid, d = i / u.columns,
+                  m = i % u.columns;
+        double total = 0;
+        for (int s = b.p->sequences - 1; s >= 0 && d < DIM; s--) {
+            const struct span q = span_at(b, s);
+            for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0 && q.nk; item--) {
+                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
+                const struct keys_seen seen = keys_of(b, &q, row, rows);
+                double all = 0;
+                for (int chunk = seen.first / CHUNK; chunk <= seen.last / CHUNK; chunk++) {
+                    const int64_t first = roll_first(u, &q, item, chunk),
+                                  last = clamp_distance(q.d0 + row + rows - 1 + 2 * KEYS
+                                                            - chunk * CHUNK,
+                                                        u.lo, u.hi);
+                    const GLOBAL float *from = roll_parts_of(b, u, &q, item, h, chunk);
+                    float part = 0;
+                    for (int64_t x = first; x <= last; x += KEYS) {
+                        float sum = 0;
+                        for (int64_t y = x; y < x + KEYS && y <= last; y++)
+                            sum = fma_(from[(y - first) * u.width + d],
+                                       waves[(y - u.lo) * u.columns + m], sum);
+                        part = part + sum;
+                    }
+                    all += (double)part;
+                }
+                total += all;
+            }
+        }
+        if (d < DIM)
+            ((GLOBAL double *)b.at.totals)[u.direct + (int64_t)h * DIM * u.columns + i] = total;
+    END
+}
+
+#endif
