@@ -125,7 +125,8 @@ LOCI_API size_t loci_tree_workspace(const loci_plan *, const loci_cache *, const
 
 /* Computes the rows of all nodes.  Of the call, q, k, v, o, lse, rem, ae, positions, coordinates,
  * tensors and host are used, with a row for each node; q_len and k_len are equal.  Positions
- * are counted unless the cache has k_pos.  A failed call leaves the sequences as they were. */
+ * are counted unless the cache has k_pos; given ones rise along every path.  The plan is causal.
+ * A failed call leaves the sequences as they were. */
 LOCI_API loci_status loci_tree_forward(const loci_plan *, const void *tables, void *work,
                                        loci_cache *, const loci_tree *, const loci_call *);
 

@@ -223,7 +223,10 @@ def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
         from ._torch import to_numpy
 
         return to_numpy(x, name)
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise Error(f"{name} must be one list, or lists of one length") from None
 
 
 def is_torch(x: Any) -> bool:

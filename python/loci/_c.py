@@ -37,6 +37,8 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
+    "last: node": "node",
+    "loci_tree_forward": "tree",
     "must be NULL": "must be None",
     "must not be NULL": "must not be None",
     "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
@@ -123,6 +125,17 @@ class Host(c.Structure):
 
 class Pages(c.Structure):
     _fields_ = [("table", c.c_void_p), ("length", c.c_ssize_t), ("entry", c.c_ssize_t)]
+
+
+class Tree(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("entry", c.c_void_p),
+        ("branch", c.c_void_p),
+        ("room", c.c_ssize_t),
+        ("nodes", c.c_void_p),
+        ("parents", c.c_void_p),
+    ]
 
 
 class Call(c.Structure):
@@ -325,6 +338,7 @@ STRUCTS = {
     "loci_desc": Desc,
     "loci_host": Host,
     "loci_pages": Pages,
+    "loci_tree": Tree,
     "loci_call": Call,
     "loci_grad": Grad,
     "loci_option": Option,
@@ -349,6 +363,7 @@ HOST_AT = Call.host.offset
 _P, _I, _N, _Z, _D = c.c_void_p, c.c_int, c.c_ssize_t, c.c_size_t, c.c_double
 _E = c.POINTER(CError)
 _CALL = c.POINTER(Call)
+_TREE = c.POINTER(Tree)
 _LAYER = c.POINTER(Layer)
 _ALL = c.POINTER(Parallel)
 
@@ -396,6 +411,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cache_truncate": (_I, [_P, _N, c.c_int64, _E]),
     "cache_remove": (_I, [_P, _P, _P, _P, _N, c.c_int64, c.c_int64, _CALL]),
     "cache_fork": (_I, [_P, _P, _P, _P, _N, _N, c.c_int64, _CALL]),
+    "tree_paths": (_N, [_P, _N]),
+    "tree_workspace": (_Z, [_P, _P, _TREE, _CALL]),
+    "tree_forward": (_I, [_P, _P, _P, _P, _TREE, _CALL]),
+    "tree_keep": (_I, [_P, _P, _P, _P, _TREE, _P, _CALL]),
     "rmsnorm": (_I, [_LAYER, View, _P, _D, View]),
     "rmsnorm_backward": (_I, [_LAYER, View, _P, _D, View, View, _P]),
     "shift": (_I, [_LAYER, View, View, _P, _I, _P, _P, View]),

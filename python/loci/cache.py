@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,8 @@ TILE = 64  # keys that are kept together: a capacity is a multiple
 class Cache:
     """Keys and values of sequences that grow, for decoding. Rows have the bits of one pass over all keys.
 
-    `step()` appends new tokens and attends. A cache is for one thread at a time. A step that fails leaves it as it
-    was.
+    `step()` appends new tokens and attends; `tree()` attends from several continuations of a sequence. A cache is for
+    one thread at a time. A step that fails leaves it as it was.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Cache:
     dim : int
         Width of queries and keys of one head.
     batch : int
-        Number of sequences.
+        Number of sequences, and of entries for paths of trees.
     capacity : int
         Most keys of a sequence, rounded up to a multiple of 64.
     kv_heads : int, optional
@@ -149,8 +149,10 @@ class Cache:
         )
         _c.check(status, thread.error)
         self._at = at
+        self._trees: _Trees | None = None  # the last ones, until they are kept or the cache changes
+        self._paths: set[int] = set()  # entries that have a path of a tree, which nobody continued
         self._tensors: dict[str, Any] = {}
-        self._calls: dict[int, _Laid] = {}  # the last ones of append, attend and step, by their number of arrays
+        self._calls: dict[int, _Laid] = {}  # the last attend, append and step, by their number of arrays; 0: tree
         self._learn(copies)
 
     # ---- Tables --------------------------------------------------------------------------------
@@ -192,9 +194,10 @@ class Cache:
 
     # ---- Steps ---------------------------------------------------------------------------------
 
-    def _checked(self, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Arrays of one library, without gradients, of the cache's type and sizes, and with as many rows."""
-        plan, kind, rows = self._plan, None, None
+    def _checked(self, given: Mapping[str, Any], trees: bool) -> tuple[Any, dict[str, Any]]:
+        """Arrays of one library, without gradients, of the cache's type and sizes, and with as many rows.  Trees may be
+        of some sequences only."""
+        plan, kind, rows, own_batch = self._plan, None, None, None if trees else self.batch
         heads = {"q": (plan.heads, plan.dim), "k": (plan.kv_heads, plan.dim), "v": (plan.kv_heads, plan.value_dim)}
         made = {}
         for name, x in given.items():
@@ -203,8 +206,9 @@ class Cache:
             if arrays.check_dtype(kind, x, name) != plan.dtype:
                 raise Error(f"{name} is {kind.dtype(x)} and the cache {plan.dtype}")
             batch, has, own_rows, wide = arrays.sizes(x, name, self._layout)
-            if batch != self.batch:
-                raise Error(f"{name} has a batch of {batch} and the cache of {self.batch}")
+            own_batch = batch if own_batch is None else own_batch
+            if batch != own_batch:
+                raise Error(f"{name} has a batch of {batch} and {'q' if trees else 'the cache'} of {own_batch}")
             if (has, wide) != heads[name]:
                 wants = f"{heads[name][0]} of {heads[name][1]}"
                 raise Error(f"{name} has {has} heads of {wide}, and the cache wants {wants}")
@@ -239,14 +243,17 @@ class Cache:
         if kind.name == "torch" and any(kind.wants_gradient(x) for x in some):
             raise Error("a cache has no gradient; use torch.no_grad()")
 
-    def _laid(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
+    def _laid(
+        self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any, trees: bool = False
+    ) -> _Laid:
         """The call of these arrays, which is that of the last ones where they look alike.  Those of another library are
         read."""
-        laid = self._calls.get(len(given))
+        which = 0 if trees else len(given)
+        laid = self._calls.get(which)
         if k_lens is not None or pos is not None or coords is not None:
-            laid = self._lay(given, inputs, k_lens, pos, coords)
+            laid = self._lay(given, inputs, k_lens, pos, coords, trees)
         elif laid is None or not laid.fits(given, inputs):
-            laid = self._calls[len(given)] = self._lay(given, inputs, None, None, None)
+            laid = self._calls[which] = self._lay(given, inputs, None, None, None, trees)
         else:
             laid.first = None  # the inputs of the call that it was laid out for, if that call was refused
             if laid.grad:
@@ -255,21 +262,21 @@ class Cache:
                     self._refuse_gradient(laid.kind, *given.values())
         return laid
 
-    def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
+    def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any, trees: bool) -> _Laid:
         plan = self._plan
-        kind, x = self._checked(given)
+        kind, x = self._checked(given, trees)
         self._refuse_gradient(kind, *given.values())
         given.update(x)
-        rows = arrays.sizes(next(iter(x.values())), "", self._layout)[2]
+        batch, _, rows, _ = arrays.sizes(next(iter(x.values())), "", self._layout)
         keys = rows
         m = Masking()
-        shape = Shape(self.batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
+        shape = Shape(batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
         if k_lens is not None:
             m.k_lens = lengths(k_lens, self.batch)
         if pos is not None:
-            m.q_pos = m.k_pos = arrays.whole(pos, "pos", ((rows,), (self.batch, rows)))
+            m.q_pos = m.k_pos = arrays.whole(pos, "pos", ((rows,), (batch, rows)))
         if coords is not None:
-            shapes = (plan.axes, rows), (self.batch, plan.axes, rows)
+            shapes = (plan.axes, rows), (batch, plan.axes, rows)
             m.q_coords = m.k_coords = arrays.reals(coords, "coords", shapes)
         elif plan.axes > 1:
             raise Error(f"coords is missing: the encoding has {plan.axes} axes, so each row wants as many coordinates")
@@ -327,6 +334,10 @@ class Cache:
         error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
             raise self._failure(error)
+        self._trees = None
+        if self._paths:
+            k_lens = laid.masking.k_lens
+            self._paths -= set(range(self.batch) if k_lens is None else np.flatnonzero(k_lens).tolist())
 
     def _failure(self, status: int) -> Error:
         failed = _c.failure(status, thread.error)
@@ -379,16 +390,11 @@ class Cache:
 
     def _attend(self, laid: _Laid, given: dict[str, Any], inputs: Any, out: Any) -> Any:
         """With keys that go to the cache before, if there are any."""
-        plan, kind, q = self._plan, laid.kind, given["q"]
-        o = kind.empty(laid.shape_of_o, q) if out is None else arrays.check_out(kind, out, laid.shape_of_o, plan.dtype)
-        averages = None
-        if plan.averages:
-            averages = kind.empty((self.batch, plan.heads, laid.rows, plan.dim // 2, 2), q, plan.real)
-            laid.call.ae = kind.pointer(averages)
+        o, averages = self._outputs(laid, given["q"], out, laid.kind.empty)
         pool = laid.use(host())
         alive = laid.place(given, o, inputs)
         if out is not None:
-            kind.bump_version(o)
+            laid.kind.bump_version(o)
         before = self._count(laid)
         try:
             work = thread.work(laid.room or laid.measure())
@@ -404,6 +410,16 @@ class Cache:
             thread.done()
         del alive, pool
         return o if averages is None else (o, averages)
+
+    def _outputs(self, laid: _Laid, q: Any, out: Any, make: Any) -> tuple[Any, Any]:
+        """Arrays for o and for averages, if there are any.  `make` is empty() or zeros()."""
+        plan, kind = self._plan, laid.kind
+        o = make(laid.shape_of_o, q) if out is None else arrays.check_out(kind, out, laid.shape_of_o, plan.dtype)
+        averages = None
+        if plan.averages:
+            averages = make((laid.call.batch, plan.heads, laid.rows, plan.dim // 2, 2), q, plan.real)
+            laid.call.ae = kind.pointer(averages)
+        return o, averages
 
     def _forward(self, laid: _Laid, work: int) -> int:
         forward, given = _c.lib.forward, (self._plan._handle, self._tables.at, work, laid.at)
@@ -474,6 +490,177 @@ class Cache:
         given = {"q": q, "k": k, "v": v}
         return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
+    # ---- Trees of tokens -----------------------------------------------------------------------
+
+    def tree(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        parents: IntArrayLike,
+        *,
+        entry: int | IntArrayLike | None = None,
+        branch: int | IntArrayLike | None = None,
+        nodes: int | IntArrayLike | None = None,
+        inputs: Tensors | None = None,
+        pos: IntArrayLike | None = None,
+        coords: RealArrayLike | None = None,
+        out: ArrayLike | None = None,
+    ) -> Any:
+        """Attend from the nodes of a tree of tokens, which continues a sequence, for speculative decoding.
+
+        Node i comes after node `parents[i]`, or right after the sequence. Its row sees the keys of the sequence and of
+        the nodes above it, and has the bits of decoding these tokens one by one. The sequence stays as it is until
+        `keep()` appends the nodes down to one of them.
+
+        Each path from the sequence to a leaf takes an entry of the cache, so make the cache with a larger `batch`. The
+        keys that these entries had are lost.
+
+        Parameters
+        ----------
+        q : array [trees, heads, n, dim]
+            Queries of the n nodes of each tree, in the order of axes of the cache's `layout`.
+        k : array [trees, kv_heads, n, dim]
+            Keys of the nodes, before any rotation.
+        v : array [trees, kv_heads, n, value_dim]
+            Values of the nodes.
+        parents : int array [n] or [trees, n]
+            The node before each node, which has a smaller number; -1 is the sequence.
+        entry : int or int array [trees], optional
+            Index of the sequence that each tree continues. By default 0, 1, 2 and so on.
+        branch : int or int array [trees], optional
+            First of the entries that the paths of each tree take, one for each leaf. By default the entries behind
+            the sequences, in equal parts; an entry with keys that are no path of an earlier tree is then refused.
+        nodes : int or int array [trees], optional
+            Number of nodes of each tree, its first ones, where they differ. Rows of others are 0, and are left as they
+            are in `out`.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the nodes.
+        pos : int array [n] or [trees, n], optional
+            Positions of the nodes, which rise along each path. By default they follow the last key before them.
+        coords : array [axes, n] or [trees, axes, n], optional
+            Coordinates of the nodes, for encodings of several axes.
+        out : array, optional
+            Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+            last axis.
+
+        Returns
+        -------
+        o : array [trees, heads, n, value_dim]
+            Of the library and type of q.
+        ae : array [trees, heads, n, dim / 2, 2]
+            With `tape` only: the averages of its states.
+
+        Raises
+        ------
+        Error
+            An argument has a wrong shape, type or value.
+        """
+        if self._ring:
+            raise Error("a ring has no trees: it cannot be forked", "unsupported")
+        given = {"q": q, "k": k, "v": v}
+        laid = self._laid(given, inputs, None, pos, coords, trees=True)
+        trees, taken = self._trees_of(laid, parents, entry, branch, nodes)
+        o, averages = self._outputs(laid, given["q"], out, laid.kind.empty if nodes is None else laid.kind.zeros)
+        pool = laid.use(host())
+        alive = laid.place(given, o, inputs)
+        if out is not None:
+            laid.kind.bump_version(o)
+        plan, tree, products = self._plan, trees.struct(), 0.0
+        size = _c.lib.tree_workspace(plan._handle, self._at, tree, laid.at)
+        if size:  # else the call says what is wrong
+            sequences = trees.entry.tolist()
+            self._trees, self._paths = None, (self._paths | taken) - set(sequences)
+            most = max(map(self.length, sequences), default=0) + laid.rows
+            products = laid.products * most / self.capacity
+        try:
+            at = plan._handle, self._tables.at, thread.work(size or _c.PAGE), self._at, tree, laid.at
+            error = run(_c.lib.tree_forward, laid.call, products, *at)
+        finally:
+            thread.done()
+        if error:
+            raise self._failure(error)
+        del alive, pool
+        self._trees = trees
+        return o if averages is None else (o, averages)
+
+    def _trees_of(self, laid: _Laid, parents: Any, entry: Any, branch: Any, nodes: Any) -> tuple[_Trees, set[int]]:
+        """The trees in arrays of their own, and the entries that their paths take."""
+        count, n = laid.call.batch, laid.rows
+        before = _spread(arrays.whole(parents, "parents", ((n,), (count, n))), (count, n))
+        many = _spread(arrays.whole(n if nodes is None else nodes, "nodes", ((count,), ())), (count,))
+        for b, number in enumerate(many.tolist()):
+            if not 0 <= number <= n:
+                raise Error(f"nodes: tree {b} has {number} nodes, and q has {n} rows")
+        numbers = np.arange(n)
+        for b, i in np.argwhere((numbers < many[:, None]) & ((before < -1) | (before >= numbers))):
+            where = f"of tree {b} " if count > 1 else ""
+            raise Error(f"parents: node {i} {where}comes after {before[b, i]}, not after an earlier node or -1")
+        paths = [_c.lib.tree_paths(_at(one), number) for one, number in zip(before, many.tolist(), strict=True)]
+        most = max(paths, default=0)
+        which = np.arange(count, dtype=np.int64)
+        if entry is not None:
+            which = _spread(arrays.whole(entry, "entry", ((count,), ())), (count,))
+            for one in which.tolist():
+                whole(one, "entry", 0, self.batch - 1)
+        if branch is not None:
+            start = _spread(arrays.whole(branch, "branch", ((count,), ())), (count,))
+            room = most
+        else:
+            first = int(which.max(initial=-1)) + 1
+            room = max(self.batch - first, 0) // max(count, 1)
+            if most > room:
+                raise Error(
+                    f"tree {paths.index(most)} has {most} paths, and room for {room}: each leaf takes an entry; make "
+                    f"the cache with batch={first + count * most}, or give branch="
+                )
+            start = first + room * np.arange(count, dtype=np.int64)
+        taken = {at + i for at, number in zip(start.tolist(), paths, strict=True) for i in range(number)}
+        for one in sorted(taken) if branch is None else ():
+            if one not in self._paths and self.length(one):
+                raise Error(
+                    f"entry {one} has {self.length(one)} keys, which a path of the tree would replace; give branch= if "
+                    f"it may"
+                )
+        return _Trees(before, which, start, room, many), taken
+
+    def keep(self, node: int | IntArrayLike) -> None:
+        """Append the nodes from the root down to one node of the last `tree()` to its sequence.
+
+        Any other change of the cache forgets the tree.
+
+        Parameters
+        ----------
+        node : int or int array [trees]
+            Number of the last node to keep, of each tree or of all; -1 keeps none.
+
+        Raises
+        ------
+        Error
+            There is no tree, or it has no such node.
+        """
+        trees = self._trees
+        if trees is None:
+            raise Error("keep() is for the nodes of the last tree(); there is none, or the cache has changed since")
+        plan, (count, n) = self._plan, trees.parents.shape
+        last = _spread(arrays.whole(node, "node", ((count,), ())), (count,))
+        # C wants the arrays of tree(), and neither reads nor writes them
+        unread = aligned(8 * max(plan.dim, plan.value_dim))
+        unwritten = aligned(count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]])
+        x = _c.View(_at(unread), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
+        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, v=x, o=_c.View(_at(unwritten)))
+        pool = host()
+        call.host, call.error = pool, thread.error_at
+        tree = trees.struct()
+        size = _c.lib.tree_workspace(plan._handle, self._at, tree, call)
+        try:
+            at = plan._handle, self._tables.at, thread.work(size or _c.PAGE), self._at
+            _c.check(_c.lib.tree_keep(*at, tree, _at(last), call), thread.error)
+        finally:
+            thread.done()
+        del pool
+        self._trees = None
+
     # ---- What is there -------------------------------------------------------------------------
 
     def length(self, entry: int = 0) -> int:
@@ -539,6 +726,7 @@ class Cache:
             if status and before is not None:
                 self._memory[:] = before
             _c.check(status, thread.error)
+            self._trees = None
 
     def remove(self, first: int, count: int, entry: int | None = None) -> None:
         """Drop keys in the middle. Later keys move up, and their positions with them.
@@ -560,6 +748,7 @@ class Cache:
                 work = thread.work(size)
                 at = self._plan._handle, self._tables.at, work, self._at
                 _c.check(_c.lib.cache_remove(*at, one, first, count, call), thread.error)
+                self._trees = None
         finally:
             thread.done()
 
@@ -584,6 +773,8 @@ class Cache:
         try:
             at = self._plan._handle, self._tables.at, thread.work(size), self._at
             _c.check(_c.lib.cache_fork(*at, source, target, length, call), thread.error)
+            self._trees = None
+            self._paths.discard(target)
         finally:
             thread.done()
 
@@ -621,6 +812,8 @@ class Cache:
             "batch": self.batch,
             "capacity": self.capacity,
             "max_distance": self.max_distance,
+            "trees": self._trees,
+            "paths": set(self._paths),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -631,6 +824,26 @@ class Cache:
 
     def __deepcopy__(self, memo: Any) -> Cache:
         return self.copy()
+
+
+class _Trees(NamedTuple):
+    """Trees of a call, in arrays that nobody else has. Lists have a number for each tree."""
+
+    parents: np.ndarray[Any, np.dtype[np.int64]]  # [trees, n]
+    entry: np.ndarray[Any, np.dtype[np.int64]]
+    branch: np.ndarray[Any, np.dtype[np.int64]]
+    room: int
+    nodes: np.ndarray[Any, np.dtype[np.int64]]
+
+    def struct(self) -> _c.Tree:
+        """As C reads them; this tuple must live as long."""
+        lists = {name: _at(getattr(self, name)) for name in ("entry", "branch", "nodes", "parents")}
+        return _c.Tree(size=c.sizeof(_c.Tree), room=self.room, **lists)
+
+
+def _spread(x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A copy in this shape."""
+    return np.array(np.broadcast_to(x, shape), np.int64, order="C")
 
 
 NOWHERE = (0, 0, 0, 0)
@@ -658,14 +871,14 @@ class _Laid:
         for name, a in inputs.items():
             self.list[self.inputs[name]] = kind.pointer(a)
         self.first, self.masking = inputs, m  # which must live
-        products = cache.batch * plan.heads * shape.rows * cache.capacity * (plan.dim + plan.value_dim)
+        products = shape.batch * plan.heads * shape.rows * cache.capacity * (plan.dim + plan.value_dim)
         self.products = float(products)  # when the cache is full
         self.room = 0  # bytes of the workspace, when it has been asked
         self.pool = 0  # the serial number of the pool, which each call holds anew
         self.error = thread.error_at
         self.call = _c.Call(
             size=c.sizeof(_c.Call),
-            batch=cache.batch,
+            batch=shape.batch,
             q_len=shape.rows,
             k_len=shape.keys,
             q_pos=_at(m.q_pos),
@@ -801,5 +1014,6 @@ def _again(state: dict[str, Any]) -> Cache:
     )
     _c.check(status, thread.error)
     cache._at, cache._calls = at, {}
+    cache._trees, cache._paths = state.get("trees"), set(state.get("paths", ()))
     cache._learn(state["tensors"])
     return cache

@@ -136,13 +136,14 @@ class _Rmsnorm(_Work):
         x, *w = arrays_
         kind = self.kind
         dx, dw = self.empty(x), self.empty(w[0]) if w else None
+        dy = kind.dense(douts[0])  # a name, so that a copy lives while C reads it
         _run(
             _c.lib.rmsnorm_backward,
             self.layer(),
             _dense(kind, x),
             self.pointer(w[0]) if w else None,
             self.eps,
-            _dense(kind, kind.dense(douts[0])),
+            _dense(kind, dy),
             _dense(kind, dx),
             self.pointer(dw),
         )
@@ -203,7 +204,8 @@ class _Shift(_Work):
         x, logits = arrays_
         dx, dlogits, kind = self.empty(x), self.empty(logits), self.kind
         seg, per_batch = self._segments()
-        views = [_dense(kind, a) for a in (kind.dense(douts[0]), dx, dlogits)]
+        dy = kind.dense(douts[0])
+        views = [_dense(kind, a) for a in (dy, dx, dlogits)]
         _run(_c.lib.shift_backward, self.layer(), _dense(kind, x), _dense(kind, logits), seg, per_batch, *views)
         return dx, dlogits
 
@@ -271,7 +273,8 @@ class _LogGate(_Work):
 
     def backward(self, douts: Any, arrays_: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
         dx, kind = self.empty(arrays_[0]), self.kind
-        views = [_dense(kind, a) for a in (arrays_[0], kind.dense(douts[0]), dx)]
+        dy = kind.dense(douts[0])
+        views = [_dense(kind, a) for a in (arrays_[0], dy, dx)]
         _run(_c.lib.log_gate_backward, self.layer(), *views)
         return (dx,)
 
@@ -306,7 +309,8 @@ class _Gate(_Work):
     def backward(self, douts: Any, arrays_: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
         x, g = arrays_
         dx, dg, kind = self.empty(x), self.empty(g), self.kind
-        views = [_dense(kind, a) for a in (x, g, kind.dense(douts[0]), dx, dg)]
+        dy = kind.dense(douts[0])
+        views = [_dense(kind, a) for a in (x, g, dy, dx, dg)]
         _run(_c.lib.gate_backward, self.layer(), self.activation, *views)
         return dx, dg
 

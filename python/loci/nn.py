@@ -497,6 +497,7 @@ class Attention(nn.Module):
         context: torch.Tensor | None = None,
         *,
         cache: Cache | None = None,
+        parents: IntArrayLike | None = None,
         pos: IntArrayLike | None = None,
         coords: RealArrayLike | None = None,
         seg: IntArrayLike | None = None,
@@ -515,6 +516,8 @@ class Attention(nn.Module):
             Hidden states for keys and values. By default x.
         cache : Cache, optional
             From `new_cache()`: x are new tokens, which attend to all before.
+        parents : int array [rows] or [batch, rows], optional
+            With a cache: x are nodes of a tree of tokens, as in `Cache.tree()`. `cache.keep()` then keeps some.
         pos : int array [rows] or [batch, rows], optional
             Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at
             the last key.
@@ -547,10 +550,17 @@ class Attention(nn.Module):
             if context is not None or any(given is not None for given in (seg, q_seg, k_seg, cu_seqlens)):
                 raise Error("with a cache there is one sequence per batch entry: no context, segments or cu_seqlens")
             _refuse_dropout(self.encoding)
-            o = cache.step(*autocast(q, k, v), inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
+            q, k, v = autocast(q, k, v)
+            if parents is not None:
+                if k_lens is not None:
+                    raise Error("a tree of tokens (parents) has no k_lens")
+                return self._out(cache.tree(q, k, v, parents, inputs=inputs, pos=pos, coords=coords))
+            o = cache.step(q, k, v, inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
             added = [x.shape[1]] * cache.batch if k_lens is None else lengths(k_lens, cache.batch).tolist()
             with _taking_back(cache, added):
                 return self._out(o)
+        if parents is not None:
+            raise Error("parents are of a tree of tokens, which needs a cache")
         return self._out(
             self.encoding(
                 q,

@@ -651,7 +651,7 @@ class CacheModel:
     def __init__(self, d: Draw) -> None:
         self.d, self.library = d, d.pick(LIBRARIES)
         self.dtype, self.layout = d.pick(("float32", "float32", *DTYPES)), d.pick(("bhld", "blhd"))
-        self.batch, self.kv_heads = d.pick((1, 2, 3)), d.pick((1, 2))
+        self.batch, self.kv_heads = d.pick((1, 2, 3, 4)), d.pick((1, 2))
         self.heads = self.kv_heads * d.pick((1, 2))
         self.dim, self.value_dim = d.pick((12, 8, 4, 16)), d.pick((8, 3, 1))
         self.text = encoding_of(d)
@@ -687,51 +687,54 @@ class CacheModel:
     def lengths(self) -> list[int]:
         return [len(x) for x in self.pos]
 
-    def _place(self, heads: int, rows: int, width: int) -> Placed:
-        return place(self.d, to_layout((self.batch, heads, rows, width), self.layout), self.dtype, self.library)
+    def _place(self, batch: int, heads: int, rows: int, width: int) -> Placed:
+        return place(self.d, to_layout((batch, heads, rows, width), self.layout), self.dtype, self.library)
 
-    def new_tokens(self, rows: int) -> tuple[dict[str, Placed], dict[str, Placed], dict[str, Any]]:
+    def new_tokens(self, batch: int, rows: int) -> tuple[dict[str, Placed], dict[str, Placed], dict[str, Any]]:
         """Arrays, inputs, and where they are."""
         d = self.d
         arrays = {
-            "q": self._place(self.heads, rows, self.dim),
-            "k": self._place(self.kv_heads, rows, self.dim),
-            "v": self._place(self.kv_heads, rows, self.value_dim),
+            "q": self._place(batch, self.heads, rows, self.dim),
+            "k": self._place(batch, self.kv_heads, rows, self.dim),
+            "v": self._place(batch, self.kv_heads, rows, self.value_dim),
         }
-        sizes = {"batch": self.batch, "queries": rows, "keys": rows}
+        sizes = {"batch": batch, "queries": rows, "keys": rows}
         inputs = {}
         for t, own in zip(self.plan.tensors, self.plan.sizes, strict=True):
             if t.role == "input":
                 shape = tuple(sizes[z] if isinstance(z, str) else z for z in own)
                 inputs[t.name] = place(d, shape, self.plan.real, self.library, **within(t, shape))
         where: dict[str, Any] = {}
-        if d.chance(15):
-            where["k_lens"] = d.rng.integers(0, rows + 1, self.batch)
         if self.given_positions:
-            where["pos"] = d.pick((0, 20, 30, 300)) + np.sort(d.rng.integers(0, 90, (self.batch, rows)), -1)
+            where["pos"] = d.pick((0, 20, 30, 300)) + np.sort(d.rng.integers(0, 90, (batch, rows)), -1)
         if self.plan.axes > 1:
-            where["coords"] = d.rng.integers(0, 9, (self.batch, self.plan.axes, rows))
+            where["coords"] = d.rng.integers(0, 9, (batch, self.plan.axes, rows))
         return arrays, inputs, where
 
-    def hold(self, arrays: Any, inputs: Any, where: Any, rows: int) -> None:
-        """The last k_lens[entry] of the new keys."""
-        lens = np.broadcast_to(where.get("k_lens", rows), (self.batch,))
-        for entry in range(self.batch):
-            n = int(lens[entry])
-            held, begin = self.held[entry], rows - n
-            for name in ("k", "v"):
-                x = to_bhld(arrays[name].values, self.layout)[entry, :, begin:]
-                held[name] = np.concatenate((held[name], x), 1)
-            for name, x in inputs.items():
-                if "keys" in self.sizes_of(name):
-                    axis = self.sizes_of(name).index("keys")
-                    part = np.take(self.of_entry(name, x, entry), range(begin, rows), axis)
-                    held[name] = np.concatenate((held[name], part), axis) if name in held else part
-            count = len(self.pos[entry])
-            pos = where["pos"][entry, begin:] if "pos" in where else np.arange(count, count + n)
-            self.pos[entry] = np.concatenate((self.pos[entry], pos))
-            if "coords" in where:
-                self.coords[entry] = np.concatenate((self.coords[entry], where["coords"][entry, :, begin:]), 1)
+    def told(self, inputs: Any, where: Any) -> dict[str, Any]:
+        """Arguments of a call."""
+        told = {name: given_as(self.d, x, self.library) if name != "coords" else x for name, x in where.items()}
+        return {**told, "inputs": {name: x.array for name, x in inputs.items()} or None}
+
+    def hold(self, entry: int, arrays: Any, inputs: Any, where: Any, of: int, which: Any) -> None:
+        """An entry has got these tokens of a call's batch entry."""
+        held, count = self.held[entry], len(self.pos[entry])
+        for name in ("k", "v"):
+            x = to_bhld(arrays[name].values, self.layout)[of][:, which]
+            held[name] = np.concatenate((held[name], x), 1)
+        for name, x in inputs.items():
+            if "keys" in self.sizes_of(name):
+                axis = self.sizes_of(name).index("keys")
+                part = np.take(self.of_entry(name, x, of), which, axis)
+                held[name] = np.concatenate((held[name], part), axis) if name in held else part
+        pos = where["pos"][of, which] if "pos" in where else np.arange(count, count + len(which))
+        self.pos[entry] = np.concatenate((self.pos[entry], pos))
+        if "coords" in where:
+            self.coords[entry] = np.concatenate((self.coords[entry], where["coords"][of][:, which]), 1)
+
+    def hold_copy(self, source: int, target: int) -> None:
+        self.held[target] = dict(self.held[source])
+        self.pos[target], self.coords[target] = self.pos[source], self.coords[source]
 
     def sizes_of(self, name: str) -> Any:
         return next(own for t, own in zip(self.plan.tensors, self.plan.sizes, strict=True) if t.name == name)
@@ -748,38 +751,36 @@ class CacheModel:
         if self.plan.axes > 1:
             self.coords[entry] = self.coords[entry][:, which]
 
-    def want(self, q: Any, inputs: Any, entry: int, where: Any, dtype: str) -> Any:
-        """One pass over all keys of an entry; without keys rows are 0."""
+    def want(self, q: Any, inputs: Any, entry: int, where: Any, dtype: str, of: int, which: Any) -> Any:
+        """One pass over all keys of an entry, of these rows of a call's batch entry; without keys they are 0."""
         if not self.lengths[entry]:
-            return np.zeros((1, *q.shape[1:3], self.value_dim))
+            return np.zeros((1, q.shape[1], len(which), self.value_dim))
         held, real = self.held[entry], "float64" if dtype == "float64" else "float32"
         tensors = {name: x.astype(real) for name, x in self.tensors.items()}
         tensors |= {name: x.astype(real) for name, x in held.items() if name not in "kv"}
         for name, x in inputs.items():
             if name not in held:
-                tensors[name] = self.of_entry(name, x, entry).astype(real)
+                part = np.take(self.of_entry(name, x, of), which, self.sizes_of(name).index("queries"))
+                tensors[name] = part.astype(real)
         more: dict[str, Any] = {"window_size": self.window, "max_len": 500, "tensors": tensors}
         if not self.given_positions:
             more["k_lens"] = self.lengths[entry]  # so that rows may begin before the first key
         else:
-            more |= {"q_pos": where["pos"][entry], "k_pos": self.pos[entry]}
+            more |= {"q_pos": where["pos"][of, which], "k_pos": self.pos[entry]}
         if self.plan.axes > 1:
-            more |= {"q_coords": where["coords"][entry], "k_coords": self.coords[entry]}
-        arrays = (q[entry : entry + 1], held["k"][None], held["v"][None])
+            more |= {"q_coords": where["coords"][of][:, which], "k_coords": self.coords[entry]}
+        arrays = (q[of : of + 1][:, :, which], held["k"][None], held["v"][None])
         return listed(loci.attention(*(x.astype(DTYPES[dtype]) for x in arrays), self.text, **more))[0]
 
-    def compare(self, got: Any, q: Placed, inputs: Any, where: Any) -> None:
-        got, q_values = to_bhld(numbers(got), self.layout), to_bhld(q.values, self.layout)
+    def compare(self, got: Any, q: Placed, inputs: Any, where: Any, entry: int, of: int, which: Any) -> None:
+        """These rows of a call's batch entry, with all keys of an entry."""
+        q_values, name = to_bhld(q.values, self.layout), f"rows of entry {entry}"
+        one = to_bhld(numbers(got), self.layout)[of : of + 1][:, :, which]
         # keys that turn are rounded when they are stored; removing turns them once more
-        bits = self.dtype in ("float32", "float64") and not self.removed
-        for entry in range(self.batch):
-            one = got[entry : entry + 1]
-            if bits:
-                same(one, self.want(q_values, inputs, entry, where, self.dtype), f"rows of entry {entry}")
-            loose = 1 if EPS[self.dtype] < 1e-6 else 20
-            close(
-                one, self.want(q_values, inputs, entry, where, "float64"), self.dtype, f"rows of entry {entry}", loose
-            )
+        if self.dtype in ("float32", "float64") and not self.removed:
+            same(one, self.want(q_values, inputs, entry, where, self.dtype, of, which), name)
+        loose = 1 if EPS[self.dtype] < 1e-6 else 20
+        close(one, self.want(q_values, inputs, entry, where, "float64", of, which), self.dtype, name, loose)
         counts["compared rows of caches"] += 1
 
     # ---- Operations ------------------------------------------------------------------------------
@@ -787,11 +788,10 @@ class CacheModel:
     def grow(self) -> None:
         """step(), or append() and attend(), or append() alone."""
         d, how, rows = self.d, self.d.pick(("step", "step", "both", "append")), self.d.pick((1, 1, 2, 7, 40))
-        arrays, inputs, where = self.new_tokens(rows)
-        told: dict[str, Any] = {
-            name: given_as(d, x, self.library) if name != "coords" else x for name, x in where.items()
-        }
-        told["inputs"] = {name: x.array for name, x in inputs.items()} or None
+        arrays, inputs, where = self.new_tokens(self.batch, rows)
+        if d.chance(15):
+            where["k_lens"] = d.rng.integers(0, rows + 1, self.batch)
+        told = self.told(inputs, where)
         out = _out(d, self, to_layout((self.batch, self.heads, rows, self.value_dim), self.layout))
         to = out.array if d.chance(40) and how != "append" else None
         before = self.lengths
@@ -803,7 +803,8 @@ class CacheModel:
                     got = self.cache.step(q, k, v, out=to, **told)
                 else:
                     self.cache.append(k, v, **told)
-            self.hold(arrays, inputs, where, rows)
+            for entry, n in enumerate(np.broadcast_to(where.get("k_lens", rows), (self.batch,))):
+                self.hold(entry, arrays, inputs, where, entry, range(rows - int(n), rows))
             if how == "both":
                 with refusals():
                     got = self.cache.attend(q, out=to, **told)
@@ -820,8 +821,48 @@ class CacheModel:
             out.assert_only_own_changed("out")
         else:
             out.assert_unchanged("out that was not given")
-        if got is not None:
-            self.compare(listed(got)[0], arrays["q"], inputs, where)
+        for entry in range(self.batch if got is not None else 0):
+            self.compare(listed(got)[0], arrays["q"], inputs, where, entry, entry, range(rows))
+
+    def branch(self) -> None:
+        """tree() after one entry, whose paths take others, and keep()."""
+        d, rows = self.d, self.d.pick((1, 2, 3, 5, 9))
+        entry = d.int(0, self.batch - 1)
+        start = entry + 1 if d.chance(80) else d.int(0, self.batch - 1)
+        branch = None if start == entry + 1 and d.chance(40) else start
+        parents = [i - 1 if d.chance(70) else d.int(-1, i - 1) for i in range(rows)]
+        taken = dict(zip(range(start, self.batch), (i for i in range(rows) if i not in parents), strict=False))
+        taken.pop(entry, None)
+        arrays, inputs, where = self.new_tokens(1, rows)
+        before = self.lengths
+        try:
+            with refusals():
+                got = self.cache.tree(
+                    *(arrays[name].array for name in "qkv"),
+                    given_as(d, np.array(parents), self.library),
+                    entry=entry,
+                    branch=branch,
+                    **self.told(inputs, where),
+                )
+        except RefusedError:
+            assert self.cache.length(entry) == before[entry], "a refused tree has changed its sequence"
+            for one in taken if not self.ring else ():  # what these have is not promised
+                self.cache.truncate(0, one)
+                self.keep(one, [])
+            raise
+        finally:
+            for name, x in {**arrays, **inputs}.items():
+                x.assert_unchanged(name)
+        for one, leaf in taken.items():
+            path = path_of(parents, leaf)
+            self.hold_copy(entry, one)
+            self.hold(one, arrays, inputs, where, 0, path)
+            self.compare(listed(got)[0], arrays["q"], inputs, where, one, 0, path)
+        counts["compared trees"] += 1
+        node = d.int(-1, rows)
+        with refusals():
+            self.cache.keep(node)
+        self.hold(entry, arrays, inputs, where, 0, path_of(parents, node))
 
     def shrink(self) -> None:
         """truncate() or remove(), of one entry or of all, within the keys and beyond."""
@@ -848,11 +889,16 @@ class CacheModel:
         self.removed = self.removed or count > 0
 
 
+def path_of(parents: list[int], node: int) -> list[int]:
+    """Nodes from the root to this one; -1 is before all of them."""
+    return [*path_of(parents, parents[node]), node] if node >= 0 else []
+
+
 def cache(d: Draw) -> None:
     m = CacheModel(d)
     worked = 0
     for _ in range(d.int(1, 8)):
-        how = d.pick(("grow", "grow", "grow", "shrink", "copy"))
+        how = d.pick(("grow", "grow", "grow", "branch", "shrink", "copy"))
         try:
             if how == "copy":
                 m.cache = m.cache.copy()

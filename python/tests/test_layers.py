@@ -10,6 +10,11 @@ import numpy as np
 
 import loci
 
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
 
 def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
@@ -116,6 +121,38 @@ class Layers(unittest.TestCase):
         ):
             with self.assertRaisesRegex(loci.Error, sentence):
                 call()
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_gradients_with_strides(self) -> None:
+        """What backward passes copy is there for as long as C reads it: here other arrays take free memory at once."""
+        from loci import layers
+
+        x, g = (torch.randn(2, 3, 70, 32, requires_grad=True) for _ in range(2))
+        logits, dout = torch.randn(2, 3, 70, requires_grad=True), torch.randn(2, 70, 3, 32).transpose(1, 2)
+        real = layers._run
+
+        def run(function: Any, *arguments: Any) -> None:
+            others = [torch.full(size, torch.nan) for size in ((2, 3, 70, 32), (2, 3, 70)) for _ in range(20)]
+            real(function, *arguments)
+            del others
+
+        def gradients(dout: Any) -> list[Any]:
+            made = [
+                torch.autograd.grad(layers.rmsnorm(x), x, dout),
+                torch.autograd.grad(layers.gate(x, g), (x, g), dout),
+            ]
+            made.append(torch.autograd.grad(layers.shift(x, logits), (x, logits), dout))
+            made.append(torch.autograd.grad(layers.log_gate(logits), logits, dout[..., 0]))
+            return [one for some in made for one in some]
+
+        want = gradients(dout.contiguous())
+        layers._run = run
+        try:
+            got = gradients(dout)
+        finally:
+            layers._run = real
+        for a, b in zip(got, want, strict=True):
+            self.assertTrue(torch.equal(a, b))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,28 @@ class Modules(unittest.TestCase):
             self.assertTrue(torch.equal(m(x, cache=one, k_lens=2), m(x, cache=each, k_lens=torch.tensor([2, 2]))))
         self.assertEqual(one.lengths, [2, 2])
 
+    def test_trees_of_tokens(self) -> None:
+        parents = [-1, 0, 0, 1]
+        for encoding in ("rope:pairing=half+alibi", "fox"):
+            m, x = nn.Attention(32, 4, encoding, kv_heads=2), torch.randn(1, 14, 32)
+            with torch.no_grad():
+                cache, alone = m.new_cache(3, 64), m.new_cache(1, 64)
+                m(x[:, :10], cache=cache, parents=range(-1, 9))  # the prompt
+                cache.keep(9)
+                m(x[:, :10], cache=alone)
+                made = m(x[:, 10:], cache=cache, parents=parents)
+                for path in ([0, 1, 3], [0, 2]):
+                    other = alone.copy()
+                    for node in path:
+                        want = m(x[:, 10 + node : 11 + node], cache=other)
+                        self.assertLess((made[:, node : node + 1] - want).abs().max(), 2e-6)
+                cache.keep(3)
+                self.assertEqual(len(cache), 13)
+                with self.assertRaisesRegex(loci.Error, "a tree of tokens \\(parents\\) has no k_lens"):
+                    m(x, cache=cache, parents=range(-1, 13), k_lens=2)
+        with self.assertRaisesRegex(loci.Error, "parents are of a tree of tokens, which needs a cache"):
+            m(x, parents=range(-1, 13))
+
     def test_attention_with_a_cache(self) -> None:
         for encoding in ("nope", "rope:pairing=half", "t5:bidirectional=0", "fox", "cope:gates=given", "xl"):
             with self.subTest(encoding=encoding):

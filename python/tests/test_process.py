@@ -174,6 +174,11 @@ except KeyboardInterrupt:
     def test_interrupted_calls(self) -> None:
         self.interrupted('loci.attention(x, x, x, "nope", out=o)')
         self.interrupted("cache.step(x, x, x, out=o)")
+        self.interrupted(
+            'cache = loci.Cache("nope", 2, 8, batch=2, capacity=300064); '
+            "cache.tree(small, small, small, range(-1, 63)); cache.keep(63); "
+            "cache.tree(x, x, x, range(-1, 299999), out=o)"
+        )
         self.interrupted('loci.attention_backward(x, x, x, x, x, x[..., 0].copy(), "nope")')
 
     def test_calls_in_a_thread_of_their_own(self) -> None:
@@ -190,7 +195,16 @@ except KeyboardInterrupt:
             cache = loci.Cache(
                 "fire", 4, 32, batch=2, capacity=96, tensors=loci.Plan("fire", 4, 32, max_len=96).init(1)
             )
-            return [o, lse, *back[:3], cache.step(*arrays), loci.linear_attention(*arrays), loci.weights(*arrays[:2])]
+            tree = loci.Cache("alibi", 4, 32, batch=4, capacity=96).tree(*arrays, range(-1, 95))
+            return [
+                o,
+                lse,
+                *back[:3],
+                cache.step(*arrays),
+                tree,
+                loci.linear_attention(*arrays),
+                loci.weights(*arrays[:2]),
+            ]
 
         for threads in (1, 2):
             loci.set_num_threads(threads)

@@ -67,6 +67,22 @@ struct trees {
     size_t work_bytes;
 };
 
+/* Rows must not see the nodes below them, whose keys are there already: positions that are given
+ * rise along every path. */
+static loci_status check_positions(const struct trees *t, ptrdiff_t b)
+{
+    const loci_call *in = t->in;
+    const ptrdiff_t first = in->per_batch ? b * in->q_len : 0;
+    const int64_t *parents = parents_of(t->tree, in, b), *q = in->q_pos + first,
+                  *k = in->k_pos + first;
+    for (ptrdiff_t i = 0; i < nodes_of(t->tree, in, b); i++)
+        CHECK(in->error, parents[i] < 0 || (q[parents[i]] < k[i] && k[parents[i]] < k[i]),
+              LOCI_BAD_ARG,
+              "node %td of tree %td is at position %lld, and the node before it at %lld: positions "
+              "must rise along a path",
+              i, b, (long long)k[i], (long long)k[parents[i]]);
+    return LOCI_OK;
+}
 /* Validates trees and finds how many paths they have and how long these are. */
 static loci_status measure_trees(struct trees *t)
 {
@@ -75,6 +91,8 @@ static loci_status measure_trees(struct trees *t)
     loci_error *e = in->error;
     const struct loci_cache *c = t->cache;
     CHECK(e, !c->form.ring, LOCI_BAD_ARG, "trees do not support rings");
+    CHECK(e, !t->plan->full, LOCI_BAD_ARG,
+          "trees need a causal plan: with full = 1 a row would see the nodes below it");
     CHECK(e, in->q_len == in->k_len, LOCI_BAD_ARG,
           "k_len %td must be q_len %td: a node is a row and a key", in->k_len, in->q_len);
     CHECK(e, in->batch == 0 || (tree->entry && tree->branch && (tree->parents || !in->q_len)),
@@ -106,10 +124,12 @@ static loci_status measure_trees(struct trees *t)
         const ptrdiff_t paths = loci_tree_paths(parents, nodes);
         CHECK(e, paths >= 0, LOCI_BAD_ARG,
               "parents of tree %td: each must be the number of an earlier node, or -1", b);
+        if (in->k_pos) TRY(check_positions(t, b));
         CHECK(e, paths <= tree->room, LOCI_BAD_ARG,
               "tree %td has %td paths, and room for %td: each leaf takes an entry", b, paths,
               tree->room);
         for (ptrdiff_t i = 0; i < nodes; i++) {
+            if (!is_leaf(parents, nodes, i)) continue;
             const ptrdiff_t depth = depth_of(parents, i);
             CHECK(e, depth <= cache_capacity(c) - lengths(c)[entry], LOCI_BAD_ARG,
                   "tree %td: %td keys after the %lld of entry %lld do not fit into the cache's %td",

@@ -516,6 +516,13 @@ static void misuse_trees(void)
         CHECK_SAYS(loci_tree_forward(f.plan, f.tables, work, f.forked, &good, &c), LOCI_UNSUPPORTED,
                    &f.e, "k_first and k_last must be NULL");
         c.k_first = c.k_last = NULL;
+        int64_t flat[NODES] = { 126, 127, 127, 128, 128, 126, 127, 128, 129 };
+        c.q_pos = c.k_pos = flat;
+        CHECK_SAYS(loci_tree_forward(f.plan, f.tables, work, f.forked, &good, &c), LOCI_BAD_ARG,
+                   &f.e,
+                   "node 7 of tree 0 is at position 128, and the node before it at 128: positions "
+                   "must rise along a path");
+        c.q_pos = c.k_pos = NULL;
         c.work_bytes = 64;
         CHECK_SAYS(loci_tree_forward(f.plan, f.tables, work, f.forked, &good, &c), LOCI_BAD_ARG,
                    &f.e, "work has 64 bytes, and these trees need");
@@ -533,6 +540,13 @@ static void misuse_trees(void)
         append(&f, f.forked, none, (const int64_t[B]){ 64, 0, 0, 0 });
         CHECK_SAYS(loci_tree_forward(f.plan, f.tables, work, f.forked, &chain, &c), LOCI_BAD_ARG,
                    &f.e, "tree 0: 3 keys after the 190 of entry 0 do not fit into the cache's 192");
+        loci_desc d = f.desc;
+        loci_plan *full;
+        d.full = 1;
+        if (loci_plan_create(&full, &d, &f.e)) broken(&f, "plan");
+        CHECK_SAYS(loci_tree_forward(full, f.tables, work, f.forked, &good, &c), LOCI_BAD_ARG, &f.e,
+                   "trees need a causal plan: with full = 1 a row would see the nodes below it");
+        loci_plan_destroy(full);
     }
     mem_release(&f.mem, 0);
     loci_plan_destroy(f.plan);

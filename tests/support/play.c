@@ -81,7 +81,7 @@ static void open_cache(struct play *p, loci_desc d)
     p->cached.call.cache = p->cached.cache;
     p->cached.tables = mem_alloc(&p->mem, loci_tables_size(p->cached.plan, p->w->range));
     p->cached.work = mem_alloc(&p->mem, loci_workspace(p->cached.plan, &p->cached.call, 0));
-    if (c->batch < 2 || loci_tree_paths(&none, 1) != 1) return;
+    if (c->batch < 2 || d.full || loci_tree_paths(&none, 1) != 1) return;
     const size_t row = (size_t)(d.heads * (2 * d.dim + d.value_dim)) * sizeof(double);
     p->cached.zeros = memset(mem_alloc(&p->mem, row), 0, row);
     p->cached.row = mem_alloc(&p->mem, row);

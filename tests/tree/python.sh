@@ -18,7 +18,7 @@ check "python/tests" tests
 for file in python/examples/*.py; do
     name=$(basename "$file" .py)
     case $name in
-    train | generate | from_flash_attn) "$python" -c 'import torch' 2>/dev/null || continue ;;
+    train | generate | speculative | from_flash_attn) "$python" -c 'import torch' 2>/dev/null || continue ;;
     huggingface | distributed | speech) "$python" -c 'import torch, transformers' 2>/dev/null || continue ;;
     esac
     check "python/examples/$name.py" env PYTHONPATH=python "$python" "$file"
