@@ -54,8 +54,8 @@ enum { THREADS = 128 };
 #define VECTOR_BACK_KERNELS(K)                                                                     \
     K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals) K(roll_rows) K(roll_parts)     \
     K(roll_totals)
-/* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that come with the
- * call, of factors or of frequencies. */
+/* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
+ * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
@@ -148,7 +148,8 @@ struct gpu_use {
     /* The table: byte offset of head 0 in `tables`, numbers from head to head, from channel to
      * channel, and from vector to vector where they are rows. */
     int64_t vectors_at, vectors_head;
-    /* Vectors of values: of head 0, -1: none; from row to row, and products with dO in `vectors`. */
+    /* Vectors of values: of head 0, -1: none; from row to row, and products with dO in
+     * `vectors`. */
     int64_t values_at, value_numbers;
     int32_t value_width;
     int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
@@ -164,8 +165,8 @@ struct gpu_use {
     int8_t by_key, by_row;
 };
 
-/* How rows turn: pairs by their places, in forms for ranges of distances, or by angles of the call; pairs whose cos and sin are sums of
- * waves; pairs in another basis; blocks by matrices. */
+/* How rows turn: pairs by their places, in forms for ranges of distances, or by angles of the call;
+ * pairs whose cos and sin are sums of waves; pairs in another basis; blocks by matrices. */
 enum gpu_rotation { TURN_PAIRS, TURN_RANGES, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
 /* The rotation of a plan, in `lists`. */
 struct gpu_turn {
@@ -226,7 +227,8 @@ struct params {
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
     int32_t form, adds; /* backward: the form whose gradient is summed; sums of forms */
-    int32_t form_leaks, form_twice; /* rotate_rows, of a form: its angle has two parts; twice factor */
+    /* rotate_rows, of a form: its angle has two parts; twice factor */
+    int32_t form_leaks, form_twice;
     int32_t fades;    /* rows and keys fade: kernels/fades.h */
     float scale;
     uint64_t drop_seed, drop_offset; /* kernels/dropout.h */

@@ -83,8 +83,8 @@ DEV int is_of_class(struct block b, const struct span *q, int row, int key, int 
     return row < q->nq && key < q->nk && pair_class(b, q, row, key) == class_;
 }
 /* ds of one class: pairs of others become 0.  x: [key][row], or [row][key]; to: where they go. */
-DEV void mask_class(struct block b, const struct span *q, int row0, int key0, int class_, int by_key,
-                    int tid, const SHARED float *x, SHARED float *to)
+DEV void mask_class(struct block b, const struct span *q, int row0, int key0, int class_,
+                    int by_key, int tid, const SHARED float *x, SHARED float *to)
 {
     for (int i = tid; i < KEYS * TILE_ROWS; i += THREADS) {
         const int r = by_key ? i % TILE_ROWS : i / KEYS, k = by_key ? i / TILE_ROWS : i % KEYS;

@@ -172,8 +172,9 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         if (!sees(b, q, h, row, j)) continue;
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
-            const float y = FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
-                                  : b.room[at.q + d * ROWS + r];
+            const float y =
+                FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
+                      : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,

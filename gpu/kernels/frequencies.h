@@ -40,7 +40,8 @@ DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d
     return sum;
 }
 /* The gradient of cos, or of sin, of a pair that is a sum of waves. */
-DEV float wave_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair, int sine)
+DEV float wave_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair,
+                        int sine)
 {
     const int apart = b.p->dim / 2;
     const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row + pair;

@@ -46,8 +46,8 @@ DEV void vector_numbers(struct block b)
     PHASE(tid)
         for (int n = tid; n < count; n += THREADS) {
             float c[VECTOR_ROWS];
-            GLOBAL float *to = (GLOBAL float *)(b.at.vectors + (values ? u.value_numbers : u.numbers))
-                            + list * count + n;
+            const int64_t from = values ? u.value_numbers : u.numbers;
+            GLOBAL float *to = (GLOBAL float *)(b.at.vectors + from) + list * count + n;
             UNROLL for (int r = 0; r < VECTOR_ROWS; r++) c[r] = 0;
             ROLLED for (int d = 0; d < dim; d++) {
                 const float a = table[(int64_t)d * columns + n * apart];
@@ -81,7 +81,8 @@ DEV void roll_numbers(struct block b)
             for (int i = tid; i < VECTOR_ROWS * DIM; i += THREADS) {
                 const int r = i / DIM, d = i % DIM;
                 float y = 0;
-                if (r < rows) y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->vector_scale;
+                if (r < rows)
+                    y = load_number(x.at, x.type, row_offset(x, r) + d) * b.p->vector_scale;
                 if (r < rows && b.p->q_factor >= 0)
                     y = y * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list + r];
                 b.room[i] = fma_(b.p->scale, v[d], y);
@@ -129,7 +130,8 @@ DEV float vector_number(struct block b, int u, int term, const struct span *q, i
 /* ---- From distances to rows of a table ------------------------------------------------------- */
 
 /* Numbers of a row by distance, from ds_lo on, `from` bytes in `vectors`. */
-DEV GLOBAL float *row_by_distance(struct block b, int64_t from, const struct span *q, int h, int row)
+DEV GLOBAL float *row_by_distance(struct block b, int64_t from, const struct span *q, int h,
+                                  int row)
 {
     return (GLOBAL float *)(b.at.vectors + from)
          + (((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row) * b.p->ds_width;
@@ -165,8 +167,8 @@ DEV GLOBAL float *sums_of_row(struct block b, struct gpu_use u, int values, cons
     return (GLOBAL float *)(b.at.vectors + (values ? u.value_numbers : u.numbers))
          + (((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row) * u.vectors;
 }
-/* Sums of row row0 + tid % 64 by row of the table: those of both ends, sums by row number `ends`, then
- * numbers by distance, or with a base e^(the number - base). */
+/* Sums of row row0 + tid % 64 by row of the table: those of both ends, sums by row number `ends`,
+ * then numbers by distance, or with a base e^(the number - base). */
 DEV void gather_row(struct block b, struct gpu_use u, struct row_reach a, int values,
                     const struct span *q, int h, int row, int part, int parts, int ends,
                     const GLOBAL float *lines, int scores, float base)
