@@ -674,7 +674,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     if (!g->backward && !k->values) return;
     lo = clip(lo, -reach > least ? -reach : least, INT64_MAX);
     hi = clip(hi, INT64_MIN, reach < most ? reach : most);
-    k->ds_lo = lo;
+    k->ds_lo = hi >= lo ? lo : 0;
     if (hi >= lo) k->ds_width = (int32_t)(hi - lo + 1);
     g->ds_from = a->used;
     k->ds_by_distance = (int64_t)a->used;
