@@ -50,6 +50,7 @@ struct gpu_call {
     struct gpu_use use[GPU_USES]; /* copied into the lists */
     int plan_use[GPU_USES];       /* which of the plan's uses they are */
     struct gpu_turn turn;         /* likewise */
+    struct gpu_stick stick;       /* likewise */
     bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists

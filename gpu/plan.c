@@ -103,7 +103,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || rotates(id), LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || id == TERM_stick || rotates(id), LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
@@ -111,6 +111,12 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
                   || !p->turns_values,
               LOCI_UNSUPPORTED,
               "%s with vectors of values does not run on a GPU where values turn: values=0 does",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
+                  || p->weight < 0,
+              LOCI_UNSUPPORTED,
+              "%s with vectors of values does not run on a GPU with sba: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll) || p->score_dim == p->dim,
@@ -187,7 +193,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
-        { "FORMS", p->forms },
+        { "FORMS", p->forms },     { "STICK", p->stick >= 0 },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

@@ -43,6 +43,7 @@ enum { THREADS = 128 };
     K(roll_parts)                                                                                  \
     K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
+    K(heir_values)                                                                                 \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
@@ -60,7 +61,7 @@ enum { THREADS = 128 };
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases) K(fade_keys)
+    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -185,6 +186,18 @@ struct gpu_turn {
     int64_t matrices[2], slots[2], slot_entry[2];
 };
 
+/* The stick of sba, in `lists`: see kernels/stick.h. */
+enum gpu_heir { HEIR_NONE, HEIR_VALUE, HEIR_VECTOR };
+struct gpu_stick {
+    double shortest;     /* a row goes on with this rest */
+    int64_t numbers;     /* byte offset in `apart`: what rows leave by tile and by chunk */
+    int32_t tiles, chunks;
+    /* Who gets what is left.  In `lists`: the key of each row, [B][q_len], -1: nobody; rows by
+     * their key, [B][q_len], from first[key] on, [B][k_len + 1].  In `tables`: vectors of heads. */
+    int64_t heirs, rows, first, vectors;
+    int32_t heir, part; /* part: of the vectors' gradient; -1: not wanted */
+};
+
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
@@ -253,6 +266,7 @@ struct params {
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
+    int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
 };
 
 #endif

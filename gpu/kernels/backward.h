@@ -12,6 +12,19 @@ enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
 /* ---- delta = dO o - dlse --------------------------------------------------------------------- */
 
+/* Of sba, whose dlse is drem: the gradient of what is left of a row's stick. */
+DEV float rest_gradient(struct block b, int64_t batch, int h, int64_t row, struct rows_at dout,
+                        float drem)
+{
+    const int64_t heir = heir_of(b, batch, row);
+    const struct rows_at v = view_rows(b.at.v, b.p->v, batch, h / (b.p->heads / b.p->kv_heads), 0,
+                                       V_TYPE, b.p->wide);
+    float sum = drem;
+    for (int n = 0; b.at.dout && heir >= 0 && n < VALUE_DIM; n++)
+        sum = fma_(load_number(dout.at, dout.type, dout.first + n),
+                   heir_number(b, v, h, (int)heir, n), sum);
+    return sum;
+}
 /* One thread per row.  With a sink a second number: the delta that its logit reads, which leaves
  * out dO of rows whose o is 0. */
 DEV void row_sums(struct block b)
@@ -28,13 +41,14 @@ DEV void row_sums(struct block b)
             const float dlse = b.at.dlse ? ((const GLOBAL float *)b.at.dlse)[at] : 0.0f;
             float sum = 0;
             int empty = 1;
-            for (int n = 0; n < VALUE_DIM; n++) {
+            for (int n = 0; !STICK && n < VALUE_DIM; n++) {
                 const float x = load_number(o.at, o.type, o.first + n);
                 const float g = b.at.dout ? load_number(dout.at, dout.type, dout.first + n) : 0.0f;
                 sum = fma_(g, x, sum);
                 empty &= x == 0;
             }
             if (b.at.dlse) sum = sum - dlse;
+            if (STICK) sum = rest_gradient(b, batch, h, row, dout, dlse);
             ((GLOBAL float *)b.at.delta)[at] = sum;
             if (HAS_SINK)
                 ((GLOBAL float *)b.at.delta)[rows * b.p->heads + at] =
@@ -82,6 +96,67 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
 }
 
+/* Of sba: final scores and dp of a thread's pairs, and back from what the threads of rows make of
+ * them.  Lanes are rows, or keys.  A pair that is not visible has the score -inf, and no dp. */
+struct stick_pairs {
+    SHARED float *z, *dp;
+    int lanes, by_key; /* by_key: lanes are keys */
+    int row0, key0, keys, whole;
+};
+DEV void open_stick_pairs(struct block b, const struct span *q, int h, struct stick_pairs a,
+                          int tid, float (*s)[8], float (*dp)[8])
+{
+    struct term_state state[MOST_USES];
+    float z[PAIR_OTHERS][8];
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    open_terms(b, h, state);
+    for (int i = 0; i < OTHERS(a.lanes); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other,
+                      visible = k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k));
+            struct drop_row drop = { 0, 0 };
+            if (DROPOUT && visible) drop = drop_row_of(b, q, h, row);
+            z[i][j] = visible ? all_terms(b, state, q, h, row, a.key0 + k, s[i][j], NULL_AT)
+                              : -INFINITY;
+            if (DROPOUT && visible) dp[i][j] = dp[i][j] * drop_factor(b, q, drop, a.key0 + k);
+            if (!visible) dp[i][j] = 0;
+        }
+    store_tile(a.lanes, a.z, r0, side, z);
+    store_tile(a.lanes, a.dp, r0, side, dp);
+}
+/* p with dropout, and ds of final scores. */
+DEV void close_stick_pairs(struct block b, const struct span *q, int h, struct stick_pairs a,
+                           int tid, float (*p)[8], float (*ds)[8])
+{
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    for (int i = 0; i < OTHERS(a.lanes); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other,
+                      visible = k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k));
+            p[i][j] = visible ? a.z[other * a.lanes + lane] : 0.0f;
+            ds[i][j] = visible ? a.dp[other * a.lanes + lane] : 0.0f;
+            if (DROPOUT && visible)
+                p[i][j] = p[i][j] * drop_factor(b, q, drop_row_of(b, q, h, row), a.key0 + k);
+        }
+}
+/* The same from final scores to those before all terms. */
+DEV void stick_terms_back(struct block b, const struct span *q, int h, struct stick_pairs a,
+                          int tid, float (*s)[8], float (*ds)[8])
+{
+    struct term_state state[MOST_USES];
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    open_terms(b, h, state);
+    for (int i = 0; i < OTHERS(a.lanes); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other;
+            if (k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k)))
+                ds[i][j] = terms_back(b, state, q, h, row, a.key0 + k, s[i][j], ds[i][j], USES, 0);
+        }
+}
+
 /* Products of keys as lanes with rows, of one class: the first one fills the tile, and later ones
  * take their pairs. */
 DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
@@ -104,7 +179,7 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
  * pairs. */
 struct keys_mine {
     float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4], p[PAIR_OTHERS][8];
-    float s[PAIR_OTHERS][8]; /* of pairs in several classes */
+    float s[PAIR_OTHERS][8]; /* of pairs in several classes, or of sba */
 };
 
 /* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
@@ -188,7 +263,9 @@ DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int
             t.row0 = t.item * ITEM;
         }
         if (t.item >= 0
-            && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys))
+            && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys)
+            && !(STICK
+                 && stick_ended(b, q, t.h, t.row0, least(q->nq - t.row0, TILE_ROWS), key0 / KEYS)))
             break;
     }
     return t;
@@ -283,6 +360,8 @@ DEV void backward_keys(struct block b)
                   whole = whole_tile(b, &q, t, key0, keys);
         const int64_t list = ((int64_t)q.b * b.p->heads + t.h) * b.p->q_len + q.q0 + t.row0;
         const struct row_tile next = next_rows(b, &q, kvh, key0, keys, t);
+        const struct stick_pairs pairs = { b.room + at.ds, b.room + at.size, KEYS, 1, t.row0, key0,
+                                           keys, whole };
         PHASE(tid)
             if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
             if (tid < TILE_ROWS) {
@@ -324,10 +403,30 @@ DEV void backward_keys(struct block b)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
             for (int i = 0; FORMS > 1 && i < OTHERS(KEYS) * 8; i++)
                 s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
-            grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
-            if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
-            store_tile(KEYS, b.room + at.ds, r0, side, s);
+            for (int i = 0; STICK && FORMS < 2 && i < OTHERS(KEYS) * 8; i++)
+                MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
+            if (STICK) {
+                open_stick_pairs(b, &q, t.h, pairs, tid, s, MINE.p);
+            } else {
+                grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
+                if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
+                store_tile(KEYS, b.room + at.ds, r0, side, s);
+            }
         END
+        PHASE_IF(tid, STICK)
+            if (tid < rows)
+                stick_back(b, &q, t.h, t.row0, rows, tid, key0, keys, pairs.z + tid * KEYS,
+                           pairs.dp + tid * KEYS, pairs.dp + (TILE_ROWS + tid) * KEYS, 1,
+                           *stick_at(b, STICK_OLDER, key0 / KEYS, &q, t.h, t.row0 + tid));
+        END_IF
+        PHASE_IF(tid, STICK)
+            float ds[PAIR_OTHERS][8];
+            const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+            close_stick_pairs(b, &q, t.h, pairs, tid, MINE.p, ds);
+            stick_terms_back(b, &q, t.h, pairs, tid, MINE.s, ds);
+            if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
+            store_tile(KEYS, b.room + at.ds, r0, side, ds);
+        END_IF
         PHASE_IF(tid, VECTORS)
             if (b.at.dk)
                 add_key_vectors(b, &q, t.h, t.row0, rows, key0,
@@ -401,6 +500,7 @@ DEV void backward_keys(struct block b)
 
 struct rows_mine {
     float dq[PAIR_GROUPS][8][4], s[PAIR_OTHERS][8], ds[PAIR_OTHERS][8];
+    double older; /* sba: the sum of h over older keys */
 };
 
 /* Learned numbers of a head that this tile of rows adds to, of a chunk: [tiles][H][chunks][parts].
@@ -598,8 +698,11 @@ DEV void backward_rows(struct block b)
     const GLOBAL float *factor = b.p->q_factor < 0
                                    ? (const GLOBAL float *)0
                                    : (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list;
-    const struct keys_seen seen = keys_of(b, &q, row0, rows);
+    struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int none = seen.last < seen.first;
+    if (STICK && !none)
+        seen.first = most(seen.first, KEYS * stick_oldest(b, &q, h, row0, rows, seen.first / KEYS,
+                                                          seen.last / KEYS));
     const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
@@ -618,6 +721,9 @@ DEV void backward_rows(struct block b)
             b.room[at.delta + tid] =
                 tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
         }
+        if (STICK && tid < rows)
+            MINE.older = (double)((const GLOBAL float *)b.at.lse)[list + tid]
+                       * (double)((const GLOBAL float *)b.at.delta)[list + tid];
         if (tid < TILE_ROWS)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
         for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
@@ -640,6 +746,8 @@ DEV void backward_rows(struct block b)
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == TILE_ROWS && n == KEYS
                            && all_visible(b, &q, row0, rows, key0, n);
+            const struct stick_pairs pairs = { b.room + at.s, b.room + at.size, TILE_ROWS, 0, row0,
+                                               key0, n, whole };
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
                 if (FADES && (j == from || ends_block(b, j, 0)))
@@ -683,7 +791,8 @@ DEV void backward_rows(struct block b)
                 if (FORMS < 2)
                     product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
                             side, MINE.s);
-                UNROLL for (int j2 = 0; j2 < 8; j2++) {
+                if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                UNROLL for (int j2 = 0; !STICK && j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     struct drop_row drop = { 0, 0 };
@@ -710,8 +819,35 @@ DEV void backward_rows(struct block b)
                     }
                 }
                 if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
-                else if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                else if (!PARTS && !STICK)
+                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
+            PHASE_IF(tid, STICK)
+                if (tid < rows) {
+                    GLOBAL float *older = stick_at(b, STICK_OLDER, j, &q, h, row0 + tid);
+                    *older = *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) == 0
+                               ? 0.0f
+                               : (float)MINE.older;
+                    MINE.older += (double)stick_back(
+                        b, &q, h, row0, rows, tid, key0, n, pairs.z + tid, pairs.dp + tid,
+                        pairs.dp + KEYS * TILE_ROWS + tid, TILE_ROWS, *older);
+                }
+            END_IF
+            PHASE_IF(tid, STICK)
+                float weight[PAIR_OTHERS][8];
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
+                for (int i = 0; MASK_KIND == 2 && b.at.dmask && i < OTHERS(TILE_ROWS) * 8; i++) {
+                    const int row = row0 + lane_of(TILE_ROWS, r0, i % 8),
+                              key = key0 + other_of(TILE_ROWS, side, i / 8);
+                    if (sees(b, &q, h, row, key))
+                        store_mask_gradient(b, &q, h, row, key, MINE.ds[i / 8][i % 8]);
+                }
+                if (!PARTS) {
+                    stick_terms_back(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                }
+            END_IF
             PHASE_IF(tid, weights)
                 store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
                 if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
@@ -865,6 +1001,14 @@ DEV void backward_rows(struct block b)
         for (int u = 0; u < USES; u++)
             if (LEARNS(u) && tid == 0)
                 finish_row_sums(b, &q, part + USE(u).part, h, u, row0, rows);
+        for (int n = tid; STICK && STICK_OF.part >= 0 && n < VALUE_DIM; n += THREADS) {
+            float sum = 0; /* the vector is the heir of all rows */
+            for (int r = 0; r < rows; r++)
+                if (heir_of(b, q.b, q.q0 + row0 + r) >= 0)
+                    sum = fma_(((const GLOBAL float *)b.at.lse)[list + r],
+                               b.room[at.dout + n * TILE_ROWS + r], sum);
+            part[STICK_OF.part + n] = sum;
+        }
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta

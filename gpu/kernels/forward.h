@@ -7,6 +7,7 @@
 #include "kernels/dropout.h"
 #include "kernels/fades.h"
 #include "kernels/forms.h"
+#include "kernels/stick.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
@@ -211,10 +212,17 @@ DEV void forward(struct block b)
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int oldest = seen.last < seen.first ? 1 : seen.first / CHUNK,
               newest = seen.last < seen.first ? 0 : seen.last / CHUNK;
+    /* before a backward pass, whose rows are scaled already, sticks are broken without values */
+    const int keep = STICK && !b.at.o;
+    const float scale = keep ? 1.0f : b.p->scale;
 
     PHASE(tid)
-        load_across(queries, 0, rows, ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        load_across(queries, 0, rows, ROWS, DIM, scale, tid, b.room + at.q);
         if (VALUES) open_values(b, &q, h, row0, rows, tid);
+        if (STICK && tid < ROWS) {
+            whole_sticks(b, at)[tid] = chunk_sticks(b, at)[tid] = 1;
+            if (tid % TILE_ROWS == 0) ended_rows(b, at)[tid / TILE_ROWS] = 0;
+        }
         if (tid < ROWS) {
             float m = -INFINITY, l = 0;
             if (HAS_SINK) {
@@ -237,23 +245,32 @@ DEV void forward(struct block b)
             UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++) MINE.o[g][j][i] = 0;
-            if (tid < ROWS) {
+            if (tid < ROWS && !STICK) {
                 b.room[at.m + tid] = -INFINITY;
                 b.room[at.l + tid] = 0;
             }
+            if (STICK && tid < ROWS) {
+                SHARED double *all = whole_sticks(b, at) + tid, *left = chunk_sticks(b, at) + tid;
+                *all = *all * *left;
+                *left = 1;
+                b.room[at.alpha + tid] = 1;
+                if (keep && tid < rows)
+                    *stick_at(b, STICK_REST, chunk, &q, h, row0 + tid) = stick_rest(*all);
+            }
         END
-        for (int j = to; j >= from; j--) {
+        for (int j = to; j >= from && !all_ended(b, at, rows); j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
+            const int plain = whole && !STICK; /* nobody asks whether values are finite */
             PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
-                fade_lanes(b, &q, h, row0, rows, j, ROWS, b.p->scale, b.p->q_factor, tid,
+                fade_lanes(b, &q, h, row0, rows, j, ROWS, scale, b.p->q_factor, tid,
                            b.room + at.q);
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
                 PHASE(tid)
-                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, b.p->scale,
-                                  b.p->q_factor, tid, b.room + at.q);
+                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, scale, b.p->q_factor,
+                                  tid, b.room + at.q);
                     load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
                 END
                 PHASE(tid)
@@ -276,7 +293,7 @@ DEV void forward(struct block b)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
-                if (whole && at.v != at.k)
+                if (plain && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
                 if (FORMS < 2) {
@@ -288,27 +305,31 @@ DEV void forward(struct block b)
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;
                 const int first = part * (KEYS / TEAM), end = least(n, first + KEYS / TEAM);
-                if (whole && at.v == at.k)
+                if (plain && at.v == at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                if (!whole
+                if (!plain
                     && !load_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                                   b.room + at.v))
                     ((SHARED int *)b.room)[at.flag] = 1;
-                b.room[at.tops + part * ROWS + r] =
-                    score_row(b, at, &q, h, row0, r, key0, first, end, whole,
-                              part ? -INFINITY : b.room[at.m + r]);
-                if (TEAM == 1) {
+                const float top = score_row(b, at, &q, h, row0, r, key0, first, end, whole,
+                                            part || STICK ? -INFINITY : b.room[at.m + r]);
+                if (!STICK) b.room[at.tops + part * ROWS + r] = top;
+                if (TEAM == 1 && !STICK) {
                     const float sum = weigh_part(b, at, r, 0, 0, n);
                     b.room[at.l + r] = fma_(b.room[at.l + r], b.room[at.alpha + r], sum);
                 }
                 COPIES_DONE
             END
-            PHASE_IF(tid, TEAM > 1)
+            PHASE_IF(tid, STICK)
+                if (tid < ROWS)
+                    weigh_stick(b, at, &q, h, row0, rows, tid, j, n, whole, keep);
+            END_IF
+            PHASE_IF(tid, TEAM > 1 && !STICK)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
                 weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
             END_IF
-            PHASE_IF(tid, DROPOUT && TEAM > 1) /* sums are those before any weights are dropped */
+            PHASE_IF(tid, DROPOUT && TEAM > 1 && !STICK) /* sums are those before any weights are dropped */
                 if (tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
@@ -319,18 +340,23 @@ DEV void forward(struct block b)
             PHASE(tid)
                 if (at.v != at.k && j > from)
                     copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
-                if (TEAM > 1 && !DROPOUT && tid < ROWS)
+                if (STICK && tid < rows && tid % TILE_ROWS == 0) ask_ended(b, at, rows, tid);
+                if (TEAM > 1 && !DROPOUT && !STICK && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
                 if (VALUES && tid < rows)
                     add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
                                     b.room[at.alpha + tid]);
-                add_values(b, at, n, tid, &MINE);
+                if (!keep) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
         }
         PHASE(tid)
-            if (tid < ROWS) {
+            if (STICK && tid < ROWS) {
+                b.room[at.a + tid] = 1;
+                b.room[at.c + tid] = stick_rest(whole_sticks(b, at)[tid]);
+            }
+            if (!STICK && tid < ROWS) {
                 const float before = b.room[at.all_m + tid], after = b.room[at.m + tid];
                 const float m = max_(before, after), base = m == -INFINITY ? 0.0f : m;
                 const float a = exp_(before - base), c = exp_(after - base);
@@ -342,7 +368,7 @@ DEV void forward(struct block b)
                     fma_(b.room[at.l + tid], c, b.room[at.all_l + tid] * a);
             }
         END
-        PHASE(tid)
+        PHASE_IF(tid, !keep)
             const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
             int64_t width = VALUE_DIM;
             HERE(width);
@@ -356,7 +382,7 @@ DEV void forward(struct block b)
                         MINE.o[g][j][i] = all;
                         if (chunk > oldest && here) total[r * width + n] = all;
                     }
-        END
+        END_IF
     }
     PHASE_IF(tid, VALUES)
         const int r = tid % ROWS;
@@ -374,7 +400,14 @@ DEV void forward(struct block b)
                 add_value_vectors(b, USE(u), &q, h, row0, rows, tid, &MINE);
     END_IF
     PHASE(tid)
-        if (tid < rows) {
+        if (STICK && tid < rows) {
+            const float left =
+                stick_rest(whole_sticks(b, at)[tid] * chunk_sticks(b, at)[tid]);
+            b.room[at.a + tid] = 1;
+            b.room[at.c + tid] = left;
+            if (b.at.lse && !keep) ((GLOBAL float *)b.at.lse)[list + tid] = left; /* rem */
+        }
+        if (!STICK && tid < rows) {
             float l = b.room[at.all_l + tid];
             if (l == 0 && overflows(b, at, &q, h, keys, row0 + tid, tid)) l = NAN;
             b.room[at.a + tid] = l == 0 ? 0.0f : 1.0f / l;
@@ -384,7 +417,23 @@ DEV void forward(struct block b)
                            : (float)((double)b.room[at.all_m + tid] + log_((double)l));
         }
     END
-    PHASE(tid)
+    PHASE_IF(tid, STICK && !keep)
+        const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+        for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+            for (int j = 0; j < 8; j++) {
+                const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g);
+                const int64_t heir = r < rows ? heir_of(b, q.b, q.q0 + row0 + r) : -1;
+                for (int i = 0; i < 4; i++) {
+                    if (newest < oldest) MINE.o[g][j][i] = 0;
+                    if (heir >= 0 && n + i < VALUE_DIM)
+                        MINE.o[g][j][i] =
+                            fma_(b.room[at.c + r],
+                                 heir_number(b, values, h, (int)(heir - q.k0), n + i),
+                                 MINE.o[g][j][i]);
+                }
+            }
+    END_IF
+    PHASE_IF(tid, !keep)
         const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
         UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
             UNROLL for (int j = 0; j < 8; j++) {
@@ -394,9 +443,10 @@ DEV void forward(struct block b)
                     if (r < rows && n + i < VALUE_DIM)
                         store_number(b.at.o, O_TYPE,
                                      outputs.first + (int64_t)r * outputs.row + n + i,
-                                     (newest < oldest ? 0.0f : MINE.o[g][j][i]) * inverse);
+                                     (newest < oldest && !STICK ? 0.0f : MINE.o[g][j][i])
+                                         * inverse);
             }
-    END
+    END_IF
 }
 
 #endif

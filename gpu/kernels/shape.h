@@ -28,13 +28,14 @@ struct block {
 /* The rotation of the plan, and term u. */
 #define TURN (*(const GLOBAL struct gpu_turn *)(b.at.lists + b.p->turn))
 #define USE(u) (((const GLOBAL struct gpu_use *)(b.at.lists + b.p->use))[u])
+#define STICK_OF (*(const GLOBAL struct gpu_stick *)(b.at.lists + b.p->stick))
 
 #ifdef LOCI_DIM
 enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
 enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
 enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT, ROTATION = LOCI_ROTATION, FADES = LOCI_FADES };
-enum { FORMS = LOCI_FORMS };
+enum { FORMS = LOCI_FORMS, STICK = LOCI_STICK };
 enum { VECTORS = LOCI_VECTORS, VALUES = LOCI_VALUES };
 enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
@@ -53,6 +54,7 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define ROTATION (b.p->rotation)
 #define FADES (b.p->fades)
 #define FORMS (b.p->forms)
+#define STICK (b.p->stick >= 0)
 #define VECTORS (b.p->vectors)
 #define VALUES (b.p->values)
 #define DROPOUT (b.p->dropout)
