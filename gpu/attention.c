@@ -37,6 +37,11 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
+/* Floats of shared memory that a scan has besides, with this many rows. */
+static int scan_room(const struct params *p, int rows)
+{
+    return p->scan < 0 ? 0 : SCAN_TILES * KEYS * (rows > TILE_ROWS ? rows : TILE_ROWS);
+}
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
     const void *from;
@@ -301,7 +306,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     for (int u = 0; u < g->params.uses; u++) {
         const int32_t term = g->use[u].term;
-        const bool query = term == GPU_ROW_VECTORS;
+        const bool query = term == GPU_ROW_VECTORS || term == GPU_SCAN;
         struct params k = g->params;
         struct arrays at = g->arrays;
         if (!is_of_vectors(term)) continue;
@@ -384,7 +389,8 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-            forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
+            forward_room(p->rows, p->dim, p->value_dim).size + scan_room(p, p->rows), &g->arrays,
+            p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -496,7 +502,7 @@ static void divide_totals(struct gpu_call *g, int u, const double *totals)
                     ends = use->term == GPU_KEY_VECTORS ? 0 : each - use->count;
     double *to = g->call.g.total[x];
     memset(to, 0, (size_t)all * sizeof *to);
-    if (use->term == GPU_ROW_VECTORS) {
+    if (use->term == GPU_ROW_VECTORS || use->term == GPU_SCAN) {
         memcpy(to, totals + use->direct, (size_t)all * sizeof *to);
         return;
     }
@@ -659,10 +665,10 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
                frequency_room(g), &at, &p);
 }
-/* Floats of shared memory that passes over sticks have besides. */
-static int stick_room(const struct params *p)
+/* Floats of shared memory that backward passes over sticks and scans have besides. */
+static int walk_room(const struct params *p)
 {
-    return p->stick < 0 ? 0 : 2 * KEYS * TILE_ROWS;
+    return (p->stick < 0 ? 0 : STICK_ROOM) + scan_room(p, TILE_ROWS);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -672,7 +678,7 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
     if (!any) return LOCI_OK;
     if (g->key_sums)
         TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                inputs_room(p->dim, p->value_dim).size + stick_room(p), &g->arrays, p));
+                inputs_room(p->dim, p->value_dim).size + walk_room(p), &g->arrays, p));
     return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 static bool learns(const struct gpu_call *g)
@@ -686,7 +692,8 @@ static loci_status finish_vectors(const struct gpu_call *g)
 {
     struct params k = g->params;
     for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
-        if (g->use[k.vector_use].term == GPU_ROW_VECTORS)
+        if (g->use[k.vector_use].term == GPU_ROW_VECTORS
+            || g->use[k.vector_use].term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
         else if (g->use[k.vector_use].term == GPU_ROLL)
@@ -702,7 +709,7 @@ static loci_status vector_totals(const struct gpu_call *g)
         const struct gpu_use *u = &g->use[k.vector_use];
         if (!is_of_vectors(u->term) || u->direct < 0) continue;
         const int width = (int)vectors_padded(k.dim);
-        if (u->term == GPU_ROW_VECTORS)
+        if (u->term == GPU_ROW_VECTORS || u->term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
                     tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
                     0, &g->arrays, &k));
@@ -738,7 +745,7 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
         if (form && at.dk) at.dk += form * form_bytes(g, false);
         if (at.dk || at.dv)
             TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                    keys_room(p->dim, p->value_dim).size + stick_room(p), &at, &k));
+                    keys_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
     }
     return LOCI_OK;
 }
@@ -754,21 +761,21 @@ static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
             k.parts = 0;
             if (at.dq) at.dq += form * form_bytes(g, true);
         }
-        if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0) && !form))
+        if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0 || p->scan >= 0) && !form))
             TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
-                    rows_room(p->dim, p->value_dim).size + stick_room(p), &at, &k));
+                    rows_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
     }
     return LOCI_OK;
 }
-/* What is left of the sticks of rows before each tile of keys: a forward pass without outputs. */
-static loci_status break_sticks(const struct gpu_call *g)
+/* What rows carry to each tile of keys: a forward pass without outputs. */
+static loci_status keep_carries(const struct gpu_call *g)
 {
     struct params k = g->params;
     struct arrays at = g->arrays;
     k.q_factor = -1;
     at.o = NULL;
     return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
-               forward_room(k.rows, k.dim, k.value_dim).size, &at, &k);
+               forward_room(k.rows, k.dim, k.value_dim).size + scan_room(&k, k.rows), &at, &k);
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
@@ -799,14 +806,16 @@ static loci_status backward_pass(struct gpu_call *g)
         g->arrays.dout = g->at.o;
         g->params.dout = dense(p->heads, c->Lq, p->value_dim);
     }
-    if (stick) { /* its rows read dO as it has turned, and its keys what rows leave */
+    if (stick) /* its rows read dO as it has turned */
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
-        TRY(break_sticks(g));
+    const bool rows_first = stick || p->scan >= 0; /* keys read what rows leave */
+    if (rows_first) {
+        TRY(keep_carries(g));
         TRY(pass_over_rows(g, pass));
     }
     TRY(pass_over_keys(g, pass));
+    if (!rows_first) TRY(pass_over_rows(g, pass));
     if (stick) TRY(heir_values(g, pass));
-    else TRY(pass_over_rows(g, pass));
     TRY(join_forms(g, pass, true));
     TRY(join_forms(g, pass, false));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
@@ -881,7 +890,7 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
 {
     CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
     const struct loci_gpu_plan plan = { .gpu = gpu, .backward_threads = THREADS };
-    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128, .stick = -1 };
+    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1 };
     struct program *program = NULL;
     void *at = NULL;
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);

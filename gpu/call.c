@@ -18,6 +18,7 @@
 #include "layout/matrices.h"
 #include "layout/ranged_pairs.h"
 #include "layout/roll.h"
+#include "layout/scan.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
 #include "layout/stick.h"
@@ -406,8 +407,9 @@ static void find_band(const struct loci_plan *p, int64_t *lo, int64_t *hi)
 }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 /* Vectors by distance, and where a table has them; offsets without a table do not matter. */
-static void list_vectors(const struct loci_plan *p, int x, const char *table, struct gpu_use *use)
+static void list_vectors(const struct call *c, int x, const char *table, struct gpu_use *use)
 {
+    const struct loci_plan *p = c->plan;
     if (use->term == GPU_ROW_VECTORS) {
         const struct vectors *v = layout_of(p, x);
         int64_t lo, hi;
@@ -433,6 +435,16 @@ static void list_vectors(const struct loci_plan *p, int x, const char *table, st
         use->vectors_head = (int64_t)key_table(v, p->dim);
         use->columns = (int32_t)key_columns(v);
         use->width = (int32_t)vectors_width(p->dim);
+    } else if (use->term == GPU_SCAN) {
+        const struct scan a = scan_of(c, p->use[x].enc);
+        use->vectors = a.npos;
+        use->vectors_at = use->table;
+        use->vectors_head = a.per_head ? (int64_t)a.npos * p->dim : 0;
+        use->columns = 1;
+        use->value_width = p->dim;
+        use->a = (float)a.gate;
+        use->b = (float)a.pos;
+        use->tiles = (int32_t)tiles(c->Lk, KEYS);
     } else if (use->term == GPU_ROLL && use->table >= 0) {
         const struct roll *v = (const void *)table;
         use->lo = (int32_t)v->lo;
@@ -491,6 +503,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
     struct params *k = &g->params;
     k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
     k->forms = p->row_forms;
+    k->scan = -1;
     if (p->weight >= 0) list_stick(g, tables);
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
@@ -512,7 +525,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
-            list_vectors(p, x, table, &use);
+            list_vectors(c, x, table, &use);
             if (has_values(&use) && !g->backward) use.by_row = by_row(g, 2);
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
@@ -527,6 +540,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (s->query >= 0)
                     use.row_input = loci_gpu_input_number(p, p->use[x].enc, s->query);
             }
+            if (use.term == GPU_SCAN) k->scan = k->uses;
             g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
@@ -557,7 +571,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
     const struct loci_plan *p = c->plan;
     struct gpu_use *use = &g->use[u];
     if (!c->g.total[x] && !g->measured) return 0;
-    const int count = use->term == GPU_ROW_VECTORS ? 0
+    const int count = use->term == GPU_ROW_VECTORS || use->term == GPU_SCAN ? 0
                     : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
@@ -660,6 +674,7 @@ static bool decodes(const struct gpu_call *g)
         return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
+            || p->use[x].term == TERM_scan
             || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
             || p->use[x].term == TERM_fading_pairs)
             return false;
@@ -693,6 +708,11 @@ static size_t lay_out_apart(struct gpu_call *g)
     carve_bytes(&a, keys * (size_t)g->key_sums, sizeof(double));
     k->by_row = (int64_t)a.used;
     carve_bytes(&a, rows * 2 * (size_t)g->row_sums, sizeof(float));
+    if (k->scan >= 0 && g->backward) {
+        struct gpu_use *use = &g->use[k->scan];
+        use->carries = (int64_t)a.used;
+        carve_bytes(&a, rows * (size_t)(SCAN_CARRIES * use->tiles), sizeof(float));
+    }
     if (c->plan->weight >= 0 && g->backward) {
         g->stick.numbers = (int64_t)a.used;
         carve_bytes(&a, rows * (size_t)(2 * g->stick.tiles + g->stick.chunks), sizeof(float));
@@ -731,7 +751,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                    key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
         const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
-        k->vectors |= is_of_vectors(use->term) && g->backward;
+        k->vectors |= is_of_vectors(use->term) && use->term != GPU_SCAN && g->backward;
         k->values |= has_values(use);
         weights |= has_values(use) && use->direct >= 0;
         by_key |= use->term == GPU_ROLL;
@@ -760,6 +780,13 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     if (by_key && g->backward) {
         k->ds_by_key = (int64_t)a->used;
         carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
+    }
+    if (k->scan >= 0 && g->backward) {
+        struct gpu_use *use = &g->use[k->scan];
+        use->by_chunk = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
+        use->by_all = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
     }
     g->ds_bytes = a->used - g->ds_from;
     if (learned) {
@@ -823,7 +850,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors) {
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors
+        || g->params.scan >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
         g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
@@ -893,7 +921,7 @@ static void set_params(struct gpu_call *g)
     k->drop_offset = c->dropout.offset;
     k->drop_limit = c->dropout.limit;
     k->drop_kept = (float)c->dropout.factor;
-    k->rows = p->weight >= 0 && g->backward ? TILE_ROWS : g->plan->rows;
+    k->rows = (p->weight >= 0 || k->scan >= 0) && g->backward ? TILE_ROWS : g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);

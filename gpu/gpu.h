@@ -88,7 +88,8 @@ bool loci_gpu_given(enum term_id);
 /* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
 static inline bool is_of_vectors(int32_t term)
 {
-    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL
+        || term == GPU_SCAN;
 }
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);

@@ -8,6 +8,7 @@
 #include "kernels/rooms.h"
 #include "layout/band_q.h"
 #include "layout/gate.h"
+#include "layout/scan.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -36,6 +37,9 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
         return true;
     case TERM_band_k:
         *term = GPU_KEY_VECTORS;
+        return true;
+    case TERM_scan:
+        *term = GPU_SCAN;
         return true;
     case TERM_slopes:
         *term = GPU_SLOPES;
@@ -86,7 +90,7 @@ bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
 loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_facts *f,
                                 loci_error *e)
 {
-    int terms = 0, inputs = 0;
+    int terms = 0, inputs = 0, scans = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
     CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
@@ -119,9 +123,15 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               "%s with vectors of values does not run on a GPU with sba: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
-              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll) || p->score_dim == p->dim,
+              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)
+                  || p->score_dim == p->dim,
               LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
               p->enc[p->use[x].enc].pe->name);
+        CHECK(e, id != TERM_scan || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
+              LOCI_UNSUPPORTED, "cope:gates must be k on a GPU: v and given do not run on it yet");
+        scans += id == TERM_scan;
+        CHECK(e, scans <= 1, LOCI_UNSUPPORTED,
+              "the encoding has cope %d times, but it does not run on a GPU more than once", scans);
         CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
               "fox:stop must be 0 on a GPU, where rows do not end early");
     }
@@ -194,6 +204,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
         { "FORMS", p->forms },     { "STICK", p->stick >= 0 },
+        { "SCAN", p->scan },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

@@ -129,10 +129,13 @@ enum gpu_term {
     GPU_GATE,
     GPU_ROW_VECTORS,
     GPU_KEY_VECTORS,
-    GPU_ROLL
+    GPU_ROLL,
+    GPU_SCAN
 };
 /* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
 enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
+/* Numbers that a row of a scan carries from tile to tile. */
+enum { SCAN_CARRIES = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -155,6 +158,10 @@ struct gpu_use {
     int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
     int32_t columns, width;
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
+    /* scan: what rows carry, in `apart`; sums by position of the chunk and of all, in `vectors`; b:
+     * the factor of products, a: of gates. */
+    int64_t carries, by_chunk, by_all;
+    int32_t tiles;
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
@@ -253,6 +260,7 @@ struct params {
      * multiplied by. */
     int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;
+    int32_t scan; /* the term whose rows count gates: kernels/scan.h; -1: none */
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;

@@ -12,6 +12,7 @@
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
     float o[MOST_GROUPS][8][4];
+    struct scan_state count; /* of the thread's row, from tile to tile */
 };
 
 /* Threads of a row in the row phase, each with a part of the keys. */
@@ -212,13 +213,18 @@ DEV void forward(struct block b)
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int oldest = seen.last < seen.first ? 1 : seen.first / CHUNK,
               newest = seen.last < seen.first ? 0 : seen.last / CHUNK;
-    /* before a backward pass, whose rows are scaled already, sticks are broken without values */
-    const int keep = STICK && !b.at.o;
+    /* before a backward pass, whose rows are scaled already: what rows carry, without values */
+    const int keep = (STICK || SCAN >= 0) && !b.at.o;
     const float scale = keep ? 1.0f : b.p->scale;
+    int ended = 0; /* sba: all rows have */
 
     PHASE(tid)
         load_across(queries, 0, rows, ROWS, DIM, scale, tid, b.room + at.q);
         if (VALUES) open_values(b, &q, h, row0, rows, tid);
+        if (SCAN >= 0) {
+            MINE.count.whole = 0;
+            MINE.count.fraction = 0;
+        }
         if (STICK && tid < ROWS) {
             whole_sticks(b, at)[tid] = chunk_sticks(b, at)[tid] = 1;
             if (tid % TILE_ROWS == 0) ended_rows(b, at)[tid / TILE_ROWS] = 0;
@@ -258,7 +264,7 @@ DEV void forward(struct block b)
                     *stick_at(b, STICK_REST, chunk, &q, h, row0 + tid) = stick_rest(*all);
             }
         END
-        for (int j = to; j >= from && !all_ended(b, at, rows); j--) {
+        for (int j = to; j >= from && !ended; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
             const int plain = whole && !STICK; /* nobody asks whether values are finite */
@@ -289,6 +295,7 @@ DEV void forward(struct block b)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE
             END_IF
+            if (SCAN >= 0) b = with_scan(b, at.size, row0, key0, 1, ROWS);
             PHASE(tid)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
@@ -300,8 +307,18 @@ DEV void forward(struct block b)
                     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                             c);
                     store_tile(ROWS, b.room + at.s, r0, side, c);
+                    if (SCAN >= 0)
+                        store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
+            PHASE_IF(tid, SCAN >= 0)
+                if (keep && tid < rows) {
+                    *carry_at(b, SCAN_AT, j, &q, h, row0 + tid) = (float)MINE.count.whole;
+                    *carry_at(b, SCAN_REST, j, &q, h, row0 + tid) = MINE.count.fraction;
+                }
+                if (tid < rows)
+                    MINE.count = scan_row(b, &q, h, row0 + tid, key0, n, whole, MINE.count);
+            END_IF
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;
                 const int first = part * (KEYS / TEAM), end = least(n, first + KEYS / TEAM);
@@ -350,6 +367,7 @@ DEV void forward(struct block b)
                 if (!keep) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
+            if (STICK) ended = all_ended(b, at, rows);
         }
         PHASE(tid)
             if (STICK && tid < ROWS) {
@@ -368,11 +386,11 @@ DEV void forward(struct block b)
                     fma_(b.room[at.l + tid], c, b.room[at.all_l + tid] * a);
             }
         END
-        PHASE_IF(tid, !keep)
+        PHASE(tid)
             const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
             int64_t width = VALUE_DIM;
             HERE(width);
-            UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+            UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++) {
                         const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g) + i;
@@ -382,7 +400,7 @@ DEV void forward(struct block b)
                         MINE.o[g][j][i] = all;
                         if (chunk > oldest && here) total[r * width + n] = all;
                     }
-        END_IF
+        END
     }
     PHASE_IF(tid, VALUES)
         const int r = tid % ROWS;
@@ -411,19 +429,19 @@ DEV void forward(struct block b)
             float l = b.room[at.all_l + tid];
             if (l == 0 && overflows(b, at, &q, h, keys, row0 + tid, tid)) l = NAN;
             b.room[at.a + tid] = l == 0 ? 0.0f : 1.0f / l;
-            if (b.at.lse)
+            if (b.at.lse && !keep)
                 ((GLOBAL float *)b.at.lse)[list + tid] =
                     l == 0 ? -INFINITY
                            : (float)((double)b.room[at.all_m + tid] + log_((double)l));
         }
     END
-    PHASE_IF(tid, STICK && !keep)
+    PHASE_IF(tid, STICK)
         const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-        for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
-            for (int j = 0; j < 8; j++) {
+        UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
+            UNROLL for (int j = 0; j < 8; j++) {
                 const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g);
                 const int64_t heir = r < rows ? heir_of(b, q.b, q.q0 + row0 + r) : -1;
-                for (int i = 0; i < 4; i++) {
+                UNROLL for (int i = 0; i < 4; i++) {
                     if (newest < oldest) MINE.o[g][j][i] = 0;
                     if (heir >= 0 && n + i < VALUE_DIM)
                         MINE.o[g][j][i] =
@@ -433,9 +451,9 @@ DEV void forward(struct block b)
                 }
             }
     END_IF
-    PHASE_IF(tid, !keep)
+    PHASE(tid)
         const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-        UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+        UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
             UNROLL for (int j = 0; j < 8; j++) {
                 const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g);
                 const float inverse = b.room[at.a + r];
@@ -446,7 +464,7 @@ DEV void forward(struct block b)
                                      (newest < oldest && !STICK ? 0.0f : MINE.o[g][j][i])
                                          * inverse);
             }
-    END_IF
+    END
 }
 
 #endif

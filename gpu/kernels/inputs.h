@@ -76,7 +76,7 @@ DEV void backward_inputs(struct block b)
         END
         for (int row0 = meeting_rows(b, &q, h, first_row, end_row, key0, keys); row0 < end_row;
              row0 = meeting_rows(b, &q, h, row0 + TILE_ROWS, end_row, key0, keys)) {
-            const struct stick_pairs pairs = { b.room + at.g, b.room + at.size, KEYS, 1, row0, key0,
+            const struct tile_pairs pairs = { b.room + at.g, b.room + at.size, KEYS, 1, row0, key0,
                                                keys, 0 };
             const int rows = least(q.nq - row0, TILE_ROWS);
             const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -119,11 +119,22 @@ DEV void backward_inputs(struct block b)
                                b.room + at.q, tid, MINE.s);
                 END
             }
+            if (SCAN >= 0)
+                b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 0, KEYS);
+            PHASE_IF(tid, SCAN >= 0)
+                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
+                        first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
+                store_tile(KEYS, scan_at(b, SCAN_GATE, row0, key0), first_lane(KEYS, tid),
+                           place(KEYS, tid), MINE.s);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                count_gates(b, &q, h, row0, rows, key0, keys, 0, tid);
+            END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2)
+                if (FORMS < 2 && SCAN < 0)
                     product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                             MINE.s);
                 if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);

@@ -23,6 +23,9 @@ struct block {
     const struct params *p;
     int x; /* the number of the group */
     SHARED float *room;
+    /* scan: numbers of the tile's pairs in shared memory, of key scan_key and row scan_row first. */
+    SHARED float *scan;
+    int scan_key, scan_row, scan_by_key, scan_by_row;
 };
 
 /* The rotation of the plan, and term u. */
@@ -35,7 +38,7 @@ enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
 enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
 enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT, ROTATION = LOCI_ROTATION, FADES = LOCI_FADES };
-enum { FORMS = LOCI_FORMS, STICK = LOCI_STICK };
+enum { FORMS = LOCI_FORMS, STICK = LOCI_STICK, SCAN = LOCI_SCAN };
 enum { VECTORS = LOCI_VECTORS, VALUES = LOCI_VALUES };
 enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
@@ -55,6 +58,7 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define FADES (b.p->fades)
 #define FORMS (b.p->forms)
 #define STICK (b.p->stick >= 0)
+#define SCAN (b.p->scan)
 #define VECTORS (b.p->vectors)
 #define VALUES (b.p->values)
 #define DROPOUT (b.p->dropout)

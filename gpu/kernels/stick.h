@@ -9,8 +9,6 @@
 #include "kernels/terms.h"
 
 #define LEAST_SHARE 0x1p-75f
-/* Two tiles more in shared memory of a backward pass: dp, which becomes ds, and sigmoids. */
-enum { STICK_ROOM = 2 * KEYS * TILE_ROWS };
 
 /* What a row has, numbers of `apart`: by tile the stick at its start, 0 where the row has ended,
  * and the sum of h over older keys; by chunk what was left before it. */
@@ -73,8 +71,8 @@ DEV int has_ended(struct block b, struct forward_room at, int r)
 /* Have all rows of the tile?  Older tiles then have no weights. */
 DEV int all_ended(struct block b, struct forward_room at, int rows)
 {
-    int all = STICK;
-    for (int r = 0; STICK && r < rows; r += TILE_ROWS) all &= ended_rows(b, at)[r / TILE_ROWS];
+    int all = 1;
+    for (int r = 0; r < rows; r += TILE_ROWS) all &= ended_rows(b, at)[r / TILE_ROWS];
     return all;
 }
 /* Rows r .. r + 63 are asked, by the thread of the first one. */

@@ -323,6 +323,10 @@ static const char *const texts[] = {
     "sba:remainder=value+alibi:slopes=both",
     "dca:pairing=half,chunk=90,local=20+fox+sba",
     "softcap:cap=1+t5:bidirectional=1+sba:remainder=vector",
+    "cope",
+    "cope:npos=300+alibi:slopes=both+softcap:cap=3",
+    "rope:pairing=half+cope:npos=9,pos_scale=0.3+ssmax:bias=1+fox",
+    "cope:npos=40+t5:bidirectional=1+sba",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
