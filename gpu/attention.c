@@ -37,10 +37,10 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
-/* Floats of shared memory that a scan has besides, with this many rows. */
-static int scan_room(const struct params *p, int rows)
+/* Floats of shared memory of a forward pass with this many rows. */
+static int forward_floats(const struct params *p, int rows)
 {
-    return p->scan < 0 ? 0 : SCAN_TILES * KEYS * (rows > TILE_ROWS ? rows : TILE_ROWS);
+    return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows));
 }
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
@@ -389,8 +389,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-            forward_room(p->rows, p->dim, p->value_dim).size + scan_room(p, p->rows), &g->arrays,
-            p));
+            forward_floats(p, p->rows), &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -668,7 +667,7 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 /* Floats of shared memory that backward passes over sticks and scans have besides. */
 static int walk_room(const struct params *p)
 {
-    return (p->stick < 0 ? 0 : STICK_ROOM) + scan_room(p, TILE_ROWS);
+    return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS));
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -775,7 +774,7 @@ static loci_status keep_carries(const struct gpu_call *g)
     k.q_factor = -1;
     at.o = NULL;
     return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
-               forward_room(k.rows, k.dim, k.value_dim).size + scan_room(&k, k.rows), &at, &k);
+               forward_floats(&k, k.rows), &at, &k);
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)

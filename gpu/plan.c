@@ -159,6 +159,14 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     return LOCI_OK;
 }
 
+/* Bytes of shared memory that the forward pass needs. */
+static size_t forward_bytes(const struct loci_plan *p, int rows)
+{
+    int scan = 0;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_scan) scan = scan_room(rows);
+    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + scan) * sizeof(float);
+}
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128. */
 static void choose_shape(struct loci_gpu_plan *g)
@@ -168,10 +176,7 @@ static void choose_shape(struct loci_gpu_plan *g)
     g->rows = widest <= 64 ? 128 : 64;
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
-    while (g->rows > 32
-           && (size_t)forward_room(g->rows, p->score_dim, p->value_dim).size * sizeof(float)
-                  > g->gpu->facts.shared)
-        g->rows /= 2;
+    while (g->rows > 32 && forward_bytes(p, g->rows) > g->gpu->facts.shared) g->rows /= 2;
 }
 
 /* ---- Programs -------------------------------------------------------------------------------- */
@@ -276,8 +281,7 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed =
-        (size_t)forward_room(shape.rows, plan->score_dim, plan->value_dim).size * sizeof(float);
+    const size_t needed = forward_bytes(plan, shape.rows);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

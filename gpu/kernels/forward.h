@@ -300,6 +300,8 @@ DEV void forward(struct block b)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
+                if (STICK && keep && tid < rows)
+                    *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) = begun_stick(b, at, tid);
                 if (plain && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
@@ -339,8 +341,8 @@ DEV void forward(struct block b)
                 COPIES_DONE
             END
             PHASE_IF(tid, STICK)
-                if (tid < ROWS)
-                    weigh_stick(b, at, &q, h, row0, rows, tid, j, n, whole, keep);
+                /* a loop: PoCL 3.1 leaves this phase out if it is under a condition */
+                for (int r = tid; r < ROWS; r += THREADS) weigh_stick(b, at, r, n, whole);
             END_IF
             PHASE_IF(tid, TEAM > 1 && !STICK)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);

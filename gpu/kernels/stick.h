@@ -68,6 +68,11 @@ DEV int has_ended(struct block b, struct forward_room at, int r)
 {
     return whole_sticks(b, at)[r] * chunk_sticks(b, at)[r] < STICK_OF.shortest;
 }
+/* The stick with which a row begins a tile. */
+DEV float begun_stick(struct block b, struct forward_room at, int r)
+{
+    return has_ended(b, at, r) ? 0.0f : (float)chunk_sticks(b, at)[r];
+}
 /* Have all rows of the tile?  Older tiles then have no weights. */
 DEV int all_ended(struct block b, struct forward_room at, int rows)
 {
@@ -83,16 +88,14 @@ DEV void ask_ended(struct block b, struct forward_room at, int rows, int r)
     ended_rows(b, at)[r / TILE_ROWS] = all;
 }
 /* The thread of row r.  Weights of rows that have all ended sum nothing, NaN neither. */
-DEV void weigh_stick(struct block b, struct forward_room at, const struct span *q, int h, int row0,
-                     int rows, int r, int tile, int keys, int whole, int keep)
+DEV void weigh_stick(struct block b, struct forward_room at, int r, int keys, int whole)
 {
     SHARED double *rest = chunk_sticks(b, at) + r;
     SHARED float *s = b.room + at.s + r;
     SHARED uint32_t *seen = (SHARED uint32_t *)b.room + at.seen + 4 * r;
-    const float begun = has_ended(b, at, r) ? 0.0f : (float)*rest;
+    const float begun = begun_stick(b, at, r);
     const int ended = ended_rows(b, at)[r / TILE_ROWS];
     float left = begun;
-    if (keep && r < rows) *stick_at(b, STICK_BEGUN, tile, q, h, row0 + r) = begun;
     for (int i = 0; (ended || whole) && i < 4; i++) seen[i] = ended ? 0 : 0xffff;
     const float used = ended ? 0.0f : break_stick(s, NULL_AT, keys, ROWS, &left);
     for (int k = 0; ended && k < keys; k++) s[k * ROWS] = 0;
