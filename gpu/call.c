@@ -441,6 +441,11 @@ static void list_vectors(const struct call *c, int x, const char *table, struct 
         use->vectors_at = use->table;
         use->vectors_head = a.per_head ? (int64_t)a.npos * p->dim : 0;
         use->columns = 1;
+        use->gates = a.gates == GATES_V       ? GATES_OF_VALUES
+                   : a.gates == GATES_GIVEN ? GATES_OF_INPUT
+                                            : GATES_OF_KEYS;
+        if (a.gates == GATES_GIVEN)
+            use->key_input = loci_gpu_input_number(p, p->use[x].enc, SCAN_GATE_K);
         use->value_width = p->dim;
         use->a = (float)a.gate;
         use->b = (float)a.pos;
@@ -1075,6 +1080,11 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    for (int x = 0; x < p->uses; x++)
+        CHECK(e,
+              p->use[x].term != TERM_scan || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
+              LOCI_UNSUPPORTED,
+              "gradients with cope do not run on a GPU with gates=v and gates=given yet");
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;

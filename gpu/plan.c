@@ -8,7 +8,6 @@
 #include "kernels/rooms.h"
 #include "layout/band_q.h"
 #include "layout/gate.h"
-#include "layout/scan.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -127,8 +126,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
                   || p->score_dim == p->dim,
               LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
               p->enc[p->use[x].enc].pe->name);
-        CHECK(e, id != TERM_scan || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
-              LOCI_UNSUPPORTED, "cope:gates must be k on a GPU: v and given do not run on it yet");
         scans += id == TERM_scan;
         CHECK(e, scans <= 1, LOCI_UNSUPPORTED,
               "the encoding has cope %d times, but it does not run on a GPU more than once", scans);

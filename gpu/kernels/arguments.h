@@ -134,6 +134,7 @@ enum gpu_term {
 };
 /* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
 enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
+enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 /* Numbers that a row of a scan carries from tile to tile. */
 enum { SCAN_CARRIES = 3 };
 /* How numbers are stored. */
@@ -161,7 +162,7 @@ struct gpu_use {
     /* scan: what rows carry, in `apart`; sums by position of the chunk and of all, in `vectors`; b:
      * the factor of products, a: of gates. */
     int64_t carries, by_chunk, by_all;
-    int32_t tiles;
+    int32_t tiles, gates; /* gates: what queries are multiplied by for the gates */
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */

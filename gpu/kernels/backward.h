@@ -106,7 +106,7 @@ DEV void count_gates(struct block b, const struct span *q, int h, int row0, int 
     if (tid < rows) {
         c.whole = (int)*carry_at(b, SCAN_AT, key0 / KEYS, q, h, row0 + tid);
         c.fraction = *carry_at(b, SCAN_REST, key0 / KEYS, q, h, row0 + tid);
-        scan_row(b, q, h, row0 + tid, key0, keys, whole, c);
+        scan_row(b, q, h, row0 + tid, key0, keys, whole, NULL_AT, 0, c);
     }
     for (int k = tid < rows ? keys : 0; k < KEYS; k++)
         *scan_at(b, SCAN_GATE, row0 + tid, key0 + k) = 0;

@@ -313,13 +313,31 @@ DEV void forward(struct block b)
                         store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
+            const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
-                if (keep && tid < rows) {
-                    *carry_at(b, SCAN_AT, j, &q, h, row0 + tid) = (float)MINE.count.whole;
-                    *carry_at(b, SCAN_REST, j, &q, h, row0 + tid) = MINE.count.fraction;
+                if (apart)
+                    load_rows(gate_rows(b, &q, kvh), key0, n, KEYS, DIM, WIDER(DIM), tid,
+                              b.room + at.k);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                float c[MOST_OTHERS][8];
+                const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                if (apart) {
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            c);
+                    store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
-                if (tid < rows)
-                    MINE.count = scan_row(b, &q, h, row0 + tid, key0, n, whole, MINE.count);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                /* a loop for PoCL, as with sticks */
+                for (int r = tid; r < rows; r += THREADS) {
+                    if (keep) {
+                        *carry_at(b, SCAN_AT, j, &q, h, row0 + r) = (float)MINE.count.whole;
+                        *carry_at(b, SCAN_REST, j, &q, h, row0 + r) = MINE.count.fraction;
+                    }
+                    MINE.count = scan_row(b, &q, h, row0 + r, key0, n, whole,
+                                          apart ? b.room + at.s + r : NULL_AT, ROWS, MINE.count);
+                }
             END_IF
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;

@@ -50,22 +50,36 @@ DEV SHARED float *scan_at(struct block b, enum scan_tile which, int row, int key
          + (key - b.scan_key) * b.scan_by_key;
 }
 
+/* What queries are multiplied by for the gates of a kv head, if these are not the keys. */
+DEV struct rows_at gate_rows(struct block b, const struct span *q, int kvh)
+{
+    const struct gpu_use u = USE(SCAN);
+    struct strides s;
+    if (u.gates == GATES_OF_VALUES) return value_rows(b, q, kvh);
+    s.row = DIM;
+    s.head = (int64_t)b.p->k_len * DIM;
+    s.batch = b.p->kv_heads * s.head;
+    return view_rows(u.key_input == 0 ? b.at.in0 : u.key_input == 1 ? b.at.in1 : b.at.in2, s, q->b,
+                     kvh, q->k0, GPU_F32, 0);
+}
+
 struct scan_state {
     int whole;
     float fraction;
 };
-/* The thread of a row, live or not: gates in place of scores, and counts.  `whole`: it sees all
- * keys. */
+/* The thread of a row: gates in place of their logits, and counts.  s: scores as the product makes
+ * them, key k at k * stride, or NULL if they are the logits.  `whole`: it sees all keys. */
 DEV struct scan_state scan_row(struct block b, const struct span *q, int h, int row, int key0,
-                               int keys, int whole, struct scan_state c)
+                               int keys, int whole, const SHARED float *s, int stride,
+                               struct scan_state c)
 {
     const struct gpu_use u = USE(SCAN);
     for (int k = keys - 1; k >= 0; k--) {
         SHARED float *at = scan_at(b, SCAN_GATE, row, key0 + k);
-        const float s = *at;
+        const float logit = *at, score = s ? s[k * stride] : logit;
         float gate = 0;
-        if ((whole || sees(b, q, h, row, key0 + k)) && !(s < -3.4028234663852886e+38f)) {
-            const float y = s * u.a, e = exp_(from_bits(to_bits(y) | 0x80000000u));
+        if ((whole || sees(b, q, h, row, key0 + k)) && !(score < -3.4028234663852886e+38f)) {
+            const float y = logit * u.a, e = exp_(from_bits(to_bits(y) | 0x80000000u));
             gate = (y < 0 ? e : 1.0f) / (1.0f + e);
         }
         const float sum = c.fraction + gate, rest = sum >= 1 ? sum - 1 : sum;

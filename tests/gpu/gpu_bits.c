@@ -327,6 +327,7 @@ static const char *const texts[] = {
     "cope:npos=300+alibi:slopes=both+softcap:cap=3",
     "rope:pairing=half+cope:npos=9,pos_scale=0.3+ssmax:bias=1+fox",
     "cope:npos=40+t5:bidirectional=1+sba",
+    "rope:pairing=half+cope:gates=given",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
