@@ -949,9 +949,10 @@ DEV void backward_rows(struct block b)
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
                 PHASE_IF(tid, SCAN >= 0)
-                    if (u == SCAN && tid < rows) {
-                        *carry_at(b, SCAN_OLDER, j, &q, h, row0 + tid) = MINE.before;
-                        MINE.before = scan_back(b, &q, h, row0 + tid, key0, n, b.room + at.s + tid,
+                    /* a loop for PoCL, as with sticks */
+                    for (int r = tid; u == SCAN && r < rows; r += THREADS) {
+                        *carry_at(b, SCAN_OLDER, j, &q, h, row0 + r) = MINE.before;
+                        MINE.before = scan_back(b, &q, h, row0 + r, key0, n, b.room + at.s + r,
                                                 TILE_ROWS, 1, MINE.before);
                     }
                 END_IF
