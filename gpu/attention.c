@@ -37,6 +37,11 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
+/* Floats of shared memory of a forward pass with this many rows. */
+static int forward_floats(const struct params *p, int rows)
+{
+    return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows));
+}
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
     const void *from;
@@ -284,7 +289,7 @@ static enum pass pass_of(const struct gpu_call *g)
     const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more =
-        gates || g->key_sums || g->row_sums || g->params.rotation_part >= 0 || turns_back(g);
+        gates || g->key_sums || g->row_sums || g->params.stick >= 0 || g->params.rotation_part >= 0 || turns_back(g);
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
@@ -301,7 +306,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     for (int u = 0; u < g->params.uses; u++) {
         const int32_t term = g->use[u].term;
-        const bool query = term == GPU_ROW_VECTORS;
+        const bool query = term == GPU_ROW_VECTORS || term == GPU_SCAN;
         struct params k = g->params;
         struct arrays at = g->arrays;
         if (!is_of_vectors(term)) continue;
@@ -384,7 +389,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-            forward_room(p->rows, p->dim, p->value_dim).size, &g->arrays, p));
+            forward_floats(p, p->rows), &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -496,7 +501,7 @@ static void divide_totals(struct gpu_call *g, int u, const double *totals)
                     ends = use->term == GPU_KEY_VECTORS ? 0 : each - use->count;
     double *to = g->call.g.total[x];
     memset(to, 0, (size_t)all * sizeof *to);
-    if (use->term == GPU_ROW_VECTORS) {
+    if (use->term == GPU_ROW_VECTORS || use->term == GPU_SCAN) {
         memcpy(to, totals + use->direct, (size_t)all * sizeof *to);
         return;
     }
@@ -659,6 +664,11 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
                frequency_room(g), &at, &p);
 }
+/* Floats of shared memory that backward passes over sticks and scans have besides. */
+static int walk_room(const struct params *p)
+{
+    return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS));
+}
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
@@ -667,7 +677,7 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
     if (!any) return LOCI_OK;
     if (g->key_sums)
         TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                inputs_room(p->dim, p->value_dim).size, &g->arrays, p));
+                inputs_room(p->dim, p->value_dim).size + walk_room(p), &g->arrays, p));
     return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 static bool learns(const struct gpu_call *g)
@@ -681,7 +691,8 @@ static loci_status finish_vectors(const struct gpu_call *g)
 {
     struct params k = g->params;
     for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
-        if (g->use[k.vector_use].term == GPU_ROW_VECTORS)
+        if (g->use[k.vector_use].term == GPU_ROW_VECTORS
+            || g->use[k.vector_use].term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
         else if (g->use[k.vector_use].term == GPU_ROLL)
@@ -697,7 +708,7 @@ static loci_status vector_totals(const struct gpu_call *g)
         const struct gpu_use *u = &g->use[k.vector_use];
         if (!is_of_vectors(u->term) || u->direct < 0) continue;
         const int width = (int)vectors_padded(k.dim);
-        if (u->term == GPU_ROW_VECTORS)
+        if (u->term == GPU_ROW_VECTORS || u->term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
                     tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
                     0, &g->arrays, &k));
@@ -722,26 +733,10 @@ static loci_status vector_totals(const struct gpu_call *g)
     }
     return LOCI_OK;
 }
-static loci_status backward_pass(struct gpu_call *g)
+static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
 {
-    const struct call *c = &g->call;
     const struct params *p = &g->params;
-    const enum pass pass = pass_of(g);
-    const int threads = loci_gpu_threads(g->plan, pass);
-    TRY(upload_lists(g));
-    TRY(rotate_inputs(g, pass));
-    TRY(multiply_vectors(g));
-    TRY(sum_gates(g, pass));
-    TRY(clear_sums(g));
-    TRY(clear_apart(g));
-    TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
-    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
-                     dense(p->heads, c->Lq, p->value_dim), false));
-    if (g->at.o && g->arrays.dout) {
-        g->arrays.dout = g->at.o;
-        g->params.dout = dense(p->heads, c->Lq, p->value_dim);
-    }
-    for (int form = 0; form < c->plan->key_forms; form++) {
+    for (int form = 0; form < g->call.plan->key_forms; form++) {
         struct params k = *p;
         struct arrays at = g->arrays;
         k.form = form;
@@ -749,9 +744,14 @@ static loci_status backward_pass(struct gpu_call *g)
         if (form && at.dk) at.dk += form * form_bytes(g, false);
         if (at.dk || at.dv)
             TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                    keys_room(p->dim, p->value_dim).size, &at, &k));
+                    keys_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
     }
-    for (int form = 0; form < c->plan->row_forms; form++) {
+    return LOCI_OK;
+}
+static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    for (int form = 0; form < g->call.plan->row_forms; form++) {
         struct params k = *p;
         struct arrays at = g->arrays;
         k.form = form;
@@ -760,10 +760,61 @@ static loci_status backward_pass(struct gpu_call *g)
             k.parts = 0;
             if (at.dq) at.dq += form * form_bytes(g, true);
         }
-        if (at.dq || k.parts || at.dmask || (g->direct && !form))
+        if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0 || p->scan >= 0) && !form))
             TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
-                    rows_room(p->dim, p->value_dim).size, &at, &k));
+                    rows_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
     }
+    return LOCI_OK;
+}
+/* What rows carry to each tile of keys: a forward pass without outputs. */
+static loci_status keep_carries(const struct gpu_call *g)
+{
+    struct params k = g->params;
+    struct arrays at = g->arrays;
+    k.q_factor = -1;
+    at.o = NULL;
+    return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
+               forward_floats(&k, k.rows), &at, &k);
+}
+/* Keys whose values get what is left. */
+static loci_status heir_values(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (g->stick.heir != HEIR_VALUE || !g->arrays.dv || !g->arrays.dout) return LOCI_OK;
+    return run(g, pass, "heir_values",
+               (int64_t)p->batch * p->kv_heads * tiles(p->k_len, KEYS), 0, &g->arrays, p);
+}
+static loci_status backward_pass(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct params *p = &g->params;
+    const enum pass pass = pass_of(g);
+    const int threads = loci_gpu_threads(g->plan, pass);
+    const bool stick = p->stick >= 0;
+    TRY(upload_lists(g));
+    TRY(rotate_inputs(g, pass));
+    TRY(multiply_vectors(g));
+    TRY(sum_gates(g, pass));
+    TRY(clear_sums(g));
+    TRY(clear_apart(g));
+    if (!stick)
+        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
+                     dense(p->heads, c->Lq, p->value_dim), false));
+    if (g->at.o && g->arrays.dout) {
+        g->arrays.dout = g->at.o;
+        g->params.dout = dense(p->heads, c->Lq, p->value_dim);
+    }
+    if (stick) /* its rows read dO as it has turned */
+        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    const bool rows_first = stick || p->scan >= 0; /* keys read what rows leave */
+    if (rows_first) {
+        TRY(keep_carries(g));
+        TRY(pass_over_rows(g, pass));
+    }
+    TRY(pass_over_keys(g, pass));
+    if (!rows_first) TRY(pass_over_rows(g, pass));
+    if (stick) TRY(heir_values(g, pass));
     TRY(join_forms(g, pass, true));
     TRY(join_forms(g, pass, false));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
@@ -838,7 +889,7 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
 {
     CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
     const struct loci_gpu_plan plan = { .gpu = gpu, .backward_threads = THREADS };
-    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128 };
+    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1 };
     struct program *program = NULL;
     void *at = NULL;
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);

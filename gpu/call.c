@@ -18,8 +18,10 @@
 #include "layout/matrices.h"
 #include "layout/ranged_pairs.h"
 #include "layout/roll.h"
+#include "layout/scan.h"
 #include "layout/slopes.h"
 #include "layout/softcap.h"
+#include "layout/stick.h"
 #include "kernels/rooms.h"
 
 /* ---- Memory of the host ---------------------------------------------------------------------- */
@@ -86,6 +88,13 @@ static size_t lay_out_lists(struct gpu_call *g)
     LIST(k->spans, loci_most_sequences(c), struct span);
     LIST(k->use, GPU_USES, struct gpu_use);
     LIST(k->turn, 1, struct gpu_turn);
+    k->stick = -1;
+    if (p->weight >= 0) LIST(k->stick, 1, struct gpu_stick);
+    if (g->stick.heir != HEIR_NONE) LIST(g->stick.heirs, B * Lq, int64_t);
+    if (g->stick.heir == HEIR_VALUE && g->backward) {
+        LIST(g->stick.rows, B * Lq, int64_t);
+        LIST(g->stick.first, B * (Lk + 1), int64_t);
+    }
     if (has_positions(in)) {
         LIST(k->q_pos, B * Lq, int64_t);
         LIST(k->k_pos, B * Lk, int64_t);
@@ -193,6 +202,34 @@ static void fill_turn(struct gpu_call *g)
         to->weights = offset + (const char *)blocks_weight(w, table) - (const char *)table;
     }
     memcpy(g->lists + g->params.turn, to, sizeof *to);
+}
+/* Who gets what is left of the sticks, and the rows of each key that does, rising. */
+static void fill_heirs(struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const ptrdiff_t *own = c->mem.scratch[c->plan->use[c->plan->weight].enc];
+    int64_t *heir = (int64_t *)(g->lists + g->stick.heirs);
+    for (ptrdiff_t i = 0; i < c->B * c->Lq; i++) heir[i] = -1;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        for (ptrdiff_t i = q->b * c->Lq + q->q0; i < q->b * c->Lq + q->q0 + q->nq; i++)
+            if (seg_q(c, q->b, i - q->b * c->Lq) >= 0)
+                heir[i] = g->stick.heir == HEIR_VECTOR ? 0 : own[i];
+    }
+    if (g->stick.heir != HEIR_VALUE || !g->backward) return;
+    for (ptrdiff_t b = 0; b < c->B; b++, heir += c->Lq) {
+        int64_t *first = (int64_t *)(g->lists + g->stick.first) + b * (c->Lk + 1),
+                *rows = (int64_t *)(g->lists + g->stick.rows) + b * c->Lq;
+        for (ptrdiff_t i = 0; i < c->Lq; i++)
+            if (heir[i] >= 0) first[heir[i] + 1]++;
+        for (ptrdiff_t j = 0; j < c->Lk; j++) first[j + 1] += first[j];
+        for (ptrdiff_t i = c->Lq - 1; i >= 0; i--) /* from the ends down, which become firsts */
+            if (heir[i] >= 0) rows[--first[heir[i] + 1]] = i;
+        for (ptrdiff_t j = 0; j < c->Lk; j++) first[j] = first[j + 1];
+        int64_t n = 0;
+        for (ptrdiff_t i = 0; i < c->Lq; i++) n += heir[i] >= 0;
+        first[c->Lk] = n;
+    }
 }
 static void fill_matrices(struct gpu_call *g)
 {
@@ -339,6 +376,8 @@ static void fill_lists(struct gpu_call *g, int rows)
                 in->pages->table[b * in->pages->entry + i];
     if (k->rotation == TURN_MATRICES) fill_matrices(g);
     fill_turn(g);
+    if (g->stick.heir != HEIR_NONE) fill_heirs(g);
+    if (k->stick >= 0) memcpy(g->lists + k->stick, &g->stick, sizeof g->stick);
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -368,8 +407,9 @@ static void find_band(const struct loci_plan *p, int64_t *lo, int64_t *hi)
 }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 /* Vectors by distance, and where a table has them; offsets without a table do not matter. */
-static void list_vectors(const struct loci_plan *p, int x, const char *table, struct gpu_use *use)
+static void list_vectors(const struct call *c, int x, const char *table, struct gpu_use *use)
 {
+    const struct loci_plan *p = c->plan;
     if (use->term == GPU_ROW_VECTORS) {
         const struct vectors *v = layout_of(p, x);
         int64_t lo, hi;
@@ -395,6 +435,21 @@ static void list_vectors(const struct loci_plan *p, int x, const char *table, st
         use->vectors_head = (int64_t)key_table(v, p->dim);
         use->columns = (int32_t)key_columns(v);
         use->width = (int32_t)vectors_width(p->dim);
+    } else if (use->term == GPU_SCAN) {
+        const struct scan a = scan_of(c, p->use[x].enc);
+        use->vectors = a.npos;
+        use->vectors_at = use->table;
+        use->vectors_head = a.per_head ? (int64_t)a.npos * p->dim : 0;
+        use->columns = 1;
+        use->gates = a.gates == GATES_V       ? GATES_OF_VALUES
+                   : a.gates == GATES_GIVEN ? GATES_OF_INPUT
+                                            : GATES_OF_KEYS;
+        if (a.gates == GATES_GIVEN)
+            use->key_input = loci_gpu_input_number(p, p->use[x].enc, SCAN_GATE_K);
+        use->value_width = p->dim;
+        use->a = (float)a.gate;
+        use->b = (float)a.pos;
+        use->tiles = (int32_t)tiles(c->Lk, KEYS);
     } else if (use->term == GPU_ROLL && use->table >= 0) {
         const struct roll *v = (const void *)table;
         use->lo = (int32_t)v->lo;
@@ -425,6 +480,26 @@ static int8_t by_row(struct gpu_call *g, int8_t n)
     g->row_sums = (int8_t)(g->row_sums + n);
     return (int8_t)(g->row_sums - n);
 }
+/* Weights that break a stick. */
+static void list_stick(struct gpu_call *g, const void *tables)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const double stop = p->enc[p->use[p->weight].enc].opt[STICK_STOP], spent = 0x1p-64;
+    const int remainder = stick_remainder(c, p->weight);
+    g->stick = (struct gpu_stick){
+        .shortest = stop > spent ? stop : spent,
+        .tiles = (int32_t)tiles(c->Lk, KEYS),
+        .chunks = (int32_t)tiles(c->Lk, CHUNK),
+        .heir = remainder == REMAINDER_VALUE    ? HEIR_VALUE
+              : remainder == REMAINDER_VECTOR ? HEIR_VECTOR
+                                              : HEIR_NONE,
+        .part = -1,
+    };
+    if (tables)
+        g->stick.vectors =
+            (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
+}
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
@@ -433,6 +508,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
     struct params *k = &g->params;
     k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
     k->forms = p->row_forms;
+    k->scan = -1;
+    if (p->weight >= 0) list_stick(g, tables);
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
@@ -453,7 +530,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (p->use[y].enc == p->use[x].enc)
                     table += ((const struct distances *)table)->bytes;
             if (tables) use.table = table - (const char *)tables;
-            list_vectors(p, x, table, &use);
+            list_vectors(c, x, table, &use);
             if (has_values(&use) && !g->backward) use.by_row = by_row(g, 2);
             if (use.term == GPU_SOFTCAP) {
                 const double cap = p->enc[p->use[x].enc].opt[SOFTCAP_CAP];
@@ -468,6 +545,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 if (s->query >= 0)
                     use.row_input = loci_gpu_input_number(p, p->use[x].enc, s->query);
             }
+            if (use.term == GPU_SCAN) k->scan = k->uses;
             g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
@@ -498,7 +576,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
     const struct loci_plan *p = c->plan;
     struct gpu_use *use = &g->use[u];
     if (!c->g.total[x] && !g->measured) return 0;
-    const int count = use->term == GPU_ROW_VECTORS ? 0
+    const int count = use->term == GPU_ROW_VECTORS || use->term == GPU_SCAN ? 0
                     : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
@@ -521,6 +599,11 @@ static int list_parts(struct gpu_call *g)
             int32_t term;
             if (p->use[x].group != group) continue;
             const bool sink = p->use[x].term == TERM_sink;
+            if (p->use[x].term == TERM_stick) {
+                g->stick.part = c->g.total[x] ? all : -1;
+                all += count_parts(c, x);
+                continue;
+            }
             if (!sink && !loci_gpu_term_of(p->use[x].term, &term)) continue;
             const bool folded = !sink && term == GPU_FACTOR && factor_folds(p, x);
             const bool vectors = !sink && is_of_vectors(term);
@@ -558,6 +641,7 @@ int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
     const struct loci_plan *p = g->call.plan;
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
+    if (x == p->weight) return g->stick.part;
     if (x == p->rotate) return g->params.rotation_part;
     for (int u = 0; u < g->params.uses; u++)
         if (g->plan_use[u] == x) return g->use[u].part;
@@ -591,9 +675,11 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1) return false;
+    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0)
+        return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
+            || p->use[x].term == TERM_scan
             || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
             || p->use[x].term == TERM_fading_pairs)
             return false;
@@ -627,6 +713,15 @@ static size_t lay_out_apart(struct gpu_call *g)
     carve_bytes(&a, keys * (size_t)g->key_sums, sizeof(double));
     k->by_row = (int64_t)a.used;
     carve_bytes(&a, rows * 2 * (size_t)g->row_sums, sizeof(float));
+    if (k->scan >= 0 && g->backward) {
+        struct gpu_use *use = &g->use[k->scan];
+        use->carries = (int64_t)a.used;
+        carve_bytes(&a, rows * (size_t)(SCAN_CARRIES * use->tiles), sizeof(float));
+    }
+    if (c->plan->weight >= 0 && g->backward) {
+        g->stick.numbers = (int64_t)a.used;
+        carve_bytes(&a, rows * (size_t)(2 * g->stick.tiles + g->stick.chunks), sizeof(float));
+    }
     g->cleared = a.used;
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
@@ -661,7 +756,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                    key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
         const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
-        k->vectors |= is_of_vectors(use->term) && g->backward;
+        k->vectors |= is_of_vectors(use->term) && use->term != GPU_SCAN && g->backward;
         k->values |= has_values(use);
         weights |= has_values(use) && use->direct >= 0;
         by_key |= use->term == GPU_ROLL;
@@ -690,6 +785,13 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     if (by_key && g->backward) {
         k->ds_by_key = (int64_t)a->used;
         carve_bytes(a, rows * (size_t)c->Lk, sizeof(float));
+    }
+    if (k->scan >= 0 && g->backward) {
+        struct gpu_use *use = &g->use[k->scan];
+        use->by_chunk = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
+        use->by_all = (int64_t)a->used;
+        carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
     }
     g->ds_bytes = a->used - g->ds_from;
     if (learned) {
@@ -753,7 +855,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
-    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors) {
+    if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors
+        || g->params.scan >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
         g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
@@ -823,7 +926,7 @@ static void set_params(struct gpu_call *g)
     k->drop_offset = c->dropout.offset;
     k->drop_limit = c->dropout.limit;
     k->drop_kept = (float)c->dropout.factor;
-    k->rows = g->plan->rows;
+    k->rows = (p->weight >= 0 || k->scan >= 0) && g->backward ? TILE_ROWS : g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);
@@ -837,7 +940,7 @@ static void set_params(struct gpu_call *g)
         .k = c->k.data,
         .v = c->v.data,
         .o = c->o.data,
-        .lse = g->in.lse,
+        .lse = p->weight < 0 ? g->in.lse : g->in.rem,
         .mask = c->mask.data,
         .lists = g->at.lists,
         .sums = g->at.sums,
@@ -892,7 +995,7 @@ static void set_params(struct gpu_call *g)
            && is_wide(at->v, k->v, k->value_dim);
     if (!c->grad) return;
     at->dout = c->g.dout.data;
-    at->dlse = (char *)(uintptr_t)c->grad->dlse;
+    at->dlse = (char *)(uintptr_t)(p->weight < 0 ? c->grad->dlse : c->grad->drem);
     k->dout = of_view(c->g.dout);
     k->wide =
         k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
@@ -977,6 +1080,11 @@ static loci_status check_grad(const struct loci_plan *p, const loci_call *in, co
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    for (int x = 0; x < p->uses; x++)
+        CHECK(e,
+              p->use[x].term != TERM_scan || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
+              LOCI_UNSUPPORTED,
+              "gradients with cope do not run on a GPU with gates=v and gates=given yet");
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;
         bool wanted = false;

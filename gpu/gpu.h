@@ -50,6 +50,7 @@ struct gpu_call {
     struct gpu_use use[GPU_USES]; /* copied into the lists */
     int plan_use[GPU_USES];       /* which of the plan's uses they are */
     struct gpu_turn turn;         /* likewise */
+    struct gpu_stick stick;       /* likewise */
     bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
@@ -87,7 +88,8 @@ bool loci_gpu_given(enum term_id);
 /* Are products with vectors looked up?  They are computed first: kernels/vectors.h. */
 static inline bool is_of_vectors(int32_t term)
 {
-    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL;
+    return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL
+        || term == GPU_SCAN;
 }
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);

@@ -37,6 +37,9 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
     case TERM_band_k:
         *term = GPU_KEY_VECTORS;
         return true;
+    case TERM_scan:
+        *term = GPU_SCAN;
+        return true;
     case TERM_slopes:
         *term = GPU_SLOPES;
         return true;
@@ -86,7 +89,7 @@ bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
 loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_facts *f,
                                 loci_error *e)
 {
-    int terms = 0, inputs = 0;
+    int terms = 0, inputs = 0, scans = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
     CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
@@ -103,7 +106,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || rotates(id), LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || id == TERM_stick || rotates(id), LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
@@ -113,9 +116,19 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               "%s with vectors of values does not run on a GPU where values turn: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
-              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll) || p->score_dim == p->dim,
+              id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
+                  || p->weight < 0,
+              LOCI_UNSUPPORTED,
+              "%s with vectors of values does not run on a GPU with sba: values=0 does",
+              p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)
+                  || p->score_dim == p->dim,
               LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",
               p->enc[p->use[x].enc].pe->name);
+        scans += id == TERM_scan;
+        CHECK(e, scans <= 1, LOCI_UNSUPPORTED,
+              "the encoding has cope %d times, but it does not run on a GPU more than once", scans);
         CHECK(e, id != TERM_gate || p->enc[p->use[x].enc].opt[GATE_STOP] == 0, LOCI_UNSUPPORTED,
               "fox:stop must be 0 on a GPU, where rows do not end early");
     }
@@ -143,6 +156,14 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     return LOCI_OK;
 }
 
+/* Bytes of shared memory that the forward pass needs. */
+static size_t forward_bytes(const struct loci_plan *p, int rows)
+{
+    int scan = 0;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_scan) scan = scan_room(rows);
+    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + scan) * sizeof(float);
+}
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128. */
 static void choose_shape(struct loci_gpu_plan *g)
@@ -152,10 +173,7 @@ static void choose_shape(struct loci_gpu_plan *g)
     g->rows = widest <= 64 ? 128 : 64;
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
-    while (g->rows > 32
-           && (size_t)forward_room(g->rows, p->score_dim, p->value_dim).size * sizeof(float)
-                  > g->gpu->facts.shared)
-        g->rows /= 2;
+    while (g->rows > 32 && forward_bytes(p, g->rows) > g->gpu->facts.shared) g->rows /= 2;
 }
 
 /* ---- Programs -------------------------------------------------------------------------------- */
@@ -187,7 +205,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
-        { "FORMS", p->forms },
+        { "FORMS", p->forms },     { "STICK", p->stick >= 0 },
+        { "SCAN", p->scan },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
@@ -259,8 +278,7 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed =
-        (size_t)forward_room(shape.rows, plan->score_dim, plan->value_dim).size * sizeof(float);
+    const size_t needed = forward_bytes(plan, shape.rows);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

@@ -43,6 +43,7 @@ enum { THREADS = 128 };
     K(roll_parts)                                                                                  \
     K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
+    K(heir_values)                                                                                 \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
@@ -60,7 +61,7 @@ enum { THREADS = 128 };
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases) K(fade_keys)
+    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -128,10 +129,14 @@ enum gpu_term {
     GPU_GATE,
     GPU_ROW_VECTORS,
     GPU_KEY_VECTORS,
-    GPU_ROLL
+    GPU_ROLL,
+    GPU_SCAN
 };
 /* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
 enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
+enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
+/* Numbers that a row of a scan carries from tile to tile. */
+enum { SCAN_CARRIES = 3 };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -155,6 +160,10 @@ struct gpu_use {
     int64_t waves_at; /* xl: of the waves, rows of `columns` numbers */
     int32_t columns, width;
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
+    /* scan: what rows carry, in `apart`; sums by position of the chunk and of all, in `vectors`; b:
+     * the factor of products, a: of gates. */
+    int64_t carries, by_chunk, by_all;
+    int32_t tiles, gates; /* gates: what queries are multiplied by for the gates */
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
@@ -184,6 +193,18 @@ struct gpu_turn {
     int64_t window, group, q_form, k_form;
     /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
     int64_t matrices[2], slots[2], slot_entry[2];
+};
+
+/* The stick of sba, in `lists`: see kernels/stick.h. */
+enum gpu_heir { HEIR_NONE, HEIR_VALUE, HEIR_VECTOR };
+struct gpu_stick {
+    double shortest;     /* a row goes on with this rest */
+    int64_t numbers;     /* byte offset in `apart`: what rows leave by tile and by chunk */
+    int32_t tiles, chunks;
+    /* Who gets what is left.  In `lists`: the key of each row, [B][q_len], -1: nobody; rows by
+     * their key, [B][q_len], from first[key] on, [B][k_len + 1].  In `tables`: vectors of heads. */
+    int64_t heirs, rows, first, vectors;
+    int32_t heir, part; /* part: of the vectors' gradient; -1: not wanted */
 };
 
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
@@ -242,6 +263,7 @@ struct params {
      * multiplied by. */
     int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;
+    int32_t scan; /* the term whose rows count gates: kernels/scan.h; -1: none */
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
@@ -255,6 +277,7 @@ struct params {
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
+    int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
 };
 
 #endif

@@ -12,6 +12,19 @@ enum { PAIR_OTHERS = 4, PAIR_GROUPS = 4 }; /* of a thread with 64 lanes */
 
 /* ---- delta = dO o - dlse --------------------------------------------------------------------- */
 
+/* Of sba, whose dlse is drem: the gradient of what is left of a row's stick. */
+DEV float rest_gradient(struct block b, int64_t batch, int h, int64_t row, struct rows_at dout,
+                        float drem)
+{
+    const int64_t heir = heir_of(b, batch, row);
+    const struct rows_at v = view_rows(b.at.v, b.p->v, batch, h / (b.p->heads / b.p->kv_heads), 0,
+                                       V_TYPE, b.p->wide);
+    float sum = drem;
+    for (int n = 0; b.at.dout && heir >= 0 && n < VALUE_DIM; n++)
+        sum = fma_(load_number(dout.at, dout.type, dout.first + n),
+                   heir_number(b, v, h, (int)heir, n), sum);
+    return sum;
+}
 /* One thread per row.  With a sink a second number: the delta that its logit reads, which leaves
  * out dO of rows whose o is 0. */
 DEV void row_sums(struct block b)
@@ -28,13 +41,14 @@ DEV void row_sums(struct block b)
             const float dlse = b.at.dlse ? ((const GLOBAL float *)b.at.dlse)[at] : 0.0f;
             float sum = 0;
             int empty = 1;
-            for (int n = 0; n < VALUE_DIM; n++) {
+            for (int n = 0; !STICK && n < VALUE_DIM; n++) {
                 const float x = load_number(o.at, o.type, o.first + n);
                 const float g = b.at.dout ? load_number(dout.at, dout.type, dout.first + n) : 0.0f;
                 sum = fma_(g, x, sum);
                 empty &= x == 0;
             }
             if (b.at.dlse) sum = sum - dlse;
+            if (STICK) sum = rest_gradient(b, batch, h, row, dout, dlse);
             ((GLOBAL float *)b.at.delta)[at] = sum;
             if (HAS_SINK)
                 ((GLOBAL float *)b.at.delta)[rows * b.p->heads + at] =
@@ -82,6 +96,84 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
     return exp_(all_terms(b, state, q, h, row, key, s, NULL_AT) - lse);
 }
 
+/* The threads of rows count the gates of a tile, from what rows carry; a row beyond the last one
+ * has none. */
+DEV void count_gates(struct block b, const struct span *q, int h, int row0, int rows, int key0,
+                     int keys, int whole, int tid)
+{
+    struct scan_state c = { 0, 0 };
+    if (tid >= TILE_ROWS) return;
+    if (tid < rows) {
+        c.whole = (int)*carry_at(b, SCAN_AT, key0 / KEYS, q, h, row0 + tid);
+        c.fraction = *carry_at(b, SCAN_REST, key0 / KEYS, q, h, row0 + tid);
+        scan_row(b, q, h, row0 + tid, key0, keys, whole, NULL_AT, 0, c);
+    }
+    for (int k = tid < rows ? keys : 0; k < KEYS; k++)
+        *scan_at(b, SCAN_GATE, row0 + tid, key0 + k) = 0;
+}
+/* Pairs that go from their threads to those of rows and back.  Lanes are rows, or keys.  Of sba,
+ * final scores and dp, and what the threads of rows make of them: a pair that is not visible has
+ * the score -inf, and no dp. */
+struct tile_pairs {
+    SHARED float *z, *dp;
+    int lanes, by_key; /* by_key: lanes are keys */
+    int row0, key0, keys, whole;
+};
+DEV void open_stick_pairs(struct block b, const struct span *q, int h, struct tile_pairs a,
+                          int tid, float (*s)[8], float (*dp)[8])
+{
+    struct term_state state[MOST_USES];
+    float z[PAIR_OTHERS][8];
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    open_terms(b, h, state);
+    UNROLL for (int i = 0; i < OTHERS(a.lanes); i++)
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other,
+                      visible = k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k));
+            struct drop_row drop = { 0, 0 };
+            if (DROPOUT && visible) drop = drop_row_of(b, q, h, row);
+            z[i][j] = visible ? all_terms(b, state, q, h, row, a.key0 + k, s[i][j], NULL_AT)
+                              : -INFINITY;
+            if (DROPOUT && visible) dp[i][j] = dp[i][j] * drop_factor(b, q, drop, a.key0 + k);
+            if (!visible) dp[i][j] = 0;
+        }
+    store_tile(a.lanes, a.z, r0, side, z);
+    store_tile(a.lanes, a.dp, r0, side, dp);
+}
+/* p with dropout, and ds of final scores. */
+DEV void close_stick_pairs(struct block b, const struct span *q, int h, struct tile_pairs a,
+                           int tid, float (*p)[8], float (*ds)[8])
+{
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    UNROLL for (int i = 0; i < OTHERS(a.lanes); i++)
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other,
+                      visible = k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k));
+            p[i][j] = visible ? a.z[other * a.lanes + lane] : 0.0f;
+            ds[i][j] = visible ? a.dp[other * a.lanes + lane] : 0.0f;
+            if (DROPOUT && visible)
+                p[i][j] = p[i][j] * drop_factor(b, q, drop_row_of(b, q, h, row), a.key0 + k);
+        }
+}
+/* Terms `from` - 1 .. `to` back, of such pairs. */
+DEV void pair_terms_back(struct block b, const struct span *q, int h, struct tile_pairs a,
+                         int from, int to, int tid, float (*s)[8], float (*ds)[8])
+{
+    struct term_state state[MOST_USES];
+    const int r0 = first_lane(a.lanes, tid), side = place(a.lanes, tid);
+    open_terms(b, h, state);
+    UNROLL for (int i = 0; i < OTHERS(a.lanes); i++)
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(a.lanes, r0, j), other = other_of(a.lanes, side, i),
+                      row = a.row0 + (a.by_key ? other : lane), k = a.by_key ? lane : other;
+            if (k < a.keys && (a.whole || sees(b, q, h, row, a.key0 + k)))
+                ds[i][j] =
+                    terms_back(b, state, q, h, row, a.key0 + k, s[i][j], ds[i][j], from, to);
+        }
+}
+
 /* Products of keys as lanes with rows, of one class: the first one fills the tile, and later ones
  * take their pairs. */
 DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
@@ -104,7 +196,7 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
  * pairs. */
 struct keys_mine {
     float dk[PAIR_GROUPS][8][4], dv[PAIR_GROUPS][8][4], p[PAIR_OTHERS][8];
-    float s[PAIR_OTHERS][8]; /* of pairs in several classes */
+    float s[PAIR_OTHERS][8]; /* of pairs in several classes, or of sba */
 };
 
 /* Sums over the rows that see a key, where q, dO or lse of a row is not finite. */
@@ -188,7 +280,9 @@ DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int
             t.row0 = t.item * ITEM;
         }
         if (t.item >= 0
-            && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys))
+            && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys)
+            && !(STICK
+                 && stick_ended(b, q, t.h, t.row0, least(q->nq - t.row0, TILE_ROWS), key0 / KEYS)))
             break;
     }
     return t;
@@ -214,7 +308,8 @@ DEV void fetch_rows(struct block b, const struct span *q, struct row_tile t, int
         *flag = 0;
     }
 }
-/* Weights and gradients of a thread's pairs, from dp and s in place. */
+/* Weights and gradients of a thread's pairs, from dp and s in place; of a scan, those of the scores
+ * that it makes. */
 DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, struct row_tile t,
                      int key0, int whole, int tid, float (*dp)[8], float (*s)[8])
 {
@@ -235,7 +330,7 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
                 if (VALUES) dp[i][j] = dp[i][j] + value_number(b, q, t.h, row, key);
                 ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
                 if (DROPOUT) p = p * f;
-                ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, 0);
+                ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, SCAN + 1);
             }
             dp[i][j] = p;
             s[i][j] = ds;
@@ -283,6 +378,8 @@ DEV void backward_keys(struct block b)
                   whole = whole_tile(b, &q, t, key0, keys);
         const int64_t list = ((int64_t)q.b * b.p->heads + t.h) * b.p->q_len + q.q0 + t.row0;
         const struct row_tile next = next_rows(b, &q, kvh, key0, keys, t);
+        const struct tile_pairs pairs = { b.room + at.ds, b.room + at.size, KEYS, 1, t.row0, key0,
+                                           keys, whole };
         PHASE(tid)
             if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
             if (tid < TILE_ROWS) {
@@ -317,21 +414,68 @@ DEV void backward_keys(struct block b)
                            b.room + at.q, tid, MINE.s);
             END
         }
+        if (SCAN >= 0) b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), t.row0, key0, 0, KEYS);
+        PHASE_IF(tid, SCAN >= 0)
+            product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
+                    first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
+            store_tile(KEYS, scan_at(b, SCAN_GATE, t.row0, key0), first_lane(KEYS, tid),
+                       place(KEYS, tid), MINE.s);
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            count_gates(b, &q, t.h, t.row0, rows, key0, keys, whole, tid);
+        END_IF
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            if (FORMS < 2)
+            if (FORMS < 2 && SCAN < 0)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
-            for (int i = 0; FORMS > 1 && i < OTHERS(KEYS) * 8; i++)
+            for (int i = 0; (FORMS > 1 || SCAN >= 0) && i < OTHERS(KEYS) * 8; i++)
                 s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
-            grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
-            if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
-            store_tile(KEYS, b.room + at.ds, r0, side, s);
+            for (int i = 0; STICK && FORMS < 2 && SCAN < 0 && i < OTHERS(KEYS) * 8; i++)
+                MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
+            if (STICK) {
+                open_stick_pairs(b, &q, t.h, pairs, tid, s, MINE.p);
+            } else {
+                grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
+                if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
+                store_tile(KEYS, b.room + at.ds, r0, side, s);
+            }
         END
+        PHASE_IF(tid, STICK)
+            if (tid < rows)
+                stick_back(b, &q, t.h, t.row0, rows, tid, key0, keys, pairs.z + tid * KEYS,
+                           pairs.dp + tid * KEYS, pairs.dp + (TILE_ROWS + tid) * KEYS, 1,
+                           *stick_at(b, STICK_OLDER, key0 / KEYS, &q, t.h, t.row0 + tid));
+        END_IF
+        PHASE_IF(tid, STICK)
+            float ds[PAIR_OTHERS][8];
+            const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+            close_stick_pairs(b, &q, t.h, pairs, tid, MINE.p, ds);
+            pair_terms_back(b, &q, t.h, pairs, USES, SCAN + 1, tid, MINE.s, ds);
+            if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
+            store_tile(KEYS, b.room + at.ds, r0, side, ds);
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            if (tid < rows)
+                scan_back(b, &q, t.h, t.row0 + tid, key0, keys, b.room + at.ds + tid * KEYS, 1, 0,
+                          *carry_at(b, SCAN_OLDER, key0 / KEYS, &q, t.h, t.row0 + tid));
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            float ds[PAIR_OTHERS][8];
+            const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+            UNROLL for (int i = 0; i < OTHERS(KEYS); i++)
+                UNROLL for (int j = 0; j < 8; j++)
+                    ds[i][j] = pairs.z[other_of(KEYS, side, i) * KEYS + lane_of(KEYS, r0, j)];
+            pair_terms_back(b, &q, t.h, pairs, SCAN + 1, 0, tid, MINE.s, ds);
+            store_tile(KEYS, b.room + at.ds, r0, side, ds);
+        END_IF
         PHASE_IF(tid, VECTORS)
             if (b.at.dk)
                 add_key_vectors(b, &q, t.h, t.row0, rows, key0,
                                 keys_of(b, &q, t.row0, rows).last, b.room + at.ds, tid, MINE.dk);
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            add_logits(b, tid, b.room + at.ds);
         END_IF
         PHASE_IF(tid, !apart)
             if (b.at.dk)
@@ -401,6 +545,8 @@ DEV void backward_keys(struct block b)
 
 struct rows_mine {
     float dq[PAIR_GROUPS][8][4], s[PAIR_OTHERS][8], ds[PAIR_OTHERS][8];
+    double older; /* sba: the sum of h over older keys */
+    float before; /* scan: the gradient by the count, of older keys */
 };
 
 /* Learned numbers of a head that this tile of rows adds to, of a chunk: [tiles][H][chunks][parts].
@@ -466,6 +612,8 @@ DEV float diagonal(const SHARED float *ds, int keys, int n)
 }
 
 #define LEARNS(u) (PARTS && USE(u).count)
+/* Do terms go back one by one, because some sum what they learn of the tile? */
+#define ONE_BY_ONE (PARTS || SCAN >= 0)
 
 /* What a tile gives to number i of a term `distance`, from its sums by distance or, where positions
  * are not a run, pair by pair. */
@@ -598,8 +746,11 @@ DEV void backward_rows(struct block b)
     const GLOBAL float *factor = b.p->q_factor < 0
                                    ? (const GLOBAL float *)0
                                    : (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list;
-    const struct keys_seen seen = keys_of(b, &q, row0, rows);
+    struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int none = seen.last < seen.first;
+    if (STICK && !none)
+        seen.first = most(seen.first, KEYS * stick_oldest(b, &q, h, row0, rows, seen.first / KEYS,
+                                                          seen.last / KEYS));
     const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
@@ -618,6 +769,10 @@ DEV void backward_rows(struct block b)
             b.room[at.delta + tid] =
                 tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
         }
+        if (STICK && tid < rows)
+            MINE.older = (double)((const GLOBAL float *)b.at.lse)[list + tid]
+                       * (double)((const GLOBAL float *)b.at.delta)[list + tid];
+        if (SCAN >= 0) MINE.before = 0;
         if (tid < TILE_ROWS)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
         for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
@@ -640,6 +795,8 @@ DEV void backward_rows(struct block b)
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == TILE_ROWS && n == KEYS
                            && all_visible(b, &q, row0, rows, key0, n);
+            const struct tile_pairs pairs = { b.room + at.s, b.room + at.size, TILE_ROWS, 0, row0,
+                                               key0, n, whole };
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
                 if (FADES && (j == from || ends_block(b, j, 0)))
@@ -675,15 +832,27 @@ DEV void backward_rows(struct block b)
                             MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
                 END
             }
+            if (SCAN >= 0)
+                b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 1, TILE_ROWS);
+            PHASE_IF(tid, SCAN >= 0)
+                product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM),
+                        first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.s);
+                store_tile(TILE_ROWS, scan_at(b, SCAN_GATE, row0, key0),
+                           first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.s);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                count_gates(b, &q, h, row0, rows, key0, n, whole, tid);
+            END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2)
+                if (FORMS < 2 && SCAN < 0)
                     product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
                             side, MINE.s);
-                UNROLL for (int j2 = 0; j2 < 8; j2++) {
+                if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                UNROLL for (int j2 = 0; !STICK && j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     struct drop_row drop = { 0, 0 };
@@ -702,7 +871,7 @@ DEV void backward_rows(struct block b)
                             weight[i][j2] = p;
                             if (MASK_KIND == 2 && b.at.dmask)
                                 store_mask_gradient(b, &q, h, row, key, ds);
-                            if (!PARTS)
+                            if (!ONE_BY_ONE)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds, USES,
                                                 0);
                         }
@@ -710,17 +879,44 @@ DEV void backward_rows(struct block b)
                     }
                 }
                 if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
-                else if (!PARTS) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                else if (!ONE_BY_ONE && !STICK)
+                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
+            PHASE_IF(tid, STICK)
+                if (tid < rows) {
+                    GLOBAL float *older = stick_at(b, STICK_OLDER, j, &q, h, row0 + tid);
+                    *older = *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) == 0
+                               ? 0.0f
+                               : (float)MINE.older;
+                    MINE.older += (double)stick_back(
+                        b, &q, h, row0, rows, tid, key0, n, pairs.z + tid, pairs.dp + tid,
+                        pairs.dp + KEYS * TILE_ROWS + tid, TILE_ROWS, *older);
+                }
+            END_IF
+            PHASE_IF(tid, STICK)
+                float weight[PAIR_OTHERS][8];
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
+                for (int i = 0; MASK_KIND == 2 && b.at.dmask && i < OTHERS(TILE_ROWS) * 8; i++) {
+                    const int row = row0 + lane_of(TILE_ROWS, r0, i % 8),
+                              key = key0 + other_of(TILE_ROWS, side, i / 8);
+                    if (sees(b, &q, h, row, key))
+                        store_mask_gradient(b, &q, h, row, key, MINE.ds[i / 8][i % 8]);
+                }
+                if (!ONE_BY_ONE) {
+                    pair_terms_back(b, &q, h, pairs, USES, 0, tid, MINE.s, MINE.ds);
+                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                }
+            END_IF
             PHASE_IF(tid, weights)
                 store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
                 if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
             END_IF
-            PHASE_IF(tid, weights && !PARTS)
+            PHASE_IF(tid, weights && !ONE_BY_ONE)
                 store_tile(TILE_ROWS, b.room + at.s, first_lane(TILE_ROWS, tid),
                            place(TILE_ROWS, tid), MINE.ds);
             END_IF
-            for (int u = USES - 1; PARTS && u >= -1; u--) {
+            for (int u = USES - 1; ONE_BY_ONE && u >= -1; u--) {
                 PHASE(tid)
                     struct term_state state[MOST_USES];
                     float g[PAIR_OTHERS][8];
@@ -752,6 +948,14 @@ DEV void backward_rows(struct block b)
                         }
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
+                PHASE_IF(tid, SCAN >= 0)
+                    /* a loop for PoCL, as with sticks */
+                    for (int r = tid; u == SCAN && r < rows; r += THREADS) {
+                        *carry_at(b, SCAN_OLDER, j, &q, h, row0 + r) = MINE.before;
+                        MINE.before = scan_back(b, &q, h, row0 + r, key0, n, b.room + at.s + r,
+                                                TILE_ROWS, 1, MINE.before);
+                    }
+                END_IF
                 const int learns = u >= 0 && LEARNS(most(u, 0)),
                           affine = learns && USE(u).term == GPU_AFFINE,
                           distances = learns && USE(u).term == GPU_DISTANCE;
@@ -780,6 +984,9 @@ DEV void backward_rows(struct block b)
                             add_end_vectors(b, USE(u), b.room + at.sums, b.room + at.k, WIDER(DIM),
                                             q.d0 + row0 - key0, n, d,
                                             part_of(b, tile, h, chunk) + USE(u).part);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                add_logits(b, tid, b.room + at.s);
             END_IF
             PHASE_IF(tid, FORMS > 1) /* dq of one form */
                 load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
@@ -843,6 +1050,7 @@ DEV void backward_rows(struct block b)
                     }
             if (tid < rows) join_row_sums(b, &q, h, row0 + tid);
             if (VECTORS) join_ds(b, &q, h, row0, rows, tid);
+            if (SCAN >= 0) join_positions(b, &q, h, row0, rows, tid);
             if (tid < TILE_ROWS)
                 for (int side2 = 0; side2 < 2; side2++) {
                     SHARED float *sum = b.room + at.slopes + side2 * TILE_ROWS + tid;
@@ -865,6 +1073,14 @@ DEV void backward_rows(struct block b)
         for (int u = 0; u < USES; u++)
             if (LEARNS(u) && tid == 0)
                 finish_row_sums(b, &q, part + USE(u).part, h, u, row0, rows);
+        for (int n = tid; STICK && STICK_OF.part >= 0 && n < VALUE_DIM; n += THREADS) {
+            float sum = 0; /* the vector is the heir of all rows */
+            for (int r = 0; r < rows; r++)
+                if (heir_of(b, q.b, q.q0 + row0 + r) >= 0)
+                    sum = fma_(((const GLOBAL float *)b.at.lse)[list + r],
+                               b.room[at.dout + n * TILE_ROWS + r], sum);
+            part[STICK_OF.part + n] = sum;
+        }
         if (HAS_SINK && b.p->sink_part >= 0 && tid == 0) {
             const float logit = ((const GLOBAL float *)(b.at.tables + b.p->sink))[h];
             const GLOBAL float *delta = (const GLOBAL float *)b.at.delta

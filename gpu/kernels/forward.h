@@ -7,10 +7,12 @@
 #include "kernels/dropout.h"
 #include "kernels/fades.h"
 #include "kernels/forms.h"
+#include "kernels/stick.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
 struct forward_mine {
     float o[MOST_GROUPS][8][4];
+    struct scan_state count; /* of the thread's row, from tile to tile */
 };
 
 /* Threads of a row in the row phase, each with a part of the keys. */
@@ -212,10 +214,22 @@ DEV void forward(struct block b)
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int oldest = seen.last < seen.first ? 1 : seen.first / CHUNK,
               newest = seen.last < seen.first ? 0 : seen.last / CHUNK;
+    /* before a backward pass, whose rows are scaled already: what rows carry, without values */
+    const int keep = (STICK || SCAN >= 0) && !b.at.o;
+    const float scale = keep ? 1.0f : b.p->scale;
+    int ended = 0; /* sba: all rows have */
 
     PHASE(tid)
-        load_across(queries, 0, rows, ROWS, DIM, b.p->scale, tid, b.room + at.q);
+        load_across(queries, 0, rows, ROWS, DIM, scale, tid, b.room + at.q);
         if (VALUES) open_values(b, &q, h, row0, rows, tid);
+        if (SCAN >= 0) {
+            MINE.count.whole = 0;
+            MINE.count.fraction = 0;
+        }
+        if (STICK && tid < ROWS) {
+            whole_sticks(b, at)[tid] = chunk_sticks(b, at)[tid] = 1;
+            if (tid % TILE_ROWS == 0) ended_rows(b, at)[tid / TILE_ROWS] = 0;
+        }
         if (tid < ROWS) {
             float m = -INFINITY, l = 0;
             if (HAS_SINK) {
@@ -238,23 +252,32 @@ DEV void forward(struct block b)
             UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++) MINE.o[g][j][i] = 0;
-            if (tid < ROWS) {
+            if (tid < ROWS && !STICK) {
                 b.room[at.m + tid] = -INFINITY;
                 b.room[at.l + tid] = 0;
             }
+            if (STICK && tid < ROWS) {
+                SHARED double *all = whole_sticks(b, at) + tid, *left = chunk_sticks(b, at) + tid;
+                *all = *all * *left;
+                *left = 1;
+                b.room[at.alpha + tid] = 1;
+                if (keep && tid < rows)
+                    *stick_at(b, STICK_REST, chunk, &q, h, row0 + tid) = stick_rest(*all);
+            }
         END
-        for (int j = to; j >= from; j--) {
+        for (int j = to; j >= from && !ended; j--) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
+            const int plain = whole && !STICK; /* nobody asks whether values are finite */
             PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
-                fade_lanes(b, &q, h, row0, rows, j, ROWS, b.p->scale, b.p->q_factor, tid,
+                fade_lanes(b, &q, h, row0, rows, j, ROWS, scale, b.p->q_factor, tid,
                            b.room + at.q);
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
                 PHASE(tid)
-                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, b.p->scale,
-                                  b.p->q_factor, tid, b.room + at.q);
+                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, scale, b.p->q_factor,
+                                  tid, b.room + at.q);
                     load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
                 END
                 PHASE(tid)
@@ -273,43 +296,78 @@ DEV void forward(struct block b)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE
             END_IF
+            if (SCAN >= 0) b = with_scan(b, at.size, row0, key0, 1, ROWS);
             PHASE(tid)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
-                if (whole && at.v != at.k)
+                if (STICK && keep && tid < rows)
+                    *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) = begun_stick(b, at, tid);
+                if (plain && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
                 if (FORMS < 2) {
                     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                             c);
                     store_tile(ROWS, b.room + at.s, r0, side, c);
+                    if (SCAN >= 0)
+                        store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
+            const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
+            PHASE_IF(tid, SCAN >= 0)
+                if (apart)
+                    load_rows(gate_rows(b, &q, kvh), key0, n, KEYS, DIM, WIDER(DIM), tid,
+                              b.room + at.k);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                float c[MOST_OTHERS][8];
+                const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                if (apart) {
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            c);
+                    store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
+                }
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                /* a loop for PoCL, as with sticks */
+                for (int r = tid; r < rows; r += THREADS) {
+                    if (keep) {
+                        *carry_at(b, SCAN_AT, j, &q, h, row0 + r) = (float)MINE.count.whole;
+                        *carry_at(b, SCAN_REST, j, &q, h, row0 + r) = MINE.count.fraction;
+                    }
+                    MINE.count = scan_row(b, &q, h, row0 + r, key0, n, whole,
+                                          apart ? b.room + at.s + r : NULL_AT, ROWS, MINE.count);
+                }
+            END_IF
             PHASE(tid)
                 const int r = tid % ROWS, part = tid / ROWS;
                 const int first = part * (KEYS / TEAM), end = least(n, first + KEYS / TEAM);
-                if (whole && at.v == at.k)
+                if (plain && at.v == at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                if (!whole
+                if (!plain
                     && !load_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                                   b.room + at.v))
                     ((SHARED int *)b.room)[at.flag] = 1;
-                b.room[at.tops + part * ROWS + r] =
-                    score_row(b, at, &q, h, row0, r, key0, first, end, whole,
-                              part ? -INFINITY : b.room[at.m + r]);
-                if (TEAM == 1) {
+                const float top = score_row(b, at, &q, h, row0, r, key0, first, end, whole,
+                                            part || STICK ? -INFINITY : b.room[at.m + r]);
+                if (!STICK) b.room[at.tops + part * ROWS + r] = top;
+                if (TEAM == 1 && !STICK) {
                     const float sum = weigh_part(b, at, r, 0, 0, n);
                     b.room[at.l + r] = fma_(b.room[at.l + r], b.room[at.alpha + r], sum);
                 }
                 COPIES_DONE
             END
-            PHASE_IF(tid, TEAM > 1)
+            PHASE_IF(tid, STICK)
+                /* a loop: PoCL 3.1 leaves this phase out if it is under a condition */
+                for (int r = tid; r < ROWS; r += THREADS) weigh_stick(b, at, r, n, whole);
+            END_IF
+            PHASE_IF(tid, TEAM > 1 && !STICK)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
                 weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
             END_IF
-            PHASE_IF(tid, DROPOUT && TEAM > 1) /* sums are those before any weights are dropped */
+            PHASE_IF(tid, DROPOUT && TEAM > 1 && !STICK) /* sums are those before any weights are dropped */
                 if (tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
@@ -320,18 +378,24 @@ DEV void forward(struct block b)
             PHASE(tid)
                 if (at.v != at.k && j > from)
                     copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
-                if (TEAM > 1 && !DROPOUT && tid < ROWS)
+                if (STICK && tid < rows && tid % TILE_ROWS == 0) ask_ended(b, at, rows, tid);
+                if (TEAM > 1 && !DROPOUT && !STICK && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
                 if (VALUES && tid < rows)
                     add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
                                     b.room[at.alpha + tid]);
-                add_values(b, at, n, tid, &MINE);
+                if (!keep) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
+            if (STICK) ended = all_ended(b, at, rows);
         }
         PHASE(tid)
-            if (tid < ROWS) {
+            if (STICK && tid < ROWS) {
+                b.room[at.a + tid] = 1;
+                b.room[at.c + tid] = stick_rest(whole_sticks(b, at)[tid]);
+            }
+            if (!STICK && tid < ROWS) {
                 const float before = b.room[at.all_m + tid], after = b.room[at.m + tid];
                 const float m = max_(before, after), base = m == -INFINITY ? 0.0f : m;
                 const float a = exp_(before - base), c = exp_(after - base);
@@ -347,7 +411,7 @@ DEV void forward(struct block b)
             const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
             int64_t width = VALUE_DIM;
             HERE(width);
-            UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+            UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++) {
                         const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g) + i;
@@ -375,19 +439,42 @@ DEV void forward(struct block b)
                 add_value_vectors(b, USE(u), &q, h, row0, rows, tid, &MINE);
     END_IF
     PHASE(tid)
-        if (tid < rows) {
+        if (STICK && tid < rows) {
+            const float left =
+                stick_rest(whole_sticks(b, at)[tid] * chunk_sticks(b, at)[tid]);
+            b.room[at.a + tid] = 1;
+            b.room[at.c + tid] = left;
+            if (b.at.lse && !keep) ((GLOBAL float *)b.at.lse)[list + tid] = left; /* rem */
+        }
+        if (!STICK && tid < rows) {
             float l = b.room[at.all_l + tid];
             if (l == 0 && overflows(b, at, &q, h, keys, row0 + tid, tid)) l = NAN;
             b.room[at.a + tid] = l == 0 ? 0.0f : 1.0f / l;
-            if (b.at.lse)
+            if (b.at.lse && !keep)
                 ((GLOBAL float *)b.at.lse)[list + tid] =
                     l == 0 ? -INFINITY
                            : (float)((double)b.room[at.all_m + tid] + log_((double)l));
         }
     END
+    PHASE_IF(tid, STICK)
+        const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+        UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
+            UNROLL for (int j = 0; j < 8; j++) {
+                const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g);
+                const int64_t heir = r < rows ? heir_of(b, q.b, q.q0 + row0 + r) : -1;
+                UNROLL for (int i = 0; i < 4; i++) {
+                    if (newest < oldest) MINE.o[g][j][i] = 0;
+                    if (heir >= 0 && n + i < VALUE_DIM)
+                        MINE.o[g][j][i] =
+                            fma_(b.room[at.c + r],
+                                 heir_number(b, values, h, (int)(heir - q.k0), n + i),
+                                 MINE.o[g][j][i]);
+                }
+            }
+    END_IF
     PHASE(tid)
         const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-        UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
+        UNROLL for (int g = 0; !keep && g < GROUPS(ROWS, VALUE_DIM); g++)
             UNROLL for (int j = 0; j < 8; j++) {
                 const int r = lane_of(ROWS, r0, j), n = channel_of(ROWS, side, g);
                 const float inverse = b.room[at.a + r];
@@ -395,7 +482,8 @@ DEV void forward(struct block b)
                     if (r < rows && n + i < VALUE_DIM)
                         store_number(b.at.o, O_TYPE,
                                      outputs.first + (int64_t)r * outputs.row + n + i,
-                                     (newest < oldest ? 0.0f : MINE.o[g][j][i]) * inverse);
+                                     (newest < oldest && !STICK ? 0.0f : MINE.o[g][j][i])
+                                         * inverse);
             }
     END
 }

@@ -8,7 +8,8 @@
 /* NaN in b is taken: see max in docs/bits.md. */
 DEV float max_(float a, float b) { return a > b ? a : b; }
 
-DEV float exp_(float x)
+/* e^x, and 0 below `low`. */
+DEV float exp_from(float low, float x)
 {
     const float t = fma_(x, 1.44269504f, 12582912.0f),
                 r = fma_(t - 12582912.0f, -0.693147182f, x);
@@ -18,8 +19,9 @@ DEV float exp_(float x)
     y = fma_(r, y, 0x1.fffff6p-1f);
     y = fma_(r, y, 1.0f);
     y = from_bits(to_bits(y) + (to_bits(t) << 23));
-    return x >= -60.0f ? y : max_nan(0.0f, x);
+    return x >= low ? y : max_nan(0.0f, x);
 }
+DEV float exp_(float x) { return exp_from(-60.0f, x); }
 DEV float scale2(float y, float t) { return from_bits(to_bits(y) + (to_bits(t) << 23)); }
 
 /* src/simd/num.h says how. */

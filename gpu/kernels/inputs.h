@@ -42,9 +42,13 @@ DEV GLOBAL double *key_sums(struct block b, int u, const struct span *q, int h)
 }
 
 /* The first rows from row0 on whose tile meets the keys, or end. */
-DEV int meeting_rows(struct block b, const struct span *q, int row0, int end, int key0, int keys)
+DEV int meeting_rows(struct block b, const struct span *q, int h, int row0, int end, int key0,
+                     int keys)
 {
-    while (row0 < end && !tiles_meet(b, q, row0, least(q->nq - row0, TILE_ROWS), key0, keys))
+    while (row0 < end
+           && (!tiles_meet(b, q, row0, least(q->nq - row0, TILE_ROWS), key0, keys)
+               || (STICK
+                   && stick_ended(b, q, h, row0, least(q->nq - row0, TILE_ROWS), key0 / KEYS))))
         row0 += TILE_ROWS;
     return row0;
 }
@@ -70,8 +74,10 @@ DEV void backward_inputs(struct block b)
         PHASE(tid)
             for (int i = tid; i < GPU_USES * KEYS; i += THREADS) part[i] = 0;
         END
-        for (int row0 = meeting_rows(b, &q, first_row, end_row, key0, keys); row0 < end_row;
-             row0 = meeting_rows(b, &q, row0 + TILE_ROWS, end_row, key0, keys)) {
+        for (int row0 = meeting_rows(b, &q, h, first_row, end_row, key0, keys); row0 < end_row;
+             row0 = meeting_rows(b, &q, h, row0 + TILE_ROWS, end_row, key0, keys)) {
+            const struct tile_pairs pairs = { b.room + at.g, b.room + at.size, KEYS, 1, row0, key0,
+                                               keys, 0 };
             const int rows = least(q.nq - row0, TILE_ROWS);
             const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
             const struct rows_at
@@ -113,14 +119,26 @@ DEV void backward_inputs(struct block b)
                                b.room + at.q, tid, MINE.s);
                 END
             }
+            if (SCAN >= 0)
+                b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 0, KEYS);
+            PHASE_IF(tid, SCAN >= 0)
+                product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
+                        first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
+                store_tile(KEYS, scan_at(b, SCAN_GATE, row0, key0), first_lane(KEYS, tid),
+                           place(KEYS, tid), MINE.s);
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                count_gates(b, &q, h, row0, rows, key0, keys, 0, tid);
+            END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2)
+                if (FORMS < 2 && SCAN < 0)
                     product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                             MINE.s);
-                for (int i = 0; i < OTHERS(KEYS); i++) {
+                if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                for (int i = 0; !STICK && i < OTHERS(KEYS); i++) {
                     const int r = other_of(KEYS, side, i), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     struct drop_row drop = { 0, 0 };
@@ -137,6 +155,16 @@ DEV void backward_inputs(struct block b)
                     }
                 }
             END
+            PHASE_IF(tid, STICK)
+                if (tid < rows)
+                    stick_back(b, &q, h, row0, rows, tid, key0, keys, pairs.z + tid * KEYS,
+                               pairs.dp + tid * KEYS, pairs.dp + (TILE_ROWS + tid) * KEYS, 1,
+                               *stick_at(b, STICK_OLDER, key0 / KEYS, &q, h, row0 + tid));
+            END_IF
+            PHASE_IF(tid, STICK)
+                float weight[PAIR_OTHERS][8];
+                close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
+            END_IF
             for (int u = USES - 1; u >= 0; u--) {
                 PHASE(tid)
                     struct term_state state[MOST_USES];

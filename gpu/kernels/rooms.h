@@ -126,6 +126,11 @@ DEV struct inputs_room inputs_room(int dim, int value_dim)
     return r;
 }
 
+/* Backward, behind the others: tiles of a stick (dp, which becomes ds, and sigmoids), then those of
+ * a scan.  Forward, a scan has its tiles there, too. */
+enum { STICK_ROOM = 2 * KEYS * TILE_ROWS, SCAN_TILES = 3 };
+DEV int scan_room(int rows) { return SCAN_TILES * KEYS * most(rows, TILE_ROWS); }
+
 /* backward_rows */
 struct rows_room {
     int q, dout, k, v, s, lse, delta, sums, folds, slopes, flag, size;

@@ -23,18 +23,22 @@ struct block {
     const struct params *p;
     int x; /* the number of the group */
     SHARED float *room;
+    /* scan: numbers of the tile's pairs in shared memory, of key scan_key and row scan_row first. */
+    SHARED float *scan;
+    int scan_key, scan_row, scan_by_key, scan_by_row;
 };
 
 /* The rotation of the plan, and term u. */
 #define TURN (*(const GLOBAL struct gpu_turn *)(b.at.lists + b.p->turn))
 #define USE(u) (((const GLOBAL struct gpu_use *)(b.at.lists + b.p->use))[u])
+#define STICK_OF (*(const GLOBAL struct gpu_stick *)(b.at.lists + b.p->stick))
 
 #ifdef LOCI_DIM
 enum { DIM = LOCI_DIM, VALUE_DIM = LOCI_VALUE_DIM, ROWS = LOCI_ROWS, USES = LOCI_USES };
 enum { LISTED = LOCI_LISTED, HAS_SINK = LOCI_SINK, MASK_KIND = LOCI_MASK_KIND };
 enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE = LOCI_O_TYPE };
 enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT, ROTATION = LOCI_ROTATION, FADES = LOCI_FADES };
-enum { FORMS = LOCI_FORMS };
+enum { FORMS = LOCI_FORMS, STICK = LOCI_STICK, SCAN = LOCI_SCAN };
 enum { VECTORS = LOCI_VECTORS, VALUES = LOCI_VALUES };
 enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
@@ -53,6 +57,8 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define ROTATION (b.p->rotation)
 #define FADES (b.p->fades)
 #define FORMS (b.p->forms)
+#define STICK (b.p->stick >= 0)
+#define SCAN (b.p->scan)
 #define VECTORS (b.p->vectors)
 #define VALUES (b.p->values)
 #define DROPOUT (b.p->dropout)

@@ -5,7 +5,7 @@
 #define LOCI_GPU_KERNELS_TERMS_H
 
 #include "kernels/gates.h"
-#include "kernels/vectors.h"
+#include "kernels/scan.h"
 
 /* The table of a term `distance`: see struct distances of src/layout/distance.h. */
 struct distance_table {
@@ -164,6 +164,7 @@ DEV float number_of(struct block b, int u, int term, const struct span *q, int h
     if (term == GPU_FACTOR) return factor_of(b, u, q, h, row);
     if (term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL)
         return vector_number(b, u, term, q, h, row, key, d);
+    if (term == GPU_SCAN) return scan_number(b, q, h, row, key);
     return 1.0f;
 }
 /* One term on a score at distance d; f is the number that it looks up. */
@@ -175,7 +176,7 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, dis
         return multiplies ? s * bias : s + bias;
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
-    if (term == GPU_ROW_VECTORS || term == GPU_ROLL) return s + f;
+    if (term == GPU_ROW_VECTORS || term == GPU_ROLL || term == GPU_SCAN) return s + f;
     if (term == GPU_KEY_VECTORS) return fma_(t.a, f, s);
     return s * f;
 }

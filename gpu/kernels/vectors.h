@@ -16,7 +16,8 @@ DEV void vector_numbers(struct block b)
     const int64_t list = ((int64_t)batch * b.p->heads + h) * b.p->q_len + row0;
     const struct gpu_use u = USE(b.p->vector_use);
     const int values = b.p->vector_values, count = u.vectors, dim = values ? VALUE_DIM : DIM;
-    const int columns = values ? 1 : u.columns, apart = values ? u.value_width : 1;
+    const int columns = values ? 1 : u.columns,
+              apart = values || u.term == GPU_SCAN ? u.value_width : 1;
     const GLOBAL float *table =
         (const GLOBAL float *)(b.at.tables + (values ? u.values_at : u.vectors_at))
         + h * u.vectors_head + (u.term == GPU_KEY_VECTORS ? GPU_KEY_MARGIN : 0);
@@ -54,7 +55,8 @@ DEV void vector_numbers(struct block b)
                 UNROLL for (int r = 0; r < VECTOR_ROWS; r++)
                     c[r] = fma_(a, b.room[r * dim + d], c[r]);
             }
-            for (int r = 0; r < rows; r++) to[(int64_t)r * count] = c[r];
+            for (int r = 0; r < rows; r++)
+                to[(int64_t)r * count] = u.term == GPU_SCAN ? c[r] * u.b : c[r];
         }
     END
 }
@@ -147,6 +149,10 @@ DEV struct row_reach row_reach_of(struct block b, struct gpu_use u, const struct
     const int64_t d = q->d0 + row0;
     int64_t low = u.ends_lo, high = u.ends_hi;
     struct row_reach a = { u.ends_lo, u.ends_hi, 0, 0 };
+    if (u.term == GPU_SCAN) { /* every position, whatever keys rows see */
+        a.count = u.vectors;
+        return a;
+    }
     if (q->run) {
         low = d - (q->nk - 1) > b.p->lo ? d - (q->nk - 1) : b.p->lo;
         high = d + rows - 1 < b.p->hi ? d + rows - 1 : b.p->hi;

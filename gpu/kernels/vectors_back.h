@@ -45,12 +45,17 @@ DEV void finish_row_vectors(struct block b)
     const struct row_reach a = row_reach_of(b, u, &q, row0, rows);
     const GLOBAL float *table =
         (const GLOBAL float *)(b.at.tables + u.vectors_at) + h * u.vectors_head;
+    PHASE(tid) /* the sums of a scan are there */
+        const int count = rows * u.vectors;
+        for (int i = tid; u.term == GPU_SCAN && i < count; i += THREADS)
+            sums_of_row(b, u, 0, &q, h, row0)[i] = by_position(b, u.by_all, &q, h, row0)[i] * u.b;
+    END
     PHASE(tid)
         const int r = tid % TILE_ROWS, part = tid / TILE_ROWS, parts = THREADS / TILE_ROWS;
-        if (r < rows)
+        if (r < rows && u.term == GPU_ROW_VECTORS)
             gather_row(b, u, a, 0, &q, h, row0 + r, part, parts, u.by_row,
                        row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 0, 0);
-        if (r < rows && u.values_at >= 0 && b.p->p_by_distance >= 0)
+        if (r < rows && u.term == GPU_ROW_VECTORS && u.values_at >= 0 && b.p->p_by_distance >= 0)
             gather_row(b, u, a, 1, &q, h, row0 + r, part, parts, u.by_row + 2,
                        row_by_distance(b, b.p->p_by_distance, &q, h, row0 + r), 0, 0);
     END
@@ -59,9 +64,10 @@ DEV void finish_row_vectors(struct block b)
             const int r = i / DIM, d = i % DIM;
             const GLOBAL float *w = sums_of_row(b, u, 0, &q, h, row0 + r),
                                *k = table + (int64_t)d * u.columns;
+            const int step = u.term == GPU_SCAN ? u.value_width : 1;
             GLOBAL float *to = dq_row(b, &q, h, row0 + r) + d;
             float sum = 0;
-            for (int n = a.first; n < a.first + a.count; n++) sum = fma_(k[n], w[n], sum);
+            for (int n = a.first; n < a.first + a.count; n++) sum = fma_(k[n * step], w[n], sum);
             *to = *to + sum;
         }
     END

@@ -63,8 +63,8 @@ static void there_release(struct there *t)
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
 
 /* Outputs of a call, in the order in which they are compared. */
-enum out { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
-static const char *const out_names[OUTS] = { "o", "lse", "dq", "dk", "dv", "dmask" };
+enum out { OUT_O, OUT_LSE, OUT_REM, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "rem", "dq", "dk", "dv", "dmask" };
 struct outs {
     void *at[OUTS];
     size_t bytes[OUTS];
@@ -164,6 +164,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     }
     c.o.data = out[OUT_O];
     c.lse = out[OUT_LSE];
+    c.rem = out[OUT_REM];
     const size_t bytes = loci_gpu_workspace(there, &c, grad != NULL);
     void *work = there_alloc(&t, bytes);
     c.work_bytes = bytes;
@@ -178,6 +179,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
             there_copy(&t, grad->dout.data,
                        view_bytes(&grad->dout, c.batch, p->heads, c.q_len, p->value_dim, each));
         g.dlse = there_copy(&t, grad->dlse, (size_t)(c.batch * p->heads * c.q_len) * 4);
+        g.drem = there_copy(&t, grad->drem, (size_t)(c.batch * p->heads * c.q_len) * 4);
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
@@ -237,10 +239,11 @@ static void check_walk(struct walk *w)
         return;
     }
     struct outs outs = {
-        .at = { p.call.o.data, p.call.lse, p.grad.dq.data, p.grad.dk.data, p.grad.dv.data },
-        .bytes = { w->out_count * 4, w->row_count * 4, w->input[0].count * 4, w->input[1].count * 4,
-                   w->input[2].count * 4 },
-        .each = { 4, 4, 4, 4, 4 },
+        .at = { p.call.o.data, p.call.lse, p.call.rem, p.grad.dq.data, p.grad.dk.data,
+                p.grad.dv.data },
+        .bytes = { w->out_count * 4, w->row_count * 4, w->row_count * 4, w->input[0].count * 4,
+                   w->input[1].count * 4, w->input[2].count * 4 },
+        .each = { 4, 4, 4, 4, 4, 4 },
     };
     size_t counts[WALK_TENSORS] = { 0 };
     for (int i = 0; i < w->tensors; i++) counts[i] = w->input[w->inputs - w->tensors + i].count;
@@ -315,6 +318,16 @@ static const char *const texts[] = {
     "fope:learn=1,norm=1,train_length=60+fox",
     "comrope:kind=ld,block=4,axes=1+t5:bidirectional=1",
     "liere:block=5,axes=1+ssmax:bias=1",
+    "sba",
+    "sba:current=1,remainder=vector,stop=0.01",
+    "sba:remainder=value+alibi:slopes=both",
+    "dca:pairing=half,chunk=90,local=20+fox+sba",
+    "softcap:cap=1+t5:bidirectional=1+sba:remainder=vector",
+    "cope",
+    "cope:npos=300+alibi:slopes=both+softcap:cap=3",
+    "rope:pairing=half+cope:npos=9,pos_scale=0.3+ssmax:bias=1+fox",
+    "cope:npos=40+t5:bidirectional=1+sba",
+    "rope:pairing=half+cope:gates=given",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -342,13 +355,16 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
                  rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
                  keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
     struct outs outs = {
-        .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * (size_t)s->dim * each,
+        .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * 4,
+                   rows * (size_t)s->dim * each,
                    keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
-        .each = { (int)each, 4, (int)each, (int)each, (int)each },
+        .each = { (int)each, 4, 4, (int)each, (int)each, (int)each },
     };
-    for (int i = 0; i < OUT_DMASK; i++) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    for (int i = 0; i < OUT_DMASK; i++)
+        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE)) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
-                            .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE], .error = &e,
+                            .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE],
+                            .rem = outs.at[OUT_REM], .error = &e,
                             .dropout = dropout, .dropout_seed = 12345, .dropout_offset = 7);
     loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
                             .dv.data = outs.at[OUT_DV]);
@@ -356,7 +372,7 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     c.k.data = random_numbers(&mem, keys * (size_t)s->dim, s->dtype, 2);
     c.v.data = random_numbers(&mem, keys * (size_t)s->value_dim, s->dtype, 1);
     g.dout.data = random_numbers(&mem, rows * (size_t)s->value_dim, s->dtype, 1);
-    g.dlse = random_numbers(&mem, rows, LOCI_F32, 1);
+    *(plan->weight < 0 ? &g.dlse : &g.drem) = random_numbers(&mem, rows, LOCI_F32, 1);
     int64_t *lens = mem_alloc(&mem, sizeof *lens * (size_t)s->batch);
     for (int b = 0; b < s->batch; b++) lens[b] = s->k_len - 40 * b;
     if (s->lens) c.k_lens = lens;
