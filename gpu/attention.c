@@ -288,8 +288,8 @@ static enum pass pass_of(const struct gpu_call *g)
 {
     const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
-    const bool more =
-        gates || g->key_sums || g->row_sums || g->params.stick >= 0 || g->params.rotation_part >= 0 || turns_back(g);
+    const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
+                   || g->params.rotation_part >= 0 || turns_back(g);
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
@@ -388,8 +388,8 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
-    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads,
-            forward_floats(p, p->rows), &g->arrays, p));
+    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(p, p->rows),
+            &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -691,8 +691,7 @@ static loci_status finish_vectors(const struct gpu_call *g)
 {
     struct params k = g->params;
     for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
-        if (g->use[k.vector_use].term == GPU_ROW_VECTORS
-            || g->use[k.vector_use].term == GPU_SCAN)
+        if (g->use[k.vector_use].term == GPU_ROW_VECTORS || g->use[k.vector_use].term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
         else if (g->use[k.vector_use].term == GPU_ROLL)
@@ -781,8 +780,8 @@ static loci_status heir_values(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     if (g->stick.heir != HEIR_VALUE || !g->arrays.dv || !g->arrays.dout) return LOCI_OK;
-    return run(g, pass, "heir_values",
-               (int64_t)p->batch * p->kv_heads * tiles(p->k_len, KEYS), 0, &g->arrays, p);
+    return run(g, pass, "heir_values", (int64_t)p->batch * p->kv_heads * tiles(p->k_len, KEYS), 0,
+               &g->arrays, p);
 }
 static loci_status backward_pass(struct gpu_call *g)
 {

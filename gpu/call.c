@@ -441,7 +441,7 @@ static void list_vectors(const struct call *c, int x, const char *table, struct 
         use->vectors_at = use->table;
         use->vectors_head = a.per_head ? (int64_t)a.npos * p->dim : 0;
         use->columns = 1;
-        use->gates = a.gates == GATES_V       ? GATES_OF_VALUES
+        use->gates = a.gates == GATES_V     ? GATES_OF_VALUES
                    : a.gates == GATES_GIVEN ? GATES_OF_INPUT
                                             : GATES_OF_KEYS;
         if (a.gates == GATES_GIVEN)
@@ -491,14 +491,13 @@ static void list_stick(struct gpu_call *g, const void *tables)
         .shortest = stop > spent ? stop : spent,
         .tiles = (int32_t)tiles(c->Lk, KEYS),
         .chunks = (int32_t)tiles(c->Lk, CHUNK),
-        .heir = remainder == REMAINDER_VALUE    ? HEIR_VALUE
+        .heir = remainder == REMAINDER_VALUE  ? HEIR_VALUE
               : remainder == REMAINDER_VECTOR ? HEIR_VECTOR
                                               : HEIR_NONE,
         .part = -1,
     };
     if (tables)
-        g->stick.vectors =
-            (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
+        g->stick.vectors = (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
 }
 /* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
@@ -577,7 +576,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
     struct gpu_use *use = &g->use[u];
     if (!c->g.total[x] && !g->measured) return 0;
     const int count = use->term == GPU_ROW_VECTORS || use->term == GPU_SCAN ? 0
-                    : use->term == GPU_KEY_VECTORS ? (int)key_ends(p->dim)
+                    : use->term == GPU_KEY_VECTORS                          ? (int)key_ends(p->dim)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
     if (use->term == GPU_KEY_VECTORS && use->lo == use->hi) return count;

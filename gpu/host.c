@@ -129,8 +129,8 @@ static loci_status host_launch(void *state, struct program *p, const struct laun
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (strcmp(kernels[i].name, l->kernel) != 0) continue;
         for (int x = 0; x < l->groups[0]; x++)
-            kernels[i].run(
-                (struct block){ .at = *l->arrays, .p = l->params, .x = x, .room = room, .scan = room });
+            kernels[i].run((struct block){
+                .at = *l->arrays, .p = l->params, .x = x, .room = room, .scan = room });
         break;
     }
     aligned_free(room);

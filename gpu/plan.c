@@ -205,8 +205,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
-        { "FORMS", p->forms },     { "STICK", p->stick >= 0 },
-        { "SCAN", p->scan },
+        { "FORMS", p->forms },     { "STICK", p->stick >= 0 },    { "SCAN", p->scan },
     };
     int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");

@@ -22,7 +22,7 @@
         ARRAYS(MEMBER)                                                                             \
         b.p = &p;                                                                                  \
         b.x = (int)get_group_id(0);                                                                \
-        b.room = b.scan = (__local float *)room;                                                            \
+        b.room = b.scan = (__local float *)room;                                                   \
         kernel_name(b);                                                                            \
     }
 LOCI_KERNELS(ENTRY)
@@ -38,7 +38,7 @@ LOCI_KERNELS(ENTRY)
         b.at = at;                                                                                 \
         b.p = &p;                                                                                  \
         b.x = (int)blockIdx.x;                                                                     \
-        b.room = b.scan = (float *)room;                                                                    \
+        b.room = b.scan = (float *)room;                                                           \
         kernel_name(b);                                                                            \
     }
 LOCI_KERNELS(ENTRY)

@@ -367,7 +367,8 @@ DEV void forward(struct block b)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
                 weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
             END_IF
-            PHASE_IF(tid, DROPOUT && TEAM > 1 && !STICK) /* sums are those before any weights are dropped */
+            /* sums are those before any weights are dropped */
+            PHASE_IF(tid, DROPOUT && TEAM > 1 && !STICK)
                 if (tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));

@@ -23,7 +23,8 @@ struct block {
     const struct params *p;
     int x; /* the number of the group */
     SHARED float *room;
-    /* scan: numbers of the tile's pairs in shared memory, of key scan_key and row scan_row first. */
+    /* scan: numbers of the tile's pairs in shared memory, of key scan_key and row scan_row
+     * first. */
     SHARED float *scan;
     int scan_key, scan_row, scan_by_key, scan_by_row;
 };

@@ -356,16 +356,17 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
                  keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
     struct outs outs = {
         .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * 4,
-                   rows * (size_t)s->dim * each,
-                   keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
+                   rows * (size_t)s->dim * each, keys * (size_t)s->dim * each,
+                   keys * (size_t)s->value_dim * each },
         .each = { (int)each, 4, 4, (int)each, (int)each, (int)each },
     };
     for (int i = 0; i < OUT_DMASK; i++)
-        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE)) outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
-    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
-                            .o.data = outs.at[OUT_O], .lse = outs.at[OUT_LSE],
-                            .rem = outs.at[OUT_REM], .error = &e,
-                            .dropout = dropout, .dropout_seed = 12345, .dropout_offset = 7);
+        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE))
+            outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
+    loci_call c =
+        LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len, .o.data = outs.at[OUT_O],
+                  .lse = outs.at[OUT_LSE], .rem = outs.at[OUT_REM], .error = &e, .dropout = dropout,
+                  .dropout_seed = 12345, .dropout_offset = 7);
     loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
                             .dv.data = outs.at[OUT_DV]);
     c.q.data = random_numbers(&mem, rows * (size_t)s->dim, s->dtype, 2);
