@@ -101,15 +101,17 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
 DEV void count_gates(struct block b, const struct span *q, int h, int row0, int rows, int key0,
                      int keys, int whole, int tid)
 {
-    struct scan_state c = { 0, 0 };
-    if (tid >= TILE_ROWS) return;
-    if (tid < rows) {
-        c.whole = (int)*carry_at(b, SCAN_AT, key0 / KEYS, q, h, row0 + tid);
-        c.fraction = *carry_at(b, SCAN_REST, key0 / KEYS, q, h, row0 + tid);
-        scan_row(b, q, h, row0 + tid, key0, keys, whole, NULL_AT, 0, c);
+    /* a loop, see PHASE_IF() */
+    for (int r = tid; r < TILE_ROWS; r += THREADS) {
+        struct scan_state c = { 0, 0 };
+        if (r < rows) {
+            c.whole = (int)*carry_at(b, SCAN_AT, key0 / KEYS, q, h, row0 + r);
+            c.fraction = *carry_at(b, SCAN_REST, key0 / KEYS, q, h, row0 + r);
+            scan_row(b, q, h, row0 + r, key0, keys, whole, NULL_AT, 0, c);
+        }
+        for (int k = r < rows ? keys : 0; k < KEYS; k++)
+            *scan_at(b, SCAN_GATE, row0 + r, key0 + k) = 0;
     }
-    for (int k = tid < rows ? keys : 0; k < KEYS; k++)
-        *scan_at(b, SCAN_GATE, row0 + tid, key0 + k) = 0;
 }
 /* Pairs that go from their threads to those of rows and back.  Lanes are rows, or keys.  Of sba,
  * final scores and dp, and what the threads of rows make of them: a pair that is not visible has
@@ -442,10 +444,10 @@ DEV void backward_keys(struct block b)
             }
         END
         PHASE_IF(tid, STICK)
-            if (tid < rows)
-                stick_back(b, &q, t.h, t.row0, rows, tid, key0, keys, pairs.z + tid * KEYS,
-                           pairs.dp + tid * KEYS, pairs.dp + (TILE_ROWS + tid) * KEYS, 1,
-                           *stick_at(b, STICK_OLDER, key0 / KEYS, &q, t.h, t.row0 + tid));
+            for (int r = tid; r < rows; r += THREADS)
+                stick_back(b, &q, t.h, t.row0, rows, r, key0, keys, pairs.z + r * KEYS,
+                           pairs.dp + r * KEYS, pairs.dp + (TILE_ROWS + r) * KEYS, 1,
+                           *stick_at(b, STICK_OLDER, key0 / KEYS, &q, t.h, t.row0 + r));
         END_IF
         PHASE_IF(tid, STICK)
             float ds[PAIR_OTHERS][8];
@@ -456,9 +458,9 @@ DEV void backward_keys(struct block b)
             store_tile(KEYS, b.room + at.ds, r0, side, ds);
         END_IF
         PHASE_IF(tid, SCAN >= 0)
-            if (tid < rows)
-                scan_back(b, &q, t.h, t.row0 + tid, key0, keys, b.room + at.ds + tid * KEYS, 1, 0,
-                          *carry_at(b, SCAN_OLDER, key0 / KEYS, &q, t.h, t.row0 + tid));
+            for (int r = tid; r < rows; r += THREADS)
+                scan_back(b, &q, t.h, t.row0 + r, key0, keys, b.room + at.ds + r * KEYS, 1, 0,
+                          *carry_at(b, SCAN_OLDER, key0 / KEYS, &q, t.h, t.row0 + r));
         END_IF
         PHASE_IF(tid, SCAN >= 0)
             float ds[PAIR_OTHERS][8];
@@ -949,7 +951,7 @@ DEV void backward_rows(struct block b)
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
                 PHASE_IF(tid, SCAN >= 0)
-                    /* a loop for PoCL, as with sticks */
+                    /* a loop, see PHASE_IF() */
                     for (int r = tid; u == SCAN && r < rows; r += THREADS) {
                         *carry_at(b, SCAN_OLDER, j, &q, h, row0 + r) = MINE.before;
                         MINE.before = scan_back(b, &q, h, row0 + r, key0, n, b.room + at.s + r,

@@ -330,7 +330,7 @@ DEV void forward(struct block b)
                 }
             END_IF
             PHASE_IF(tid, SCAN >= 0)
-                /* a loop for PoCL, as with sticks */
+                /* a loop, see PHASE_IF() */
                 for (int r = tid; r < rows; r += THREADS) {
                     if (keep) {
                         *carry_at(b, SCAN_AT, j, &q, h, row0 + r) = (float)MINE.count.whole;
@@ -360,7 +360,7 @@ DEV void forward(struct block b)
                 COPIES_DONE
             END
             PHASE_IF(tid, STICK)
-                /* a loop: PoCL 3.1 leaves this phase out if it is under a condition */
+                /* a loop, see PHASE_IF() */
                 for (int r = tid; r < ROWS; r += THREADS) weigh_stick(b, at, r, n, whole);
             END_IF
             PHASE_IF(tid, TEAM > 1 && !STICK)
