@@ -558,6 +558,11 @@ DEV GLOBAL float *part_of(struct block b, int tile, int h, int chunk)
     return (GLOBAL float *)b.at.parts
          + (((int64_t)tile * b.p->heads + h) * b.p->chunks + chunk) * PARTS;
 }
+/* Those of a use; no memory if nothing is learned. */
+DEV GLOBAL float *part_of_use(struct block b, int tile, int h, int chunk, int u)
+{
+    return PARTS ? part_of(b, tile, h, chunk) + USE(u).part : NULL_AT;
+}
 
 /* affine: sums of ds |d| over keys behind and ahead, by row.  Tiles whose distances are exact
  * floats are summed from 0. */
@@ -650,7 +655,7 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
 {
     const GLOBAL struct distance_table *t = distance_table_of(b, u);
     const int64_t d = q->d0 + row0 - key0;
-    GLOBAL float *to = part_of(b, tile, h, chunk) + USE(u).part;
+    GLOBAL float *to = part_of_use(b, tile, h, chunk, u);
     SHARED float *x = b.room + at.sums, *y = b.room + at.folds;
     const SHARED float *ds = b.room + at.s;
     const int count = on ? USE(u).count : 0, run = on && q->run;
@@ -968,8 +973,8 @@ DEV void backward_rows(struct block b)
                 add_distances(b, at, &q, tile, h, chunk, most(u, 0), row0, rows, key0, n,
                               distances);
                 add_row_sums(b, b.room + at.s, b.room + at.folds, &q,
-                             part_of(b, tile, h, chunk) + USE(most(u, 0)).part, h, most(u, 0),
-                             row0, rows, key0, n,
+                             part_of_use(b, tile, h, chunk, most(u, 0)), h, most(u, 0), row0, rows,
+                             key0, n,
                              learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
             PHASE_IF(tid, VECTORS)
@@ -985,7 +990,7 @@ DEV void backward_rows(struct block b)
                         if (USE(u).term == GPU_KEY_VECTORS && USE(u).count)
                             add_end_vectors(b, USE(u), b.room + at.sums, b.room + at.k, WIDER(DIM),
                                             q.d0 + row0 - key0, n, d,
-                                            part_of(b, tile, h, chunk) + USE(u).part);
+                                            part_of_use(b, tile, h, chunk, u));
             END_IF
             PHASE_IF(tid, SCAN >= 0)
                 add_logits(b, tid, b.room + at.s);
