@@ -100,7 +100,9 @@ class Numpy(unittest.TestCase):
                 except loci.Error as error:
                     self.assertEqual(error.status, "unsupported")
                     self.assertRegex(str(error), "not run on a GPU")
-        self.assertGreaterEqual(ran, {"nope", "alibi", "t5", "clip", "kerple", "sandwich", "rope", "softcap", "sink", "xpos", "fope", "angles", "comrope", "shaw", "xl", "deberta", "sba", "cope"})
+        least = "nope alibi t5 clip kerple sandwich rope softcap sink "
+        least += "xpos fope angles comrope shaw xl deberta sba cope"
+        self.assertGreaterEqual(ran, set(least.split()))
 
     def test_shapes(self) -> None:
         for device in DEVICES:
