@@ -832,7 +832,10 @@ static loci_status backward_pass(struct gpu_call *g)
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);
     free(totals);
-    if (!status) loci_fold(&g->call, g->learned);
+    /* gradients of values are done, and in memory of the device */
+    struct call folded = *c;
+    folded.g.dv.data = NULL;
+    if (!status) loci_fold(&folded, g->learned);
     return status;
 }
 loci_status loci_gpu_backward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,

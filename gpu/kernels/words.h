@@ -170,9 +170,9 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 #define NULL_AT 0
 /* A phase under a condition that a program for one plan knows.  Elsewhere only its body is under
- * the condition: PoCL copies what follows a barrier that may be left out.  If few threads have work
- * that is a loop itself, write it as a loop from tid on in steps of THREADS: under `if (tid < n)`
- * PoCL 3.1 left out such a phase in some programs. */
+ * the condition: PoCL copies what follows a barrier that may be left out.  Where few threads have
+ * work that is a loop itself, it is a loop from tid on in steps of THREADS: under `if (tid < n)`
+ * some programs had wrong numbers on PoCL 3.1. */
 #ifdef LOCI_DIM
 #define PHASE_IF(tid, condition) if (condition) { PHASE(tid)
 #define END_IF END }

@@ -321,6 +321,7 @@ static const char *const texts[] = {
     "sba",
     "sba:current=1,remainder=vector,stop=0.01",
     "sba:remainder=value+alibi:slopes=both",
+    "t5:bidirectional=1+sba:remainder=value",
     "dca:pairing=half,chunk=90,local=20+fox+sba",
     "softcap:cap=1+t5:bidirectional=1+sba:remainder=vector",
     "cope",
