@@ -29,8 +29,9 @@ LOCI_KERNELS(ENTRY)
 
 #elif defined __CUDACC__
 
+/* One group per multiprocessor will do: for two, NVRTC may take half of the registers and spill. */
 #define ENTRY(kernel_name)                                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS) loci_##kernel_name(                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) loci_##kernel_name(                   \
         const struct arrays at, const struct params p)                                             \
     {                                                                                              \
         extern __shared__ float4 room[];                                                           \
