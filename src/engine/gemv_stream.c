@@ -50,6 +50,23 @@ INLINE real load_as(const enum form f, const void *at, const real *scale)
          : f == BITS_F16  ? (real)from_f16(*(const uint16_t *)at)
                           : *scale * (real) * (const int8_t *)at;
 }
+/* Fetches a row by a load of one number per line, or by prefetches, which do not wait. */
+INLINE void touch(const void *row, ptrdiff_t bytes)
+{
+    for (ptrdiff_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
+}
+INLINE void fetch(const void *row, ptrdiff_t bytes)
+{
+    for (ptrdiff_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
+}
+
+/* Bytes of a tile of a cache.  Tiles lie one after another, and while one of them is computed the
+ * same place in the next one is fetched: hardware prefetchers stop at the end of a page. */
+INLINE ptrdiff_t cached_tile(const enum form f, int D)
+{
+    return bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
+}
+
 /* The scales of n rows of q8_0 from row k of a tile on, [D / 32][n]. */
 INLINE void load_scales(const enum form f, const struct source *a, int k, int n, int D, real *to)
 {
@@ -58,7 +75,9 @@ INLINE void load_scales(const enum form f, const struct source *a, int k, int n,
         const char *block = (const char *)a->at + bytes_of(f, d);
         for (int i = 0; i < n && f == BLOCKS_Q8; i++)
             bits[i] = q8_scale_bits(block + bytes_of(f, (k + i) * a->stride));
-        reals_of_16(false, f == BLOCKS_Q8 ? bits : a->scales + d / Q8_BLOCK * KT + k, n, to);
+        const uint16_t *scales = f == BLOCKS_Q8 ? bits : a->scales + d / Q8_BLOCK * KT + k;
+        if (f == WHOLE_Q8) fetch((const char *)scales + cached_tile(f, D), bytes_of(BITS_F16, n));
+        reals_of_16(false, scales, n, to);
     }
 }
 /* n vectors of a row from number i on; in q8_0 the scales of its blocks are `scales` numbers apart.
@@ -102,22 +121,6 @@ INLINE void load_columns(const enum form f, const bool near, const void *p, ptrd
         x[i] = vf_load_as(f, row_at(f, first, i * stride), scale_at(f, scale, i));
     vf_transpose(x);
 }
-
-/* Fetches a row by a load of one number per line, or by prefetches, which do not wait. */
-INLINE void touch(const void *row, ptrdiff_t bytes)
-{
-    for (ptrdiff_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
-}
-INLINE void fetch(const void *row, ptrdiff_t bytes)
-{
-    for (ptrdiff_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
-}
-
-/* Rows read whole, and keys stored across, are a plain stream, unless a visit skips some of a
- * row.  But hardware prefetchers stop at the end of a page.  Where reading and multiplying
- * take the same time, nothing makes up for that.  In that case (`hurried`) the next tile is
- * fetched during work on this one. */
-INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
 /* Fetches the rows ahead that belong to the step at channel d of subs * VL rows from a on, from row
  * number `row` of them on.  Returns the number of the next one. */
@@ -235,14 +238,13 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
     for (int d = 0; d < D; d++) {
         const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
-        /* the same channel of the next tile */
-        if (nv * VL < KT || hurried(form, n))
-            fetch(line + bytes_of(is_q8(form) ? BLOCKS_Q8 : form, (ptrdiff_t)D * KT),
-                  bytes_of(form, nv * VL));
-        if (is_q8(form) && d % Q8_BLOCK == 0)
+        fetch(line + cached_tile(form, D), bytes_of(form, nv * VL));
+        if (is_q8(form) && d % Q8_BLOCK == 0) {
+            const uint16_t *scales = keys->scales + d / Q8_BLOCK * KT + k;
+            fetch((const char *)scales + cached_tile(form, D), bytes_of(BITS_F16, nv * VL));
             UNROLL_FOR(int v = 0; v < nv; v++)
-                vf_store(scale + v * VL,
-                         vf_load_f16(keys->scales + d / Q8_BLOCK * KT + k + v * VL));
+                vf_store(scale + v * VL, vf_load_f16(scales + v * VL));
+        }
         if (is_q8(form))
             UNROLL_FOR(int v = 0; v < nv; v++)
                 x[v] = vf_mul(vf_load_s8((const int8_t *)line + v * VL), vf_load(scale + v * VL));
@@ -388,6 +390,9 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
     }
 }
 
+/* Sums of values in registers at a time.  A multiply-add takes as long as eight others begin. */
+enum { SUMS = VL == 8 ? 8 : 16 };
+
 /* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with
  * `first`.  Until the `last` block C is in the order in which vectors are loaded.  Between
  * blocks the sum is in memory, and its chain continues from there. */
@@ -395,13 +400,13 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
                       int keys, const void *v, ptrdiff_t vs, int D, const real *scales, int per,
                       const real *const *p, real *const *c, int d, struct ahead *ahead)
 {
-    vf acc[4][4];
+    vf acc[4][8];
     UNROLL_FOR(int s = 0; s < n; s++)
         UNROLL_FOR(int i = 0; i < nv; i++)
             acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
-        vf x[4];
-        if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
+        vf x[8];
+        fetch_strip(form, ahead, vs, D, nv * VL);
         load_vectors(form, nv, row_at(form, v, k * vs), d, scale_at(form, scales, k), per, x);
         UNROLL_FOR(int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
@@ -429,6 +434,8 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
         p[s] = a->p + (row + s) * a->weights + k;
         c[s] = a->sums + (row + s) * a->apart;
     }
+    for (; 8 * n <= SUMS && d + 8 * VL <= D; d += 8 * VL)
+        sum_block(n, 8, form, k == 0, last, keys, v, vs, D, scales, keys, p, c, d, &ahead);
     for (; d + 4 * VL <= D; d += 4 * VL)
         sum_block(n, 4, form, k == 0, last, keys, v, vs, D, scales, keys, p, c, d, &ahead);
     for (; d + VL <= D; d += VL)
@@ -442,7 +449,9 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
             c[s][d] = sum;
         }
 }
-INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
+typedef void sum_function(const struct summing *, int row, int k, int block, const real *scales);
+INLINE void sum_values_as(const enum form form, sum_function *const *of, const struct summing *a,
+                          int n)
 {
     /* If all rows fit in one visit, a tile is one block.  Otherwise later
      * visits should find it cached. */
@@ -454,14 +463,28 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
             load_scales(form, a->value, k, a->keys - k < block ? a->keys - k : block, a->D, scales);
         for (int i = 0, m; i < n; i += m) {
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_rows(4, form, a, i, k, block, scales);
-            else if (m == 2) sum_rows(2, form, a, i, k, block, scales);
-            else sum_rows(1, form, a, i, k, block, scales);
+            of[m](a, i, k, block, scales);
         }
     }
 }
+/* A function for each number of rows: in one function, sums of four rows went to memory and back. */
+#define SUM_ROWS(n, form) \
+    static void sum_##n##_of_##form(const struct summing *a, int row, int k, int block, \
+                                    const real *scales) \
+    { \
+        sum_rows(n, form, a, row, k, block, scales); \
+    }
 #define SUM(form) \
-    static void sum_of_##form(const struct summing *a, int n) { sum_values_as(form, a, n); }
+    SUM_ROWS(1, form) \
+    SUM_ROWS(2, form) \
+    SUM_ROWS(4, form) \
+    static void sum_of_##form(const struct summing *a, int n) \
+    { \
+        static sum_function *const of[] = { \
+            [1] = sum_1_of_##form, [2] = sum_2_of_##form, [4] = sum_4_of_##form \
+        }; \
+        sum_values_as(form, of, a, n); \
+    }
 SUM(REALS)
 SUM(BITS_BF16)
 SUM(BITS_F16)
