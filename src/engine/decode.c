@@ -100,10 +100,18 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
         for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
             if (see[j - base]) tiles_weights(w, j);
     }
-    for (ptrdiff_t j = oldest; j < end; j++)
+    /* Reading takes the time of few rows, arithmetic that of many, and their sums join at once. */
+    for (ptrdiff_t j = oldest; j < end && w->held > 1; j++)
         if (see[j - base]) sum_tiles(w, j, partial[j - base]);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && w->held > 1; i++)
         join_tiles(w, i, (int)(oldest - base), own_end(&w->t[i], base, end), see);
+    for (ptrdiff_t j = end - 1; j >= oldest && w->held == 1; j--) {
+        const int at = (int)(j - base);
+        if (!see[at]) continue;
+        sum_tiles(w, j, partial[at]);
+        for (int i = 0; i < n; i++)
+            if (at < own_end(&w->t[i], base, end)) join_tiles(w, i, at, at + 1, see);
+    }
 }
 
 /* ---- Work items ------------------------------------------------------------------------------ */
@@ -216,6 +224,8 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     struct row_set w = {
         .t = d->tile,
         .tiles = decode_tiles(c),
+        .stride = decode_stride(c),
+        .held = decode_sums(c),
         .s = d->chunk.s,
         .p = d->chunk.p,
         .alpha = d->chunk.alpha,

@@ -12,15 +12,17 @@ struct row_set {
     struct tile *t;
     int n;              /* of a group's heads, or of all heads, row by row; sequence by sequence */
     ptrdiff_t tiles;    /* of a chunk: as many as decode_tiles() */
-    real *s, *p;        /* [n][tiles][KT] */
-    real *alpha, *sums; /* [n][tiles], [n][tiles][Dv] */
+    ptrdiff_t stride;   /* decode_stride() */
+    ptrdiff_t held;     /* decode_sums() */
+    real *s, *p;        /* [n][stride] */
+    real *alpha, *sums; /* [n][tiles], [n][held][Dv] */
     real *lines;        /* struct chunk */
 };
 enum { TILES = CHUNK / KT };
 /* Row i's numbers of the first tile of a chunk. */
 static real *row_of(const struct row_set *w, real *numbers, int i)
 {
-    return numbers + (ptrdiff_t)i * w->tiles * KT;
+    return numbers + i * w->stride;
 }
 
 /* How many keys tile j of a row's sequence has; 0 if the sequence ends before it. */
@@ -147,8 +149,8 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j)
             t->keys = t[-1].keys;
             t->d = t[-1].d;
             t->partial = t[-1].partial;
-            t->s = t[-1].s + w->tiles * KT;
-            t->p = t[-1].p + w->tiles * KT;
+            t->s = t[-1].s + w->stride;
+            t->p = t[-1].p + w->stride;
         } else {
             const bool sees = place_row(w, i, j);
             a.some |= sees;

@@ -112,10 +112,10 @@ static void sum_visible(const struct tile *t, int D, real *c)
 static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
-    const ptrdiff_t apart = w->tiles * Dv;
+    const ptrdiff_t apart = w->held * Dv, slot = w->held > 1 ? j % TILES * Dv : 0;
     for (int i = 0, n; i < w->n; i += n) {
         struct tile *t = &w->t[i];
-        real *sums = w->sums + i * apart + j % TILES * Dv;
+        real *sums = w->sums + i * apart + slot;
         place_row(w, i, j);
         for (n = 1; i + n < w->n && shares_values(w, i + n, j); n++) {}
         if (!t->keys) continue;
@@ -129,22 +129,29 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
             }
         } else {
             const struct source value = source_of(t, VALUES);
-            const struct summing of = { &value, Dv, t->keys, t->p, sums, w->tiles * KT, apart };
+            const struct summing of = { .value = &value,
+                                        .D = Dv,
+                                        .keys = t->keys,
+                                        .next = w->held > 1 ? KT : -KT,
+                                        .p = t->p,
+                                        .sums = sums,
+                                        .weights = w->stride,
+                                        .apart = apart };
             N(sum_values)(&of, n);
         }
     }
 }
 
-/* o = o alpha + sum for n vectors of d, tiles newest first. */
-INLINE void join_block(const int n, const real *alpha, const real *sums, int D, int first, int end,
-                       const bool *seen, real *o)
+/* o = o alpha + sum for n vectors of d, tiles newest first.  The sums of tiles are `step` apart. */
+INLINE void join_block(const int n, const real *alpha, const real *sums, ptrdiff_t step, int first,
+                       int end, const bool *seen, real *o)
 {
     vf all[4];
     UNROLL_FOR(int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
         UNROLL_FOR(int v = 0; v < n; v++)
-            all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
+            all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * step + v * VL));
     }
     UNROLL_FOR(int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
 }
@@ -152,14 +159,16 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, int D, 
 static void join_tiles(const struct row_set *w, int i, int first, int end, const bool *seen)
 {
     const int D = w->t->c->plan->value_dim;
-    const real *alpha = w->alpha + i * w->tiles, *sums = w->sums + i * w->tiles * D;
+    const ptrdiff_t step = w->held > 1 ? D : 0;
+    const real *alpha = w->alpha + i * w->tiles, *sums = w->sums + i * w->held * D;
     real *o = w->t[i].chunk.o;
     int d = 0;
-    for (; d + 4 * VL <= D; d += 4 * VL) join_block(4, alpha, sums + d, D, first, end, seen, o + d);
-    for (; d + VL <= D; d += VL) join_block(1, alpha, sums + d, D, first, end, seen, o + d);
+    for (; d + 4 * VL <= D; d += 4 * VL)
+        join_block(4, alpha, sums + d, step, first, end, seen, o + d);
+    for (; d + VL <= D; d += VL) join_block(1, alpha, sums + d, step, first, end, seen, o + d);
     for (; d < D; d++)
         for (int j = end - 1; j >= first; j--)
-            if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * D + d]);
+            if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * step + d]);
 }
 
 #endif

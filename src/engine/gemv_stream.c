@@ -427,7 +427,7 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const void *v = row_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
-    struct ahead ahead = { row_at(form, v, AHEAD * vs), 0 };
+    struct ahead ahead = { row_at(form, v, a->next * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL_FOR(int s = 0; s < n; s++) {
@@ -449,25 +449,76 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
             c[s][d] = sum;
         }
 }
+/* Many rows: STRIP channels of all values of a tile are copied as reals, and four rows at a time
+ * read them from the first level. */
+enum { VECTORS = VL == 8 ? 2 : 4, STRIP = VECTORS * VL };
+INLINE void copy_strip(const enum form form, const struct summing *a, const real *scales, int d,
+                       real *strip)
+{
+    for (int k = 0; k < a->keys; k++) {
+        const void *row = row_at(form, a->value->at, k * a->value->stride);
+        vf x[VECTORS];
+        fetch(row_at(form, number_at(form, row, d), a->next * a->value->stride),
+              bytes_of(form == BLOCKS_Q8 ? WHOLE_Q8 : form, STRIP));
+        load_vectors(form, VECTORS, row, d, scale_at(form, scales, k), a->keys, x);
+        line_up(form, VECTORS, x);
+        UNROLL_FOR(int i = 0; i < VECTORS; i++) vf_store(strip + k * STRIP + i * VL, x[i]);
+    }
+}
+INLINE void sum_strip(const int n, const struct summing *a, const real *strip, int row, int d)
+{
+    const real *p[4];
+    vf acc[4][VECTORS];
+    UNROLL_FOR(int s = 0; s < n; s++) {
+        p[s] = a->p + (row + s) * a->weights;
+        UNROLL_FOR(int i = 0; i < VECTORS; i++) acc[s][i] = vf_set1(0);
+    }
+    for (int k = 0; k < a->keys; k++) {
+        vf x[VECTORS];
+        UNROLL_FOR(int i = 0; i < VECTORS; i++) x[i] = vf_load(strip + k * STRIP + i * VL);
+        UNROLL_FOR(int s = 0; s < n; s++) {
+            const vf w = vf_set1(p[s][k]);
+            UNROLL_FOR(int i = 0; i < VECTORS; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
+        }
+    }
+    UNROLL_FOR(int s = 0; s < n; s++)
+        UNROLL_FOR(int i = 0; i < VECTORS; i++)
+            vf_store(a->sums + (row + s) * a->apart + d + i * VL, acc[s][i]);
+}
+INLINE void sum_many(const enum form form, const struct summing *a, int n, const real *scales)
+{
+    real strip[KT * STRIP];
+    for (int d = 0; d < a->D; d += STRIP) {
+        copy_strip(form, a, scales, d, strip);
+        for (int i = 0, m; i < n; i += m) {
+            m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+            if (m == 4) sum_strip(4, a, strip, i, d);
+            else if (m == 2) sum_strip(2, a, strip, i, d);
+            else sum_strip(1, a, strip, i, d);
+        }
+    }
+}
 typedef void sum_function(const struct summing *, int row, int k, int block, const real *scales);
 INLINE void sum_values_as(const enum form form, sum_function *const *of, const struct summing *a,
                           int n)
 {
     /* If all rows fit in one visit, a tile is one block.  Otherwise later
      * visits should find it cached. */
-    const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
+    const bool many = n > MOST && a->D % STRIP == 0;
+    const int block = many || n == 1 || n == 2 || n == 4 ? KT : BLOCK;
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * KT : 1];
     scales[0] = 0;
     for (int k = 0; k < a->keys; k += block) {
         if (is_q8(form))
             load_scales(form, a->value, k, a->keys - k < block ? a->keys - k : block, a->D, scales);
-        for (int i = 0, m; i < n; i += m) {
+        if (many) sum_many(form, a, n, scales);
+        for (int i = 0, m; i < n && !many; i += m) {
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
             of[m](a, i, k, block, scales);
         }
     }
 }
-/* A function for each number of rows: in one function, sums of four rows went to memory and back. */
+/* A function for each number of rows: in one function some sums of four rows were in memory. */
 #define SUM_ROWS(n, form) \
     static void sum_##n##_of_##form(const struct summing *a, int row, int k, int block, \
                                     const real *scales) \

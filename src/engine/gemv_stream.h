@@ -22,11 +22,11 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
 /* Rows of a tile as lines of channels, [D][KT] reals. */
 void N(lines_of)(const struct source *, int D, int keys, real *lines);
 
-/* Rows that sum the same values of a tile: their weights are `weights` numbers
- * apart, their sums `apart`. */
+/* Rows that sum the same values of a tile: their weights are `weights` numbers apart, their sums
+ * `apart`.  The tile that follows begins `next` rows of values away. */
 struct summing {
     const struct source *value;
-    int D, keys;
+    int D, keys, next;
     const real *p;
     real *sums;
     ptrdiff_t weights, apart;

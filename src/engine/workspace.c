@@ -203,11 +203,10 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     *d = (struct workspace){ .tile = t };
     /* Decode streams a chunk as a whole, for all rows that share its keys. */
     if (QT == 1) {
-        const ptrdiff_t tiles = n * decode_tiles(c);
-        d->chunk.s = carve_reals(&a, tiles * KT);
-        d->chunk.p = carve_reals(&a, tiles * KT);
-        d->chunk.alpha = carve_reals(&a, tiles);
-        d->chunk.sums = carve_reals(&a, tiles * p->value_dim);
+        d->chunk.s = carve_reals(&a, n * decode_stride(c));
+        d->chunk.p = carve_reals(&a, n * decode_stride(c));
+        d->chunk.alpha = carve_reals(&a, n * decode_tiles(c));
+        d->chunk.sums = carve_reals(&a, n * decode_sums(c) * p->value_dim);
         if (one_key_head(p) && n >= MANY_ROWS)
             d->chunk.lines = carve_reals(&a, (ptrdiff_t)KT * p->score_dim);
     }

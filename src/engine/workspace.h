@@ -35,8 +35,9 @@ struct sums {
     /* [slots][chunks][carry rows][QT]: carries at the start of each chunk */
     real *border[MAX_USES];
 };
-/* The memory of a thread in decode: scores, weights and sums of a whole chunk.  lines: the keys of
- * a tile, [D][KT], if MANY_ROWS share them, else NULL. */
+/* The memory of a thread in decode: scores and weights of a whole chunk, and sums of its tiles or,
+ * with MANY_ROWS, of one.  lines: the keys of a tile, [D][KT], if MANY_ROWS share them, else
+ * NULL. */
 enum { MANY_ROWS = 16 };
 struct chunk {
     real *s, *p, *alpha, *sums, *lines;
@@ -137,6 +138,18 @@ INLINE ptrdiff_t item_rows(const struct call *c)
 }
 /* Tiles of a chunk that decode has memory for: softmax_tile() processes VL of them at once. */
 INLINE ptrdiff_t decode_tiles(const struct call *c) { return (part_tiles(c) + VL - 1) / VL * VL; }
+
+/* Reals from the scores of a row to those of the next.  Strides of a power of two would share few
+ * lines of a cache. */
+INLINE ptrdiff_t decode_stride(const struct call *c)
+{
+    return decode_tiles(c) * KT + 64 / (ptrdiff_t)sizeof(real);
+}
+/* Tiles whose sums of values are there at a time. */
+INLINE ptrdiff_t decode_sums(const struct call *c)
+{
+    return item_rows(c) < MANY_ROWS ? decode_tiles(c) : 1;
+}
 
 /* Lays out the memory of a thread at `base`, and returns its bytes; NULL: only measures.  sums:
  * its memory in a backward pass besides its block of sums, or NULL. */
