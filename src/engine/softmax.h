@@ -24,13 +24,19 @@ INLINE void find_largest(const int n, const struct tile *t, int r, real *largest
         UNROLL_FOR(int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
     UNROLL_FOR(int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
 }
-/* The second pass computes the weights.  A row that has seen no key yet has -inf for its largest
- * score, and is compared with 0: -inf - -inf would be NaN. */
+/* The second pass computes the weights, those of keys that no row of the vectors sees without exp.
+ * A row that has seen no key yet has -inf for its largest score, and is compared with 0: -inf -
+ * -inf would be NaN. */
 INLINE void column_weights(const int n, struct tile *t, int r, const real *largest)
 {
-    const real *s = t->s + r, *end = s + t->keys * QT;
+    const struct keyrange seen = keys_of_rows(t, r, n * VL);
+    const real *s = t->s + seen.first * QT + r, *end = t->s + (seen.last + 1) * QT + r;
     real *p = t->p + r;
     vf m[2], sum[2];
+    for (ptrdiff_t k = 0; k < t->keys; k++)
+        UNROLL_FOR(int i = 0; i < n; i++)
+            if (k < seen.first || k > seen.last) vf_store(p + k * QT + i * VL, vf_set1(0));
+    p += seen.first * QT;
     UNROLL_FOR(int i = 0; i < n; i++) {
         const vf top = vf_load(largest + r + i * VL);
         m[i] = vf_zero_below(top, LOWEST, top);
@@ -171,11 +177,13 @@ INLINE void close_rows(struct tile *t)
         for (int r = 0; r < QT; r++) inverse[r] = t->total.l[r] == 0 ? 0 : 1 / t->total.l[r];
         for (int n = 0; n < p->value_dim; n++)
             for (int r = 0; r < QT; r++) t->total.o[n * QT + r] *= inverse[r];
-        if (c->in->lse)
+        if (c->in->lse) {
+            double logs[QT];
+            log_rows(t->total.l, QT, logs);
             for (int r = 0; r < t->rows; r++)
                 ((real *)c->in->lse)[at + r] =
-                    t->total.l[r] == 0 ? -INFINITY
-                                       : (real)(t->total.m[r] + log_((double)t->total.l[r]));
+                    t->total.l[r] == 0 ? -INFINITY : (real)(t->total.m[r] + logs[r]);
+        }
     }
     /* the chunk's sums have joined, so their memory is free */
     const bool here = in_place(c);

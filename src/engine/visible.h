@@ -100,6 +100,19 @@ INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
     return (struct rowrange){ (int)first, (int)end };
 }
 
+/* Keys that some of n rows from r on see, if order and window decide; else all of the tile. */
+INLINE struct keyrange keys_of_rows(const struct tile *t, int r, int n)
+{
+    const struct band w = band(t->c->plan);
+    struct keyrange a = { 0, t->keys - 1 };
+    if (!t->partial || t->listed) return a;
+    const int64_t newest = t->d + r + n - 1 - w.lo,
+                  oldest = w.hi >= ((int64_t)1 << 60) ? 0 : t->d + r - w.hi;
+    if (newest < a.last) a.last = newest < 0 ? -1 : (ptrdiff_t)newest;
+    if (oldest > 0) a.first = oldest > a.last ? a.last + 1 : (ptrdiff_t)oldest;
+    return a;
+}
+
 /* True if order and window hide some pair of a tile. */
 INLINE bool band_cuts(const struct tile *t, struct band w)
 {

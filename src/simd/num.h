@@ -204,21 +204,40 @@ INLINE vf vf_sigmoid(vf x)
 }
 #endif
 
-/* Natural logarithm of a positive finite x, in double and plain operations only, so that
- * its bits do not depend on libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1)
- * / (m + 1)).  Within 2 ulp. */
+/* The natural logarithm of m 2^e, m in [0.5, 1), in double and plain operations only, so that its
+ * bits do not depend on libm: with m in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2
+ * ulp. */
+INLINE double log_of(double m, double e)
+{
+    const bool low = m < 0.70710678118654752;
+    m = low ? 2 * m : m;
+    e = low ? e - 1 : e;
+    /* A series in odd powers of f, smallest first: |f| < 0.172, so f^25 is below 2^-63. */
+    double f = (m - 1) / (m + 1), g = f * f, s = 0;
+    UNROLL_FOR(int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
+    return 2 * f + 2 * f * s + e * 0.69314718055994530942;
+}
+/* x > 0 and finite. */
 INLINE double log_(double x)
 {
     int e;
-    double m = frexp(x, &e);
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
+    const double m = frexp(x, &e);
+    return log_of(m, e);
+}
+/* n of them in vectors: x is not subnormal, and NaN stays. */
+INLINE void log_rows(const real *x, int n, double *to)
+{
+    for (int i = 0; i < n; i++) {
+        const double y = (double)x[i];
+        uint64_t bits, exponent, fraction;
+        double m, e;
+        memcpy(&bits, &y, sizeof bits);
+        fraction = (bits & 0xfffffffffffff) | 0x3fe0000000000000;
+        exponent = bits >> 52 | 0x4330000000000000; /* 2^52 + exponent */
+        memcpy(&m, &fraction, sizeof m);
+        memcpy(&e, &exponent, sizeof e);
+        to[i] = log_of(m, e - (0x1p52 + 1022)) + (y - y);
     }
-    /* A series in odd powers of f, smallest first: |f| < 0.172, so f^25 is below 2^-63. */
-    double f = (m - 1) / (m + 1), g = f * f, s = 0;
-    for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
-    return 2 * f + 2 * f * s + e * 0.69314718055994530942;
 }
 
 /* The largest lane, in all of them. */
