@@ -156,7 +156,7 @@ def _is_torch(x: Any) -> bool:
 def attention(
     q: Array,
     k: Array,
-    v: Array,
+    v: Array | None,
     encoding: str | Plan = ...,
     *,
     return_lse: Literal[False] = ...,
@@ -168,7 +168,7 @@ def attention(
 def attention(
     q: Array,
     k: Array,
-    v: Array,
+    v: Array | None,
     encoding: str | Plan = ...,
     *,
     return_lse: Literal[True],
@@ -180,7 +180,7 @@ def attention(
 def attention(
     q: Array,
     k: Array,
-    v: Array,
+    v: Array | None,
     encoding: str | Plan = ...,
     *,
     return_lse: bool,
@@ -191,7 +191,7 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     encoding: str | Plan = "nope",
     *,
     tensors: Tensors | None = None,
@@ -244,7 +244,7 @@ def attention(
     k : array [batch, kv_heads, keys, dim]
         Keys. `heads` is a multiple of `kv_heads`.
     v : array [batch, kv_heads, keys, value_dim]
-        Values.
+        Values, which may be a view of k. None with a plan that has `values_in_keys`.
     encoding : str or Plan
         Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
         encoding.
@@ -358,6 +358,7 @@ def attention(
     """
     if others:
         _attend.refuse_keywords("attention", others)
+    v = _attend.values_of(k, v, encoding)
     given = _named(
         *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
         *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last, pages),

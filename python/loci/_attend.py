@@ -258,6 +258,9 @@ def form_of(
 # ---- Problems ------------------------------------------------------------------------------------
 
 
+NOWHERE = (0, 0, 0, 0)  # a view of nothing
+
+
 def _at(x: Any) -> Any:
     return None if x is None else x.__array_interface__["data"][0]
 
@@ -362,8 +365,9 @@ class Problem:
         """The call, and what must live as long as it."""
         alive: list[Any] = [self.pointers]
         call = _c.Call.from_buffer_copy(self.form.template)
-        q, k, v = self._view("q", self.q, alive), self._view("k", self.k, alive), self._view("v", self.v, alive)
-        at = (0, 0, 0, 0) if o is None else self._view("o", o, alive)
+        q, k = self._view("q", self.q, alive), self._view("k", self.k, alive)
+        v = NOWHERE if self.plan.values_in_keys else self._view("v", self.v, alive)
+        at = NOWHERE if o is None else self._view("o", o, alive)
         _c.VIEWS.pack_into(call, _c.VIEWS_AT, *q, *k, *v, *at)
         if self.tensors:
             call.tensors = c.addressof(self.pointers)
@@ -571,6 +575,20 @@ def _placed(kind: Any, q: Any, device: Any) -> tuple[Any, Any]:
     if kind.away:
         raise Error(f"device is for arrays in memory of the CPU, and q is on {q.device}: leave it out")
     return kind, _gpu.opened(device)
+
+
+def values_of(k: Any, v: Any, encoding: Any) -> Any:
+    """The values of a call, which a plan may find in its keys: a view, of which C needs the sizes alone."""
+    in_keys = isinstance(encoding, Plan) and encoding.values_in_keys
+    if v is None and not in_keys:
+        raise Error("v is missing; if values are the first channels of the keys, give v=k[..., :value_dim]")
+    if v is not None and in_keys:
+        raise Error("v must be None: the plan has values_in_keys, so values are channels of k")
+    if v is not None:
+        return v
+    if arrays.kind_of(k, "k") is None:
+        k = arrays.read(k, "k")[1]
+    return k[..., : encoding.value_dim]
 
 
 def open_call(

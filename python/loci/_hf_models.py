@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from . import _hf_latent as latent
 from . import _hf_masks as masks
 from . import _hf_speech as speech
 from . import _hf_xlnet as xlnet
@@ -364,6 +365,7 @@ _PATCHES: dict[str, tuple[dict[str, Callable[..., Any]], masks.Treatment]] = {
     "DisentangledSelfAttention": ({"forward": _deberta}, masks.Treatment(own=True)),
     "DebertaEncoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
     "DebertaV2Encoder": ({"get_attention_mask": _segments, "get_rel_pos": _no_pairs}, masks.Treatment(own=True)),
+    **latent.PATCHES,
     **speech.PATCHES,
     **xlnet.PATCHES,
 }

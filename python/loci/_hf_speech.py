@@ -411,6 +411,8 @@ _PARTS = {
     "SeamlessM4TConformerSelfAttention": ("position_embeddings_type", "scaling"),
     "SeamlessM4Tv2ConformerSelfAttention": ("position_embeddings_type", "scaling"),
     "FastSpeech2ConformerAttention": ("linear_pos", "pos_bias_u", "pos_bias_v", "_loci_positions"),
+    "DeepseekV2Attention": ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj"),
+    "DeepseekV3Attention": ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj"),
     "XLNetRelativeAttention": ("r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "post_attention", "scale"),
     "Gemma3nAudioAttention": ("relative_position_embedding", "per_dim_scale", "max_past_horizon"),
     "Gemma4AudioAttention": ("relative_k_proj", "per_dim_scale", "max_past_horizon"),

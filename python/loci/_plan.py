@@ -302,6 +302,9 @@ class Plan:
         Type in which a cache stores keys: bfloat16, float16 or `"q8_0"`. By default `dtype`. No gradients then.
     v_dtype : str or dtype, optional
         The same for values.
+    values_in_keys : bool
+        Values are the first `value_dim` channels of the keys, which no rotation changes, as in latent attention. v is
+        then None, a cache stores keys alone, and there are no gradients.
     shapes : mapping of str to sequence of int, optional
         Shapes of tensors that differ from the usual ones, by name. -1, -2 and -3 are batch, queries and keys.
 
@@ -339,6 +342,7 @@ class Plan:
         isa: str | None = None,
         k_dtype: DTypeLike | None = None,
         v_dtype: DTypeLike | None = None,
+        values_in_keys: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not isinstance(encoding, str):
@@ -350,6 +354,13 @@ class Plan:
         value_dim = whole_or_none(value_dim, "value_dim", high=INT)
         model_dim = whole_or_none(model_dim, "model_dim", high=INT)
         max_len, scale, window_size = whole_or_none(max_len, "max_len"), scale_of(scale), window_of(window_size)
+        if values_in_keys:
+            if value_dim is None or value_dim > dim:
+                raise Error(
+                    f"value_dim must be from 1 to dim {dim}, not {value_dim}: values_in_keys makes so many channels of "
+                    "keys values"
+                )
+            v_dtype = k_dtype if v_dtype is None else v_dtype
         self._arguments = {
             "encoding": encoding,
             "heads": heads,
@@ -368,6 +379,7 @@ class Plan:
             "isa": isa,
             "k_dtype": stored_name(k_dtype, dtype_name(dtype), "k_dtype"),
             "v_dtype": stored_name(v_dtype, dtype_name(dtype), "v_dtype"),
+            "values_in_keys": bool(values_in_keys),
             "shapes": None if shapes is None else {name: tuple(shape) for name, shape in shapes.items()},
         }
         self.encoding, self.stage, self.dtype = encoding, stage, dtype_name(dtype)
@@ -375,6 +387,9 @@ class Plan:
         self.causal, self.fast, self.isa = bool(causal), bool(fast), isa
         self.k_dtype = stored_name(k_dtype, self.dtype, "k_dtype")
         self.v_dtype = stored_name(v_dtype, self.dtype, "v_dtype")
+        self.values_in_keys = bool(values_in_keys)
+        if values_in_keys and self.v_dtype != self.k_dtype:
+            raise Error(f"v_dtype must be {self.k_dtype} or left out: values_in_keys makes channels of keys values")
         left, right = window(window_size, bool(causal))
         listed = _listed(shapes)
         desc = _c.Desc(
@@ -399,6 +414,7 @@ class Plan:
             tensor_count=0 if listed is None else len(listed),
             k_dtype=0 if self.k_dtype == self.dtype else _c.STORED[self.k_dtype],
             v_dtype=0 if self.v_dtype == self.dtype else _c.STORED[self.v_dtype],
+            values_in_keys=self.values_in_keys,
         )
         self._handle: Any = None
         self.there: dict[Any, Any] = {}  # on devices: see _gpu.py
@@ -520,7 +536,9 @@ class Plan:
                 raise Error(f"{name} has been decided by the plan")
         return getattr(loci, function)(*arrays, self, tensors=tensors, **left)
 
-    def attention(self, q: ArrayLike, k: ArrayLike, v: ArrayLike, tensors: Tensors | None = None, **left: Any) -> Any:
+    def attention(
+        self, q: ArrayLike, k: ArrayLike, v: ArrayLike | None = None, tensors: Tensors | None = None, **left: Any
+    ) -> Any:
         """Call `loci.attention()` with this plan.
 
         Parameters
@@ -530,7 +548,7 @@ class Plan:
         k : array [batch, kv_heads, keys, dim]
             Keys. `heads` is a multiple of `kv_heads`.
         v : array [batch, kv_heads, keys, value_dim]
-            Values.
+            Values. None if the plan has `values_in_keys`.
         tensors : mapping of str to array, optional
             Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
             shapes.

@@ -179,6 +179,11 @@ def attention(
         seeded = {**arguments, "dropout_seed": 0} if draws else arguments
         opened = _attend.open_call(q, k, v, encoding, given=given, **seeded)
         follow = wants_gradient(q, k, v, *learned) or transformed()
+        if follow and opened.plan.values_in_keys:
+            raise Error(
+                "a plan with values_in_keys has no gradient: use torch.no_grad(), or give "
+                f"v=k[..., :{opened.plan.value_dim}] to a plan without it"
+            )
         if follow and opened.masking is not None:
             opened.masking = opened.masking.copied()
         if follow and opened.masking is not None and opened.masking.pages is not None:

@@ -145,6 +145,8 @@ def weights(
     text = encoding.encoding if isinstance(encoding, Plan) else encoding
     if v is None and isinstance(text, str) and "gates=v" in text:
         raise Error(f"v is missing: '{text}' makes its gates of values")
+    if isinstance(encoding, Plan) and encoding.values_in_keys:
+        raise Error("weights do not depend on values: give a plan without values_in_keys", "unsupported")
     batch, _, count, _ = arrays.sizes(whole, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
     chosen = which = _chosen(rows, count)

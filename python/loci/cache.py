@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _arrays as arrays
 from . import _c
-from ._attend import known_sizes, take_tensors
+from ._attend import NOWHERE, known_sizes, take_tensors
 from ._c import Error
 from ._interrupt import LONG as LONG_CALL
 from ._interrupt import run
@@ -54,6 +54,9 @@ class Cache:
         `dtype`. Keys are rounded when they are appended.
     v_dtype : str or dtype, optional
         The same for values.
+    values_in_keys : bool
+        Values are the first `value_dim` channels of the keys, which no rotation changes, as in latent attention: v is
+        None, and keys alone are stored.
     tensors : mapping of str to array, optional
         Learned and fixed tensors, by name. They are copied; see `refresh()`.
     ring : bool
@@ -102,6 +105,7 @@ class Cache:
         dtype: DTypeLike = "float32",
         k_dtype: DTypeLike | None = None,
         v_dtype: DTypeLike | None = None,
+        values_in_keys: bool = False,
         tensors: Tensors | None = None,
         ring: bool = False,
         window_size: Sequence[int] = (-1, -1),
@@ -133,6 +137,7 @@ class Cache:
             "dtype": dtype_name(dtype),
             "k_dtype": k_dtype,
             "v_dtype": v_dtype,
+            "values_in_keys": values_in_keys,
             "window_size": window_size,
             "scale": scale,
             "max_len": max_len,
@@ -152,7 +157,7 @@ class Cache:
         self._trees: _Trees | None = None  # the last ones, until they are kept or the cache changes
         self._paths: set[int] = set()  # entries that have a path of a tree, which nobody continued
         self._tensors: dict[str, Any] = {}
-        self._calls: dict[int, _Laid] = {}  # the last attend, append and step, by their number of arrays; 0: tree
+        self._calls: dict[str, _Laid] = {}  # the last attend, append and step, by names of arrays, and the last tree
         self._learn(copies)
 
     # ---- Tables --------------------------------------------------------------------------------
@@ -238,6 +243,16 @@ class Cache:
             made[t.name] = own.dense(x if own.dtype(x) == self._plan.real else own.cast(x, self._plan.real))
         return made
 
+    def _named(self, k: Any, v: Any) -> dict[str, Any]:
+        """Keys and values of new tokens, where values are not channels of the keys."""
+        if not self._plan.values_in_keys:
+            if v is None:
+                raise Error("v is missing; a cache with values_in_keys has values that are channels of the keys")
+            return {"k": k, "v": v}
+        if v is not None:
+            raise Error("v must be None: the cache has values_in_keys, so values are channels of k")
+        return {"k": k}
+
     @staticmethod
     def _refuse_gradient(kind: Any, *some: Any) -> None:
         if kind.name == "torch" and any(kind.wants_gradient(x) for x in some):
@@ -248,7 +263,7 @@ class Cache:
     ) -> _Laid:
         """The call of these arrays, which is that of the last ones where they look alike.  Those of another library are
         read."""
-        which = 0 if trees else len(given)
+        which = "tree" if trees else "".join(given)
         laid = self._calls.get(which)
         if k_lens is not None or pos is not None or coords is not None:
             laid = self._lay(given, inputs, k_lens, pos, coords, trees)
@@ -286,7 +301,7 @@ class Cache:
     def append(
         self,
         k: ArrayLike,
-        v: ArrayLike,
+        v: ArrayLike | None = None,
         *,
         inputs: Tensors | None = None,
         k_lens: int | IntArrayLike | None = None,
@@ -300,7 +315,7 @@ class Cache:
         k : array [batch, kv_heads, n, dim]
             Keys of n new tokens, before any rotation.
         v : array [batch, kv_heads, n, value_dim]
-            Values of n new tokens.
+            Values of n new tokens. None if the cache has `values_in_keys`.
         inputs : mapping of str to array, optional
             Tensors that come with each call, by name, for the new tokens.
         k_lens : int or int array [batch], optional
@@ -315,7 +330,7 @@ class Cache:
         Error
             An argument has a wrong shape, type or value.
         """
-        given = {"k": k, "v": v}
+        given = self._named(k, v)
         laid = self._laid(given, inputs, k_lens, pos, coords)
         pool = laid.use(host())
         laid.call.q_len = 0
@@ -398,7 +413,7 @@ class Cache:
         before = self._count(laid)
         try:
             work = thread.work(laid.room or laid.measure())
-            if len(given) > 1:
+            if "k" in given:
                 self._append(laid, work)
             error = self._forward(laid, work)
             if error:
@@ -445,7 +460,7 @@ class Cache:
         self,
         q: ArrayLike,
         k: ArrayLike,
-        v: ArrayLike,
+        v: ArrayLike | None = None,
         *,
         inputs: Tensors | None = None,
         k_lens: int | IntArrayLike | None = None,
@@ -462,7 +477,7 @@ class Cache:
         k : array [batch, kv_heads, n, dim]
             Keys of n new tokens, before any rotation.
         v : array [batch, kv_heads, n, value_dim]
-            Values of n new tokens.
+            Values of n new tokens. None if the cache has `values_in_keys`.
         inputs : mapping of str to array, optional
             Tensors that come with each call, by name, for the new tokens.
         k_lens : int or int array [batch], optional
@@ -487,7 +502,7 @@ class Cache:
         Error
             An argument has a wrong shape, type or value.
         """
-        given = {"q": q, "k": k, "v": v}
+        given = {"q": q, **self._named(k, v)}
         return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
     # ---- Trees of tokens -----------------------------------------------------------------------
@@ -496,7 +511,7 @@ class Cache:
         self,
         q: ArrayLike,
         k: ArrayLike,
-        v: ArrayLike,
+        v: ArrayLike | None,
         parents: IntArrayLike,
         *,
         entry: int | IntArrayLike | None = None,
@@ -523,7 +538,7 @@ class Cache:
         k : array [trees, kv_heads, n, dim]
             Keys of the nodes, before any rotation.
         v : array [trees, kv_heads, n, value_dim]
-            Values of the nodes.
+            Values of the nodes. None if the cache has `values_in_keys`.
         parents : int array [n] or [trees, n]
             The node before each node, which has a smaller number; -1 is the sequence.
         entry : int or int array [trees], optional
@@ -558,7 +573,7 @@ class Cache:
         """
         if self._ring:
             raise Error("a ring has no trees: it cannot be forked", "unsupported")
-        given = {"q": q, "k": k, "v": v}
+        given = {"q": q, **self._named(k, v)}
         laid = self._laid(given, inputs, None, pos, coords, trees=True)
         trees, taken = self._trees_of(laid, parents, entry, branch, nodes)
         o, averages = self._outputs(laid, given["q"], out, laid.kind.empty if nodes is None else laid.kind.zeros)
@@ -648,7 +663,9 @@ class Cache:
         unread = aligned(8 * max(plan.dim, plan.value_dim))
         unwritten = aligned(count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]])
         x = _c.View(_at(unread), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
-        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, v=x, o=_c.View(_at(unwritten)))
+        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, o=_c.View(_at(unwritten)))
+        if not plan.values_in_keys:
+            call.v = x
         pool = host()
         call.host, call.error = pool, thread.error_at
         tree = trees.struct()
@@ -844,9 +861,6 @@ class _Trees(NamedTuple):
 def _spread(x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """A copy in this shape."""
     return np.array(np.broadcast_to(x, shape), np.int64, order="C")
-
-
-NOWHERE = (0, 0, 0, 0)
 
 
 class _Laid:

@@ -385,7 +385,7 @@ class Cache:
     starts : sequence of int, optional
         First key of each rank, multiples of 4096. By default each has as many keys.
     **options
-        Other options of `loci.Cache`, but for `ring`.
+        Other options of `loci.Cache`, but for `ring` and `values_in_keys`.
     """
 
     def __init__(
@@ -401,6 +401,8 @@ class Cache:
     ) -> None:
         if options.pop("ring", False):
             raise Error("a ring forgets keys, so ranks can have no shares of them")
+        if options.get("values_in_keys"):
+            raise Error("values_in_keys must be False over ranks, which pass on keys and values by themselves")
         self.group = _group(group)
         if starts is None:
             piece = -(-whole(capacity, "capacity") // (self.group.ranks * CHUNK)) * CHUNK

@@ -3,7 +3,7 @@
 
     loci.hf.register()
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="loci")
-    loci.hf.patch(model)          # where a model has biases, or computes attention in its own code
+    loci.hf.patch(model)          # where a model has biases or latents, or computes attention in its own code
 
 A mask, bias, window, softcap or sink is never left out: what loci cannot do, and what a model computes in its own code,
 torch computes, with a FallbackWarning, or register(fallback="error") makes it an Error.
@@ -38,9 +38,10 @@ from ._c import Error
 from ._fallback import FallbackWarning
 from ._hf_attend import attend, leave, reset_stats, set_mode, stats
 from ._hf_families import PATCHABLE
+from ._hf_latent import LatentCache
 from ._ranks import now
 
-__all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
+__all__ = ["FallbackWarning", "LatentCache", "patch", "register", "reset_stats", "stats"]
 
 # ---- Guard ---------------------------------------------------------------------------------------
 
@@ -349,6 +350,8 @@ def register(fallback: str = "torch") -> None:
 
 def patch(model: PreTrainedModel) -> Any:
     """Make loci the attention of a model, also where it has biases or computes attention in its own code.
+
+    Steps of DeepSeek V2 and V3 then attend to latents, where that takes fewer products.
 
     Parameters
     ----------

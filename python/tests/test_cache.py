@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import unittest
 from typing import Any
@@ -156,6 +157,84 @@ class Caches(unittest.TestCase):
             loci.Cache("nope", 4, 48, capacity=64, v_dtype="q8_0")
         with self.assertRaisesRegex(loci.Error, "as only loci.Cache can"):
             loci.attention(q, q, q, loci.Plan("nope", 4, 32, k_dtype="q8_0"))
+
+    def test_values_in_keys(self) -> None:
+        """Bits are those of values in an array of their own, in half the memory and less."""
+        rng, text = np.random.default_rng(5), "rope:pairing=interleaved,dim=32,offset=64"
+        q, k = (rng.standard_normal((2, heads, LENGTH, 96), np.float32) for heads in (HEADS, 1))
+        kinds = [lambda x: x] if torch is None else [lambda x: x, torch.from_numpy]
+        parents = [-1, 0, 0, 1]
+        for stored, of in itertools.product((None, "bfloat16", "float16", "q8_0"), kinds):
+            with self.subTest(stored=stored, of=of):
+                usual = {"kv_heads": 1, "value_dim": 64, "batch": 4, "capacity": 64, "k_dtype": stored}
+                own = loci.Cache(text, HEADS, 96, **usual, v_dtype=stored)
+                cache = loci.Cache(text, HEADS, 96, **usual, values_in_keys=True)
+                self.assertLess(cache.nbytes, 0.65 * own.nbytes)
+                rows, keys = (of(np.concatenate((x, x))) for x in (q, k))
+                values = of(np.ascontiguousarray(keys[..., :64]))
+                for begin, end in PIECES[:4]:
+                    q_, k_, v_ = piece((rows, keys, values), begin, end)
+                    want = own.step(q_, k_, v_)
+                    if end - begin == 1:
+                        self.same(cache.step(q_, k_), want)
+                    else:
+                        cache.append(k_)
+                        self.same(cache.attend(q_), want)
+                copies = [cache, cache.copy(), pickle.loads(pickle.dumps(cache))]
+                for c in (own, *copies):
+                    c.truncate(12)
+                    c.fork(0, 1)
+                    c.remove(2, 3, entry=3)
+                    q_, k_, v_ = piece((rows, keys, values), 15, 16)
+                    c.append(k_, v_ if c is own else None, k_lens=[1, 0, 1, 1])
+                    self.assertEqual(c.lengths, [13, 12, 13, 10])
+                want = own.step(q_, k_, v_)
+                for c in copies:
+                    self.same(c.step(q_, k_), want)
+                for c in (own, cache):
+                    for entry in (2, 3):
+                        c.truncate(0, entry)
+                q_, k_, v_ = (x[:1, :, 16:20] for x in (rows, keys, values))
+                self.same(
+                    cache.tree(q_, k_, None, parents, entry=0, branch=2),
+                    own.tree(q_, k_, v_, parents, entry=0, branch=2),
+                )
+                for c in (own, cache):
+                    c.keep(3)
+                    self.assertEqual(c.lengths[0], 17)
+                q_, k_, v_ = piece((rows, keys, values), 20, 21)
+                self.same(cache.step(q_, k_), own.step(q_, k_, v_))
+
+    def test_values_in_keys_refused(self) -> None:
+        rng, usual = np.random.default_rng(5), {"kv_heads": 1, "capacity": 64}
+        q, k = (rng.standard_normal((1, heads, 2, 96), np.float32) for heads in (HEADS, 1))
+        cache = loci.Cache("nope", HEADS, 96, **usual, value_dim=64, values_in_keys=True)
+        own = loci.Cache("nope", HEADS, 96, **usual, value_dim=64)
+        cache.append(k)
+        for call, sentence in (
+            (lambda: cache.step(q, k, k[..., :64]), "v must be None: the cache has values_in_keys"),
+            (lambda: cache.append(k, k[..., :64]), "v must be None"),
+            (lambda: cache.tree(q, k, k[..., :64], [-1, 0]), "v must be None"),
+            (lambda: own.step(q, k), "v is missing; a cache with values_in_keys"),
+            (lambda: loci.Cache("nope", HEADS, 96, **usual, values_in_keys=True), "value_dim must be .* 96, not None"),
+            (lambda: loci.Cache("nope", HEADS, 96, **usual, value_dim=97, values_in_keys=True), "96, not 97"),
+            (
+                lambda: loci.Cache("rope:pairing=half", HEADS, 96, **usual, value_dim=64, values_in_keys=True),
+                "rope rotates channels of keys from number 0 on, .* offset=64",
+            ),
+            (
+                lambda: loci.Cache(
+                    "nope", HEADS, 96, **usual, value_dim=64, values_in_keys=True, k_dtype="q8_0", v_dtype="float32"
+                ),
+                "v_dtype must be q8_0 or left out",
+            ),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(loci.Error, sentence):
+                call()
+        self.assertEqual(len(cache), 2)
+        if torch is not None:
+            with self.assertRaisesRegex(loci.Error, "values_in_keys must be False over ranks"):
+                loci.distributed.Cache("nope", HEADS, 96, capacity=64, value_dim=64, values_in_keys=True)
 
     def test_ring(self) -> None:
         rng = np.random.default_rng(4)

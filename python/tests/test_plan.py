@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 import unittest
 from unittest import mock
 
@@ -128,6 +129,45 @@ class Plans(unittest.TestCase):
         ):
             with self.assertRaisesRegex(loci.Error, sentence):
                 call()
+
+    def test_values_in_keys(self) -> None:
+        q, k = self.q, self.k[:, :1]
+        plan = loci.Plan("alibi", 4, 16, kv_heads=1, value_dim=10, values_in_keys=True)
+        want = loci.attention(q, k, np.ascontiguousarray(k[..., :10]), "alibi")
+        for p in (plan, pickle.loads(pickle.dumps(plan))):
+            self.same(p.attention(q, k), want)
+            self.same(loci.attention(q, k, None, p, k_lens=[9, 9]), want)
+        stored = loci.Plan("nope", 4, 96, kv_heads=1, value_dim=64, values_in_keys=True, k_dtype="q8_0")
+        self.assertEqual(pickle.loads(pickle.dumps(stored)).v_dtype, "q8_0")
+        for call, sentence in (
+            (lambda: plan.attention(q, k, k[..., :10]), "v must be None: the plan has values_in_keys"),
+            (lambda: loci.attention(q, k, None, "alibi"), r"v is missing; .*, give v=k\[..., :value_dim\]"),
+            (lambda: plan.attention(q, k, device="host"), "values_in_keys must be 0 on a GPU"),
+            (lambda: plan.weights(q, k), "give a plan without values_in_keys"),
+            (
+                lambda: loci.attention_backward(want, q, k, k[..., :10], want, want[..., 0], plan),
+                "values_in_keys must be 0: for gradients",
+            ),
+            (
+                lambda: loci.Plan("nope", 4, 16, value_dim=10, values_in_keys=True, stage="linear_attention"),
+                "values_in_keys must be 0 in stages other than ATTENTION",
+            ),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(loci.Error, sentence):
+                call()
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_values_in_keys_of_tensors(self) -> None:
+        q, k = torch.from_numpy(self.q), torch.from_numpy(self.k[:, :1])
+        plan = loci.Plan("alibi", 4, 16, kv_heads=1, value_dim=10, values_in_keys=True)
+        want = plan.attention(self.q, self.k[:, :1])
+        self.same(plan.attention(q, k), want)
+        self.same(torch.compile(lambda q: plan.attention(q, k), fullgraph=True, backend="aot_eager")(q), want)
+        leaf = q.clone().requires_grad_()
+        with self.assertRaisesRegex(loci.Error, r"no gradient: .* give v=k\[..., :10\] to a plan without it"):
+            plan.attention(leaf, k)
+        with torch.no_grad():
+            self.same(plan.attention(leaf, k), want)
 
     @unittest.skipIf(torch is None, "there is no torch")
     def test_torch(self) -> None:

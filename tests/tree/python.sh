@@ -33,6 +33,7 @@ if "$python" -c 'import torch, transformers' 2>/dev/null; then
     }
     check "python/examples/distributed.py over two processes, with the losses of one" alike
     check "python/bench/encoders.py --short" env PYTHONPATH=python "$python" python/bench/encoders.py --short --threads 1
+    check "python/bench/latent.py --short" env PYTHONPATH=python "$python" python/bench/latent.py --short
     check "the code in its documentation" env PYTHONPATH=python "$python" scripts/run-blocks "$python" README.md docs/*.md
 fi
 if "$python" -c 'import scikit_build_core' 2>/dev/null; then
