@@ -60,11 +60,17 @@ INLINE void fetch(const void *row, ptrdiff_t bytes)
     for (ptrdiff_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
-/* Bytes of a tile of a cache.  Tiles lie one after another, and while one of them is computed the
- * same place in the next one is fetched: hardware prefetchers stop at the end of a page. */
-INLINE ptrdiff_t cached_tile(const enum form f, int D)
+/* Tiles of a cache lie one after another.  While one of them is computed the same place in a later
+ * one is fetched, the next or, of small ones, that about 16 KB on: hardware prefetchers stop at the
+ * end of a page. */
+INLINE ptrdiff_t tiles_ahead(const enum form f, int D)
 {
-    return bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
+    const ptrdiff_t tile = bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
+    return tile < 16384 ? 16384 / tile : 1;
+}
+INLINE ptrdiff_t bytes_ahead(const enum form f, int D)
+{
+    return tiles_ahead(f, D) * bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
 }
 
 /* The scales of n rows of q8_0 from row k of a tile on, [D / 32][n]. */
@@ -76,7 +82,7 @@ INLINE void load_scales(const enum form f, const struct source *a, int k, int n,
         for (int i = 0; i < n && f == BLOCKS_Q8; i++)
             bits[i] = q8_scale_bits(block + bytes_of(f, (k + i) * a->stride));
         const uint16_t *scales = f == BLOCKS_Q8 ? bits : a->scales + d / Q8_BLOCK * KT + k;
-        if (f == WHOLE_Q8) fetch((const char *)scales + cached_tile(f, D), bytes_of(BITS_F16, n));
+        if (f == WHOLE_Q8) fetch((const char *)scales + bytes_ahead(f, D), bytes_of(BITS_F16, n));
         reals_of_16(false, scales, n, to);
     }
 }
@@ -238,10 +244,10 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
     for (int d = 0; d < D; d++) {
         const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
-        fetch(line + cached_tile(form, D), bytes_of(form, nv * VL));
+        fetch(line + bytes_ahead(form, D), bytes_of(form, nv * VL));
         if (is_q8(form) && d % Q8_BLOCK == 0) {
             const uint16_t *scales = keys->scales + d / Q8_BLOCK * KT + k;
-            fetch((const char *)scales + cached_tile(form, D), bytes_of(BITS_F16, nv * VL));
+            fetch((const char *)scales + bytes_ahead(form, D), bytes_of(BITS_F16, nv * VL));
             UNROLL_FOR(int v = 0; v < nv; v++)
                 vf_store(scale + v * VL, vf_load_f16(scales + v * VL));
         }
@@ -427,7 +433,7 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const void *v = row_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
-    struct ahead ahead = { row_at(form, v, a->next * vs), 0 };
+    struct ahead ahead = { row_at(form, v, tiles_ahead(form, D) * a->next * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL_FOR(int s = 0; s < n; s++) {
