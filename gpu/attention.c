@@ -38,9 +38,11 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
 }
 
 /* Floats of shared memory of a forward pass with this many rows. */
-static int forward_floats(const struct params *p, int rows)
+static int forward_floats(const struct gpu_call *g, int rows)
 {
-    return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows));
+    const struct params *p = &g->params;
+    return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows))
+         + (moves_rows(g) ? carry_room(rows, p->dim) : 0);
 }
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
@@ -49,7 +51,8 @@ struct turned {
     struct strides at, at_to;
     int32_t type, to_type, heads;
     int dim, form;
-    bool adds, query, turns, back, finish, factors, plain;
+    enum gpu_adds adds;
+    bool query, turns, back, finish, factors, plain;
 };
 static bool is_polar(const struct gpu_call *g)
 {
@@ -196,7 +199,7 @@ static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool que
                                     .heads = query ? p->heads : p->kv_heads,
                                     .dim = p->dim,
                                     .form = form,
-                                    .adds = form > 0,
+                                    .adds = form > 0 ? ADDS_TO_SUM : ADDS_NOTHING,
                                     .query = query,
                                     .turns = true,
                                     .back = true }));
@@ -286,7 +289,7 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades;
+    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades || moves_rows(g);
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
                    || g->params.rotation_part >= 0 || turns_back(g);
@@ -295,6 +298,10 @@ static enum pass pass_of(const struct gpu_call *g)
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
+    if (moves_rows(g)) {
+        TRY(run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
+        TRY(run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
+    }
     if (p->gates < 0) return LOCI_OK;
     return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
@@ -388,7 +395,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
-    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(p, p->rows),
+    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(g, p->rows),
             &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
@@ -425,16 +432,17 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .finish = true }));
     if (g->at.dk && c->g.dk.data)
         TRY(rotate(g, pass_of(g),
-                   (struct turned){ .from = g->at.dk,
-                                    .to = c->g.dk.data,
-                                    .at = k->dk,
-                                    .at_to = of_view(c->g.dk),
-                                    .to_type = type,
-                                    .heads = p->kv_heads,
-                                    .dim = g->at.k ? p->dim : key_dim(p),
-                                    .turns = g->at.k && !p->keys_rotated && !turns_back(g)
-                                          && p->row_forms == 1,
-                                    .back = true }));
+                   (struct turned){
+                       .from = g->at.dk,
+                       .to = c->g.dk.data,
+                       .at = k->dk,
+                       .at_to = of_view(c->g.dk),
+                       .to_type = type,
+                       .heads = p->kv_heads,
+                       .dim = g->at.k ? p->dim : key_dim(p),
+                       .adds = moves_rows(g) && p->group > 1 ? ADDS_ZERO : ADDS_NOTHING,
+                       .turns = g->at.k && !p->keys_rotated && !turns_back(g) && p->row_forms == 1,
+                       .back = true }));
     if (g->at.dv && c->g.dv.data)
         TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dv,
@@ -664,10 +672,13 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
                frequency_room(g), &at, &p);
 }
-/* Floats of shared memory that backward passes over sticks and scans have besides. */
-static int walk_room(const struct params *p)
+/* Floats of shared memory that backward passes over sticks, scans and rows that move have besides.
+ */
+static int walk_room(const struct gpu_call *g)
 {
-    return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS));
+    const struct params *p = &g->params;
+    return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS))
+         + (moves_rows(g) ? carry_room(TILE_ROWS, p->dim) : 0);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -677,7 +688,7 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
     if (!any) return LOCI_OK;
     if (g->key_sums)
         TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                inputs_room(p->dim, p->value_dim).size + walk_room(p), &g->arrays, p));
+                inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p));
     return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 static bool learns(const struct gpu_call *g)
@@ -743,7 +754,7 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
         if (form && at.dk) at.dk += form * form_bytes(g, false);
         if (at.dk || at.dv)
             TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                    keys_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
+                    keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
     return LOCI_OK;
 }
@@ -761,7 +772,7 @@ static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
         }
         if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0 || p->scan >= 0) && !form))
             TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
-                    rows_room(p->dim, p->value_dim).size + walk_room(p), &at, &k));
+                    rows_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
     return LOCI_OK;
 }
@@ -773,7 +784,7 @@ static loci_status keep_carries(const struct gpu_call *g)
     k.q_factor = -1;
     at.o = NULL;
     return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
-               forward_floats(&k, k.rows), &at, &k);
+               forward_floats(g, k.rows), &at, &k);
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
@@ -806,13 +817,14 @@ static loci_status backward_pass(struct gpu_call *g)
     }
     if (stick) /* its rows read dO as it has turned */
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
-    const bool rows_first = stick || p->scan >= 0; /* keys read what rows leave */
-    if (rows_first) {
-        TRY(keep_carries(g));
-        TRY(pass_over_rows(g, pass));
-    }
+    const bool carries = stick || p->scan >= 0,
+               rows_first = carries || moves_rows(g); /* keys read what rows leave */
+    if (carries) TRY(keep_carries(g));
+    if (rows_first) TRY(pass_over_rows(g, pass));
     TRY(pass_over_keys(g, pass));
     if (!rows_first) TRY(pass_over_rows(g, pass));
+    if (moves_rows(g) && g->arrays.dk)
+        TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
     TRY(join_forms(g, pass, true));
     TRY(join_forms(g, pass, false));

@@ -10,6 +10,7 @@
 #include "api/tables.h"
 #include "layout/band_k.h"
 #include "layout/blocks.h"
+#include "layout/channel_gates.h"
 #include "layout/distance.h"
 #include "layout/factor.h"
 #include "layout/fourier.h"
@@ -45,7 +46,8 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
                               : NULL;
     }
     for (int x = 0; x < p->uses && backward; x++) {
-        const ptrdiff_t total = loci_gpu_by_key(p->use[x].term) ? 0 : p->engine->total(c, x);
+        const ptrdiff_t total =
+            loci_gpu_by_key(p->use[x].term) || x == p->moves ? 0 : p->engine->total(c, x);
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {
@@ -382,7 +384,7 @@ static void fill_lists(struct gpu_call *g, int rows)
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
     }
-    int u = 0;
+    int u = p->moves >= 0;
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].group != group) continue;
@@ -499,7 +501,20 @@ static void list_stick(struct gpu_call *g, const void *tables)
     if (tables)
         g->stick.vectors = (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
 }
-/* The kernels' terms in the order in which scores meet them: by group, then as in the text. */
+/* A term without anything but its place. */
+static struct gpu_use empty_use(int32_t term)
+{
+    return (struct gpu_use){ .term = (int8_t)term,
+                             .table = -1,
+                             .key_input = -1,
+                             .row_input = -1,
+                             .by_key = -1,
+                             .by_row = -1,
+                             .direct = -1,
+                             .values_at = -1 };
+}
+/* The kernels' terms in the order in which scores meet them: the one that changes rows on their
+ * walk, then by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
 {
     const struct call *c = &g->call;
@@ -510,18 +525,17 @@ static void list_terms(struct gpu_call *g, const void *tables)
     k->scan = -1;
     if (p->weight >= 0) list_stick(g, tables);
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
+    if (p->moves >= 0) {
+        g->use[0] = empty_use(GPU_CHANNEL_GATES);
+        g->use[0].key_input = loci_gpu_input_number(p, p->use[p->moves].enc, CHANNEL_GATES_LOG_F);
+        g->plan_use[0] = p->moves;
+        k->uses = 1;
+    }
     for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
         for (int x = 0; x < p->uses; x++) {
-            struct gpu_use use = { .table = -1,
-                                   .key_input = -1,
-                                   .row_input = -1,
-                                   .by_key = -1,
-                                   .by_row = -1,
-                                   .direct = -1,
-                                   .values_at = -1 };
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
-            use.term = (int8_t)term;
+            struct gpu_use use = empty_use(term);
             if (use.term == GPU_FACTOR && factor_folds(p, x)) continue;
             use.multiplies = group == GROUP_MUL;
             const char *table = c->table[p->use[x].enc];
@@ -591,7 +605,7 @@ static int list_parts(struct gpu_call *g)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
-    int u = 0, all = 0;
+    int u = p->moves >= 0, all = 0;
     k->sink_part = k->factor_part = -1;
     for (enum group group = GROUP_RAW; group <= GROUP_SINK; group++)
         for (int x = 0; x < p->uses; x++) {
@@ -674,7 +688,8 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0)
+    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
+        || p->moves >= 0)
         return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
@@ -700,6 +715,32 @@ static void set_lanes(struct gpu_call *g)
 
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
+/* Of channel gates: backward, what begins at 0; and what does not. */
+static void lay_out_gated(struct gpu_call *g, struct arena *a, bool sums)
+{
+    const struct call *c = &g->call;
+    struct gpu_use *use = &g->use[0];
+    const size_t heads = (size_t)c->plan->heads, keys = (size_t)(c->B * c->Lk) * heads,
+                 rows = (size_t)(c->B * c->Lq) * heads, dim = (size_t)c->plan->dim;
+    struct {
+        int64_t *at;
+        size_t count, each;
+        bool sums;
+    } list[] = {
+        { &use->gate_sums, 2 * keys, sizeof(double), true },
+        { &use->gate_part, 2 * keys, sizeof(float), true },
+        { &use->staged_gradients, keys, sizeof(float), true },
+        { &use->row_gradients, rows, g->backward ? sizeof(float) : 0, false },
+        { &use->staged, keys, sizeof(float), false },
+        { &use->tile_factors, heads * loci_most_ktiles(c), sizeof(float), false },
+        { &use->carries_of_rows, rows * (size_t)tiles(c->Lk, CHUNK), sizeof(float), false },
+    };
+    for (int i = 0; i < COUNT(list) && moves_rows(g); i++) {
+        if (list[i].sums != sums) continue;
+        *list[i].at = (int64_t)a->used;
+        carve_bytes(a, list[i].count * dim, list[i].each);
+    }
+}
 /* Sums by key and by row, then those of gates. */
 static size_t lay_out_apart(struct gpu_call *g)
 {
@@ -721,7 +762,9 @@ static size_t lay_out_apart(struct gpu_call *g)
         g->stick.numbers = (int64_t)a.used;
         carve_bytes(&a, rows * (size_t)(2 * g->stick.tiles + g->stick.chunks), sizeof(float));
     }
+    if (g->backward) lay_out_gated(g, &a, true);
     g->cleared = a.used;
+    lay_out_gated(g, &a, false);
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
@@ -855,7 +898,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
     if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors
-        || g->params.scan >= 0) {
+        || g->params.scan >= 0 || p->moves >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
         g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
     }
@@ -925,7 +968,8 @@ static void set_params(struct gpu_call *g)
     k->drop_offset = c->dropout.offset;
     k->drop_limit = c->dropout.limit;
     k->drop_kept = (float)c->dropout.factor;
-    k->rows = (p->weight >= 0 || k->scan >= 0) && g->backward ? TILE_ROWS : g->plan->rows;
+    k->rows = (p->weight >= 0 || k->scan >= 0 || p->moves >= 0) && g->backward ? TILE_ROWS
+                                                                               : g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);
@@ -1010,8 +1054,11 @@ static void set_params(struct gpu_call *g)
         const bool places = p->rotate >= 0
                          && (k->rotation_part >= 0 || g->fetches_rows
                              || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
-        at->dq = c->g.dq.data || k->factor_part >= 0 || places ? g->at.dq : NULL;
-        at->dk = c->g.dk.data || places ? g->at.dk : NULL;
+        /* gradients of channel gates are sums of q dq and of k dk, and so is that of own tiles */
+        const bool gates = p->moves >= 0 && wants_inputs(g), keys = c->g.dk.data || places || gates;
+        at->dq = c->g.dq.data || k->factor_part >= 0 || places || (p->moves >= 0 && keys) ? g->at.dq
+                                                                                          : NULL;
+        at->dk = keys ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
         k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
     }
@@ -1066,11 +1113,14 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
                 e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
                 "gradients with xl run on a GPU only where rows see all keys of an interval: with "
                 "consecutive positions, and without a mask, segments that mix, k_first and k_last");
-    for (int x = 0; x < c->plan->uses; x++)
-        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_gate; s++)
+    for (int x = 0; x < c->plan->uses; x++) {
+        const enum term_id id = c->plan->use[x].term;
+        for (ptrdiff_t s = 0; s < c->seqs.n && (id == TERM_gate || id == TERM_channel_gates); s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
-                  "fox runs on a GPU only where rows see all keys of an interval: with consecutive "
-                  "positions, and without a mask, segments that mix, k_first and k_last");
+                  "%s runs on a GPU only where rows see all keys of an interval: with consecutive "
+                  "positions, and without a mask, segments that mix, k_first and k_last",
+                  c->plan->enc[c->plan->use[x].enc].pe->name);
+    }
     return LOCI_OK;
 }
 static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,

@@ -91,6 +91,8 @@ static inline bool is_of_vectors(int32_t term)
     return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL
         || term == GPU_SCAN;
 }
+/* Do rows change on their walk over the keys?  kernels/channel_gates.h */
+static inline bool moves_rows(const struct gpu_call *g) { return g->call.plan->moves >= 0; }
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);
 bool loci_gpu_has_inputs(const struct loci_plan *, int enc);

@@ -49,6 +49,9 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
     case TERM_gate:
         *term = GPU_GATE;
         return true;
+    case TERM_channel_gates:
+        *term = GPU_CHANNEL_GATES;
+        return true;
     default:
         return false;
     }
@@ -147,7 +150,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               LOCI_UNSUPPORTED, "%s does not run on a GPU with rows in several forms",
               p->enc[p->use[x].enc].pe->name);
     }
-    CHECK(e, p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
+    CHECK(e, p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
           "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
@@ -159,10 +162,10 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
 /* Bytes of shared memory that the forward pass needs. */
 static size_t forward_bytes(const struct loci_plan *p, int rows)
 {
-    int scan = 0;
+    int more = p->moves < 0 ? 0 : carry_room(rows, p->dim);
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_scan) scan = scan_room(rows);
-    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + scan) * sizeof(float);
+        if (p->use[x].term == TERM_scan) more = scan_room(rows);
+    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + more) * sizeof(float);
 }
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128. */

@@ -28,6 +28,9 @@ enum { THREADS = 128 };
     K(backward_rows)                                                                               \
     K(add_parts)                                                                                   \
     K(sum_gates)                                                                                   \
+    K(stage_keys)                                                                                  \
+    K(walk_rows)                                                                                   \
+    K(unstage_keys)                                                                                \
     K(backward_inputs)                                                                             \
     K(finish_factors)                                                                              \
     K(query_frequencies)                                                                           \
@@ -57,11 +60,13 @@ enum { THREADS = 128 };
     K(roll_totals)
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
-#define FORWARD_GATE_KERNELS(K) FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys)
+#define FORWARD_GATE_KERNELS(K)                                                                    \
+    FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values)
+    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
+    K(unstage_keys)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -130,13 +135,16 @@ enum gpu_term {
     GPU_ROW_VECTORS,
     GPU_KEY_VECTORS,
     GPU_ROLL,
-    GPU_SCAN
+    GPU_SCAN,
+    GPU_CHANNEL_GATES
 };
 /* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
 enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
 enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 /* Numbers that a row of a scan carries from tile to tile. */
 enum { SCAN_CARRIES = 3 };
+/* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0. */
+enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16 };
 
@@ -164,6 +172,12 @@ struct gpu_use {
      * the factor of products, a: of gates. */
     int64_t carries, by_chunk, by_all;
     int32_t tiles, gates; /* gates: what queries are multiplied by for the gates */
+    /* channel gates: byte offsets in `apart`.  Staged keys, [B][H][k_len][dim], factors of tiles,
+     * [H][ktiles][dim], what rows carry to chunks, [chunks][B][H][q_len][dim].  Backward, gradients
+     * of staged keys; dq, [B][H][q_len][dim]; by key the gradient of rows that own its tile and the
+     * sum of q dq, [B][H][k_len][2][dim]: of an item, and of all, doubles. */
+    int64_t staged, tile_factors, carries_of_rows;
+    int64_t staged_gradients, row_gradients, gate_part, gate_sums;
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
@@ -247,7 +261,7 @@ struct params {
     int32_t plain; /* without the factor of the rotation, as values turn */
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
-    int32_t form, adds; /* backward: the form whose gradient is summed; sums of forms */
+    int32_t form, adds; /* backward: the form whose gradient is summed; enum gpu_adds */
     /* rotate_rows, of a form: its angle has two parts; twice factor */
     int32_t form_leaks, form_twice;
     int32_t fades;    /* rows and keys fade: kernels/fades.h */

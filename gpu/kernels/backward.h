@@ -176,20 +176,23 @@ DEV void pair_terms_back(struct block b, const struct span *q, int h, struct til
         }
 }
 
-/* Products of keys as lanes with rows, of one class: the first one fills the tile, and later ones
- * take their pairs. */
+/* Products of one class, of keys as lanes with rows, or of rows as lanes with keys: the first one
+ * fills the tile, and later ones take their pairs. */
 DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
-                    const SHARED float *keys, const SHARED float *rows, int tid, float (*to)[8])
+                    int by_key, const SHARED float *lanes, const SHARED float *others, int tid,
+                    float (*to)[8])
 {
     float s[PAIR_OTHERS][8];
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-    product(KEYS, keys, rows, WIDER(DIM), FOURS(DIM), r0, side, s);
+    product(KEYS, lanes, others, WIDER(DIM), FOURS(DIM), r0, side, s);
     for (int i = 0; i < OTHERS(KEYS); i++)
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
             if (first
-                || is_of_class(b, q, row0 + other_of(KEYS, side, i), key0 + lane_of(KEYS, r0, j),
+                || is_of_class(b, q, row0 + (by_key ? other : lane), key0 + (by_key ? lane : other),
                                class_))
                 to[i][j] = s[i][j];
+        }
 }
 
 /* ---- dk and dv ------------------------------------------------------------------------------- */
@@ -382,8 +385,15 @@ DEV void backward_keys(struct block b)
         const struct row_tile next = next_rows(b, &q, kvh, key0, keys, t);
         const struct tile_pairs pairs = { b.room + at.ds, b.room + at.size, KEYS, 1, t.row0, key0,
                                            keys, whole };
+        const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
+                          others = grid_of(b.room + at.q, WIDER(DIM), 1);
+        const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
+                  ends = next.item != t.item || (GATED && next.h != t.h);
         PHASE(tid)
             if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+            if (GATED)
+                load_across(staged_keys(b, &q, t.h), key0, keys, KEYS, DIM, 1.0f, tid,
+                            b.room + at.k);
             if (tid < TILE_ROWS) {
                 const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
                 b.room[at.lse + tid] = lse;
@@ -404,6 +414,12 @@ DEV void backward_keys(struct block b)
                 && !whole)
                 *flag = 0;
         END_IF
+        PHASE_IF(tid, GATED)
+            if (!load_moved_rows(b, &q, t.h, rows_of_tile(b, &q, t, 0), t.row0, rows, TILE_ROWS,
+                                 key0 / KEYS, 1.0f, -1, 0, tid, NULL_AT, others)
+                && !whole)
+                *flag = 0;
+        END_IF
         const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
         for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
             PHASE(tid)
@@ -412,7 +428,20 @@ DEV void backward_keys(struct block b)
                 load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
             END
             PHASE(tid)
-                take_class(b, &q, t.row0, key0, c, c == classes.least, b.room + at.k,
+                take_class(b, &q, t.row0, key0, c, c == classes.least, 1, b.room + at.k,
+                           b.room + at.q, tid, MINE.s);
+            END
+        }
+        for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
+            PHASE(tid)
+                load_level_keys(b, &q, t.h, key0, keys, level, 0, tid, lanes);
+            END
+            PHASE(tid)
+                load_level_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
+                                lanes, others);
+            END
+            PHASE(tid)
+                take_class(b, &q, t.row0, key0, level, level == OLDER_TILE, 1, b.room + at.k,
                            b.room + at.q, tid, MINE.s);
             END
         }
@@ -429,11 +458,12 @@ DEV void backward_keys(struct block b)
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            if (FORMS < 2 && SCAN < 0)
+            const int made = FORMS > 1 || SCAN >= 0 || own; /* scores are in MINE.s */
+            if (!made)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
-            for (int i = 0; (FORMS > 1 || SCAN >= 0) && i < OTHERS(KEYS) * 8; i++)
+            for (int i = 0; made && i < OTHERS(KEYS) * 8; i++)
                 s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
-            for (int i = 0; STICK && FORMS < 2 && SCAN < 0 && i < OTHERS(KEYS) * 8; i++)
+            for (int i = 0; STICK && !made && i < OTHERS(KEYS) * 8; i++)
                 MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
             if (STICK) {
                 open_stick_pairs(b, &q, t.h, pairs, tid, s, MINE.p);
@@ -479,6 +509,25 @@ DEV void backward_keys(struct block b)
         PHASE_IF(tid, SCAN >= 0)
             add_logits(b, tid, b.room + at.ds);
         END_IF
+        PHASE_IF(tid, GATED)
+            if (own) fetch_rows(b, &q, t, 0, 0, tid, b.room + at.q, flag);
+        END_IF
+        for (int level = FIRST_LEVEL; own && b.at.dk && level <= NEWEST_KEY; level++) {
+            PHASE(tid)
+                load_level_keys(b, &q, t.h, key0, keys, level, 1, tid, lanes);
+            END
+            PHASE(tid)
+                add_level_keys(b, &q, t.h, t.row0, rows, key0, keys, level, b.room + at.k,
+                               b.room + at.ds, b.room + at.q, WIDER(DIM), tid);
+            END
+        }
+        PHASE_IF(tid, GATED)
+            if (own) {
+                clear_own_rows(b, &q, t.row0, key0, tid, b.room + at.ds);
+                load_moved_rows(b, &q, t.h, rows_of_tile(b, &q, t, 0), t.row0, rows, TILE_ROWS,
+                                key0 / KEYS, 1.0f, -1, 0, tid, NULL_AT, others);
+            }
+        END_IF
         PHASE_IF(tid, !apart)
             if (b.at.dk)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
@@ -513,10 +562,18 @@ DEV void backward_keys(struct block b)
             if (b.at.dk && apart && FORMS < 2)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
-            if (next.item != t.item) {
-                if (b.at.dk) add_item(b.at.dk, dk, keys, DIM, !begun, tid, MINE.dk);
-                if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, tid, MINE.dv);
+            if (ends && GATED && b.at.dk) {
+                add_item(b.at.apart + USE(0).staged_gradients,
+                         gated_rows(b, USE(0).staged_gradients, &q, t.h, key0), keys, DIM, 0, tid,
+                         MINE.dk);
+                join_gate_parts(b, &q, t.h, key0, keys, tid);
+            }
+            if (ends) {
+                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, tid, MINE.dk);
                 clear_item(DIM, MINE.dk);
+            }
+            if (next.item != t.item) {
+                if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, tid, MINE.dv);
                 clear_item(VALUE_DIM, MINE.dv);
             }
             COPIES_DONE
@@ -538,7 +595,7 @@ DEV void backward_keys(struct block b)
     }
     PHASE(tid)
         /* no row sees these keys */
-        if (b.at.dk && !begun) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
+        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
         if (b.at.dv && !begun) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
     END
 }
@@ -746,7 +803,8 @@ DEV void backward_rows(struct block b)
     const struct rows_at
         rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
         rows_dout = view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide),
-        rows_k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0, K_TYPE, b.p->wide),
+        rows_k = GATED ? staged_keys(b, &q, h)
+                       : view_rows(b.at.k, b.p->k, q.b, kvh, q.k0, K_TYPE, b.p->wide),
         rows_v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0, V_TYPE, b.p->wide),
         dq = view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0);
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -763,6 +821,7 @@ DEV void backward_rows(struct block b)
     const int oldest_tile = none ? 0 : seen.first / KEYS;
     const int apart = at.k != at.v; /* keys and values have room side by side */
     const int weights = VALUES && b.p->p_by_distance >= 0; /* vectors of values learn */
+    SHARED float *carry = b.room + at.size + (STICK ? STICK_ROOM : 0); /* of GATED */
 
     PHASE(tid)
         load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
@@ -804,10 +863,16 @@ DEV void backward_rows(struct block b)
                            && all_visible(b, &q, row0, rows, key0, n);
             const struct tile_pairs pairs = { b.room + at.s, b.room + at.size, TILE_ROWS, 0, row0,
                                                key0, n, whole };
+            const struct grid lanes = grid_of(b.room + at.q, 1, TILE_ROWS),
+                              others = grid_of(b.room + at.k, WIDER(DIM), 1);
+            const int own = GATED && owns_tile(b, &q, row0, rows, j);
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
                 if (FADES && (j == from || ends_block(b, j, 0)))
                     fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
+                if (GATED)
+                    load_moved_rows(b, &q, h, rows_q, row0, rows, TILE_ROWS, j, 1.0f, -1, 0, tid,
+                                    carry, lanes);
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
@@ -828,15 +893,21 @@ DEV void backward_rows(struct block b)
                     load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
                 END
                 PHASE(tid)
-                    float s[PAIR_OTHERS][8];
-                    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
-                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
-                            side, s);
-                    for (int i = 0; i < OTHERS(TILE_ROWS) * 8; i++)
-                        if (c == classes.least
-                            || is_of_class(b, &q, row0 + lane_of(TILE_ROWS, r0, i % 8),
-                                           key0 + other_of(TILE_ROWS, side, i / 8), c))
-                            MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
+                    take_class(b, &q, row0, key0, c, c == classes.least, 0, b.room + at.q,
+                               b.room + at.k, tid, MINE.s);
+                END
+            }
+            for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
+                PHASE(tid)
+                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
+                END
+                PHASE(tid)
+                    load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
+                                    others, lanes);
+                END
+                PHASE(tid)
+                    take_class(b, &q, row0, key0, level, level == OLDER_TILE, 0, b.room + at.q,
+                               b.room + at.k, tid, MINE.s);
                 END
             }
             if (SCAN >= 0)
@@ -855,7 +926,7 @@ DEV void backward_rows(struct block b)
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2 && SCAN < 0)
+                if (FORMS < 2 && SCAN < 0 && !own)
                     product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
                             side, MINE.s);
                 if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
@@ -995,6 +1066,19 @@ DEV void backward_rows(struct block b)
             PHASE_IF(tid, SCAN >= 0)
                 add_logits(b, tid, b.room + at.s);
             END_IF
+            for (int level = FIRST_LEVEL; own && b.at.dq && level <= NEWEST_KEY; level++) {
+                PHASE(tid)
+                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
+                END
+                PHASE(tid)
+                    add_level_rows(b, &q, row0, rows, key0, level, b.room + at.k, WIDER(DIM),
+                                   b.room + at.s, tid, carry);
+                END
+            }
+            PHASE_IF(tid, GATED)
+                if (own) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                COPIES_DONE
+            END_IF
             PHASE_IF(tid, FORMS > 1) /* dq of one form */
                 load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
                 mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
@@ -1021,6 +1105,14 @@ DEV void backward_rows(struct block b)
                             c[0][j2][i] = sum;
                         }
                     }
+                    for (int j2 = 0; GATED && j2 < 8; j2++)
+                        for (int i = 0; i < 4; i++) {
+                            const int r = lane_of(TILE_ROWS, r0, j2),
+                                      d = channel_of(TILE_ROWS, side, g) + i;
+                            if (d < DIM)
+                                c[0][j2][i] = moved_gradient(b, &q, row0 + r, j, c[0][j2][i],
+                                                             carry[d * TILE_ROWS + r]);
+                        }
                     UNROLL for (int j2 = 0; j2 < 8; j2++)
                         UNROLL for (int i = 0; i < 4; i++)
                             MINE.dq[g][j2][i] = MINE.dq[g][j2][i] + c[0][j2][i];
@@ -1050,6 +1142,8 @@ DEV void backward_rows(struct block b)
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
                         float all = (chunk == oldest && !FADES ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
+                        if (GATED && chunk == newest)
+                            gated_row(b, USE(0).row_gradients, 0, &q, h, row0 + r)[d] = all;
                         if (chunk == newest && factor && b.p->factor_part < 0)
                             all = all * factor[r];
                         if (chunk == newest && b.p->finish) all = all * b.p->scale;

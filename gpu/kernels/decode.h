@@ -17,7 +17,7 @@
 #include "kernels/forward.h"
 
 #define HALF_LANES (LANES / 2)
-enum { CHUNK_TILES = CHUNK / KEYS, AT_ONCE = 8 }; /* loads of a thread */
+enum { AT_ONCE = 8 }; /* loads of a thread */
 
 /* What a group works on. */
 struct decode_part {
@@ -96,11 +96,7 @@ DEV int keys_of_tile(const struct decode_part *d, int tile)
 /* Row of q of a lane, times the scale and its factor. */
 DEV float decode_query(struct block b, const struct span *q, int h, int row, int d)
 {
-    const struct rows_at v = view_rows(b.at.q, b.p->q, q->b, h, q->q0 + row, Q_TYPE, 0);
-    const float x = load_number(v.at, v.type, v.first + d) * b.p->scale;
-    if (b.p->q_factor < 0) return x;
-    const int64_t list = ((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row;
-    return x * ((const GLOBAL float *)(b.at.lists + b.p->q_factor))[list];
+    return query_number(b, q, h, row, d, b.p->scale, b.p->q_factor);
 }
 /* Scores of the lanes first .. first + LANES / 2 - 1 with key k of the tile in shared memory. */
 DEV void decode_scores_of(struct block b, struct decode_room at, const struct decode_part *part,

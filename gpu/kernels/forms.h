@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* forms.h -- rerope, selfextend and dca: a row has a form for each class of its distances, and a
- * score is the product of those of the pair's class.  See src/layout/ranged_pairs.h. */
+ * score is the product of those of the pair's class.  See src/layout/ranged_pairs.h.  Levels of
+ * channel_gates.h are classes, too. */
 #ifndef LOCI_GPU_KERNELS_FORMS_H
 #define LOCI_GPU_KERNELS_FORMS_H
 
-#include "kernels/visible.h"
+#include "kernels/channel_gates.h"
 
 DEV int64_t floor_div(int64_t x, int64_t by) { return x / by - (x % by < 0); }
 DEV int64_t row_place(struct block b, const struct span *q, int row)
@@ -19,6 +20,7 @@ DEV int64_t key_place(struct block b, const struct span *q, int key)
 }
 DEV int pair_class(struct block b, const struct span *q, int row, int key)
 {
+    if (GATED) return level_of(b, q, row, key);
     const struct gpu_turn u = TURN;
     const int64_t x = row_place(b, q, row), y = key_place(b, q, key);
     if (u.rule != 2) return x - y >= u.window;

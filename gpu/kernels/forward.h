@@ -175,8 +175,9 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
             const float y =
-                FADES ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
-                      : b.room[at.q + d * ROWS + r];
+                FADES   ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
+                : GATED ? query_number(b, q, h, row, d, b.p->scale, b.p->q_factor)
+                        : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
@@ -205,7 +206,8 @@ DEV void forward(struct block b)
     const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at
         queries = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
-        keys = key_rows(b, &q, kvh), values = value_rows(b, &q, kvh),
+        keys = GATED ? staged_keys(b, &q, h) : key_rows(b, &q, kvh),
+        values = value_rows(b, &q, kvh),
         outputs = view_rows(b.at.o, b.p->o, q.b, h, q.q0 + row0, O_TYPE, 0);
     /* sums of all chunks so far, where there is more than one: reals, [B][H][q_len][VALUE_DIM] */
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -273,6 +275,10 @@ DEV void forward(struct block b)
                 fade_lanes(b, &q, h, row0, rows, j, ROWS, scale, b.p->q_factor, tid,
                            b.room + at.q);
             END_IF
+            PHASE_IF(tid, GATED)
+                load_moved_rows(b, &q, h, queries, row0, rows, ROWS, j, scale, b.p->q_factor,
+                                j < to, tid, b.room + at.size, grid_of(b.room + at.q, 1, ROWS));
+            END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
                 PHASE(tid)
@@ -314,6 +320,29 @@ DEV void forward(struct block b)
                         store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
+            const int own = GATED && owns_tile(b, &q, row0, rows, j);
+            for (int level = FIRST_LEVEL; own && level <= NEWEST_KEY; level++) {
+                const struct grid lanes = grid_of(b.room + at.q, 1, ROWS),
+                                  others = grid_of(b.room + at.k, WIDER(DIM), 1);
+                PHASE(tid)
+                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
+                END
+                PHASE(tid)
+                    load_level_rows(b, &q, h, row0, rows, ROWS, key0, level, scale, b.p->q_factor,
+                                    tid, others, lanes);
+                END
+                PHASE(tid)
+                    float c[MOST_OTHERS][8];
+                    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
+                            c);
+                    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+                        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
+                        if (is_of_class(b, &q, row0 + r, key0 + k, level))
+                            b.room[at.s + k * ROWS + r] = c[i / 8][i % 8];
+                    }
+                END
+            }
             const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
                 if (apart)

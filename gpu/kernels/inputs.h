@@ -78,7 +78,10 @@ DEV void backward_inputs(struct block b)
              row0 = meeting_rows(b, &q, h, row0 + TILE_ROWS, end_row, key0, keys)) {
             const struct tile_pairs pairs = { b.room + at.g, b.room + at.size, KEYS, 1, row0, key0,
                                                keys, 0 };
-            const int rows = least(q.nq - row0, TILE_ROWS);
+            const int rows = least(q.nq - row0, TILE_ROWS),
+                      own = GATED && owns_tile(b, &q, row0, rows, key0 / KEYS);
+            const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
+                              others = grid_of(b.room + at.q, WIDER(DIM), 1);
             const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
             const struct rows_at
                 rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
@@ -103,7 +106,14 @@ DEV void backward_inputs(struct block b)
             END
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
+                if (GATED)
+                    load_across(staged_keys(b, &q, h), key0, keys, KEYS, DIM, 1.0f, tid,
+                                b.room + at.k);
             END
+            PHASE_IF(tid, GATED)
+                load_moved_rows(b, &q, h, rows_q, row0, rows, TILE_ROWS, key0 / KEYS, 1.0f, -1, 0,
+                                tid, NULL_AT, others);
+            END_IF
             PHASE_IF(tid, FADES)
                 fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
             END_IF
@@ -115,7 +125,20 @@ DEV void backward_inputs(struct block b)
                     load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
                 END
                 PHASE(tid)
-                    take_class(b, &q, row0, key0, c, c == classes.least, b.room + at.k,
+                    take_class(b, &q, row0, key0, c, c == classes.least, 1, b.room + at.k,
+                               b.room + at.q, tid, MINE.s);
+                END
+            }
+            for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
+                PHASE(tid)
+                    load_level_keys(b, &q, h, key0, keys, level, 0, tid, lanes);
+                END
+                PHASE(tid)
+                    load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
+                                    lanes, others);
+                END
+                PHASE(tid)
+                    take_class(b, &q, row0, key0, level, level == OLDER_TILE, 1, b.room + at.k,
                                b.room + at.q, tid, MINE.s);
                 END
             }
@@ -134,7 +157,7 @@ DEV void backward_inputs(struct block b)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2 && SCAN < 0)
+                if (FORMS < 2 && SCAN < 0 && !own)
                     product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                             MINE.s);
                 if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
@@ -274,6 +297,10 @@ DEV void store_inputs(struct block b)
                 } else {
                     for (int j = tid; j < q.nk; j += THREADS) to[q.k0 + j] = (float)sums[j];
                 }
+            }
+            if (use.term == GPU_CHANNEL_GATES) {
+                GLOBAL float *to = input_gradient(b, use.key_input, &q, h, b.p->k_len * DIM);
+                if (to) store_channel_gates(b, &q, h, tid, to + (int64_t)q.k0 * DIM);
             }
             if (use.by_row >= 0 && use.row_input >= 0) {
                 GLOBAL float *to = input_gradient(b, use.row_input, &q, h, b.p->q_len);

@@ -130,6 +130,8 @@ DEV struct inputs_room inputs_room(int dim, int value_dim)
  * a scan.  Forward, a scan has its tiles there, too. */
 enum { STICK_ROOM = 2 * KEYS * TILE_ROWS, SCAN_TILES = 3 };
 DEV int scan_room(int rows) { return SCAN_TILES * KEYS * most(rows, TILE_ROWS); }
+/* What rows that move carry from tile to tile, behind a stick. */
+DEV int carry_room(int rows, int dim) { return FOURS(dim) * rows; }
 
 /* backward_rows */
 struct rows_room {

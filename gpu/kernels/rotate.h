@@ -78,10 +78,11 @@ DEV int stays_zero(struct block b, struct gpu_turn u, int64_t from)
         zero = load_number(b.at.q, b.p->q_type, from + u.offset + i) == 0;
     return zero;
 }
-/* A number of o, or with `adds` an addend. */
+/* A number of o, or an addend. */
 DEV void put_number(struct block b, int64_t to, float x)
 {
-    if (b.p->adds) x = ((const GLOBAL float *)b.at.o)[to] + x;
+    if (b.p->adds == ADDS_TO_SUM) x = ((const GLOBAL float *)b.at.o)[to] + x;
+    if (b.p->adds == ADDS_ZERO) x = x + 0.0f;
     store_number(b.at.o, b.p->o_type, to, x);
 }
 /* From q to o, both of q_len rows and `heads` heads: stored as `q_type` and as `o_type`.  Without

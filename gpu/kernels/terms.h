@@ -4,7 +4,7 @@
 #ifndef LOCI_GPU_KERNELS_TERMS_H
 #define LOCI_GPU_KERNELS_TERMS_H
 
-#include "kernels/gates.h"
+#include "kernels/channel_gates.h"
 #include "kernels/scan.h"
 
 /* The table of a term `distance`: see struct distances of src/layout/distance.h. */
@@ -33,14 +33,8 @@ DEV const GLOBAL float *distance_row(const GLOBAL struct distance_table *t, uint
     return (const GLOBAL float *)((const GLOBAL char *)t + from + row * bytes);
 }
 
-/* ---- Numbers that come with the call --------------------------------------------------------- */
+/* ---- Slopes that come with the call ---------------------------------------------------------- */
 
-/* Tensor number i of the inputs, of a head: [B][H][length]. */
-DEV const GLOBAL float *input_at(struct block b, int i, const struct span *q, int h, int length)
-{
-    const GLOBAL char *at = i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2;
-    return (const GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length;
-}
 DEV float magnitude(distance_t d)
 {
     const float x = (float)d;
@@ -176,6 +170,7 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, dis
         return multiplies ? s * bias : s + bias;
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
+    if (term == GPU_CHANNEL_GATES) return unless_low(s, LOW_SCORE);
     if (term == GPU_ROW_VECTORS || term == GPU_ROLL || term == GPU_SCAN) return s + f;
     if (term == GPU_KEY_VECTORS) return fma_(t.a, f, s);
     return s * f;
@@ -193,6 +188,7 @@ DEV float term_gradient(int term, int multiplies, struct term_state t, float bef
         const float y = tanh_(before * t.b);
         return ds * (1.0f - y * y);
     }
+    if (term == GPU_CHANNEL_GATES) return unless_low(ds, LOW_GRADIENT);
     return term == GPU_FACTOR ? ds * f : ds;
 }
 /* Term u on the score of a pair. */

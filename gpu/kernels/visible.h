@@ -91,6 +91,23 @@ DEV struct rows_at value_rows(struct block b, const struct span *q, int head)
     return sequence_rows(b, q, b.at.v, b.p->v, head, V_TYPE, V_PAGED, b.p->pages);
 }
 
+/* Tensor number i of the inputs, of a head: [B][H][length]. */
+DEV const GLOBAL float *input_at(struct block b, int i, const struct span *q, int h, int length)
+{
+    const GLOBAL char *at = i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2;
+    return (const GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length;
+}
+/* A number of q, times scale and the factor of its row: byte offset in `lists`, -1: none. */
+DEV float query_number(struct block b, const struct span *q, int h, int row, int d, float scale,
+                       int64_t factors)
+{
+    const struct rows_at v = view_rows(b.at.q, b.p->q, q->b, h, q->q0 + row, Q_TYPE, 0);
+    const float x = load_number(v.at, v.type, v.first + d) * scale;
+    if (factors < 0) return x;
+    const int64_t list = ((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row;
+    return x * ((const GLOBAL float *)(b.at.lists + factors))[list];
+}
+
 /* Keys that rows row .. row + n - 1 may see: first .. last, none if last < first. */
 struct keys_seen {
     int first, last;

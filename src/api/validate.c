@@ -506,6 +506,16 @@ void loci_fold(struct call *c, void *const *out)
     }
 }
 
+/* Does a gradient need dk?  Those of what keys are rotated by do. */
+static bool wants_keys(const struct call *c, void *const *out)
+{
+    const struct loci_plan *p = c->plan;
+    const int e = p->rotate < 0 ? -1 : p->use[p->rotate].enc;
+    bool wanted = c->g.dk.data != NULL;
+    for (int i = e < 0 ? 0 : p->first_tensor[e]; e >= 0 && out && i < p->first_tensor[e + 1]; i++)
+        wanted |= out[i] != NULL;
+    return wanted;
+}
 void loci_want(struct call *c, void *const *out)
 {
     /* The terms of an encoding sum parts if any of its tensors is wanted, because fold() computes
@@ -522,7 +532,7 @@ void loci_want(struct call *c, void *const *out)
         }
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].enc != e || !c->g.total[x]) continue;
-            if (!any && !(x == p->moves && c->g.dk.data)) c->g.total[x] = NULL;
+            if (!any && !(x == p->moves && wants_keys(c, out))) c->g.total[x] = NULL;
             else memset(c->g.total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
         }
     }

@@ -3,6 +3,7 @@
  *
  *     instruction sets    scalar = AVX2 = AVX-512 = ...                 forward and all gradients
  *     threads             1 = 2 = 7 = jobs in any order                 forward and all gradients
+ *     gradients           each alone = all together
  *     chunks of keys      the same beyond 4096 keys, in windows, and sequences packed side by side
  *     query tiles         gradients of tables restart with each
  *     chunks              full = any chunking of the prefill = token by token
@@ -35,6 +36,8 @@ static void give_dropout(loci_call *call, ptrdiff_t entry)
     call->dropout_offset = 10 + (uint64_t)entry;
 }
 
+/* A gradient by itself: dq, dk, dv, or ONLY_TENSOR plus the number of a tensor. */
+enum { ONLY_DQ = 1, ONLY_DK, ONLY_DV, ONLY_TENSOR };
 struct task {
     const char *encoding, *isa;
     int batch, heads, kv_heads, dim, value_dim;
@@ -44,6 +47,7 @@ struct task {
     /* Gates hardly close, sticks hardly break, and nothing is forgotten, so the state of scans
      * matters from chunk to chunk. */
     bool lasting;
+    int only; /* the one gradient that is wanted; 0: all */
     loci_plan *plan;
     loci_call call;
     loci_grad grad;
@@ -163,6 +167,12 @@ static void outputs(struct task *t)
     t->grad.dtensors = (void *const *)t->ddata;
     give_coordinates(t);
     give_dropout(&t->call, 0);
+    if (!t->only) return;
+    if (t->only != ONLY_DQ) t->grad.dq.data = NULL;
+    if (t->only != ONLY_DK) t->grad.dk.data = NULL;
+    if (t->only != ONLY_DV) t->grad.dv.data = NULL;
+    for (int i = 0; i < t->tensors; i++)
+        if (t->only != ONLY_TENSOR + i) t->ddata[i] = NULL;
 }
 static void drop(struct task *t)
 {
@@ -250,6 +260,7 @@ static bool again(struct task *t, const struct task *like, const char *isa, int 
                         .k_len = like->k_len,
                         .window = like->window,
                         .lasting = like->lasting,
+                        .only = like->only,
                         .threads = threads };
     walk_restart(7);
     if (!make(t)) return false;
@@ -304,6 +315,34 @@ static void across_chunks(const struct task *like)
             drop(&other);
         }
     drop(&first);
+}
+
+/* ---- Gradients alone ------------------------------------------------------------------------- */
+
+/* A gradient does not depend on which others are wanted. */
+static void one_gradient(const struct task *like)
+{
+    struct task all, one, wanted = *like;
+    if (again(&all, like, NULL, 1))
+        for (wanted.only = ONLY_DQ; wanted.only < ONLY_TENSOR + all.tensors; wanted.only++) {
+            const int tensor = wanted.only - ONLY_TENSOR;
+            const size_t q_rows = (size_t)(all.batch * all.heads * all.q_len),
+                         k_rows = (size_t)(all.batch * all.kv_heads * all.k_len);
+            if (again(&one, &wanted, NULL, 1)) {
+                if (wanted.only == ONLY_DQ)
+                    same(all.encoding, "alone", "dq", all.dq, one.dq, q_rows * (size_t)all.dim);
+                else if (wanted.only == ONLY_DK)
+                    same(all.encoding, "alone", "dk", all.dk, one.dk, k_rows * (size_t)all.dim);
+                else if (wanted.only == ONLY_DV)
+                    same(all.encoding, "alone", "dv", all.dv, one.dv,
+                         k_rows * (size_t)all.value_dim);
+                else if (all.tensor[tensor].role != LOCI_FIXED)
+                    same(all.encoding, "alone", all.tensor[tensor].name, all.ddata[tensor],
+                         one.ddata[tensor], all.size[tensor]);
+            }
+            drop(&one);
+        }
+    drop(&all);
 }
 
 /* ---- Query tiles ----------------------------------------------------------------------------- */
@@ -748,6 +787,7 @@ static void check_text(const struct walk_text t)
                          keys[] = { 0, 70, 79, 83, 147, 180 };
     machines(&task);
     chunks(&task);
+    if (!LOCI_EMULATED && !dropping) one_gradient(&task);
     if (!LOCI_EMULATED) {
         groups(&task);
         /* rows and keys of segments are counted in their entry */

@@ -279,7 +279,12 @@ static const struct shape shapes[] = {
     { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false },
     { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false },
     { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true },
+    { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true },
     { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false },
+};
+/* For one gradient at a time. */
+static const struct shape some = {
+    2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false
 };
 static const char *const texts[] = {
     "nope",
@@ -329,6 +334,11 @@ static const char *const texts[] = {
     "rope:pairing=half+cope:npos=9,pos_scale=0.3+ssmax:bias=1+fox",
     "cope:npos=40+t5:bidirectional=1+sba",
     "rope:pairing=half+cope:gates=given",
+    "wall",
+    "rope:pairing=half,freq=given+wall+fox",
+    "wall+ssmax:bias=1+sba",
+    "rope:pairing=half,dim=16,values=1+wall+logn:length=20+sink",
+    "kerple:weight=1+wall+softcap:cap=3",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -337,7 +347,21 @@ static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, doubl
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
 }
-static void check_shape(const char *text, const struct shape *s, double dropout)
+/* Gates of keys: those of some channels of wall are strong.  Broken ones are shut, open too wide,
+ * or no numbers. */
+static void make_gates(const loci_tensor *t, const struct shape *s, float *x, size_t count)
+{
+    static const float odd[] = { -INFINITY, -2e4f, NAN, 2e4f, 90, 4 };
+    const bool wall = strcmp(t->encoding, "wall") == 0;
+    const size_t each = wall ? (size_t)s->dim : 1, keys = (size_t)s->k_len;
+    for (size_t i = 0; i < count; i++)
+        x[i] = (wall && i % each % 5 == 2 ? -7 : -1) * (float)(0.1 + 0.1 * walk_uniform());
+    for (size_t i = 0; s->broken && i < COUNT(odd); i++)
+        x[(i % 2 * keys + keys - 25 - 20 * i) * each + (wall ? i + 1 : 0)] = odd[i];
+}
+/* only: the one gradient that is wanted, of enum out, or OUTS + the number of a tensor; OUT_O: all.
+ * Returns how many tensors there are. */
+static int check_shape(const char *text, const struct shape *s, double dropout, int only)
 {
     struct mem mem = { 0 };
     loci_error e = { 0 };
@@ -350,7 +374,7 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     if (loci_plan_create(&plan, &d, &e)) {
         /* some texts want wider heads than the narrowest ones */
         if (s->dim >= 16) CHECK_FAILED("%s: %s", text, e.text);
-        return;
+        return 0;
     }
     const size_t each = stored_size(s->dtype),
                  rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
@@ -362,7 +386,7 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
         .each = { (int)each, 4, 4, (int)each, (int)each, (int)each },
     };
     for (int i = 0; i < OUT_DMASK; i++)
-        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE))
+        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE) && (!only || i < OUT_DQ || i == only))
             outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c =
         LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len, .o.data = outs.at[OUT_O],
@@ -392,7 +416,8 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
         float *k = c.k.data, *v = c.v.data, *q = c.q.data;
         v[(s->k_len - 20) * s->value_dim + 3] = NAN;
         k[(s->k_len - 30) * s->dim] = INFINITY;
-        q[(s->q_len - 1) * s->dim + 1] = NAN;
+        /* on the CPU a row of NaN reaches gradients of slopes of keys beyond its window */
+        if (!s->left) q[(s->q_len - 1) * s->dim + 1] = NAN;
     }
     loci_tensor list[WALK_TENSORS];
     void *data[WALK_TENSORS] = { 0 }, *ddata[WALK_TENSORS] = { 0 };
@@ -405,9 +430,10 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
         for (size_t n = 0; n < counts[i]; n++) {
             const float more = (float)(0.1 + 0.1 * walk_uniform());
             if (list[i].role != LOCI_INPUT) x[n] += more;
-            else x[n] = strcmp(list[i].name, "log_f") == 0 ? -more : more;
+            else x[n] = more;
         }
-        ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
+        if (strcmp(list[i].name, "log_f") == 0) make_gates(&list[i], s, x, counts[i]);
+        if (!only || only == OUTS + i) ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
     g.dtensors = ddata;
     c.tensors = (const void *const *)data;
@@ -425,6 +451,7 @@ static void check_shape(const char *text, const struct shape *s, double dropout)
     }
     mem_release(&mem, 0);
     loci_plan_destroy(plan);
+    return tensors;
 }
 
 /* An OpenCL device that nobody named runs the first shape of a few texts, by programs of their own:
@@ -478,14 +505,21 @@ int main(int argc, char **argv)
             if (argc < 2 || strstr(texts[k], argv[1])) {
                 const int opened = device_count;
                 if (i > 0 || !is_quick(texts[k])) device_count = devices_of_all;
-                check_shape(texts[k], &shapes[i], 0);
+                check_shape(texts[k], &shapes[i], 0, OUT_O);
                 device_count = opened;
             }
     }
     while (device_count > devices_of_all) loci_gpu_close(gpus[--device_count]);
     for (int i = 2; i < 10 && i < (few ? atoi(few) : most); i++) /* weights are dropped */
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
-            if (argc < 2 || strstr(texts[k], argv[1])) check_shape(texts[k], &shapes[i], 0.3);
+            if (argc < 2 || strstr(texts[k], argv[1]))
+                check_shape(texts[k], &shapes[i], 0.3, OUT_O);
+    for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW && !few; k++) {
+        if (argc > 1 && !strstr(texts[k], argv[1])) continue;
+        int tensors = 0;
+        for (int only = OUT_DQ; only < OUTS + tensors; only++)
+            if (only != OUT_DMASK) tensors = check_shape(texts[k], &some, 0, only);
+    }
     if (!few && !LOCI_SLOW) walk_all(WALK_SMALL, check_walk);
     if (getenv("LOCI_WALK")) {
         walk_all(WALK_TILES, check_walk);

@@ -78,6 +78,10 @@ static const struct problem problems[] = {
     { "xl:clamp=90+ssmax", 1, 2, 1, 32, 32, 190, 300, 0, F32, 0, 0 },
     { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32,
       0, 0 },
+    { "wall", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
+    { "wall", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
+    { "rope:pairing=half+wall", 1, 4, 2, 32, 32, 3, 300, 0, F32, 0, ROTATED },
+    { "wall+ssmax", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -134,6 +138,7 @@ static void *copy_there(struct there *t, const void *from, size_t bytes)
 
 struct sizes {
     size_t q, k, v, o, lse, mask, tables;
+    size_t input[WALK_TENSORS]; /* of tensors that come with the call, 0 for others */
 };
 static void check_there(const char *name, int device, const loci_plan *plan, const void *tables,
                         const loci_call *call, const struct sizes *n, loci_dtype dtype)
@@ -152,6 +157,10 @@ static void check_there(const char *name, int device, const loci_plan *plan, con
     c.k.data = copy_there(&t, call->k.data, n->k);
     c.v.data = copy_there(&t, call->v.data, n->v);
     if (n->mask) c.mask.data = copy_there(&t, call->mask.data, n->mask);
+    const void *inputs[WALK_TENSORS] = { 0 };
+    for (int i = 0; i < WALK_TENSORS; i++)
+        if (n->input[i]) inputs[i] = copy_there(&t, call->tensors[i], n->input[i]);
+    c.tensors = inputs;
     void *o = mem_alloc(&mem, n->o), *lse = mem_alloc(&mem, n->lse);
     c.o.data = copy_there(&t, o, n->o);
     c.lse = copy_there(&t, lse, n->lse);
@@ -206,7 +215,7 @@ static void check(const struct problem *s)
         k[(s->k_len - 1) * s->dim + 3] = INFINITY;
     }
     for (size_t i = 0; s->with & HUGE_ROWS && i < rows * (size_t)s->dim; i++) q[i] = 3e38f;
-    const struct sizes n = {
+    struct sizes n = {
         .q = rows * (size_t)s->dim * stored_size(s->dtype),
         .k = keys * (size_t)s->dim * stored_size(s->k_dtype),
         .v = keys * (size_t)s->value_dim * stored_size(s->k_dtype),
@@ -263,6 +272,9 @@ static void check(const struct problem *s)
         float *x = data[i] = mem_alloc(&mem, count * sizeof(float));
         loci_tensor_init(plan, i, 1, x);
         for (size_t j = 0; j < count; j++) x[j] += (float)(0.1 + 0.1 * walk_uniform());
+        if (list[i].role != LOCI_INPUT) continue;
+        for (size_t j = 0; j < count; j++) x[j] = -x[j]; /* gates */
+        n.input[i] = count * sizeof(float);
     }
     c.tensors = (const void *const *)data;
     void *tables = mem_alloc(&mem, n.tables), *work = mem_alloc(&mem, loci_workspace(plan, &c, 0));
