@@ -37,6 +37,7 @@ check "one that is measured twice" has '| `sba`, `--lasting` | 1.03 | 1.03 | bus
 check "nope is compared with nothing" bash -c '! grep -Fq "\`nope\`" "$0"' "$work/out"
 check "no dot products" bash -c '! grep -q bf16.dot "$0"' "$work/out"
 check "decode" has '| bf16, 8 heads of 64, 2 of keys and values | 97 / 97? % |'
+check "latent attention" has '| f16, 128 heads | 82 % | 82? % |'
 check "what fails" has '| `rope:pairing=half` | failed / failed % |'
 check "without a program" bash -c '! scripts/performance 2>"$0"; grep -q usage: "$0"' "$work/err"
 harness_end

@@ -44,6 +44,8 @@ check "an argument too many" refused info now
 check "a number out of range" refused bench --repeat 2
 check "rows without a chunk" refused bench --rows 16
 check "more rows than tokens" refused bench --pass prefill-chunk --rows 16 --len 100,15
+check "values in keys of a whole pass" refused bench --values-in-keys 32
+check "more values than channels" refused bench --pass decode --values-in-keys 96
 check "a cache without new tokens" refused bench --cache
 check "no number" refused race --len many
 check "a word that is none of the list" refused run case --dtype f8
@@ -86,6 +88,7 @@ check "bench" prints "$row" bench nope --len 32 --heads 1 --repeat 5
 check "bench says of which machine" prints ', peak [0-9.]+ GFLOP/s at best; quiet: rounds whose probes are within 4 %$' bench nope --len 32 --repeat 5
 check "bench fits into 100 columns" narrow bench nope --len 32 --repeat 5
 check "bench --json" measured ratio_to_nope nope --len 32 --heads 1
+check "bench of latents" measured percent_of_peak nope --pass decode --dim 48 --values-in-keys 32 --heads 4 --kv-heads 1 --cache --len 64
 check "bench chooses heads by the length" prints 'heads 1/1,' bench nope --len 32,600 --dim 256 --repeat 5
 check "bench takes the heads that were asked for" measured percent_of_peak nope --len 600 --dim 256 --heads 3 --repeat 5
 check "and says so" grep -q '"heads":3,"kv_heads":3,' "$work/out"

@@ -65,17 +65,17 @@ case "$*" in
 info*) echo '{"version":"9.9","cpu":"A Processor","cpus":3,"isas":["scalar","avx2"],"isa":"avx2","fast":false,"compiler":"cc 1.2"}'; exit ;;
 list*) printf '{"name":"%s","example":"%s"}\n' nope nope alibi alibi; exit ;;
 esac
-encoding=$2 pass=forward dim=64 rows=4096 len=4096 threads=1 heads=8 kv= dtype=f32
+encoding=$2 pass=forward dim=64 rows=4096 len=4096 threads=1 heads=8 kv= dtype=f32 kv_dtype=
 while [ $# -gt 0 ]; do
     case $1 in
     --pass) pass=$2 ;; --dim) dim=$2 ;; --len) len=$2 rows=$2 ;; --threads) threads=$2 ;;
-    --heads) heads=$2 ;; --kv-heads) kv=$2 ;; --dtype) dtype=$2 ;;
+    --heads) heads=$2 ;; --kv-heads) kv=$2 ;; --dtype) dtype=$2 ;; --kv-dtype) kv_dtype=$2 ;;
     esac
     shift
 done
 case "$pass $threads" in decode*) rows=1 ;; 'backward 2') counted=0 ;; esac
 ratio=0.5
-echo '{"encoding":"'$encoding'","pass":"'$pass'","dtype":"'$dtype'","fast":false,"isa":"avx512","threads":'$threads',"batch":1,"heads":'$heads',"kv_heads":'${kv:-$heads}',"q_len":'$rows',"k_len":'$len',"dim":'$dim',"mask":"causal","percent_of_peak":81.6,"percent_of_stream":97.4,"ratio_to_nope":'$ratio',"counted":'${counted:-9}',"made":90,"best_probe":77.25}'
+echo '{"encoding":"'$encoding'","pass":"'$pass'","dtype":"'$dtype'","kv_dtype":"'${kv_dtype:-$dtype}'","fast":false,"isa":"avx512","threads":'$threads',"batch":1,"heads":'$heads',"kv_heads":'${kv:-$heads}',"q_len":'$rows',"k_len":'$len',"dim":'$dim',"mask":"causal","percent_of_peak":81.6,"percent_of_stream":97.4,"ratio_to_nope":'$ratio',"counted":'${counted:-9}',"made":90,"best_probe":77.25}'
 END
 chmod +x "$work/loci"
 check "scripts/performance writes rows" scripts/performance "$work/loci" zen4 "$work/new.csv"

@@ -35,6 +35,7 @@ enum {
     BATCH,
     DTYPE,
     KV_DTYPE,
+    VALUES_IN_KEYS,
     FAST,
     THREADS,
     ISA,
@@ -70,6 +71,8 @@ static const struct flag flags[] = {
                 "stored type of q, k, v and o: f32 (default), bf16 or f16" },
     [KV_DTYPE] = { "kv-dtype", NULL, "TYPE:same|bf16|f16|q8_0",
                    "stored type of k and v: same (as q, default), bf16, f16 or q8_0" },
+    [VALUES_IN_KEYS] = { "values-in-keys", NULL, "N",
+                         "decode, prefill-chunk: values are the first N channels of the keys" },
     [FAST] = { "fast", NULL, NULL,
                "with bf16: use the CPU's bf16 dot products, if 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1)" },
@@ -219,7 +222,7 @@ static void print_json(const struct bench *b, const struct row *r)
 static const char *unit(const struct problem *p) { return by_memory(p) ? "GB/s" : "GFLOP/s"; }
 static const char *limit_name(const struct problem *p)
 {
-    return p->pass == DECODE ? "read" : p->pass == ROTATE ? "copy" : "peak";
+    return !by_memory(p) ? "peak" : p->pass == DECODE ? "read" : "copy";
 }
 
 /* Prints everything that is the same in all rows. */
@@ -235,6 +238,8 @@ static void print_title(const struct bench *b)
            p->threads, p->threads > 1 ? "s" : "", pass_names[p->pass], rows,
            p->cached ? " with a cache" : "", p->batch, p->heads, p->kv_heads, p->dim,
            p->full ? "full" : "causal");
+    if (p->values_in_keys)
+        printf("values are the first %d channels of the keys\n", p->values_in_keys);
     if (p->dropout > 0) printf("dropout %g, which nope is measured without\n", p->dropout);
     printf("%s, %s %.1f %s at best; quiet: rounds whose probes are within %.0f %%\n",
            cpu_name(cpu, sizeof cpu), limit_name(p), 1e-9 * b->rounds.best[0], unit(p),
@@ -414,7 +419,9 @@ static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
         && args_whole(a, DIM, 1, 1024, &p->dim) && args_whole(a, HEADS, 1, 1024, &p->heads)
         && args_whole(a, KV_HEADS, 1, 1024, &p->kv_heads)
         && args_whole(a, BATCH, 1, 4096, &p->batch) && args_word(a, DTYPE, &p->dtype)
-        && args_word(a, KV_DTYPE, &p->kv_dtype) && args_whole(a, THREADS, 1, 256, &p->threads)
+        && args_word(a, KV_DTYPE, &p->kv_dtype)
+        && args_whole(a, VALUES_IN_KEYS, 1, 1024, &p->values_in_keys)
+        && args_whole(a, THREADS, 1, 256, &p->threads)
         && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds.wanted);
 }
 
@@ -545,6 +552,11 @@ static int run(const struct args *a)
     if (a->value[ROWS] && p->pass != CHUNK) return fail("bench: --rows needs --pass prefill-chunk");
     if (p->kv_dtype && p->pass != FORWARD && !inference(p))
         return fail("bench: --kv-dtype needs --pass forward, decode or prefill-chunk");
+    if (p->values_in_keys && !inference(p))
+        return fail("bench: --values-in-keys needs --pass decode or prefill-chunk");
+    if (p->values_in_keys > p->dim)
+        return fail("bench: --values-in-keys %d must be at most --dim, which is %d",
+                    p->values_in_keys, p->dim);
     if (p->kv_dtype && p->lasting) return fail("bench: --kv-dtype does not support --lasting");
     if (p->cached && !inference(p))
         return fail("bench: --cache needs --pass decode or prefill-chunk");
@@ -578,9 +590,10 @@ const struct command cmd_bench = {
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE]\n"
-        "               [--kv-dtype TYPE] [--fast] [--threads N] [--isa NAME] [--full]\n"
-        "               [--lasting] [--dropout P] [--repeat R] [--against PROGRAM] [--serve]\n"
-        "               [--parallel SHARES] [--ranks N] [--device NAME] [--json]",
+        "               [--kv-dtype TYPE] [--values-in-keys N] [--fast] [--threads N]\n"
+        "               [--isa NAME] [--full] [--lasting] [--dropout P] [--repeat R]\n"
+        "               [--against PROGRAM] [--serve] [--parallel SHARES] [--ranks N]\n"
+        "               [--device NAME] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Rounds of each\n"
         "    encoding are interleaved with nope at the same shape and with probes of this\n"
@@ -594,8 +607,9 @@ const struct command cmd_bench = {
         "    decode is one query against --len keys from memory, rotated in advance if\n"
         "    possible.  GB/s counts K and V once and is compared with reading.  prefill-chunk\n"
         "    is the last --rows queries against such keys.  With --cache, a step appends its\n"
-        "    new tokens to a cache and then attends.  rotate rotates [batch, heads, len,\n"
-        "    dim] and is compared with copying.\n"
+        "    new tokens to a cache and then attends.  With --values-in-keys, as in latent\n"
+        "    attention, decode is compared with multiply-adds.  rotate rotates [batch, heads,\n"
+        "    len, dim] and is compared with copying.\n"
         "\n"
         "    Other programs on the machine disturb measurements for seconds at a time.  So\n"
         "    calls are short, with a probe of a millisecond before and after each.  A round\n"
@@ -628,6 +642,8 @@ const struct command cmd_bench = {
         "    loci bench alibi t5 --len 1024,4096 --pass backward\n"
         "    loci bench rope:pairing=half --pass rotate --threads 2\n"
         "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n"
+        "    loci bench nope --pass decode --dim 576 --values-in-keys 512 --heads 128 \\\n"
+        "        --kv-heads 1 --cache\n"
         "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n"
         "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n"
         "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"

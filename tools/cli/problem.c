@@ -45,14 +45,22 @@ static size_t kv_bytes(const struct problem *p, ptrdiff_t n)
 
 static bool goes_back(const struct problem *p) { return p->pass == BACKWARD || p->pass == BOTH; }
 bool inference(const struct problem *p) { return p->pass == DECODE || p->pass == CHUNK; }
-bool by_memory(const struct problem *p) { return p->pass == DECODE || p->pass == ROTATE; }
+/* All heads read the same latents, so arithmetic is their limit. */
+bool by_memory(const struct problem *p)
+{
+    return (p->pass == DECODE && !p->values_in_keys) || p->pass == ROTATE;
+}
+static int value_dim(const struct problem *p)
+{
+    return p->values_in_keys ? p->values_in_keys : p->dim;
+}
 
 double useful_flops(const struct problem *p)
 {
     double keys = (double)p->len, rows = (double)p->rows,
            pairs = rows * keys - (p->full ? 0 : rows * (rows - 1) / 2);
-    double each = p->pass == BACKWARD ? 10 : p->pass == BOTH ? 14 : 4;
-    return pairs * each * p->dim * p->heads * p->batch;
+    double each = p->pass == BACKWARD ? 5 : p->pass == BOTH ? 7 : 2;
+    return pairs * each * (p->dim + value_dim(p)) * p->heads * p->batch;
 }
 
 double moved_bytes(const struct problem *p)
@@ -89,6 +97,7 @@ struct json_t *problem_json(const struct problem *p, const char *encoding)
     json_object_set_new(j, "q_len", json_integer(p->rows));
     json_object_set_new(j, "k_len", json_integer(p->len));
     json_object_set_new(j, "dim", json_integer(p->dim));
+    json_object_set_new(j, "values_in_keys", json_integer(p->values_in_keys));
     json_object_set_new(j, "mask", json_string(p->full ? "full" : "causal"));
     json_object_set_new(j, "dropout", json_real(p->dropout));
     return j;
@@ -108,7 +117,7 @@ void problem_open(struct problem *p)
     if (!inference(p)) return;
     p->stream_bytes = beyond_caches();
     p->copies = (int)(p->stream_bytes / (2 * keys_bytes(p))) + 1;
-    if (p->pass == DECODE) p->stream = alloc(p->stream_bytes, 1);
+    if (p->pass == DECODE && by_memory(p)) p->stream = alloc(p->stream_bytes, 1);
 }
 
 /* Copies the keys and values of a task, which are the same for all tasks of this shape. */
@@ -119,7 +128,7 @@ static void open_copies(struct problem *p, const struct task *t)
     p->v = alloc((size_t)p->copies, sizeof *p->v);
     for (int i = 0; i < p->copies; i++) {
         p->k[i] = memcpy(alloc(bytes, 1), t->call.k.data, bytes);
-        p->v[i] = memcpy(alloc(bytes, 1), t->call.v.data, bytes);
+        if (!p->values_in_keys) p->v[i] = memcpy(alloc(bytes, 1), t->call.v.data, bytes);
     }
 }
 
@@ -148,7 +157,8 @@ loci_desc problem_desc(const struct problem *p, const char *encoding)
                                 .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
                                 .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
                                 .max_len = p->len, .isa = p->isa, .k_dtype = kv_dtypes[p->kv_dtype],
-                                .v_dtype = kv_dtypes[p->kv_dtype]);
+                                .v_dtype = kv_dtypes[p->kv_dtype], .value_dim = p->values_in_keys,
+                                .values_in_keys = p->values_in_keys > 0);
 }
 
 void problem_fill(const struct problem *p, struct task *t)
@@ -336,9 +346,7 @@ static double flops_limit(const struct problem *p)
 /* The limit of the machine in the unit that applies: bytes or flops per second. */
 static double limit(struct problem *p, const struct contender *c)
 {
-    return p->pass == DECODE ? read_limit(p)
-         : p->pass == ROTATE ? copy_limit(p, c)
-                             : flops_limit(p);
+    return !by_memory(p) ? flops_limit(p) : p->pass == DECODE ? read_limit(p) : copy_limit(p, c);
 }
 
 bool contender_call(struct problem *p, struct contender *c, int steps, double *probe,
@@ -349,6 +357,7 @@ bool contender_call(struct problem *p, struct contender *c, int steps, double *p
     call->seconds = time_steps(p, c, p->pass, steps);
     call->taken = taken_between(from, spent_now());
     call->after = *probe = limit(p, c);
-    call->flops = p->pass == DECODE ? flops_limit(p) : fmax(call->before, call->after);
+    call->flops =
+        p->pass == DECODE && by_memory(p) ? flops_limit(p) : fmax(call->before, call->after);
     return call->seconds >= 0;
 }

@@ -14,6 +14,7 @@ extern const char *const pass_names[], *const dtype_names[];
 struct problem {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, kv_dtype, threads, full;
+    int values_in_keys; /* channels of the keys that are values; 0: values are apart */
     bool cached, fast, lasting;
     double dropout; /* of every contender's weights */
     bool dots;      /* the limit is that of bf16 dot products */

@@ -17,7 +17,7 @@
 /* Spells out the whole problem, since defaults may differ between builds. */
 static void run_program(const struct problem *p, const char *encoding, const char *program)
 {
-    char len[24], rows[24], number[5][16], dropout[32];
+    char len[24], rows[24], number[5][16], values[16], dropout[32];
     const int numbers[] = { p->dim, p->heads, p->kv_heads, p->batch, p->threads };
     const char *const names[] = { "--dim", "--heads", "--kv-heads", "--batch", "--threads" };
     const char *argv[40] = { program,   "bench",
@@ -41,6 +41,11 @@ static void run_program(const struct problem *p, const char *encoding, const cha
     if (p->kv_dtype) {
         argv[n++] = "--kv-dtype";
         argv[n++] = kv_dtype_name(p);
+    }
+    if (p->values_in_keys) {
+        snprintf(values, sizeof values, "%d", p->values_in_keys);
+        argv[n++] = "--values-in-keys";
+        argv[n++] = values;
     }
     if (p->cached) argv[n++] = "--cache";
     if (p->fast) argv[n++] = "--fast";

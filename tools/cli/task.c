@@ -223,7 +223,8 @@ void task_random_inputs(struct task *t, uint64_t seed)
     }
     t->call.q = random_view(t, rows * d->heads * d->dim, seed + 1);
     t->call.k = random_keys(t, d->k_dtype, keys * kv_heads * d->dim, seed + 2);
-    t->call.v = random_keys(t, d->v_dtype, keys * kv_heads * value_dim, seed + 3);
+    if (!d->values_in_keys)
+        t->call.v = random_keys(t, d->v_dtype, keys * kv_heads * value_dim, seed + 3);
     t->grad.dout = random_view(t, rows * d->heads * value_dim, seed + 4);
     t->call.o = random_view(t, rows * d->heads * value_dim, 0);
     t->grad.dq = random_view(t, rows * d->heads * d->dim, 0);
