@@ -478,7 +478,7 @@ DEV void forward(struct block b)
         }
         if (!STICK && tid < rows) {
             float l = b.room[at.all_l + tid];
-            if (l == 0 && overflows(b, at, &q, h, keys, row0 + tid, tid)) l = NAN;
+            if (l == 0 && overflows(b, at, &q, h, key_rows(b, &q, kvh), row0 + tid, tid)) l = NAN;
             b.room[at.a + tid] = l == 0 ? 0.0f : 1.0f / l;
             if (b.at.lse && !keep)
                 ((GLOBAL float *)b.at.lse)[list + tid] =

@@ -26,6 +26,10 @@ bool N(overflows)(struct tile *t, int r)
     const struct call *c = t->c;
     const struct keyrange range = present_of(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
     const double most = limit(c);
+    /* rows that have moved, and the keys that they move over, are bounded by what they were */
+    const bool moved = c->plan->moves >= 0;
+    const real *unmoved = NULL;
+    ptrdiff_t stride = 0;
     for (ptrdiff_t j = range.first / KT; j * KT <= range.last; j++) {
         bool found = false;
         if (!set_keys(t, j * KT, range.last)) continue;
@@ -37,17 +41,17 @@ bool N(overflows)(struct tile *t, int r)
                                        pos_k(c, t->seq->b, t->j0 + k)));
                 found = false;
             }
-            if (!found) {
+            if (!found && moved) unmoved = find_unmoved(t, t->keys, t->k.buffer, &stride);
+            else if (!found) {
                 find_keys(t);
                 fade_queries(t);
-                found = true;
             }
-            /* rows that have moved are bounded by what they were */
-            const bool moved = c->plan->moves >= 0;
+            found = true;
             const int D = c->plan->score_dim;
             for (int d = 0; d < D; d++)
-                sum += fabs((double)(moved ? t->q.rows[r * padded(D) + d] : t->q.across[d * QT + r])
-                            * key_number(t, k, d));
+                sum += moved ? fabs((double)t->q.rows[r * padded(D) + d]
+                                    * (double)unmoved[k * stride + d])
+                             : fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
             use_form(t, 0);
             if (!(sum <= most)) return true;
         }

@@ -290,6 +290,36 @@ static void all_hidden(void)
         }
 }
 
+/* Rows that change from key to key, in a workspace of zeros: nothing is read that nobody wrote. */
+static void moved(const char *encoding, ptrdiff_t rows)
+{
+    enum { KEYS = 70 };
+    static float q[H * KEYS * D], k[H * KEYS * D], v[H * KEYS * D], o[H * KEYS * D],
+        inputs[2][H * KEYS * D];
+    const void *const tensors[] = { inputs[0], inputs[1] };
+    struct mem mem = { 0 };
+    loci_error e = { 0 };
+    loci_plan *plan;
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D);
+    for (int i = 0; i < H * KEYS * D; i++) {
+        q[i] = 1e20f;
+        k[i] = -1e20f;
+    }
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = rows, .k_len = KEYS, .q.data = q, .k.data = k,
+                            .v.data = v, .o.data = o, .tensors = tensors, .error = &e);
+    bool loud = !loci_plan_create(&plan, &d, &e);
+    if (loud) {
+        const size_t bytes = loci_workspace(plan, &c, 0);
+        void *tables = mem_alloc(&mem, loci_tables_size(plan, KEYS)),
+             *work = memset(mem_alloc(&mem, bytes), 0, bytes);
+        loud = !loci_prepare(plan, KEYS, tensors, tables) && !loci_forward(plan, tables, work, &c);
+        for (ptrdiff_t i = 0; i < H * rows * D; i++) loud &= isnan(o[i]);
+        loci_plan_destroy(plan);
+    }
+    CHECK_THAT(loud, "%s, %td rows: rows whose products overflow must be NaN", encoding, rows);
+    mem_release(&mem, 0);
+}
+
 static void overflows(void)
 {
     const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi",
@@ -298,6 +328,10 @@ static void overflows(void)
         overflow(texts[i], 70, 200, 30, true);
         overflow(texts[i], 1, 200, 0, true);
         overflow(texts[i], 2, 4300, 0, true);
+    }
+    for (ptrdiff_t rows = 1; rows <= 70; rows += 69) {
+        moved("path", rows);
+        moved("wall", rows);
     }
     overflow("sink", 70, 200, 30, false);
     overflow("sba", 70, 200, 30, false);
