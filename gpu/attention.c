@@ -11,6 +11,7 @@
 #include "layout/fourier.h"
 #include "layout/matrices.h"
 #include "layout/ranged_pairs.h"
+#include "layout/reflect.h"
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
@@ -42,7 +43,7 @@ static int forward_floats(const struct gpu_call *g, int rows)
 {
     const struct params *p = &g->params;
     return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows))
-         + (moves_rows(g) ? carry_room(rows, p->dim) : 0);
+         + loci_gpu_moves_room(g->call.plan, rows);
 }
 /* Rows of a view rotated into another, or back; without a rotation they are copied. */
 struct turned {
@@ -289,7 +290,8 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades || moves_rows(g);
+    const bool gates =
+        g->params.gates >= 0 || is_polar(g) || g->params.fades || g->call.plan->moves >= 0;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
                    || g->params.rotation_part >= 0 || turns_back(g);
@@ -298,12 +300,23 @@ static enum pass pass_of(const struct gpu_call *g)
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
-    if (moves_rows(g)) {
+    if (fades_rows(g->call.plan)) {
         TRY(run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
         TRY(run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
     }
     if (p->gates < 0) return LOCI_OK;
     return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+}
+/* What rows read that keys reflect: of tiles, then of larger nodes. */
+static loci_status reflect_keys(const struct gpu_call *g, enum pass pass)
+{
+    struct params p = g->params;
+    const int64_t groups = (int64_t)p.ktiles * p.kv_heads;
+    if (!reflects_rows(g->call.plan)) return LOCI_OK;
+    TRY(run(g, pass, "reflect_tiles", groups, reflect_room_size(p.dim), &g->arrays, &p));
+    for (p.form = 0; p.form < LEVELS; p.form++)
+        TRY(run(g, pass, "reflect_nodes", groups, 0, &g->arrays, &p));
+    return LOCI_OK;
 }
 
 /* Products of rows of q and of keys with vectors, for the terms that look them up. */
@@ -395,6 +408,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
+    TRY(reflect_keys(g, pass));
     TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(g, p->rows),
             &g->arrays, p));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
@@ -440,7 +454,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                        .to_type = type,
                        .heads = p->kv_heads,
                        .dim = g->at.k ? p->dim : key_dim(p),
-                       .adds = moves_rows(g) && p->group > 1 ? ADDS_ZERO : ADDS_NOTHING,
+                       .adds = fades_rows(p) && p->group > 1 ? ADDS_ZERO : ADDS_NOTHING,
                        .turns = g->at.k && !p->keys_rotated && !turns_back(g) && p->row_forms == 1,
                        .back = true }));
     if (g->at.dv && c->g.dv.data)
@@ -678,7 +692,7 @@ static int walk_room(const struct gpu_call *g)
 {
     const struct params *p = &g->params;
     return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS))
-         + (moves_rows(g) ? carry_room(TILE_ROWS, p->dim) : 0);
+         + (fades_rows(g->call.plan) ? carry_room(TILE_ROWS, p->dim) : 0);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -818,12 +832,12 @@ static loci_status backward_pass(struct gpu_call *g)
     if (stick) /* its rows read dO as it has turned */
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
     const bool carries = stick || p->scan >= 0,
-               rows_first = carries || moves_rows(g); /* keys read what rows leave */
+               rows_first = carries || fades_rows(c->plan); /* keys read what rows leave */
     if (carries) TRY(keep_carries(g));
     if (rows_first) TRY(pass_over_rows(g, pass));
     TRY(pass_over_keys(g, pass));
     if (!rows_first) TRY(pass_over_rows(g, pass));
-    if (moves_rows(g) && g->arrays.dk)
+    if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
     TRY(join_forms(g, pass, true));

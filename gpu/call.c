@@ -18,6 +18,7 @@
 #include "layout/given_pairs.h"
 #include "layout/matrices.h"
 #include "layout/ranged_pairs.h"
+#include "layout/reflect.h"
 #include "layout/roll.h"
 #include "layout/scan.h"
 #include "layout/slopes.h"
@@ -526,8 +527,12 @@ static void list_terms(struct gpu_call *g, const void *tables)
     if (p->weight >= 0) list_stick(g, tables);
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     if (p->moves >= 0) {
-        g->use[0] = empty_use(GPU_CHANNEL_GATES);
-        g->use[0].key_input = loci_gpu_input_number(p, p->use[p->moves].enc, CHANNEL_GATES_LOG_F);
+        const int enc = p->use[p->moves].enc;
+        const bool reflects = reflects_rows(p);
+        g->use[0] = empty_use(reflects ? GPU_REFLECTIONS : GPU_CHANNEL_GATES);
+        g->use[0].key_input =
+            loci_gpu_input_number(p, enc, reflects ? REFLECT_W : CHANNEL_GATES_LOG_F);
+        if (reflects) g->use[0].row_input = loci_gpu_input_number(p, enc, REFLECT_BETA);
         g->plan_use[0] = p->moves;
         k->uses = 1;
     }
@@ -715,30 +720,36 @@ static void set_lanes(struct gpu_call *g)
 
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
-/* Of channel gates: backward, what begins at 0; and what does not. */
-static void lay_out_gated(struct gpu_call *g, struct arena *a, bool sums)
+/* Of rows that change on their walk: backward, what begins at 0; and what does not. */
+static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
 {
     const struct call *c = &g->call;
     struct gpu_use *use = &g->use[0];
     const size_t heads = (size_t)c->plan->heads, keys = (size_t)(c->B * c->Lk) * heads,
                  rows = (size_t)(c->B * c->Lq) * heads, dim = (size_t)c->plan->dim;
+    const size_t kv_heads = (size_t)c->plan->kv_heads, kv_keys = keys / heads * kv_heads,
+                 ktiles = loci_most_ktiles(c);
     struct {
         int64_t *at;
         size_t count, each;
-        bool sums;
+        bool sums, reflects;
     } list[] = {
-        { &use->gate_sums, 2 * keys, sizeof(double), true },
-        { &use->gate_part, 2 * keys, sizeof(float), true },
-        { &use->staged_gradients, keys, sizeof(float), true },
-        { &use->row_gradients, rows, g->backward ? sizeof(float) : 0, false },
-        { &use->staged, keys, sizeof(float), false },
-        { &use->tile_factors, heads * loci_most_ktiles(c), sizeof(float), false },
-        { &use->carries_of_rows, rows * (size_t)tiles(c->Lk, CHUNK), sizeof(float), false },
+        { &use->gate_sums, 2 * keys * dim, sizeof(double), true, false },
+        { &use->gate_part, 2 * keys * dim, sizeof(float), true, false },
+        { &use->staged_gradients, keys * dim, sizeof(float), true, false },
+        { &use->row_gradients, rows * dim, g->backward ? sizeof(float) : 0, false, false },
+        { &use->staged, keys * dim, sizeof(float), false, false },
+        { &use->tile_factors, heads * ktiles * dim, sizeof(float), false, false },
+        { &use->carries_of_rows, rows * (size_t)tiles(c->Lk, CHUNK) * dim, sizeof(float), false,
+          false },
+        { &use->few, 2 * REFLECTED_TOGETHER * kv_keys, sizeof(float), false, true },
+        { &use->carried, (LEVELS + 1) * kv_keys * dim, sizeof(float), false, true },
+        { &use->matrices, 2 * kv_heads * ktiles * dim * dim, sizeof(float), false, true },
     };
-    for (int i = 0; i < COUNT(list) && moves_rows(g); i++) {
-        if (list[i].sums != sums) continue;
+    for (int i = 0; i < COUNT(list) && c->plan->moves >= 0; i++) {
+        if (list[i].sums != sums || list[i].reflects != reflects_rows(c->plan)) continue;
         *list[i].at = (int64_t)a->used;
-        carve_bytes(a, list[i].count * dim, list[i].each);
+        carve_bytes(a, list[i].count, list[i].each);
     }
 }
 /* Sums by key and by row, then those of gates. */
@@ -762,9 +773,9 @@ static size_t lay_out_apart(struct gpu_call *g)
         g->stick.numbers = (int64_t)a.used;
         carve_bytes(&a, rows * (size_t)(2 * g->stick.tiles + g->stick.chunks), sizeof(float));
     }
-    if (g->backward) lay_out_gated(g, &a, true);
+    if (g->backward) lay_out_moves(g, &a, true);
     g->cleared = a.used;
-    lay_out_gated(g, &a, false);
+    lay_out_moves(g, &a, false);
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
@@ -1092,6 +1103,11 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
               p->enc[p->use[x].enc].pe->name);
     return LOCI_OK;
 }
+/* Do rows sum what keys between a key and their newest one do? */
+static bool needs_intervals(enum term_id id)
+{
+    return id == TERM_gate || id == TERM_channel_gates || id == TERM_reflect;
+}
 /* Rows of gates must see intervals of keys, and what keys' vectors learn wants consecutive
  * positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
@@ -1115,7 +1131,7 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
                 "consecutive positions, and without a mask, segments that mix, k_first and k_last");
     for (int x = 0; x < c->plan->uses; x++) {
         const enum term_id id = c->plan->use[x].term;
-        for (ptrdiff_t s = 0; s < c->seqs.n && (id == TERM_gate || id == TERM_channel_gates); s++)
+        for (ptrdiff_t s = 0; s < c->seqs.n && needs_intervals(id); s++)
             CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
                   "%s runs on a GPU only where rows see all keys of an interval: with consecutive "
                   "positions, and without a mask, segments that mix, k_first and k_last",
@@ -1130,6 +1146,8 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    CHECK(e, !reflects_rows(p), LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
+          p->enc[p->use[p->moves].enc].pe->name);
     for (int x = 0; x < p->uses; x++) {
         if (p->use[x].term != TERM_scan) continue;
         CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K, LOCI_UNSUPPORTED,

@@ -91,8 +91,18 @@ static inline bool is_of_vectors(int32_t term)
     return term == GPU_ROW_VECTORS || term == GPU_KEY_VECTORS || term == GPU_ROLL
         || term == GPU_SCAN;
 }
-/* Do rows change on their walk over the keys?  kernels/channel_gates.h */
-static inline bool moves_rows(const struct gpu_call *g) { return g->call.plan->moves >= 0; }
+/* Rows that change on their walk over the keys: they fade (kernels/channel_gates.h), or keys
+ * reflect them (kernels/reflections.h). */
+static inline bool fades_rows(const struct loci_plan *p)
+{
+    return p->moves >= 0 && p->use[p->moves].term == TERM_channel_gates;
+}
+static inline bool reflects_rows(const struct loci_plan *p)
+{
+    return p->moves >= 0 && p->use[p->moves].term == TERM_reflect;
+}
+/* Floats of shared memory that they need in a forward pass. */
+int loci_gpu_moves_room(const struct loci_plan *, int rows);
 /* Does the term sum its gradient by key, for a tensor that comes with the call? */
 bool loci_gpu_by_key(enum term_id);
 bool loci_gpu_has_inputs(const struct loci_plan *, int enc);

@@ -52,6 +52,9 @@ bool loci_gpu_term_of(enum term_id id, int32_t *term)
     case TERM_channel_gates:
         *term = GPU_CHANNEL_GATES;
         return true;
+    case TERM_reflect:
+        *term = GPU_REFLECTIONS;
+        return true;
     default:
         return false;
     }
@@ -159,10 +162,16 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     return LOCI_OK;
 }
 
+int loci_gpu_moves_room(const struct loci_plan *p, int rows)
+{
+    return reflects_rows(p) ? walk_room_size(rows, p->dim)
+         : p->moves >= 0    ? carry_room(rows, p->dim)
+                            : 0;
+}
 /* Bytes of shared memory that the forward pass needs. */
 static size_t forward_bytes(const struct loci_plan *p, int rows)
 {
-    int more = p->moves < 0 ? 0 : carry_room(rows, p->dim);
+    int more = loci_gpu_moves_room(p, rows);
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more = scan_room(rows);
     return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + more) * sizeof(float);

@@ -31,6 +31,8 @@ enum { THREADS = 128 };
     K(stage_keys)                                                                                  \
     K(walk_rows)                                                                                   \
     K(unstage_keys)                                                                                \
+    K(reflect_tiles)                                                                               \
+    K(reflect_nodes)                                                                               \
     K(backward_inputs)                                                                             \
     K(finish_factors)                                                                              \
     K(query_frequencies)                                                                           \
@@ -61,7 +63,8 @@ enum { THREADS = 128 };
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
-    FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)
+    FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)          \
+    K(reflect_tiles) K(reflect_nodes)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
@@ -136,7 +139,8 @@ enum gpu_term {
     GPU_KEY_VECTORS,
     GPU_ROLL,
     GPU_SCAN,
-    GPU_CHANNEL_GATES
+    GPU_CHANNEL_GATES,
+    GPU_REFLECTIONS
 };
 /* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
 enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
@@ -178,10 +182,15 @@ struct gpu_use {
      * sum of q dq, [B][H][k_len][2][dim]: of an item, and of all, doubles. */
     int64_t staged, tile_factors, carries_of_rows;
     int64_t staged_gradients, row_gradients, gate_part, gate_sums;
+    /* reflections, likewise: matrices of FEW keys, [B][kv heads][k_len][2][FEW]; keys carried to
+     * the ends of nodes, [levels][B][kv heads][k_len][dim], and matrices of nodes, by their last
+     * tiles, [2][kv heads][ktiles][dim][dim] */
+    int64_t few, carried, matrices;
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */
-    /* slopes, gate: which of `in0` .. are the numbers of keys and rows, -1: none. */
+    /* slopes, gates: which of `in0` .. are the numbers of keys and rows, -1: none.  reflections: w
+     * and beta. */
     int8_t key_input, row_input;
     /* The numbers of its sums by key, doubles, and of its first sum by row, each two floats, in
      * `apart`; -1: not wanted. */
@@ -261,7 +270,8 @@ struct params {
     int32_t plain; /* without the factor of the rotation, as values turn */
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
-    int32_t form, adds; /* backward: the form whose gradient is summed; enum gpu_adds */
+    /* backward: the form whose gradient is summed; reflect_nodes: the level.  enum gpu_adds */
+    int32_t form, adds;
     /* rotate_rows, of a form: its angle has two parts; twice factor */
     int32_t form_leaks, form_twice;
     int32_t fades;    /* rows and keys fade: kernels/fades.h */

@@ -176,8 +176,9 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         for (int d = 0; d < DIM; d++) {
             const float y =
                 FADES   ? faded_query(b, q, h, row, j / KEYS, d, b.p->scale, b.p->q_factor)
-                : GATED ? query_number(b, q, h, row, d, b.p->scale, b.p->q_factor)
-                        : b.room[at.q + d * ROWS + r];
+                : GATED || REFLECTS
+                    ? query_number(b, q, h, row, d, b.p->scale, b.p->q_factor)
+                    : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
@@ -193,6 +194,91 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
         if (!(sum <= 3.4028234663852886e+38)) return 1;
     }
     return 0;
+}
+
+/* Scores of a tile, of the pairs of a level or of the rows of a way. */
+DEV void take_scores(struct block b, struct forward_room at, const struct span *q, int row0,
+                     int key0, int level, int way, int tid)
+{
+    float c[MOST_OTHERS][8];
+    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
+    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
+        if (way < 0 ? is_of_class(b, q, row0 + r, key0 + k, level)
+                    : way_of(b, q, row0 + r, key0 / KEYS) == way)
+            b.room[at.s + k * ROWS + r] = c[i / 8][i % 8];
+    }
+}
+/* Rows that own the tile, if `own`: kernels/channel_gates.h.  Every thread passes every barrier. */
+DEV void score_levels(struct block b, struct forward_room at, const struct span *q, int h, int row0,
+                      int rows, int key0, int n, float scale, int own)
+{
+    const struct grid lanes = grid_of(b.room + at.q, 1, ROWS),
+                      others = grid_of(b.room + at.k, WIDER(DIM), 1);
+    for (int level = FIRST_LEVEL; own && level <= NEWEST_KEY; level++) {
+        PHASE(tid)
+            load_level_keys(b, q, h, key0, n, level, 0, tid, others);
+        END
+        PHASE(tid)
+            load_level_rows(b, q, h, row0, rows, ROWS, key0, level, scale, b.p->q_factor, tid,
+                            others, lanes);
+        END
+        PHASE(tid)
+            take_scores(b, at, q, row0, key0, level, -1, tid);
+        END
+    }
+}
+/* Rows that keys reflect go these `ways`, and on to the next older tile: kernels/reflections.h. */
+DEV void score_reflected(struct block b, struct forward_room at, const struct span *q, int kvh,
+                         int row0, int rows, int key0, int n, int ways)
+{
+    const struct walk_room walk = walk_room_of(b, at.size);
+    const int last = REFLECT_NODE + NODE_LEVELS, tile = key0 / KEYS;
+    SHARED float *u = b.room + at.q, *s = b.room + at.s;
+    for (int way = REFLECT_NODE; ways && way <= last; way++) {
+        if (!(ways >> way & 1)) continue;
+        PHASE(tid)
+            load_rows(carried_keys(b, q, kvh, way - REFLECT_NODE), key0, n, KEYS, DIM, WIDER(DIM),
+                      tid, b.room + at.k);
+        END
+        PHASE(tid)
+            take_scores(b, at, q, row0, key0, 0, way, tid);
+        END
+    }
+    for (int first = (n - 1) / FEW * FEW; (ways >> REFLECT_OWN & 1) && first >= 0; first -= FEW) {
+        PHASE(tid)
+            dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
+        END
+        PHASE(tid)
+            for (int r = tid; r < rows; r += THREADS)
+                meet_few(b, q, kvh, row0, key0, first, n, walk, r, s);
+        END
+        PHASE(tid)
+            pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
+        END
+    }
+    for (int way = REFLECT_NODE; ways && way <= last; way++) {
+        if (!(ways >> way & 1) || !begins_node(way, tile)) continue;
+        for (int d0 = 0; d0 < DIM; d0 += KEYS) {
+            PHASE(tid)
+                load_rows(matrix_rows(b, q, kvh, way, tile), d0, least(DIM - d0, KEYS), KEYS, DIM,
+                          WIDER(DIM), tid, b.room + at.k);
+            END
+            PHASE(tid)
+                float c[MOST_OTHERS][8];
+                const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                product(ROWS, u, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
+                for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+                    const int d = d0 + other_of(ROWS, side, i / 8);
+                    if (d < DIM) walk.next[d * ROWS + lane_of(ROWS, r0, i % 8)] = c[i / 8][i % 8];
+                }
+            END
+        }
+        PHASE(tid)
+            step_rows(b, q, row0, tile, way, walk, tid, u);
+        END
+    }
 }
 
 DEV void forward(struct block b)
@@ -247,6 +333,10 @@ DEV void forward(struct block b)
         for (int i = tid; b.p->q_factor >= 0 && i < DIM * ROWS; i += THREADS)
             if (i % ROWS < rows) b.room[at.q + i] = b.room[at.q + i] * factor[i % ROWS];
     END
+    PHASE_IF(tid, REFLECTS)
+        for (int r = tid; r < ROWS; r += THREADS)
+            open_floor(b, walk_room_of(b, at.size), b.room + at.q, r);
+    END_IF
     for (int chunk = newest; chunk >= oldest; chunk--) {
         const int from = most(seen.first / KEYS, chunk * (CHUNK / KEYS)),
                   to = least(seen.last / KEYS, chunk * (CHUNK / KEYS) + CHUNK / KEYS - 1);
@@ -312,7 +402,7 @@ DEV void forward(struct block b)
                 if (plain && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                if (FORMS < 2) {
+                if (FORMS < 2 && !REFLECTS) {
                     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                             c);
                     store_tile(ROWS, b.room + at.s, r0, side, c);
@@ -320,29 +410,10 @@ DEV void forward(struct block b)
                         store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
-            const int own = GATED && owns_tile(b, &q, row0, rows, j);
-            for (int level = FIRST_LEVEL; own && level <= NEWEST_KEY; level++) {
-                const struct grid lanes = grid_of(b.room + at.q, 1, ROWS),
-                                  others = grid_of(b.room + at.k, WIDER(DIM), 1);
-                PHASE(tid)
-                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
-                END
-                PHASE(tid)
-                    load_level_rows(b, &q, h, row0, rows, ROWS, key0, level, scale, b.p->q_factor,
-                                    tid, others, lanes);
-                END
-                PHASE(tid)
-                    float c[MOST_OTHERS][8];
-                    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
-                            c);
-                    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
-                        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
-                        if (is_of_class(b, &q, row0 + r, key0 + k, level))
-                            b.room[at.s + k * ROWS + r] = c[i / 8][i % 8];
-                    }
-                END
-            }
+            score_reflected(b, at, &q, kvh, row0, rows, key0, n,
+                            REFLECTS ? ways_of(b, &q, row0, rows, j) : 0);
+            score_levels(b, at, &q, h, row0, rows, key0, n, scale,
+                         GATED && owns_tile(b, &q, row0, rows, j));
             const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
                 if (apart)

@@ -130,8 +130,20 @@ DEV struct inputs_room inputs_room(int dim, int value_dim)
  * a scan.  Forward, a scan has its tiles there, too. */
 enum { STICK_ROOM = 2 * KEYS * TILE_ROWS, SCAN_TILES = 3 };
 DEV int scan_room(int rows) { return SCAN_TILES * KEYS * most(rows, TILE_ROWS); }
-/* What rows that move carry from tile to tile, behind a stick. */
+/* What rows that fade carry from tile to tile, behind a stick. */
 DEV int carry_room(int rows, int dim) { return FOURS(dim) * rows; }
+/* path: keys that rows meet together.  Floats of rows that walk, and of the kernel that makes what
+ * they read of a tile: kernels/reflections.h. */
+enum { REFLECTED_TOGETHER = 16 };
+DEV int walk_room_size(int rows, int dim)
+{
+    return (FOURS(dim) + 2 * REFLECTED_TOGETHER + 1) * rows;
+}
+DEV int reflect_room_size(int dim)
+{
+    const int few = REFLECTED_TOGETHER;
+    return 2 * (few * (KEYS + few + dim) + KEYS * dim) + few * KEYS + KEYS;
+}
 
 /* backward_rows */
 struct rows_room {

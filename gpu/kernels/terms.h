@@ -5,6 +5,7 @@
 #define LOCI_GPU_KERNELS_TERMS_H
 
 #include "kernels/channel_gates.h"
+#include "kernels/reflections.h"
 #include "kernels/scan.h"
 
 /* The table of a term `distance`: see struct distances of src/layout/distance.h. */
@@ -171,6 +172,7 @@ DEV float term_score(int term, int multiplies, struct term_state t, float s, dis
     }
     if (term == GPU_SOFTCAP) return t.a * tanh_(s * t.b);
     if (term == GPU_CHANNEL_GATES) return unless_low(s, LOW_SCORE);
+    if (term == GPU_REFLECTIONS) return s;
     if (term == GPU_ROW_VECTORS || term == GPU_ROLL || term == GPU_SCAN) return s + f;
     if (term == GPU_KEY_VECTORS) return fma_(t.a, f, s);
     return s * f;

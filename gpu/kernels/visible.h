@@ -91,11 +91,14 @@ DEV struct rows_at value_rows(struct block b, const struct span *q, int head)
     return sequence_rows(b, q, b.at.v, b.p->v, head, V_TYPE, V_PAGED, b.p->pages);
 }
 
-/* Tensor number i of the inputs, of a head: [B][H][length]. */
+/* Tensor number i of the inputs, and that of a head: [B][H][length]. */
+DEV const GLOBAL float *input_of(struct block b, int i)
+{
+    return (const GLOBAL float *)(i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2);
+}
 DEV const GLOBAL float *input_at(struct block b, int i, const struct span *q, int h, int length)
 {
-    const GLOBAL char *at = i == 0 ? b.at.in0 : i == 1 ? b.at.in1 : b.at.in2;
-    return (const GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length;
+    return input_of(b, i) + ((int64_t)q->b * b.p->heads + h) * length;
 }
 /* A number of q, times scale and the factor of its row: byte offset in `lists`, -1: none. */
 DEV float query_number(struct block b, const struct span *q, int h, int row, int d, float scale,

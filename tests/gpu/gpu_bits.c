@@ -8,6 +8,7 @@
  * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -339,6 +340,9 @@ static const char *const texts[] = {
     "wall+ssmax:bias=1+sba",
     "rope:pairing=half,dim=16,values=1+wall+logn:length=20+sink",
     "kerple:weight=1+wall+softcap:cap=3",
+    "path",
+    "path+fox+ssmax:bias=1",
+    "softcap:cap=2+path+sba:remainder=value",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -358,6 +362,17 @@ static void make_gates(const loci_tensor *t, const struct shape *s, float *x, si
         x[i] = (wall && i % each % 5 == 2 ? -7 : -1) * (float)(0.1 + 0.1 * walk_uniform());
     for (size_t i = 0; s->broken && i < COUNT(odd); i++)
         x[(i % 2 * keys + keys - 25 - 20 * i) * each + (wall ? i + 1 : 0)] = odd[i];
+}
+/* w of path has about the length 1, beta is from 0 to 2.  A broken w begins a tile, and with a
+ * window a broken beta is near the end of one. */
+static void make_reflections(const loci_tensor *t, const struct shape *s, float *x, size_t count)
+{
+    const bool w = t->rank == 4;
+    const double size = w ? sqrt(3.0 / s->dim) : 1;
+    const size_t each = w ? (size_t)s->dim : 1;
+    for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform() + !w);
+    if (s->broken && w == !s->left)
+        x[((size_t)s->k_len - (w ? 136 : 12)) * each] = w ? NAN : INFINITY;
 }
 /* only: the one gradient that is wanted, of enum out, or OUTS + the number of a tensor; OUT_O: all.
  * Returns how many tensors there are. */
@@ -433,6 +448,7 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
             else x[n] = more;
         }
         if (strcmp(list[i].name, "log_f") == 0) make_gates(&list[i], s, x, counts[i]);
+        if (strcmp(list[i].encoding, "path") == 0) make_reflections(&list[i], s, x, counts[i]);
         if (!only || only == OUTS + i) ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
     g.dtensors = ddata;

@@ -82,6 +82,9 @@ static const struct problem problems[] = {
     { "wall", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
     { "rope:pairing=half+wall", 1, 4, 2, 32, 32, 3, 300, 0, F32, 0, ROTATED },
     { "wall+ssmax", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "path", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
+    { "path", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
+    { "path", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -273,7 +276,7 @@ static void check(const struct problem *s)
         loci_tensor_init(plan, i, 1, x);
         for (size_t j = 0; j < count; j++) x[j] += (float)(0.1 + 0.1 * walk_uniform());
         if (list[i].role != LOCI_INPUT) continue;
-        for (size_t j = 0; j < count; j++) x[j] = -x[j]; /* gates */
+        for (size_t j = 0; j < count && strcmp(list[i].name, "log_f") == 0; j++) x[j] = -x[j];
         n.input[i] = count * sizeof(float);
     }
     c.tensors = (const void *const *)data;

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT */
+/* reflections.h -- path: every key that a row passes on its walk reflects it.  Before the pass keys
+ * are carried to the ends of nodes, which are 1, 2, 4, 8 and 16 tiles, and nodes get matrices.  A
+ * row meets the keys of its own tile 16 at a time; of a node it takes a product with the keys that
+ * are carried to its end, and one with its matrix.  See docs/bits.md, Terms, and
+ * src/layout/reflect.h. */
+#ifndef LOCI_GPU_KERNELS_REFLECTIONS_H
+#define LOCI_GPU_KERNELS_REFLECTIONS_H
+
+#include "kernels/gates.h"
+
+/* The term comes first. */
+#define REFLECTS (USES > 0 && TERM_OF(0) == GPU_REFLECTIONS)
+
+/* Numbers of matrices below this are 0, and those of a row below it times its largest one. */
+#define LEAST_PART 0x1p-40
+enum { FEW = REFLECTED_TOGETHER, NODE_LEVELS = 4, BLOCK_TILES = 16 };
+/* How a row meets the keys of a tile: not at all, as its own, as those of a node. */
+enum reflect_way { REFLECT_LATER = -1, REFLECT_OWN, REFLECT_NODE };
+
+/* ---- Inputs, and memory of the call ---------------------------------------------------------- */
+
+/* w and beta of a kv head, from key 0 of the sequence on. */
+DEV const GLOBAL float *reflect_w(struct block b, const struct span *q, int kvh)
+{
+    return input_of(b, USE(0).key_input)
+         + (((int64_t)q->b * b.p->kv_heads + kvh) * b.p->k_len + q->k0) * DIM;
+}
+DEV const GLOBAL float *reflect_beta(struct block b, const struct span *q, int kvh)
+{
+    return input_of(b, USE(0).row_input)
+         + ((int64_t)q->b * b.p->kv_heads + kvh) * b.p->k_len + q->k0;
+}
+/* Of a key, what it takes from the scores of others of the FEW, and the row of DOTS. */
+DEV GLOBAL float *few_of(struct block b, const struct span *q, int kvh)
+{
+    return (GLOBAL float *)(b.at.apart + USE(0).few)
+         + (((int64_t)q->b * b.p->kv_heads + kvh) * b.p->k_len + q->k0) * 2 * FEW;
+}
+/* Keys of a sequence, carried to the ends of nodes of a level. */
+DEV struct rows_at carried_keys(struct block b, const struct span *q, int kvh, int level)
+{
+    struct strides s;
+    s.row = DIM;
+    s.head = (int64_t)b.p->k_len * DIM;
+    s.batch = b.p->kv_heads * s.head;
+    return view_rows(b.at.apart + USE(0).carried + level * b.p->batch * s.batch * 4, s, q->b, kvh,
+                     q->k0, GPU_F32, DIM % 4 == 0);
+}
+/* The matrix of the node of a level that ends with a tile.  Of those that end together each second
+ * one shares its memory; the largest is a left child or a block, and stays. */
+DEV GLOBAL float *node_matrix(struct block b, const struct span *q, int kvh, int level, int last)
+{
+    return (GLOBAL float *)(b.at.apart + USE(0).matrices)
+         + (((int64_t)(level % 2) * b.p->kv_heads + kvh) * b.p->ktiles + q->ktile + last) * DIM
+               * DIM;
+}
+/* The matrix that takes rows of a way to the start of their node, which begins with a tile. */
+DEV struct rows_at matrix_rows(struct block b, const struct span *q, int kvh, int way, int tile)
+{
+    const int level = way - REFLECT_NODE;
+    struct strides s;
+    s.batch = s.head = 0;
+    s.row = DIM;
+    return view_rows((const GLOBAL char *)node_matrix(b, q, kvh, level, tile + (1 << level) - 1), s,
+                     0, 0, 0, GPU_F32, DIM % 4 == 0);
+}
+/* The level at which rows read the keys of a tile that are carried to the end of its node of
+ * `level`: in a right child they stay what they are. */
+DEV int reading_level(int tile, int level)
+{
+    while (level < NODE_LEVELS && (tile >> level & 1)) level++;
+    return level;
+}
+DEV float least_part(float x)
+{
+    const float least = (float)LEAST_PART;
+    return x < least && x > -least ? 0.0f : x;
+}
+/* Does a row come from behind the node that ends before tile `end`? */
+DEV int is_passed(const struct span *q, int end) { return (int64_t)end * KEYS < q->nk; }
+
+/* ---- Before the pass ------------------------------------------------------------------------- */
+
+/* A tile.  Doubles: products of w of a strip of FEW keys with newer ones, DOTS of the strip, its w
+ * as newer keys leave them, and z of all keys.  Then products of keys of the strip with w, and
+ * which keys are bad: w or beta is not finite.  They reflect nothing, but rows that pass them are
+ * NaN. */
+struct reflect_room {
+    SHARED double *gram, *dots, *rest, *z;
+    SHARED float *kw;
+    SHARED int *bad;
+};
+DEV struct reflect_room reflect_room_of(struct block b)
+{
+    struct reflect_room r;
+    r.gram = (SHARED double *)b.room;
+    r.dots = r.gram + FEW * KEYS;
+    r.rest = r.dots + FEW * FEW;
+    r.z = r.rest + FEW * DIM;
+    r.kw = (SHARED float *)(r.z + KEYS * DIM);
+    r.bad = (SHARED int *)(r.kw + FEW * KEYS);
+    return r;
+}
+DEV int is_bad_key(const GLOBAL float *w, float beta, int dim)
+{
+    float zero = beta * 0.0f;
+    for (int d = 0; d < dim; d++) zero = zero + w[d] * 0.0f;
+    return !(zero == 0.0f);
+}
+/* z as keys and matrices read it. */
+DEV float rounded_z(double z) { return z < LEAST_PART && z > -LEAST_PART ? 0.0f : (float)z; }
+/* A column of DOTS of a strip, newest key first. */
+DEV void make_dots(struct reflect_room r, const GLOBAL float *beta, int first, int n, int column)
+{
+    for (int j = FEW - 1; j >= 0; j--) {
+        double x = j == column ? 1.0 : 0.0;
+        for (int m = j + 1; m < FEW; m++) {
+            const int key = first + m;
+            const double g = r.gram[j * KEYS + key],
+                         by = g * (key < n && !r.bad[key] ? (double)beta[key] : 0.0);
+            x -= by * r.dots[m * FEW + column];
+        }
+        r.dots[j * FEW + column] = x;
+    }
+}
+/* Of a tile of keys of a kv head: what rows read that meet its keys, and if they pass it, its keys
+ * carried to its end, and its matrix. */
+DEV void reflect_tiles(struct block b)
+{
+    const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads;
+    const struct span q = span_of(b, BY_KTILE, tile);
+    const int J = tile - q.ktile, key0 = J * KEYS, n = least(q.nk - key0, KEYS);
+    const struct reflect_room r = reflect_room_of(b);
+    const struct rows_at k = key_rows(b, &q, kvh);
+    const GLOBAL float *w = reflect_w(b, &q, kvh) + (int64_t)key0 * DIM,
+                       *beta = reflect_beta(b, &q, kvh) + key0;
+    const int passed = is_passed(&q, J + 1), level = reading_level(J, 0),
+              carries = is_passed(&q, ((J >> level) + 1) << level);
+    GLOBAL float *few = few_of(b, &q, kvh) + (int64_t)key0 * 2 * FEW;
+    PHASE(tid)
+        for (int i = tid; i < KEYS; i += THREADS)
+            r.bad[i] = i < n && is_bad_key(w + (int64_t)i * DIM, beta[i], DIM);
+    END
+    PHASE(tid)
+        for (int i = tid; i < KEYS * DIM; i += THREADS)
+            r.z[i] = i / DIM < n && !r.bad[i / DIM] ? (double)w[i] : 0.0;
+    END
+    for (int first = KEYS - FEW; first >= 0; first -= FEW) {
+        const int end = passed ? KEYS : first + FEW;
+        if (first >= n) continue;
+        PHASE(tid)
+            for (int i = tid; i < FEW * (end - first); i += THREADS) {
+                const int j = i / (end - first), m = first + i % (end - first);
+                const int finite = m < n && !r.bad[m], both = finite && !r.bad[first + j];
+                double gram = 0;
+                float kw = 0;
+                for (int d = 0; d < DIM && first + j < n; d++) {
+                    const float x = finite ? w[m * DIM + d] : 0.0f;
+                    kw = fma_(load_number(k.at, k.type, row_offset(k, key0 + first + j) + d), x,
+                              kw);
+                    if (both) gram = fmad_((double)w[(first + j) * DIM + d], (double)x, gram);
+                }
+                r.gram[j * KEYS + m] = gram;
+                r.kw[j * KEYS + m] = m > first + j ? kw : 0.0f;
+            }
+        END
+        PHASE(tid)
+            if (tid < FEW) make_dots(r, beta, first, n, tid);
+        END
+        PHASE(tid)
+            for (int i = tid; i < FEW * FEW; i += THREADS)
+                if (first + i / FEW < n) {
+                    GLOBAL float *to = few + (first + i / FEW) * 2 * FEW + i % FEW;
+                    to[0] = r.kw[i / FEW * KEYS + first + i % FEW];
+                    to[FEW] = (float)r.dots[i];
+                }
+            for (int i = tid; passed && i < FEW * DIM; i += THREADS) {
+                const int j = i / DIM, d = i % DIM;
+                double sum = 0;
+                for (int m = first + FEW; m < KEYS; m++)
+                    sum = fmad_(r.gram[j * KEYS + m], r.z[m * DIM + d], sum);
+                r.rest[i] = r.z[first * DIM + i] - sum;
+            }
+        END
+        PHASE(tid)
+            for (int i = tid; passed && i < FEW * DIM; i += THREADS) {
+                const int j = i / DIM, d = i % DIM;
+                double sum = 0;
+                for (int m = 0; m < FEW; m++)
+                    sum = fmad_(r.dots[j * FEW + m], r.rest[m * DIM + d], sum);
+                r.z[first * DIM + i] = r.bad[first + j] ? 0.0 : (double)beta[first + j] * sum;
+            }
+        END
+        PHASE(tid)
+            const struct rows_at to = carried_keys(b, &q, kvh, level);
+            for (int i = tid; carries && i < FEW * DIM; i += THREADS) {
+                const int j = i / DIM, d = i % DIM, key = first + j;
+                const float x = load_number(k.at, k.type, row_offset(k, key0 + key) + d);
+                float sum = 0;
+                int bad = 0; /* some newer key is */
+                for (int m = first; m < KEYS; m++) {
+                    sum = fma_(-r.kw[j * KEYS + m], rounded_z(r.z[m * DIM + d]), sum);
+                    bad |= m > key && r.bad[m];
+                }
+                ((GLOBAL float *)to.at)[row_offset(to, key0 + key) + d] = bad ? NAN : x + sum;
+            }
+        END
+    }
+    PHASE(tid)
+        GLOBAL float *m = node_matrix(b, &q, kvh, 0, J);
+        int bad = 0;
+        for (int l = 0; l < KEYS; l++) bad |= r.bad[l];
+        for (int i = tid; passed && J && i < DIM * DIM; i += THREADS) {
+            const int d = i / DIM, c = i % DIM;
+            float sum = 0;
+            for (int l = 0; l < n; l++)
+                if (!r.bad[l]) sum = fma_(w[l * DIM + d], rounded_z(r.z[l * DIM + c]), sum);
+            m[i] = bad ? NAN : least_part(-((d == c ? -1.0f : 0.0f) + sum));
+        }
+    END
+}
+/* A right child of a level that ends with a tile joins the left one: keys of that are carried on,
+ * and their parent gets its matrix. */
+DEV void reflect_nodes(struct block b)
+{
+    const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads, level = b.p->form;
+    const struct span q = span_of(b, BY_KTILE, tile);
+    const int J = tile - q.ktile, size = 1 << level, first = J + 1 - 2 * size;
+    if ((J & (2 * size - 1)) != 2 * size - 1 || !is_passed(&q, J + 1)) return;
+    const GLOBAL float *right = node_matrix(b, &q, kvh, level, J);
+    PHASE(tid)
+        const struct rows_at from = carried_keys(b, &q, kvh, level);
+        for (int64_t i = tid; i < (int64_t)size * KEYS * DIM; i += THREADS) {
+            const int key = first * KEYS + (int)(i / DIM), d = (int)(i % DIM),
+                      to = reading_level(key / KEYS, level + 1);
+            const GLOBAL float *x = (const GLOBAL float *)from.at + row_offset(from, key);
+            float sum = 0;
+            if (!is_passed(&q, ((key / KEYS >> to) + 1) << to)) continue;
+            for (int c = 0; c < DIM; c++) sum = fma_(x[c], right[c * DIM + d], sum);
+            const struct rows_at rows = carried_keys(b, &q, kvh, to);
+            ((GLOBAL float *)rows.at)[row_offset(rows, key) + d] = sum;
+        }
+        for (int i = tid; first && i < DIM * DIM; i += THREADS) {
+            const GLOBAL float *left = node_matrix(b, &q, kvh, level, J - size) + i / DIM * DIM;
+            float sum = 0;
+            for (int c = 0; c < DIM; c++) sum = fma_(left[c], right[c * DIM + i % DIM], sum);
+            node_matrix(b, &q, kvh, level + 1, J)[i] = least_part(sum);
+        }
+    END
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* How a row whose newest key is in tile `own` meets a tile. */
+DEV int way_from(int own, int tile)
+{
+    int way = REFLECT_NODE;
+    if (own <= tile) return own == tile ? REFLECT_OWN : REFLECT_LATER;
+    if (own / BLOCK_TILES != tile / BLOCK_TILES) return REFLECT_NODE + NODE_LEVELS;
+    for (int apart = (own ^ tile) >> 1; apart; apart >>= 1) way++;
+    return way;
+}
+DEV int way_of(struct block b, const struct span *q, int row, int tile)
+{
+    const int newest = row < q->nq ? newest_key(b, q, row) : -1;
+    return newest < 0 ? REFLECT_LATER : way_from(newest / KEYS, tile);
+}
+/* Bit `way` is set if some row goes this way. */
+DEV int ways_of(struct block b, const struct span *q, int row0, int rows, int tile)
+{
+    const int first = newest_key(b, q, row0) / KEYS, last = newest_key(b, q, row0 + rows - 1);
+    int set = 0;
+    for (int own = most(first, tile); last >= 0 && own <= last / KEYS; own++)
+        set |= 1 << way_from(own, tile);
+    return set;
+}
+/* Is this the oldest tile of its node?  A product with the matrix takes rows to its start. */
+DEV int begins_node(int way, int tile)
+{
+    return tile > 0 && !(tile & ((1 << (way - REFLECT_NODE)) - 1));
+}
+
+/* Numbers of rows behind those of the pass: rows as a step makes them, [channel][ROWS], what keys
+ * together take from them, [2][FEW][ROWS], and the least size of their numbers. */
+struct walk_room {
+    SHARED float *next, *dots, *parts, *floor;
+};
+DEV struct walk_room walk_room_of(struct block b, int offset)
+{
+    struct walk_room r;
+    r.next = b.room + offset;
+    r.dots = r.next + FOURS(DIM) * ROWS;
+    r.parts = r.dots + FEW * ROWS;
+    r.floor = r.parts + FEW * ROWS;
+    return r;
+}
+DEV float from_floor(float x, float floor) { return x < floor && x > -floor ? 0.0f : x; }
+/* The thread of a row. */
+DEV void open_floor(struct block b, struct walk_room r, const SHARED float *u, int row)
+{
+    float most = 0;
+    for (int d = 0; d < DIM; d++) {
+        const float x = u[d * ROWS + row], size = x < 0 ? -x : x;
+        most = size > most ? size : most;
+    }
+    r.floor[row] = most * (float)LEAST_PART;
+}
+
+/* Products of rows with k and w of FEW keys of their own tile, of the first of which `first` is the
+ * number.  s: [key][ROWS]. */
+DEV void dot_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+                 int n, struct walk_room r, const SHARED float *u, int tid, SHARED float *s)
+{
+    const struct rows_at k = key_rows(b, q, kvh);
+    const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
+    for (int i = tid; i < FEW * ROWS; i += THREADS) {
+        const int j = i / ROWS, row = i % ROWS;
+        float x = 0, y = 0;
+        if (first + j >= n || way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
+        const int64_t at = row_offset(k, key0 + first + j);
+        for (int d = 0; d < DIM; d++) {
+            x = fma_(load_number(k.at, k.type, at + d), u[d * ROWS + row], x);
+            y = fma_(w[j * DIM + d], u[d * ROWS + row], y);
+        }
+        s[(first + j) * ROWS + row] = x;
+        r.dots[i] = y;
+    }
+}
+/* The thread of a row: what each of the FEW keys takes from it, and their scores. */
+DEV void meet_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+                  int n, struct walk_room r, int row, SHARED float *s)
+{
+    const GLOBAL float *by = few_of(b, q, kvh) + (int64_t)(key0 + first) * 2 * FEW,
+                       *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM,
+                       *beta = reflect_beta(b, q, kvh) + key0 + first;
+    const int all = least(n - first, FEW), newest = newest_key(b, q, row0 + row) - key0 - first;
+    int spoilt = -1; /* the newest bad key that acts on the row */
+    if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
+    for (int j = 0; j < all; j++) {
+        const int bad = is_bad_key(w + j * DIM, beta[j], DIM);
+        if (bad || j > newest) r.dots[j * ROWS + row] = 0;
+        if (bad && j <= newest) spoilt = j;
+    }
+    for (int j = 0; j < all; j++) {
+        const float minus = beta[j] * 0.0f == 0.0f ? -beta[j] : 0.0f;
+        float sum = 0;
+        for (int m = 0; m < all; m++)
+            sum = fma_(by[j * 2 * FEW + FEW + m], r.dots[m * ROWS + row], sum);
+        r.parts[j * ROWS + row] = from_floor(minus * sum, r.floor[row]);
+    }
+    for (int j = 0; j < all; j++) {
+        SHARED float *score = s + (first + j) * ROWS + row;
+        float sum = 0;
+        for (int m = 0; m < all; m++)
+            sum = fma_(by[j * 2 * FEW + m], r.parts[m * ROWS + row], sum);
+        *score = j < spoilt ? NAN : *score + sum;
+    }
+    for (int j = 0; j <= spoilt; j++) r.parts[j * ROWS + row] = NAN;
+}
+/* The rows behind the FEW keys.  Keys that take nothing may have a w that is not finite. */
+DEV void pass_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+                  int n, struct walk_room r, int tid, SHARED float *u)
+{
+    const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
+    for (int i = tid; i < DIM * ROWS; i += THREADS) {
+        const int d = i / ROWS, row = i % ROWS;
+        float sum = 0;
+        if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
+        for (int j = 0; j < least(n - first, FEW); j++)
+            if (r.parts[j * ROWS + row] != 0)
+                sum = fma_(w[j * DIM + d], r.parts[j * ROWS + row], sum);
+        u[i] = from_floor(u[i] + sum, r.floor[row]);
+    }
+}
+/* Rows of a way become those that a step has made. */
+DEV void step_rows(struct block b, const struct span *q, int row0, int tile, int way,
+                   struct walk_room r, int tid, SHARED float *u)
+{
+    for (int i = tid; i < DIM * ROWS; i += THREADS)
+        if (way_of(b, q, row0 + i % ROWS, tile) == way)
+            u[i] = from_floor(r.next[i], r.floor[i % ROWS]);
+}
+
+#endif
