@@ -100,7 +100,8 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
         for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
             if (see[j - base]) tiles_weights(w, j);
     }
-    /* Reading takes the time of few rows, arithmetic that of many, and their sums join at once. */
+    /* Few rows wait for memory, so all values are read as one stream, and the sums of tiles join
+     * after it.  Many rows are bound by arithmetic, and the sums of a tile join at once. */
     for (ptrdiff_t j = oldest; j < end && w->held > 1; j++)
         if (see[j - base]) sum_tiles(w, j, partial[j - base]);
     for (int i = 0; i < n && w->held > 1; i++)

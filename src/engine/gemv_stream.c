@@ -60,17 +60,19 @@ INLINE void fetch(const void *row, ptrdiff_t bytes)
     for (ptrdiff_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
-/* Tiles of a cache lie one after another.  While one of them is computed the same place in a later
- * one is fetched, the next or, of small ones, that about 16 KB on: hardware prefetchers stop at the
- * end of a page. */
+/* Tiles of a cache lie one after another.  Hardware prefetchers stop at the end of a page, so work
+ * on a tile fetches the same place in a later one: about 16 KB ahead, at least in the next. */
+INLINE ptrdiff_t tile_bytes(const enum form f, int D)
+{
+    return bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
+}
 INLINE ptrdiff_t tiles_ahead(const enum form f, int D)
 {
-    const ptrdiff_t tile = bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
-    return tile < 16384 ? 16384 / tile : 1;
+    return tile_bytes(f, D) < 16384 ? 16384 / tile_bytes(f, D) : 1;
 }
 INLINE ptrdiff_t bytes_ahead(const enum form f, int D)
 {
-    return tiles_ahead(f, D) * bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
+    return tiles_ahead(f, D) * tile_bytes(f, D);
 }
 
 /* The scales of n rows of q8_0 from row k of a tile on, [D / 32][n]. */
@@ -396,7 +398,7 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
     }
 }
 
-/* Sums of values in registers at a time.  A multiply-add takes as long as eight others begin. */
+/* Sums of values in registers at a time.  Eight of them hide the latency of a multiply-add. */
 enum { SUMS = VL == 8 ? 8 : 16 };
 
 /* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with

@@ -24,7 +24,7 @@ INLINE void find_largest(const int n, const struct tile *t, int r, real *largest
         UNROLL_FOR(int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
     UNROLL_FOR(int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
 }
-/* The second pass computes the weights, those of keys that no row of the vectors sees without exp.
+/* The second pass computes the weights.  Keys that no row of these vectors sees get 0, without exp.
  * A row that has seen no key yet has -inf for its largest score, and is compared with 0: -inf -
  * -inf would be NaN. */
 INLINE void column_weights(const int n, struct tile *t, int r, const real *largest)

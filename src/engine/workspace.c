@@ -207,8 +207,7 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
         d->chunk.p = carve_reals(&a, n * decode_stride(c));
         d->chunk.alpha = carve_reals(&a, n * decode_tiles(c));
         d->chunk.sums = carve_reals(&a, n * decode_sums(c) * p->value_dim);
-        if (one_key_head(p) && n >= MANY_ROWS)
-            d->chunk.lines = carve_reals(&a, (ptrdiff_t)KT * p->score_dim);
+        if (many_rows(c)) d->chunk.lines = carve_reals(&a, (ptrdiff_t)KT * p->score_dim);
     }
     if (sums) lay_out_thread(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;

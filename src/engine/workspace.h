@@ -145,11 +145,13 @@ INLINE ptrdiff_t decode_stride(const struct call *c)
 {
     return decode_tiles(c) * KT + 64 / (ptrdiff_t)sizeof(real);
 }
-/* Tiles whose sums of values are there at a time. */
-INLINE ptrdiff_t decode_sums(const struct call *c)
+/* Do so many rows of an item share their keys that arithmetic is the limit? */
+INLINE bool many_rows(const struct call *c)
 {
-    return item_rows(c) < MANY_ROWS ? decode_tiles(c) : 1;
+    return one_key_head(c->plan) && item_rows(c) >= MANY_ROWS;
 }
+/* Tiles whose sums of values are there at a time. */
+INLINE ptrdiff_t decode_sums(const struct call *c) { return many_rows(c) ? 1 : decode_tiles(c); }
 
 /* Lays out the memory of a thread at `base`, and returns its bytes; NULL: only measures.  sums:
  * its memory in a backward pass besides its block of sums, or NULL. */
