@@ -389,6 +389,14 @@ static struct program_key key_of(const struct opencl *c, const char *lines)
     return loci_program_key(texts, COUNT(texts));
 }
 
+/* PoCL keeps compiled kernels itself, each when it is first launched.  Asked for a binary it
+ * compiles all of them. */
+static bool keeps_programs(const struct opencl *c)
+{
+    char platform[256];
+    platform_of(c->device, platform, sizeof platform);
+    return strstr(platform, "PoCL") || strstr(platform, "pocl");
+}
 /* A program of an earlier process.  NULL: none, or one that this driver does not want. */
 static cl_program recall(const struct opencl *c, const struct program_key *key)
 {
@@ -459,17 +467,18 @@ static loci_status opencl_build(void *state, const char *lines, struct program *
 {
     struct opencl *c = state;
     const struct program_key key = key_of(c, lines);
+    const bool keeps = keeps_programs(c);
     struct program *p = calloc(1, sizeof *p);
     CHECK(e, p, LOCI_NO_MEMORY, "%s: no memory for a program", c->label);
     loci_status status = LOCI_OK;
-    p->own = recall(c, &key);
+    if (!keeps) p->own = recall(c, &key);
     const bool recalled = p->own;
     if (!recalled) status = compile(c, lines, &p->own, e);
     if (status) {
         opencl_unload(c, p);
         return status;
     }
-    if (!recalled) remember(p->own, &key);
+    if (!recalled && !keeps) remember(p->own, &key);
     *to = p;
     return LOCI_OK;
 }

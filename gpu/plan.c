@@ -198,6 +198,12 @@ static bool is_general(const struct loci_gpu *gpu)
     if (gpu->backend == &loci_gpu_host) return true; /* it is compiled already */
     return programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
 }
+/* The first term if it has phases of its own; below 0: it has none. */
+static int first_term(const struct params *p, const struct gpu_use *use)
+{
+    const int term = p->uses ? use[0].term : -1;
+    return term == GPU_CHANNEL_GATES || term == GPU_REFLECTIONS ? term : -1;
+}
 /* What shape.h wants to know.  Programs of the host read it from the call. */
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p, const struct gpu_use *use)
@@ -219,7 +225,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
         { "FORMS", p->forms },     { "STICK", p->stick >= 0 },    { "SCAN", p->scan },
     };
-    int n = snprintf(to, room, "#define LOCI_KERNELS %s\n", kernels[pass]);
+    int n = snprintf(to, room, "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n",
+                     kernels[pass], first_term(p, use));
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
     if (g->general) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",

@@ -421,29 +421,38 @@ DEV void backward_keys(struct block b)
                 *flag = 0;
         END_IF
         const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
-        for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+        int form = classes.least;
+        if (MAY(FORMS > 1)) do {
             PHASE(tid)
-                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
-                              b.room + at.q);
-                load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
+                if (FORMS > 1) {
+                    load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
+                                  -1, tid, b.room + at.q);
+                    load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
+                }
             END
             PHASE(tid)
-                take_class(b, &q, t.row0, key0, c, c == classes.least, 1, b.room + at.k,
-                           b.room + at.q, tid, MINE.s);
+                if (FORMS > 1)
+                    take_class(b, &q, t.row0, key0, form, form == classes.least, 1, b.room + at.k,
+                               b.room + at.q, tid, MINE.s);
             END
-        }
-        for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
-            PHASE(tid)
-                load_level_keys(b, &q, t.h, key0, keys, level, 0, tid, lanes);
-            END
-            PHASE(tid)
-                load_level_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
-                                lanes, others);
-            END
-            PHASE(tid)
-                take_class(b, &q, t.row0, key0, level, level == OLDER_TILE, 1, b.room + at.k,
-                           b.room + at.q, tid, MINE.s);
-            END
+        } while (++form <= classes.most && FORMS > 1);
+        if (GATED) {
+            int level = own ? OLDER_TILE : NEWEST_KEY;
+            do {
+                PHASE(tid)
+                    if (own) load_level_keys(b, &q, t.h, key0, keys, level, 0, tid, lanes);
+                END
+                PHASE(tid)
+                    if (own)
+                        load_level_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0, level, 1.0f, -1,
+                                        tid, lanes, others);
+                END
+                PHASE(tid)
+                    if (own)
+                        take_class(b, &q, t.row0, key0, level, level == OLDER_TILE, 1,
+                                   b.room + at.k, b.room + at.q, tid, MINE.s);
+                END
+            } while (++level <= NEWEST_KEY);
         }
         if (SCAN >= 0) b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), t.row0, key0, 0, KEYS);
         PHASE_IF(tid, SCAN >= 0)
@@ -512,14 +521,19 @@ DEV void backward_keys(struct block b)
         PHASE_IF(tid, GATED)
             if (own) fetch_rows(b, &q, t, 0, 0, tid, b.room + at.q, flag);
         END_IF
-        for (int level = FIRST_LEVEL; own && b.at.dk && level <= NEWEST_KEY; level++) {
-            PHASE(tid)
-                load_level_keys(b, &q, t.h, key0, keys, level, 1, tid, lanes);
-            END
-            PHASE(tid)
-                add_level_keys(b, &q, t.h, t.row0, rows, key0, keys, level, b.room + at.k,
-                               b.room + at.ds, b.room + at.q, WIDER(DIM), tid);
-            END
+        if (GATED) {
+            const int go = own && b.at.dk;
+            int level = go ? FIRST_LEVEL : NEWEST_KEY;
+            do {
+                PHASE(tid)
+                    if (go) load_level_keys(b, &q, t.h, key0, keys, level, 1, tid, lanes);
+                END
+                PHASE(tid)
+                    if (go)
+                        add_level_keys(b, &q, t.h, t.row0, rows, key0, keys, level, b.room + at.k,
+                                       b.room + at.ds, b.room + at.q, WIDER(DIM), tid);
+                END
+            } while (++level <= NEWEST_KEY);
         }
         PHASE_IF(tid, GATED)
             if (own) {
@@ -543,18 +557,23 @@ DEV void backward_keys(struct block b)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
-        for (int c = classes.least; FORMS > 1 && b.at.dk && c <= classes.most; c++) {
-            if ((TURN.key_forms > 1 ? c : 0) != b.p->form) continue;
+        form = classes.least;
+        if (MAY(FORMS > 1)) do {
+            const int go =
+                FORMS > 1 && b.at.dk && (TURN.key_forms > 1 ? form : 0) == b.p->form;
             PHASE(tid)
-                load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
-                              b.room + at.q);
-                mask_class(b, &q, t.row0, key0, c, 0, tid, b.room + at.ds, b.room + at.p);
+                if (go) {
+                    load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
+                                  -1, tid, b.room + at.q);
+                    mask_class(b, &q, t.row0, key0, form, 0, tid, b.room + at.ds, b.room + at.p);
+                }
             END
             PHASE(tid)
-                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.q,
-                         WIDER(DIM), DIM, tid, MINE.dk);
+                if (go)
+                    add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.q,
+                             WIDER(DIM), DIM, tid, MINE.dk);
             END
-        }
+        } while (++form <= classes.most && FORMS > 1);
         PHASE(tid)
             if (next.item >= 0 && apart)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
@@ -725,11 +744,12 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
         if (many && tid < 127) sum = diagonal(ds, keys, tid);
         if (tid < 128) x[tid] = sum;
     END
-    for (int upper = 32; upper; upper /= 2) {
+    int upper = 32, slope = 0;
+    do {
         PHASE(tid)
             if (one && tid < upper) x[tid] = x[tid] + x[tid + upper];
         END
-    }
+    } while (upper /= 2);
     PHASE(tid)
         for (int i = tid; i < count; i += THREADS) {
             const struct learned l = learned_of(b, u, 0, i);
@@ -742,21 +762,25 @@ DEV void add_distances(struct block b, struct rows_room at, const struct span *q
             to[i] = sum;
         }
     END
-    for (int slope = 0; slope < slopes; slope++) {
+    do {
+        const int go = slope < slopes;
         PHASE(tid)
-            const GLOBAL float *row = distance_row(t, t->slope, slope * b.p->heads + h);
-            const int64_t n = clamp_distance(d - 63 + least(tid, 126), t->lo, t->hi) - t->lo;
-            if (tid < 128) y[tid] = tid == 127 || x[tid] == 0 ? 0.0f : x[tid] * row[n];
+            if (go && tid < 128) {
+                const GLOBAL float *row = distance_row(t, t->slope, slope * b.p->heads + h);
+                const int64_t n = clamp_distance(d - 63 + least(tid, 126), t->lo, t->hi) - t->lo;
+                y[tid] = tid == 127 || x[tid] == 0 ? 0.0f : x[tid] * row[n];
+            }
         END
-        for (int upper = 64; upper; upper /= 2) {
+        upper = 64;
+        do {
             PHASE(tid)
-                if (tid < upper) y[tid] = y[tid] + y[tid + upper];
+                if (go && tid < upper) y[tid] = y[tid] + y[tid + upper];
             END
-        }
+        } while (upper /= 2);
         PHASE(tid)
-            if (tid == 0) to[t->first + slope] = to[t->first + slope] + y[0];
+            if (go && tid == 0) to[t->first + slope] = to[t->first + slope] + y[0];
         END
-    }
+    } while (++slope < slopes);
 }
 
 /* The chunk that rows without keys count in: the oldest one of their item. */
@@ -886,29 +910,38 @@ DEV void backward_rows(struct block b)
                 COPIES_DONE
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
-            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+            int form = classes.least;
+            if (MAY(FORMS > 1)) do {
                 PHASE(tid)
-                    load_row_form(b, &q, h, row0, rows, TILE_ROWS, c, 1, TILE_ROWS, 1.0f, -1, tid,
-                                  b.room + at.q);
-                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
+                    if (FORMS > 1) {
+                        load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 1, TILE_ROWS, 1.0f, -1,
+                                      tid, b.room + at.q);
+                        load_key_form(b, &q, kvh, key0, n, form, 0, WIDER(DIM), tid, b.room + at.k);
+                    }
                 END
                 PHASE(tid)
-                    take_class(b, &q, row0, key0, c, c == classes.least, 0, b.room + at.q,
-                               b.room + at.k, tid, MINE.s);
+                    if (FORMS > 1)
+                        take_class(b, &q, row0, key0, form, form == classes.least, 0, b.room + at.q,
+                                   b.room + at.k, tid, MINE.s);
                 END
-            }
-            for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
-                PHASE(tid)
-                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
-                END
-                PHASE(tid)
-                    load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
-                                    others, lanes);
-                END
-                PHASE(tid)
-                    take_class(b, &q, row0, key0, level, level == OLDER_TILE, 0, b.room + at.q,
-                               b.room + at.k, tid, MINE.s);
-                END
+            } while (++form <= classes.most && FORMS > 1);
+            if (GATED) {
+                int level = own ? OLDER_TILE : NEWEST_KEY;
+                do {
+                    PHASE(tid)
+                        if (own) load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
+                    END
+                    PHASE(tid)
+                        if (own)
+                            load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1,
+                                            tid, others, lanes);
+                    END
+                    PHASE(tid)
+                        if (own)
+                            take_class(b, &q, row0, key0, level, level == OLDER_TILE, 0,
+                                       b.room + at.q, b.room + at.k, tid, MINE.s);
+                    END
+                } while (++level <= NEWEST_KEY);
             }
             if (SCAN >= 0)
                 b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 1, TILE_ROWS);
@@ -1066,14 +1099,19 @@ DEV void backward_rows(struct block b)
             PHASE_IF(tid, SCAN >= 0)
                 add_logits(b, tid, b.room + at.s);
             END_IF
-            for (int level = FIRST_LEVEL; own && b.at.dq && level <= NEWEST_KEY; level++) {
-                PHASE(tid)
-                    load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
-                END
-                PHASE(tid)
-                    add_level_rows(b, &q, row0, rows, key0, level, b.room + at.k, WIDER(DIM),
-                                   b.room + at.s, tid, carry);
-                END
+            if (GATED) {
+                const int go = own && b.at.dq;
+                int level = go ? FIRST_LEVEL : NEWEST_KEY;
+                do {
+                    PHASE(tid)
+                        if (go) load_level_keys(b, &q, h, key0, n, level, 0, tid, others);
+                    END
+                    PHASE(tid)
+                        if (go)
+                            add_level_rows(b, &q, row0, rows, key0, level, b.room + at.k,
+                                           WIDER(DIM), b.room + at.s, tid, carry);
+                    END
+                } while (++level <= NEWEST_KEY);
             }
             PHASE_IF(tid, GATED)
                 if (own) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);

@@ -9,7 +9,7 @@
 #include "kernels/gates.h"
 
 /* The term comes first. */
-#define GATED (USES > 0 && TERM_OF(0) == GPU_CHANNEL_GATES)
+#define GATED (FIRST_TERM == GPU_CHANNEL_GATES)
 
 /* Below these, factors, gradients by scores, scores, and gradients that are multiplied by a factor
  * are 0. */

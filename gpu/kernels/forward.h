@@ -196,89 +196,105 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
     return 0;
 }
 
-/* Scores of a tile, of the pairs of a level or of the rows of a way. */
+/* Scores of a tile: of all pairs, of those of a class, or of the rows that go a way. */
+enum { ALL_CLASSES = -1, NO_WAY = -1 };
 DEV void take_scores(struct block b, struct forward_room at, const struct span *q, int row0,
-                     int key0, int level, int way, int tid)
+                     int key0, int class_, int way, int tid)
 {
     float c[MOST_OTHERS][8];
     const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
     for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
         const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
-        if (way < 0 ? is_of_class(b, q, row0 + r, key0 + k, level)
-                    : way_of(b, q, row0 + r, key0 / KEYS) == way)
+        if (way != NO_WAY ? way_of(b, q, row0 + r, key0 / KEYS) == way
+                          : class_ == ALL_CLASSES
+                                || is_of_class(b, q, row0 + r, key0 + k, class_))
             b.room[at.s + k * ROWS + r] = c[i / 8][i % 8];
     }
 }
-/* Rows that own the tile, if `own`: kernels/channel_gates.h.  Every thread passes every barrier. */
+/* Rows that own the tile, if `own`: kernels/channel_gates.h.  Every thread passes every barrier,
+ * and loops run at least once: see PHASE_IF(). */
 DEV void score_levels(struct block b, struct forward_room at, const struct span *q, int h, int row0,
                       int rows, int key0, int n, float scale, int own)
 {
     const struct grid lanes = grid_of(b.room + at.q, 1, ROWS),
                       others = grid_of(b.room + at.k, WIDER(DIM), 1);
-    for (int level = FIRST_LEVEL; own && level <= NEWEST_KEY; level++) {
+    int level = own ? FIRST_LEVEL : NEWEST_KEY;
+    do {
         PHASE(tid)
-            load_level_keys(b, q, h, key0, n, level, 0, tid, others);
+            if (own) load_level_keys(b, q, h, key0, n, level, 0, tid, others);
         END
         PHASE(tid)
-            load_level_rows(b, q, h, row0, rows, ROWS, key0, level, scale, b.p->q_factor, tid,
-                            others, lanes);
+            if (own)
+                load_level_rows(b, q, h, row0, rows, ROWS, key0, level, scale, b.p->q_factor, tid,
+                                others, lanes);
         END
         PHASE(tid)
-            take_scores(b, at, q, row0, key0, level, -1, tid);
+            if (own) take_scores(b, at, q, row0, key0, level, NO_WAY, tid);
         END
-    }
+    } while (++level <= NEWEST_KEY);
 }
-/* Rows that keys reflect go these `ways`, and on to the next older tile: kernels/reflections.h. */
+/* Rows that keys reflect go these `ways`, and on to the next older tile: kernels/reflections.h.
+ * Loops run at least once here, too. */
 DEV void score_reflected(struct block b, struct forward_room at, const struct span *q, int kvh,
                          int row0, int rows, int key0, int n, int ways)
 {
     const struct walk_room walk = walk_room_of(b, at.size);
-    const int last = REFLECT_NODE + NODE_LEVELS, tile = key0 / KEYS;
+    const int tile = key0 / KEYS, own = ways >> REFLECT_OWN & 1, begun = nodes_begun(ways, tile);
     SHARED float *u = b.room + at.q, *s = b.room + at.s;
-    for (int way = REFLECT_NODE; ways && way <= last; way++) {
-        if (!(ways >> way & 1)) continue;
+    int way = next_way(ways, REFLECT_OWN), first = own ? (n - 1) / FEW * FEW : 0;
+    do {
+        const int go = way < WAYS;
         PHASE(tid)
-            load_rows(carried_keys(b, q, kvh, way - REFLECT_NODE), key0, n, KEYS, DIM, WIDER(DIM),
-                      tid, b.room + at.k);
+            if (go)
+                load_rows(carried_keys(b, q, kvh, way - REFLECT_NODE), key0, n, KEYS, DIM,
+                          WIDER(DIM), tid, b.room + at.k);
         END
         PHASE(tid)
-            take_scores(b, at, q, row0, key0, 0, way, tid);
+            if (go) take_scores(b, at, q, row0, key0, ALL_CLASSES, way, tid);
         END
-    }
-    for (int first = (n - 1) / FEW * FEW; (ways >> REFLECT_OWN & 1) && first >= 0; first -= FEW) {
+        way = next_way(ways, way);
+    } while (way < WAYS);
+    do {
         PHASE(tid)
-            dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
+            if (own) dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
         END
         PHASE(tid)
-            for (int r = tid; r < rows; r += THREADS)
+            for (int r = tid; own && r < rows; r += THREADS)
                 meet_few(b, q, kvh, row0, key0, first, n, walk, r, s);
         END
         PHASE(tid)
-            pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
+            if (own) pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
         END
-    }
-    for (int way = REFLECT_NODE; ways && way <= last; way++) {
-        if (!(ways >> way & 1) || !begins_node(way, tile)) continue;
-        for (int d0 = 0; d0 < DIM; d0 += KEYS) {
+        first -= FEW;
+    } while (first >= 0);
+    way = next_way(begun, REFLECT_OWN);
+    do {
+        const int go = way < WAYS;
+        int d0 = 0;
+        do {
             PHASE(tid)
-                load_rows(matrix_rows(b, q, kvh, way, tile), d0, least(DIM - d0, KEYS), KEYS, DIM,
-                          WIDER(DIM), tid, b.room + at.k);
+                if (go)
+                    load_rows(matrix_rows(b, q, kvh, way, tile), d0, least(DIM - d0, KEYS), KEYS,
+                              DIM, WIDER(DIM), tid, b.room + at.k);
             END
             PHASE(tid)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-                product(ROWS, u, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
-                for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
+                if (go)
+                    product(ROWS, u, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
+                for (int i = 0; go && i < OTHERS(ROWS) * 8; i++) {
                     const int d = d0 + other_of(ROWS, side, i / 8);
                     if (d < DIM) walk.next[d * ROWS + lane_of(ROWS, r0, i % 8)] = c[i / 8][i % 8];
                 }
             END
-        }
+            d0 += KEYS;
+        } while (go && d0 < DIM);
         PHASE(tid)
-            step_rows(b, q, row0, tile, way, walk, tid, u);
+            if (go) step_rows(b, q, row0, tile, way, walk, tid, u);
         END
-    }
+        way = next_way(begun, way);
+    } while (way < WAYS);
 }
 
 DEV void forward(struct block b)
@@ -370,24 +386,21 @@ DEV void forward(struct block b)
                                 j < to, tid, b.room + at.size, grid_of(b.room + at.q, 1, ROWS));
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
-            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+            int form = classes.least;
+            if (MAY(FORMS > 1)) do {
                 PHASE(tid)
-                    load_row_form(b, &q, h, row0, rows, ROWS, c, 1, ROWS, scale, b.p->q_factor,
-                                  tid, b.room + at.q);
-                    load_key_form(b, &q, kvh, key0, n, c, 0, WIDER(DIM), tid, b.room + at.k);
-                END
-                PHASE(tid)
-                    float x[MOST_OTHERS][8];
-                    const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-                    product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
-                            x);
-                    for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
-                        const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
-                        if (c == classes.least || is_of_class(b, &q, row0 + r, key0 + k, c))
-                            b.room[at.s + k * ROWS + r] = x[i / 8][i % 8];
+                    if (FORMS > 1) {
+                        load_row_form(b, &q, h, row0, rows, ROWS, form, 1, ROWS, scale,
+                                      b.p->q_factor, tid, b.room + at.q);
+                        load_key_form(b, &q, kvh, key0, n, form, 0, WIDER(DIM), tid, b.room + at.k);
                     }
                 END
-            }
+                PHASE(tid)
+                    if (FORMS > 1)
+                        take_scores(b, at, &q, row0, key0,
+                                    form == classes.least ? ALL_CLASSES : form, NO_WAY, tid);
+                END
+            } while (++form <= classes.most && FORMS > 1);
             PHASE_IF(tid, at.v == at.k || j == to)
                 copy_rows(keys, key0, n, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
                 COPIES_DONE
@@ -410,10 +423,12 @@ DEV void forward(struct block b)
                         store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END
-            score_reflected(b, at, &q, kvh, row0, rows, key0, n,
-                            REFLECTS ? ways_of(b, &q, row0, rows, j) : 0);
-            score_levels(b, at, &q, h, row0, rows, key0, n, scale,
-                         GATED && owns_tile(b, &q, row0, rows, j));
+            if (REFLECTS)
+                score_reflected(b, at, &q, kvh, row0, rows, key0, n,
+                                ways_of(b, &q, row0, rows, j));
+            if (GATED)
+                score_levels(b, at, &q, h, row0, rows, key0, n, scale,
+                             owns_tile(b, &q, row0, rows, j));
             const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
                 if (apart)

@@ -118,29 +118,38 @@ DEV void backward_inputs(struct block b)
                 fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, keys);
-            for (int c = classes.least; FORMS > 1 && c <= classes.most; c++) {
+            int form = classes.least;
+            if (MAY(FORMS > 1)) do {
                 PHASE(tid)
-                    load_row_form(b, &q, h, row0, rows, TILE_ROWS, c, 0, WIDER(DIM), 1.0f, -1, tid,
-                                  b.room + at.q);
-                    load_key_form(b, &q, kvh, key0, keys, c, 1, KEYS, tid, b.room + at.k);
+                    if (FORMS > 1) {
+                        load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
+                                      -1, tid, b.room + at.q);
+                        load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
+                    }
                 END
                 PHASE(tid)
-                    take_class(b, &q, row0, key0, c, c == classes.least, 1, b.room + at.k,
-                               b.room + at.q, tid, MINE.s);
+                    if (FORMS > 1)
+                        take_class(b, &q, row0, key0, form, form == classes.least, 1, b.room + at.k,
+                                   b.room + at.q, tid, MINE.s);
                 END
-            }
-            for (int level = OLDER_TILE; own && level <= NEWEST_KEY; level++) {
-                PHASE(tid)
-                    load_level_keys(b, &q, h, key0, keys, level, 0, tid, lanes);
-                END
-                PHASE(tid)
-                    load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1, tid,
-                                    lanes, others);
-                END
-                PHASE(tid)
-                    take_class(b, &q, row0, key0, level, level == OLDER_TILE, 1, b.room + at.k,
-                               b.room + at.q, tid, MINE.s);
-                END
+            } while (++form <= classes.most && FORMS > 1);
+            if (GATED) {
+                int level = own ? OLDER_TILE : NEWEST_KEY;
+                do {
+                    PHASE(tid)
+                        if (own) load_level_keys(b, &q, h, key0, keys, level, 0, tid, lanes);
+                    END
+                    PHASE(tid)
+                        if (own)
+                            load_level_rows(b, &q, h, row0, rows, TILE_ROWS, key0, level, 1.0f, -1,
+                                            tid, lanes, others);
+                    END
+                    PHASE(tid)
+                        if (own)
+                            take_class(b, &q, row0, key0, level, level == OLDER_TILE, 1,
+                                       b.room + at.k, b.room + at.q, tid, MINE.s);
+                    END
+                } while (++level <= NEWEST_KEY);
             }
             if (SCAN >= 0)
                 b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 0, KEYS);

@@ -10,13 +10,18 @@
 #include "kernels/gates.h"
 
 /* The term comes first. */
-#define REFLECTS (USES > 0 && TERM_OF(0) == GPU_REFLECTIONS)
+#define REFLECTS (FIRST_TERM == GPU_REFLECTIONS)
 
 /* Numbers of matrices below this are 0, and those of a row below it times its largest one. */
 #define LEAST_PART 0x1p-40
 enum { FEW = REFLECTED_TOGETHER, NODE_LEVELS = 4, BLOCK_TILES = 16 };
 /* How a row meets the keys of a tile: not at all, as its own, as those of a node. */
-enum reflect_way { REFLECT_LATER = -1, REFLECT_OWN, REFLECT_NODE };
+enum reflect_way {
+    REFLECT_LATER = -1,
+    REFLECT_OWN,
+    REFLECT_NODE,
+    WAYS = REFLECT_NODE + NODE_LEVELS + 1
+};
 
 /* ---- Inputs, and memory of the call ---------------------------------------------------------- */
 
@@ -146,9 +151,9 @@ DEV void reflect_tiles(struct block b)
         for (int i = tid; i < KEYS * DIM; i += THREADS)
             r.z[i] = i / DIM < n && !r.bad[i / DIM] ? (double)w[i] : 0.0;
     END
-    for (int first = KEYS - FEW; first >= 0; first -= FEW) {
+    int first = (n - 1) / FEW * FEW;
+    do {
         const int end = passed ? KEYS : first + FEW;
-        if (first >= n) continue;
         PHASE(tid)
             for (int i = tid; i < FEW * (end - first); i += THREADS) {
                 const int j = i / (end - first), m = first + i % (end - first);
@@ -206,7 +211,8 @@ DEV void reflect_tiles(struct block b)
                 ((GLOBAL float *)to.at)[row_offset(to, key0 + key) + d] = bad ? NAN : x + sum;
             }
         END
-    }
+        first -= FEW;
+    } while (first >= 0);
     PHASE(tid)
         GLOBAL float *m = node_matrix(b, &q, kvh, 0, J);
         int bad = 0;
@@ -275,10 +281,21 @@ DEV int ways_of(struct block b, const struct span *q, int row0, int rows, int ti
         set |= 1 << way_from(own, tile);
     return set;
 }
-/* Is this the oldest tile of its node?  A product with the matrix takes rows to its start. */
-DEV int begins_node(int way, int tile)
+/* The next of the ways behind this one; WAYS: there is none. */
+DEV int next_way(int ways, int way)
 {
-    return tile > 0 && !(tile & ((1 << (way - REFLECT_NODE)) - 1));
+    do way++;
+    while (way < WAYS && !(ways >> way & 1));
+    return way;
+}
+/* Those of the ways whose node begins with this tile: a product with the matrix takes rows to its
+ * start. */
+DEV int nodes_begun(int ways, int tile)
+{
+    int set = 0;
+    for (int way = REFLECT_NODE; tile > 0 && way < WAYS; way++)
+        if (!(tile & ((1 << (way - REFLECT_NODE)) - 1))) set |= ways & 1 << way;
+    return set;
 }
 
 /* Numbers of rows behind those of the pass: rows as a step makes them, [channel][ROWS], what keys

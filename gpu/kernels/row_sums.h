@@ -60,11 +60,14 @@ DEV void add_piece_block(struct block b, const SHARED float *ds, SHARED float *x
     const GLOBAL struct pieces_table *t = pieces_of(b, u);
     const GLOBAL float *psi = piece_psi(t, 0), *slope = piece_psi(t, 1), *ends = piece_ends(t);
     const int64_t d0 = q->d0 + row0 - key0;
-    for (int p = a.first; p <= a.last; p++) {
+    int p = a.first;
+    do {
+        const int go = p <= a.last;
+        int upper = a.rn / 2;
         PHASE(tid)
             const int r = a.r0 + tid;
             float s0 = 0, s1 = 0, s2 = 0;
-            for (int k = a.k0; k < a.k0 + a.kn && tid < a.rn; k++) {
+            for (int k = a.k0; k < a.k0 + a.kn && tid < a.rn && go; k++) {
                 const float y = psi[d0 + r - k] * inverse_row(b, u, q)[row0 + least(r, rows - 1)];
                 float g = ds[k * TILE_ROWS + r];
                 if ((p > a.first && y < ends[p]) || (p < a.last && !(y < ends[p + 1]))) g = 0;
@@ -72,11 +75,11 @@ DEV void add_piece_block(struct block b, const SHARED float *ds, SHARED float *x
                 s1 = fma_(g, y, s1);
                 s2 = fma_(g, slope[d0 + r - k], s2);
             }
-            if (tid < a.rn) {
+            if (tid < a.rn && go) {
                 x[tid] = s0;
                 x[TILE_ROWS + tid] = s1;
             }
-            if (tid < a.rn && r < rows) {
+            if (tid < a.rn && r < rows && go) {
                 const float factor = piece_lines(t, h, 0)[p];
                 GLOBAL float *by_x = row_sum_at(b, USE(u).by_row, 0, q, h, row0 + r),
                              *by_c = row_sum_at(b, USE(u).by_row + 1, 0, q, h, row0 + r);
@@ -84,21 +87,21 @@ DEV void add_piece_block(struct block b, const SHARED float *ds, SHARED float *x
                 *by_c = fma_(factor, s2, *by_c);
             }
         END
-        for (int upper = a.rn / 2; upper; upper /= 2) {
+        do {
             PHASE(tid)
-                if (tid < upper) {
+                if (go && tid < upper) {
                     x[tid] = x[tid] + x[tid + upper];
                     x[TILE_ROWS + tid] = x[TILE_ROWS + tid] + x[TILE_ROWS + tid + upper];
                 }
             END
-        }
+        } while (upper /= 2);
         PHASE(tid)
-            if (tid == 0) {
+            if (go && tid == 0) {
                 part[p] = part[p] + x[0];
                 part[t->capacity + p] = part[t->capacity + p] + x[TILE_ROWS];
             }
         END
-    }
+    } while (++p <= a.last);
 }
 /* Positions that are not a run: row by row, in each the keys, a sum for keys of one piece. */
 DEV void add_pieces_apart(struct block b, const SHARED float *ds, const struct span *q,
@@ -214,9 +217,12 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
             *chunk = term == GPU_FACTOR ? sum : *chunk + sum;
         }
     END
-    for (int i = 0; i < (pieces && q->run ? 4 : 0); i++)
+    int i = 0;
+    do {
+        struct piece_block none = { 0, 0, 0, TILE_ROWS, 0, -1 };
         add_piece_block(b, ds, x, q, part, h, u, row0, rows, key0,
-                        block_of(b, u, q, row0, rows, key0, keys, i));
+                        pieces && q->run ? block_of(b, u, q, row0, rows, key0, keys, i) : none);
+    } while (++i < (pieces && q->run ? 4 : 0));
 }
 /* All chunks are done: by one thread. */
 DEV void finish_row_sums(struct block b, const struct span *q, GLOBAL float *part, int h, int u,

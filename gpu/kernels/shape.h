@@ -74,4 +74,12 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define MOST_USES GPU_USES
 #endif
 
+/* Terms that come first have phases of their own.  The program for all plans of a device is one for
+ * each of them, and one for all other plans, or it would take minutes to compile. */
+#ifdef LOCI_FIRST_TERM
+#define FIRST_TERM LOCI_FIRST_TERM
+#else
+#define FIRST_TERM (USES > 0 ? TERM_OF(0) : -1)
+#endif
+
 #endif
