@@ -190,8 +190,8 @@ static void choose_shape(struct loci_gpu_plan *g)
 
 /* ---- Programs -------------------------------------------------------------------------------- */
 
-/* A program for every plan is compiled once, which is worth more than speed on a processor and in
- * tests. */
+/* Programs for all plans (three of them: first_term()) are compiled once, which is worth more than
+ * speed on a processor and in tests. */
 static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");

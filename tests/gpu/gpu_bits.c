@@ -7,7 +7,7 @@
  * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
  * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
-#define _XOPEN_SOURCE 600 /* putenv() */
+#define _POSIX_C_SOURCE 200809L /* setenv() */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -470,12 +470,15 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
     return tensors;
 }
 
-/* An OpenCL device that nobody named runs the first shape of a few texts, by programs of their own:
- * the one for every plan takes minutes to compile there. */
+/* An OpenCL device that nobody named runs the first shape of a few texts, one of them by a program
+ * of its own: compiling takes most of the time there. */
+#define OWN_PROGRAM "alibi"
 static bool is_quick(const char *text)
 {
-    return strcmp(text, "nope") == 0 || strcmp(text, "alibi") == 0
-        || strcmp(text, "rope:pairing=half") == 0;
+    static const char *const quick[] = { "nope", OWN_PROGRAM, "rope:pairing=half", "t5", "fox" };
+    for (int i = 0; i < (int)(sizeof quick / sizeof *quick); i++)
+        if (strcmp(text, quick[i]) == 0) return true;
+    return false;
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */
@@ -501,9 +504,16 @@ static void open_devices(const char *given)
         devices[device_count++] = id;
     }
 }
+/* For the next plans. */
+static void choose_program(const char *text)
+{
 #ifndef _WIN32
-static char special[] = "LOCI_GPU_PROGRAMS=special";
+    if (strcmp(text, OWN_PROGRAM) == 0) setenv("LOCI_GPU_PROGRAMS", "special", 1);
+    else unsetenv("LOCI_GPU_PROGRAMS");
+#else
+    (void)text;
 #endif
+}
 int main(int argc, char **argv)
 {
     const char *given = getenv("LOCI_DEVICES"), *few = getenv("LOCI_SHAPES");
@@ -511,15 +521,13 @@ int main(int argc, char **argv)
                                                                 : LOCI_SLOW     ? 3
                                                                                 : all;
     walk_only(argc, argv);
-#ifndef _WIN32
-    if (!given) putenv(special); /* the host has one program for all plans anyway */
-#endif
     open_devices(given);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
             if (argc < 2 || strstr(texts[k], argv[1])) {
                 const int opened = device_count;
+                if (!given) choose_program(texts[k]);
                 if (i > 0 || !is_quick(texts[k])) device_count = devices_of_all;
                 check_shape(texts[k], &shapes[i], 0, OUT_O);
                 device_count = opened;
