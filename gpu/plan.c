@@ -196,7 +196,7 @@ static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");
     if (gpu->backend == &loci_gpu_host) return true; /* it is compiled already */
-    return programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
+    return programs && *programs ? strcmp(programs, "general") == 0 : gpu->facts.processor;
 }
 /* The first term if it has phases of its own; below 0: it has none. */
 static int first_term(const struct params *p, const struct gpu_use *use)

@@ -57,8 +57,11 @@ DEV void add_piece_block(struct block b, const SHARED float *ds, SHARED float *x
                          const struct span *q, GLOBAL float *part, int h, int u, int row0, int rows,
                          int key0, struct piece_block a)
 {
-    const GLOBAL struct pieces_table *t = pieces_of(b, u);
-    const GLOBAL float *psi = piece_psi(t, 0), *slope = piece_psi(t, 1), *ends = piece_ends(t);
+    const int some = a.first <= a.last; /* if not, the term may be another one */
+    const GLOBAL struct pieces_table *t = some ? pieces_of(b, u) : NULL_AT;
+    const GLOBAL float *psi = some ? piece_psi(t, 0) : NULL_AT,
+                       *slope = some ? piece_psi(t, 1) : NULL_AT,
+                       *ends = some ? piece_ends(t) : NULL_AT;
     const int64_t d0 = q->d0 + row0 - key0;
     int p = a.first;
     do {

@@ -112,6 +112,9 @@ DEV float max_nan(float a, float b)
 #include <stdint.h>
 #include <string.h>
 
+#include "platform/fma.h"
+#include "platform/fmaf.h"
+
 #define GLOBAL
 #define SHARED
 #define DEV static inline
@@ -127,8 +130,8 @@ typedef struct {
     float x, y, z, w;
 } four;
 DEV four four_of(float a, float b, float c, float d) { return (four){ a, b, c, d }; }
-DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
-DEV double fmad_(double a, double b, double c) { return fma(a, b, c); }
+DEV float fma_(float a, float b, float c) { return exact_fmaf(a, b, c); }
+DEV double fmad_(double a, double b, double c) { return exact_fma(a, b, c); }
 DEV uint32_t to_bits(float x)
 {
     uint32_t b;

@@ -52,7 +52,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     const ptrdiff_t at = (group * b.count + j) * half + t % pairs % half;
     const double lambda = blocks_lambda(&b, p->table)[at], rest = blocks_rest(&b, p->table)[at],
                  product = weight * lambda;
-    *lo = trig_two_sum(product, fma(weight, lambda, -product) + weight * rest, hi);
+    *lo = trig_two_sum(product, exact_fma(weight, lambda, -product) + weight * rest, hi);
 }
 
 /* Writes the whole table.  Weights and the form of each block come first, because frequency() and

@@ -32,7 +32,7 @@ static inline struct dd dd_add(struct dd a, struct dd b)
 static inline struct dd dd_mul(struct dd a, struct dd b)
 {
     double p = a.hi * b.hi;
-    return dd_norm(p, fma(a.hi, b.hi, -p) + (a.hi * b.lo + a.lo * b.hi));
+    return dd_norm(p, exact_fma(a.hi, b.hi, -p) + (a.hi * b.lo + a.lo * b.hi));
 }
 
 /* One step of long division: the remainder of the first quotient is exact, and the second quotient
@@ -40,7 +40,7 @@ static inline struct dd dd_mul(struct dd a, struct dd b)
 static inline struct dd dd_div(struct dd a, double b)
 {
     double q = a.hi / b;
-    return dd_norm(q, (fma(-q, b, a.hi) + a.lo) / b);
+    return dd_norm(q, (exact_fma(-q, b, a.hi) + a.lo) / b);
 }
 
 #endif

@@ -54,8 +54,8 @@ void loci_pow_dd(double base, double num, double den, double *hi, double *lo)
 
     /* num k = q den + f den.  Products and differences are exact; f is rounded as a
      * double-double. */
-    double a = num * k, ae = fma(num, k, -a);
-    double q = rint(a / den), b = q * den, be = fma(q, den, -b);
+    double a = num * k, ae = exact_fma(num, k, -a);
+    double q = rint(a / den), b = q * den, be = exact_fma(q, den, -b);
     struct dd f = dd_div(dd_add(dd_norm(a, -b), dd_norm(ae, -be)), den);
     struct dd e = dd_div((struct dd){ num, 0 }, den);
 

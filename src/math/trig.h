@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "platform/fma.h"
+
 /* cos and sin of x * (w_hi + w_lo), correct to 0.51 ulp for |x| <= 2^40 and angles up to 2^42 (to 1
  * ulp where the value itself is below 2^-50).  NaN beyond 2^50, where this reduction ends.  |w_lo|
  * is at most half an ulp of w_hi. */
@@ -51,14 +53,14 @@ static inline __attribute__((always_inline)) void trig_reduce(double x, double w
     const double two_over_pi = 0x1.45f306dc9c883p-1, whole = 0x1.8p52;
 
     /* 1.  The angle, exactly: h + he + l + le. */
-    double h = x * w_hi, he = fma(x, w_hi, -h);
-    double l = x * w_lo, le = fma(x, w_lo, -l);
+    double h = x * w_hi, he = exact_fma(x, w_hi, -h);
+    double l = x * w_lo, le = exact_fma(x, w_lo, -l);
 
     /* 2.  h - n p1 is exact.  Parts near ulp(h) are added in pairs with their errors. */
-    *turns = fma(h, two_over_pi, whole);
+    *turns = exact_fma(h, two_over_pi, whole);
     double n = *turns - whole;
-    double n1 = n * p1, n1e = fma(n, p1, -n1);
-    double n2 = n * p2, n2e = fma(n, p2, -n2);
+    double n1 = n * p1, n1e = exact_fma(n, p1, -n1);
+    double n2 = n * p2, n2e = exact_fma(n, p2, -n2);
     double a, b, sum;
     double ae = trig_two_sum(he, -n1e, &a);
     double be = trig_two_sum(l, -n2, &b);
@@ -70,7 +72,7 @@ static inline __attribute__((always_inline)) void trig_reduce(double x, double w
 static inline __attribute__((always_inline)) double trig_square(double r, double t, double *ze)
 {
     double z = r * r;
-    *ze = fma(r, r, -z) + 2 * r * t;
+    *ze = exact_fma(r, r, -z) + 2 * r * t;
     return z;
 }
 /* sin = r + t + r^3 (-1/6 + z q): Taylor's series up to r^17, below 2^-63 at pi/4.  q needs only a
@@ -80,15 +82,15 @@ static inline __attribute__((always_inline)) double trig_sin(double r, double t)
 {
     double ze, z = trig_square(r, t, &ze);
     double q = 1 / 355687428096000.0;
-    q = fma(z, q, -1 / 1307674368000.0);
-    q = fma(z, q, 1 / 6227020800.0);
-    q = fma(z, q, -1 / 39916800.0);
-    q = fma(z, q, 1 / 362880.0);
-    q = fma(z, q, -1 / 5040.0);
-    q = fma(z, q, 1 / 120.0);
+    q = exact_fma(z, q, -1 / 1307674368000.0);
+    q = exact_fma(z, q, 1 / 6227020800.0);
+    q = exact_fma(z, q, -1 / 39916800.0);
+    q = exact_fma(z, q, 1 / 362880.0);
+    q = exact_fma(z, q, -1 / 5040.0);
+    q = exact_fma(z, q, 1 / 120.0);
     double k, ke = trig_fast_two_sum(-0x1.5555555555555p-3, z * q, &k) - 0x1.5555555555555p-57;
-    double y = z * r, ye = fma(z, r, -y) + fma(ze, r, z * t);
-    double v = y * k, ve = fma(y, k, -v) + fma(y, ke, ye * k);
+    double y = z * r, ye = exact_fma(z, r, -y) + exact_fma(ze, r, z * t);
+    double v = y * k, ve = exact_fma(y, k, -v) + exact_fma(y, ke, ye * k);
     double sin_hi, sin_lo = trig_fast_two_sum(r, v, &sin_hi);
     return sin_hi + (sin_lo + (ve + t));
 }
@@ -98,18 +100,18 @@ static inline __attribute__((always_inline)) double trig_cos(double r, double t)
 {
     double ze, z = trig_square(r, t, &ze);
     double q = -1 / 6402373705728000.0;
-    q = fma(z, q, 1 / 20922789888000.0);
-    q = fma(z, q, -1 / 87178291200.0);
-    q = fma(z, q, 1 / 479001600.0);
-    q = fma(z, q, -1 / 3628800.0);
-    q = fma(z, q, 1 / 40320.0);
-    q = fma(z, q, -1 / 720.0);
+    q = exact_fma(z, q, 1 / 20922789888000.0);
+    q = exact_fma(z, q, -1 / 87178291200.0);
+    q = exact_fma(z, q, 1 / 479001600.0);
+    q = exact_fma(z, q, -1 / 3628800.0);
+    q = exact_fma(z, q, 1 / 40320.0);
+    q = exact_fma(z, q, -1 / 720.0);
     double k, ke = trig_fast_two_sum(0x1.5555555555555p-5, z * q, &k) + 0x1.5555555555555p-59;
-    double y = z * z, ye = fma(z, z, -y) + 2 * z * ze;
-    double v = y * k, ve = fma(y, k, -v) + fma(y, ke, ye * k);
+    double y = z * z, ye = exact_fma(z, z, -y) + 2 * z * ze;
+    double v = y * k, ve = exact_fma(y, k, -v) + exact_fma(y, ke, ye * k);
     double cos_hi, cos_lo = trig_fast_two_sum(1, -0.5 * z, &cos_hi);
     cos_lo += trig_fast_two_sum(cos_hi, v, &cos_hi);
-    return cos_hi + (cos_lo + fma(-0.5, ze, ve));
+    return cos_hi + (cos_lo + exact_fma(-0.5, ze, ve));
 }
 /* Rotates by the quarters that trig_reduce() subtracted: cos and sin swap in odd quarters, cos < 0
  * in quarters 1 and 2, sin < 0 in 2 and 3.  It works on bits instead of branching, so that loops

@@ -7,7 +7,7 @@
  * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
  * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
-#define _POSIX_C_SOURCE 200809L /* setenv() */
+#define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -507,12 +507,8 @@ static void open_devices(const char *given)
 /* For the next plans. */
 static void choose_program(const char *text)
 {
-#ifndef _WIN32
-    if (strcmp(text, OWN_PROGRAM) == 0) setenv("LOCI_GPU_PROGRAMS", "special", 1);
-    else unsetenv("LOCI_GPU_PROGRAMS");
-#else
-    (void)text;
-#endif
+    static char own[] = "LOCI_GPU_PROGRAMS=special", any[] = "LOCI_GPU_PROGRAMS=";
+    putenv(strcmp(text, OWN_PROGRAM) == 0 ? own : any);
 }
 int main(int argc, char **argv)
 {

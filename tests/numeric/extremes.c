@@ -145,7 +145,7 @@ static void fox(void)
             attend(&says);
             bool same = true;
             for (int r = 0; r < H * 70; r++)
-                same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
+                same &= !isnan(got.rows[r]) == !i && !isnan(says.rows[r]) == !i;
             CHECK_THAT(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
             attend_free(&got);
             attend_free(&says);
@@ -170,7 +170,7 @@ static void fox_in_windows(void)
     for (int r = 0; r < H * LONG; r++) {
         const int i = r % LONG, oldest = i - window;
         const bool across = (i >= 500 && oldest < 500) || (i >= 1290 && oldest < 1290);
-        wrong += isnan(a.rows[r]) != across || isnan(a.o[r * D]) != across;
+        wrong += !isnan(a.rows[r]) == across || !isnan(a.o[r * D]) == across;
     }
     CHECK_THAT(!wrong, "fox, window %d: a gate of NaN reaches %d rows too many or too few", window,
                wrong);
@@ -204,8 +204,8 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
         const double *o = got.o + i * D, *same = calm.o + i * D;
         for (int d = 0; d < D; d++) {
             if (i % rows == row)
-                loud &= isnan(o[d]) == shows && isnan(got.rows[i]) == shows
-                     && isnan(got.dq[i * D + d]) == shows;
+                loud &= !isnan(o[d]) != shows && !isnan(got.rows[i]) != shows
+                     && !isnan(got.dq[i * D + d]) != shows;
             else others &= o[d] == same[d] && got.dq[i * D + d] == calm.dq[i * D + d];
         }
     }

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "platform/fma.h"
 #include "platform/fmaf.h"
+#define fma exact_fma
 #define fmaf exact_fmaf
 
 void *loci_win32_aligned(size_t alignment, size_t bytes);

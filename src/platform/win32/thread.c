@@ -39,10 +39,22 @@ void loci_win32_once(struct once *o, void (*job)(void))
     InitOnceExecuteOnce((INIT_ONCE *)&o->own, run_job, &(struct job){ job }, NULL);
 }
 
+/* Windows starts threads with an x87 unit that rounds to 53 bits.  MinGW's main() sets 64, and exp()
+ * and log() in double, which float64 calls use, have other last bits then.  So a thread rounds like
+ * the one that starts it, as on other systems. */
+#if defined __x86_64__ || defined __i386__
+static void get_x87(unsigned short *word) { __asm__ volatile("fnstcw %0" : "=m"(*word)); }
+static void set_x87(const unsigned short *word) { __asm__ volatile("fldcw %0" : : "m"(*word)); }
+#else
+static void get_x87(unsigned short *word) { *word = 0; }
+static void set_x87(const unsigned short *word) { (void)word; }
+#endif
+
 /* _beginthreadex() also sets up the C library's data of the thread. */
 static unsigned __stdcall run_thread(void *user)
 {
     struct thread *t = user;
+    set_x87(&t->x87);
     t->body(t->arg);
     return 0;
 }
@@ -50,6 +62,7 @@ bool loci_thread_start(struct thread *t, void *(*body)(void *arg), void *arg)
 {
     t->body = body;
     t->arg = arg;
+    get_x87(&t->x87);
     t->own = (void *)_beginthreadex(NULL, 0, run_thread, t, 0, NULL);
     return t->own != NULL;
 }

@@ -17,6 +17,7 @@ struct once {
 };
 struct thread {
     void *own, *(*body)(void *), *arg;
+    unsigned short x87; /* how its x87 unit rounds */
 };
 #define MUTEX_INIT \
     { \
