@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* fma.h -- a * b + c in double, rounded once.  Angles of rotations depend on it.
  *
- * The function of MinGW-w64 rounds the product to 64 bits first.  There the sum is made of integers.
- */
+ * The function of MinGW-w64 rounds the product to 64 bits first.  There the sum is made of
+ * integers. */
 #ifndef LOCI_PLATFORM_FMA_H
 #define LOCI_PLATFORM_FMA_H
 

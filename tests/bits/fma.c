@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fma.c -- a * b + c in double by integers, as Windows makes it (platform/fma.h): it has the bits of
- * the system's fma(). */
+/* fma.c -- a * b + c in double by integers, as Windows makes it (platform/fma.h): it has the bits
+ * of the system's fma(). */
 #include "platform/fma.h"
 #include "halfway.h"
 #include "harness.h"
