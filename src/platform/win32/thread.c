@@ -40,8 +40,8 @@ void loci_win32_once(struct once *o, void (*job)(void))
 }
 
 /* Windows starts threads with an x87 unit that rounds to 53 bits.  MinGW's main() sets 64, and
- * exp() and log() in double, which float64 calls use, have other last bits then.  So a thread rounds like
- * the one that starts it, as on other systems. */
+ * exp() and log() in double, which float64 calls use, have other last bits then.  So a thread
+ * rounds like the one that starts it, as on other systems. */
 #if defined __x86_64__ || defined __i386__
 static void get_x87(unsigned short *word) { __asm__ volatile("fnstcw %0" : "=m"(*word)); }
 static void set_x87(const unsigned short *word) { __asm__ volatile("fldcw %0" : : "m"(*word)); }
