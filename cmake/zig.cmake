@@ -27,8 +27,9 @@ if(NOT LOCI_ZIG_TOOLS)
     set(zig_cc "cc -target ${LOCI_ZIG_TARGET} \"$@\"")
     set(zig_ar "ar \"$@\"")
     set(zig_ranlib "ranlib \"$@\"")
-    # CMake writes the command line of windres or that of rc, by its version.
-    set(zig_rc "rc /fo \"$object\" \"$source\"")
+    # CMake writes the command line of windres or that of rc, by its version.  The result is an object
+    # file, because Makefiles put objects into an archive, and the linker takes no other files there.
+    set(zig_rc "rc /:output-format coff /:target ${CMAKE_SYSTEM_PROCESSOR} /fo \"$object\" \"$source\"")
     foreach(tool cc ar ranlib rc)
         set(before "")
         if(tool STREQUAL "rc")

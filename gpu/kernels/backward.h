@@ -422,7 +422,7 @@ DEV void backward_keys(struct block b)
         END_IF
         const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
         int form = classes.least;
-        if (MAY(FORMS > 1)) do {
+        if (MAYBE(FORMS > 1)) do {
             PHASE(tid)
                 if (FORMS > 1) {
                     load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
@@ -558,7 +558,7 @@ DEV void backward_keys(struct block b)
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
         form = classes.least;
-        if (MAY(FORMS > 1)) do {
+        if (MAYBE(FORMS > 1)) do {
             const int go =
                 FORMS > 1 && b.at.dk && (TURN.key_forms > 1 ? form : 0) == b.p->form;
             PHASE(tid)
@@ -911,7 +911,7 @@ DEV void backward_rows(struct block b)
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             int form = classes.least;
-            if (MAY(FORMS > 1)) do {
+            if (MAYBE(FORMS > 1)) do {
                 PHASE(tid)
                     if (FORMS > 1) {
                         load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 1, TILE_ROWS, 1.0f, -1,

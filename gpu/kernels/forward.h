@@ -387,7 +387,7 @@ DEV void forward(struct block b)
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             int form = classes.least;
-            if (MAY(FORMS > 1)) do {
+            if (MAYBE(FORMS > 1)) do {
                 PHASE(tid)
                     if (FORMS > 1) {
                         load_row_form(b, &q, h, row0, rows, ROWS, form, 1, ROWS, scale,

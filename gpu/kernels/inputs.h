@@ -119,7 +119,7 @@ DEV void backward_inputs(struct block b)
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, keys);
             int form = classes.least;
-            if (MAY(FORMS > 1)) do {
+            if (MAYBE(FORMS > 1)) do {
                 PHASE(tid)
                     if (FORMS > 1) {
                         load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,

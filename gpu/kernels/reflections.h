@@ -281,7 +281,7 @@ DEV int ways_of(struct block b, const struct span *q, int row0, int rows, int ti
         set |= 1 << way_from(own, tile);
     return set;
 }
-/* The next of the ways behind this one; WAYS: there is none. */
+/* The next way of the set `ways` after `way`, or WAYS if that was the last one. */
 DEV int next_way(int ways, int way)
 {
     do way++;

@@ -74,8 +74,8 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define MOST_USES GPU_USES
 #endif
 
-/* Terms that come first have phases of their own.  The program for all plans of a device is one for
- * each of them, and one for all other plans, or it would take minutes to compile. */
+/* Wall and path come first and have phases of their own.  With them a program for all plans would
+ * take long to compile, so each of the two has one, and all other plans share one. */
 #ifdef LOCI_FIRST_TERM
 #define FIRST_TERM LOCI_FIRST_TERM
 #else

@@ -175,17 +175,17 @@ DEV float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 /* A phase under a condition that a program for one plan knows.  Elsewhere only its body is under
  * the condition: PoCL copies what follows a barrier that may be left out.  Where few threads have
  * work that is a loop itself, it is a loop from tid on in steps of THREADS: under `if (tid < n)`
- * some programs had wrong numbers on PoCL 3.1.  A loop over phases that may not run at all is
- * such a condition, too, and copies multiply: a loop inside of another one is do-while, and its
- * phases may have nothing to do.  MAY() is for those that a program for one plan can leave out. */
+ * some programs had wrong numbers on PoCL 3.1.  A loop over phases that may run no iteration
+ * is such a condition, too, and copies multiply: so inner loops are do-while, and their phases test
+ * whether there is work.  MAYBE() is 0 only in a program for one plan that never has the work. */
 #ifdef LOCI_DIM
 #define PHASE_IF(tid, condition) if (condition) { PHASE(tid)
 #define END_IF END }
-#define MAY(condition) (condition)
+#define MAYBE(condition) (condition)
 #else
 #define PHASE_IF(tid, condition) PHASE(tid) if (condition) {
 #define END_IF } END
-#define MAY(condition) 1
+#define MAYBE(condition) 1
 #endif
 /* A program that is not for one plan has no constants to unroll for, and processors gain nothing.
  */

@@ -106,6 +106,12 @@ sed -i 's/86\.0/85.0/' "$page"
 echo 'rope has {few|copy|rope|n=40}.' >"$results/choosing.txt"
 check "another page that does not agree" bash -c '! "$1" --check' - "$tree/scripts/lab-tables"
 check "is made" tables
+sed -i 's/50\.0/51.0/' "$page" && cp "$page" "$work/kept"
+echo 'rope has {few|copy|rope|n=41}.' >"$results/choosing.txt"
+check "a mistake in one text leaves all pages" bash -c '! "$1" 2>"$2" && cmp -s "$3" "$4"' \
+    - "$tree/scripts/lab-tables" "$work/err" "$page" "$work/kept"
+echo 'rope has {few|copy|rope|n=40}.' >"$results/choosing.txt"
+check "is made again" tables
 check "from its own text" grep -qxF 'rope has 50.0.' "$tree/docs/choosing.md"
 check "wrong words" bash -c '! "$1" --chek 2>"$2" && grep -q usage: "$2"' - "$tree/scripts/lab-tables" "$work/err"
 

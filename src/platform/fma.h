@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* fma.h -- a * b + c in double, rounded once.  Angles of rotations depend on it.
  *
- * The function of MinGW-w64 rounds the product to 64 bits first.  There the sum is made of
- * integers. */
+ * fma() of MinGW-w64 rounds the product to 64 bits before it adds, so that the error of a product
+ * comes out as 0.  There, unless the compiler may use the processor's instruction, the sum is
+ * computed in integers of 128 bits. */
 #ifndef LOCI_PLATFORM_FMA_H
 #define LOCI_PLATFORM_FMA_H
 
@@ -38,8 +39,9 @@ static inline fma_bits fma_shift(fma_bits x, int by)
     if (by >= 128) return x != 0;
     return x >> by | (by > 0 && x << (128 - by) != 0);
 }
-/* By integers of 128 bits.  The product has 106 bits and the addend 53; the larger one comes to bit
- * 124 or 125, and a number that is shifted right keeps as its last bit whether some were lost. */
+/* In integers of 128 bits.  The product has 106 bits and the addend 53.  The larger one gets bit
+ * 124 or 125 as its highest; the other is shifted to the same exponent, and its last bit is set if
+ * bits are lost (a sticky bit). */
 static inline double fma_by_integers(double a, double b, double c)
 {
     if (a - a != 0 || b - b != 0 || a == 0 || b == 0) return a * b + c;

@@ -294,7 +294,7 @@ static void overflow(const struct shape *f, double query, bool whole)
     bool shows = true;
     for (ptrdiff_t i = 0; i < f->heads * f->len; i++) {
         const bool none = i % f->len == ROW && !whole;
-        shows &= isnan(((float *)s.call.lse)[i]) == none;
+        shows &= !isnan(((float *)s.call.lse)[i]) != none;
         for (int d = 0; d < f->value_dim; d++) {
             const double o = load_stored(s.call.o.data, LOCI_BF16, i * f->value_dim + d);
             shows &= !isnan(o) != none && (none || fabs(o) <= 2);
