@@ -14,6 +14,9 @@
  *                               of tiles is free
  *     o = o alpha + sum         newest first
  *
+ * Where many rows share their keys, arithmetic costs more than reading.  Then a chunk is read in
+ * groups of tiles, newest first: scores, softmax and sums of one group before those of the next.
+ *
  * Where no term carries anything from key to key, chunks are work items of their own, and their
  * sums join newest first.  decode_scores.h and decode_weights.h have the steps of a chunk. */
 #include "engine/workspace.h"
@@ -45,74 +48,99 @@ static int own_end(const struct tile *t, ptrdiff_t base, ptrdiff_t end)
     const ptrdiff_t own = t->until / KT + 1;
     return (int)((own < end ? own : end) - base);
 }
-/* Scores, weights and sums of one chunk for all rows of an item.  Rows may end at different keys:
- * each takes part up to its own last one.  Where rows may end early, tiles are scored in groups,
- * newest first, each as long as all before it, those of newer chunks too: at most twice the work
- * that is needed, and still long streams. */
+/* A chunk of keys on its way: its tiles from base on, of which rows see some, and some rows see
+ * only a part of some. */
+struct walk {
+    const struct row_set *w;
+    struct needs needs;
+    ptrdiff_t base, end;
+    bool see[TILES], partial[TILES];
+};
+/* Scores of the tiles from low to high.  Returns the oldest of them that any row still sees: where
+ * all are exhausted it is newer than low. */
+static ptrdiff_t score_group(struct walk *a, ptrdiff_t low, ptrdiff_t high)
+{
+    const struct row_set *w = a->w;
+    const bool moves = w->t->c->plan->moves >= 0, weighs = w->t->c->plan->weight >= 0;
+    for (ptrdiff_t i = low; i < high; i++) {
+        const ptrdiff_t j = many(w) ? high - 1 - (i - low) : i;
+        const struct sight sight = place_rows(w, j);
+        a->see[j - a->base] = sight.some;
+        a->partial[j - a->base] = sight.partial;
+        if (!sight.some || moves) continue;
+        score_tiles(w, j);
+        if (!a->needs.order) add_to_tiles(w, j);
+    }
+    /* what goes from tile to tile */
+    const bool again = a->needs.order || a->needs.ends || weighs;
+    for (ptrdiff_t j = high - 1; j >= low; j--) {
+        if (a->see[j - a->base] && again) {
+            place_rows(w, j);
+            if (a->needs.ends && all_exhausted(w->t, w->n)) return j + 1;
+            if (moves) score_moved(w, j);
+            if (a->needs.order) add_to_tiles(w, j);
+            if (weighs) tiles_weights(w, j);
+        }
+        if (moves) step_all(w, j);
+    }
+    return low;
+}
+/* Weights of these tiles, from their scores, and what terms make of weights. */
+static void weigh_group(const struct walk *a, ptrdiff_t low, ptrdiff_t high)
+{
+    const struct row_set *w = a->w;
+    if (w->t->c->plan->weight >= 0) return;
+    for (int i = 0; i < w->n; i++) {
+        const struct tile *t = &w->t[i];
+        softmax(w, i, (int)(low - a->base), own_end(t, a->base, high), t->until + 1 - a->base * KT,
+                a->see);
+    }
+    for (ptrdiff_t j = high - 1; j >= low && a->needs.values; j--)
+        if (a->see[j - a->base]) tiles_weights(w, j);
+}
+/* Sums of the values of these tiles.  Few rows wait for memory, so all values are read as one
+ * stream, and the sums of tiles join after it.  Many rows are bound by arithmetic, and the sums of
+ * a tile join at once. */
+static void sum_group(const struct walk *a, ptrdiff_t low, ptrdiff_t high)
+{
+    const struct row_set *w = a->w;
+    for (ptrdiff_t k = low; k < high; k++) {
+        const ptrdiff_t j = many(w) ? high - 1 - (k - low) : k;
+        const int at = (int)(j - a->base);
+        if (!a->see[at]) continue;
+        sum_tiles(w, j, a->partial[at]);
+        for (int i = 0; i < w->n && many(w); i++)
+            if (at < own_end(&w->t[i], a->base, a->end)) join_tiles(w, i, at, at + 1, a->see);
+    }
+    for (int i = 0; i < w->n && !many(w); i++)
+        join_tiles(w, i, (int)(low - a->base), own_end(&w->t[i], a->base, high), a->see);
+}
+/* Scores, weights and sums of one chunk for all rows of an item, in groups of tiles, newest first.
+ * Rows may end at different keys: each takes part up to its own last one.  Few rows take the chunk
+ * as one group.  Where rows may end early, a group is as long as all before it, those of newer
+ * chunks too: at most twice the work that is needed, and still long streams.  Many rows take
+ * AT_ONCE tiles, whose keys are still near when their values are read: they may be the same. */
+enum { AT_ONCE = 8 };
 static void chunk_rows(const struct row_set *w, const struct keyrange range, ptrdiff_t chunk)
 {
-    const struct needs needs = needs_of(w->t->c);
-    const int weight = w->t->c->plan->weight;
-    const bool moves = w->t->c->plan->moves >= 0;
-    const int n = w->n;
     const ptrdiff_t last = range.last, base = chunk * TILES;
     const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
     const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
-    bool see[TILES] = { false }, partial[TILES], exhausted = false;
-    ptrdiff_t oldest = end;
-    for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
-    while (oldest > start && !exhausted) {
-        const ptrdiff_t newer = last / KT + 1 - oldest, high = oldest;
-        ptrdiff_t size = TILES;
-        if (needs.ends && newer <= TILES) size = newer ? newer : 1;
-        const ptrdiff_t low = high - size > start ? high - size : start;
-        for (ptrdiff_t j = low; j < high; j++) {
-            const struct sight a = place_rows(w, j);
-            see[j - base] = a.some;
-            partial[j - base] = a.partial;
-            if (!a.some || moves) continue;
-            score_tiles(w, j);
-            if (!needs.order) add_to_tiles(w, j);
-        }
-        /* what goes from tile to tile */
-        const bool again = needs.order || needs.ends || weight >= 0;
-        for (ptrdiff_t j = high - 1; j >= low; j--) {
-            if (see[j - base] && again) {
-                place_rows(w, j);
-                exhausted = needs.ends && all_exhausted(w->t, n);
-                if (exhausted) break;
-                if (moves) score_moved(w, j);
-                if (needs.order) add_to_tiles(w, j);
-                if (weight >= 0) tiles_weights(w, j);
-            }
-            if (moves) step_all(w, j);
-            oldest = j;
-        }
+    struct walk a = { .w = w, .needs = needs_of(w->t->c), .base = base, .end = end };
+    ptrdiff_t oldest = end, low = end;
+    for (int i = 0; i < w->n; i++) open_chunk(&w->t[i]);
+    while (low > start && oldest == low) {
+        const ptrdiff_t newer = last / KT + 1 - low, high = low;
+        ptrdiff_t size = many(w) ? AT_ONCE : TILES;
+        if (a.needs.ends && newer <= size) size = newer ? newer : 1;
+        low = high - size > start ? high - size : start;
+        oldest = score_group(&a, low, high);
+        weigh_group(&a, oldest, high);
+        if (many(w)) sum_group(&a, oldest, high);
     }
     /* rows of an exhausted chunk go on through its keys */
-    for (ptrdiff_t j = oldest - 1; j >= start && moves; j--) step_all(w, j);
-    if (weight < 0) {
-        for (int i = 0; i < n; i++) {
-            const struct tile *t = &w->t[i];
-            softmax(w, i, (int)(oldest - base), own_end(t, base, end), t->until + 1 - base * KT,
-                    see);
-        }
-        for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
-            if (see[j - base]) tiles_weights(w, j);
-    }
-    /* Few rows wait for memory, so all values are read as one stream, and the sums of tiles join
-     * after it.  Many rows are bound by arithmetic, and the sums of a tile join at once. */
-    for (ptrdiff_t j = oldest; j < end && w->held > 1; j++)
-        if (see[j - base]) sum_tiles(w, j, partial[j - base]);
-    for (int i = 0; i < n && w->held > 1; i++)
-        join_tiles(w, i, (int)(oldest - base), own_end(&w->t[i], base, end), see);
-    for (ptrdiff_t j = end - 1; j >= oldest && w->held == 1; j--) {
-        const int at = (int)(j - base);
-        if (!see[at]) continue;
-        sum_tiles(w, j, partial[at]);
-        for (int i = 0; i < n; i++)
-            if (at < own_end(&w->t[i], base, end)) join_tiles(w, i, at, at + 1, see);
-    }
+    for (ptrdiff_t j = oldest - 1; j >= start && w->t->c->plan->moves >= 0; j--) step_all(w, j);
+    if (!many(w)) sum_group(&a, oldest, end);
 }
 
 /* ---- Work items ------------------------------------------------------------------------------ */

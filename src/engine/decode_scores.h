@@ -19,6 +19,8 @@ struct row_set {
     real *lines;        /* struct chunk */
 };
 enum { TILES = CHUNK / KT };
+/* Many rows share their keys: they read tiles newest first, few in the order of memory. */
+static bool many(const struct row_set *w) { return w->held == 1; }
 /* Row i's numbers of the first tile of a chunk. */
 static real *row_of(const struct row_set *w, real *numbers, int i)
 {
@@ -193,6 +195,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j)
             if (!shared) {
                 keys = source_of(t, KEYS);
                 keys.rest = rows_from(t, j);
+                keys.next = many(w) ? -1 : 1;
                 first = true;
             }
             list[n++] = (struct dot){ t->q.across, class == a.least ? t->s : t->of_class };
@@ -231,11 +234,7 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j)
             keys = source_of(t, KEYS);
             keys.rest = rows_from(t, j);
             first = true;
-            /* Each read of rows transposes them in registers: many rows do it once in memory. */
-            if (w->lines && !keys.across) {
-                N(lines_of)(&keys, D, t->keys, w->lines);
-                keys = (struct source){ .at = w->lines, .across = true };
-            }
+            keys.next = many(w) ? -1 : 1;
         }
         list[n++] = (struct dot){ t->q.across, t->s };
         /* One round more than there are terms: what has been collected goes when the list is full,
@@ -243,7 +242,11 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j)
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1, j)))) {
-                N(dots)(list, n, &keys, D, t->keys, first);
+                /* Each read of rows transposes them in registers, so many rows do it once. */
+                if (first && w->lines && !keys.across) {
+                    N(dots_to_lines)(list, n, &keys, D, t->keys, w->lines);
+                    keys = (struct source){ .at = w->lines, .across = true };
+                } else N(dots)(list, n, &keys, D, t->keys, first);
                 n = 0;
                 first = false;
             }

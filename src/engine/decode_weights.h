@@ -74,10 +74,13 @@ static void softmax(const struct row_set *w, int i, int first, int end, ptrdiff_
             if (high - low <= FEW) sum[j] = sum_tile(p + j * KT, left < KT ? (int)left : KT);
         }
         if (high - low > FEW) vf_store(sum + from, sum_lanes(p + from * KT));
-        vf_store(alpha + from, vf_exp(vf_load(fall + from)));
+        vf_store(fall + from, vf_exp(vf_load(fall + from)));
     }
-    for (int j = end - 1; j >= first; j--)
-        if (seen[j]) l = fma_(l, alpha[j], sum[j]);
+    for (int j = end - 1; j >= first; j--) {
+        if (!seen[j]) continue;
+        alpha[j] = fall[j];
+        l = fma_(l, alpha[j], sum[j]);
+    }
     *t->chunk.m = m;
     *t->chunk.l = l;
 }
@@ -112,7 +115,7 @@ static void sum_visible(const struct tile *t, int D, real *c)
 static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
-    const ptrdiff_t apart = w->held * Dv, slot = w->held > 1 ? j % TILES * Dv : 0;
+    const ptrdiff_t apart = w->held * Dv, slot = many(w) ? 0 : j % TILES * Dv;
     for (int i = 0, n; i < w->n; i += n) {
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + slot;
@@ -128,11 +131,11 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
                 sum_visible(&t[s], Dv, sums + s * apart);
             }
         } else {
-            const struct source value = source_of(t, VALUES);
+            struct source value = source_of(t, VALUES);
+            value.next = many(w) ? -1 : 1;
             const struct summing of = { .value = &value,
                                         .D = Dv,
                                         .keys = t->keys,
-                                        .next = w->held > 1 ? KT : -KT,
                                         .p = t->p,
                                         .sums = sums,
                                         .weights = w->stride,
@@ -159,7 +162,7 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, ptrdiff
 static void join_tiles(const struct row_set *w, int i, int first, int end, const bool *seen)
 {
     const int D = w->t->c->plan->value_dim;
-    const ptrdiff_t step = w->held > 1 ? D : 0;
+    const ptrdiff_t step = many(w) ? 0 : D;
     const real *alpha = w->alpha + i * w->tiles, *sums = w->sums + i * w->held * D;
     real *o = w->t[i].chunk.o;
     int d = 0;

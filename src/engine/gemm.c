@@ -28,10 +28,6 @@ struct gemm_job {
     const struct next *next;
 };
 
-/* Stops the compiler from making a pointer for each row and each unrolled step, and from moving
- * loads to another step: it would run out of registers. */
-#define HIDE(p) __asm__("" : "+r"(p) : : "memory")
-
 enum { TALLEST = 16 }; /* the largest number of rows of a block */
 /* Where a block is in A: pointers to its rows 0, 3, 6 and so on, from which the stride leads to
  * the others; or to its first number in a column. */

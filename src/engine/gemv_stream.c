@@ -115,18 +115,27 @@ INLINE void line_up(const enum form f, const int n, vf *x)
 
 /* A transposed block of VL x VL numbers from channel d of VL rows on.  vf_load_columns() issues
  * four times the number of loads, and these delay the loads that prefetch from memory.  So it
- * serves only the last NEAR rows of a single stream, and hence few keys, which are cached. */
+ * serves only the last NEAR rows of a single stream, and hence few keys, which are cached.  Rows
+ * `ahead` bytes from here are fetched, unless it is 0. */
 enum { NEAR = 256 };
 INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, int d,
-                         const real *scale, vf *x)
+                         const real *scale, ptrdiff_t ahead, vf *x)
 {
     if (f == REALS && near) {
         vf_load_columns((const real *)p + d, stride, x);
         return;
     }
-    const void *first = number_at(f, p, d);
-    UNROLL_FOR(int i = 0; i < VL; i++)
-        x[i] = vf_load_as(f, row_at(f, first, i * stride), scale_at(f, scale, i));
+    const char *row = number_at(f, p, d);
+    const bool fetches = ahead && bytes_of(f, d) % LINE == 0;
+    UNROLL_FOR(int i = 0; i < VL; i++) {
+        const char *at = row_at(f, row, i % 4 * stride);
+        if (fetches) fetch(at + ahead, 1);
+        x[i] = vf_load_as(f, at, scale_at(f, scale, i));
+        if (i % 4 == 3) {
+            row = row_at(f, row, 4 * stride);
+            HIDE(row);
+        }
+    }
     vf_transpose(x);
 }
 
@@ -145,11 +154,13 @@ INLINE ptrdiff_t fetch_share(const enum form f, const bool light, const void *a,
 
 /* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.  In
  * q8_0, whose rows are whole blocks, `per` scales belong to 32 channels.
- * `rest` rows may be read from a on, and fetches stay within them. */
+ * `rest` rows may be read from a on, and fetches stay within them.  With `lines` A is left there
+ * transposed, and the tile before is fetched. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
                       const bool near, const void *a, ptrdiff_t as, int D, const real *scales,
-                      int per, const real *const *q, real *const *c, ptrdiff_t rest)
+                      int per, const real *const *q, real *const *c, ptrdiff_t rest, real *lines)
 {
+    const ptrdiff_t ahead = lines ? -KT * bytes_of(form, as) : 0;
     vf acc[4][MOST];
     ptrdiff_t row = 0;
     int d = 0;
@@ -160,7 +171,11 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         UNROLL_FOR(int b = 0; b < subs; b++) {
             vf x[VL];
             load_columns(form, near, row_at(form, a, b * VL * as), as, d,
-                         scale_at(form, scales, d / Q8_BLOCK * per + b * VL), x);
+                         scale_at(form, scales, d / Q8_BLOCK * per + b * VL), ahead, x);
+            if (lines) {
+                real *line = lines + (ptrdiff_t)d * KT + b * VL;
+                UNROLL_FOR(int i = 0; i < VL; i++) vf_store(line + i * KT, x[i]);
+            }
             UNROLL_FOR(int i = 0; i < VL; i++)
                 UNROLL_FOR(int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -172,6 +187,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
             for (int i = 0; i < VL; i++)
                 x[i] =
                     load_as(form, number_at(form, row_at(form, a, (b * VL + i) * as), d), scales);
+            if (lines) vf_store(lines + d * KT + b * VL, vf_load(x));
             UNROLL_FOR(int s = 0; s < n; s++)
                 acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
@@ -183,7 +199,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
  * four chains are the fewest that keep an fma busy. */
 INLINE void dots_block(const int n, const enum form form, const bool light, const bool near,
                        const struct dot *list, const struct source *key, int D, int k,
-                       const real *scales, ptrdiff_t rest)
+                       const real *scales, ptrdiff_t rest, real *lines)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
     for (int b = 0; b < BLOCK; b += subs * VL) {
@@ -194,13 +210,14 @@ INLINE void dots_block(const int n, const enum form form, const bool light, cons
             c[s] = list[s].to + k + b;
         }
         dot_block(n, subs, form, light, near, row_at(form, key->at, (k + b) * key->stride),
-                  key->stride, D, scale_at(form, scales, b), BLOCK, q, c, rest - k - b);
+                  key->stride, D, scale_at(form, scales, b), BLOCK, q, c, rest - k - b,
+                  lines ? lines + k + b : NULL);
     }
 }
 /* All keys of a tile, as rows.  Only the first visit to a block fetches ahead.  The last keys of
  * a tile, fewer than a block, go one by one. */
 INLINE void dots_rows(const enum form form, const struct dot *list, int n, const struct source *key,
-                      int D, int keys, ptrdiff_t rest)
+                      int D, int keys, ptrdiff_t rest, real *lines)
 {
     real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * BLOCK : 1];
     scales[0] = 0;
@@ -210,14 +227,16 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
         for (int i = 0, m; i < n; i += m) {
             const struct dot *to = list + i;
             const ptrdiff_t more = i ? 0 : rest;
+            real *keep = lines && !i ? lines : NULL;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) dots_block(MOST, form, false, false, to, key, D, k, scales, more);
-            else if (m == 4) dots_block(4, form, false, false, to, key, D, k, scales, more);
-            else if (m == 2) dots_block(2, form, false, false, to, key, D, k, scales, more);
-            else if (key->concurrent || VL < BLOCK)
-                dots_block(1, form, false, false, to, key, D, k, scales, more);
-            else if (rest - k > NEAR) dots_block(1, form, true, false, to, key, D, k, scales, more);
-            else dots_block(1, form, true, true, to, key, D, k, scales, more);
+            if (m == MOST) dots_block(MOST, form, false, false, to, key, D, k, scales, more, keep);
+            else if (m == 4) dots_block(4, form, false, false, to, key, D, k, scales, more, keep);
+            else if (m == 2) dots_block(2, form, false, false, to, key, D, k, scales, more, keep);
+            else if (key->concurrent || VL < BLOCK || lines)
+                dots_block(1, form, false, false, to, key, D, k, scales, more, keep);
+            else if (rest - k > NEAR)
+                dots_block(1, form, true, false, to, key, D, k, scales, more, NULL);
+            else dots_block(1, form, true, true, to, key, D, k, scales, more, NULL);
         }
     }
     for (; k < keys; k++) {
@@ -225,10 +244,12 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
         const void *row = row_at(form, key->at, k * key->stride);
         for (int i = 0; i < n; i++) {
             real sum = 0;
-            for (int d = 0; d < D; d++)
-                sum = fma_(load_as(form, number_at(form, row, d),
-                                   scale_at(form, scales, d / Q8_BLOCK)),
-                           list[i].with[d], sum);
+            for (int d = 0; d < D; d++) {
+                const real x =
+                    load_as(form, number_at(form, row, d), scale_at(form, scales, d / Q8_BLOCK));
+                if (lines) lines[d * KT + k] = x;
+                sum = fma_(x, list[i].with[d], sum);
+            }
             list[i].to[k] = sum;
         }
     }
@@ -239,6 +260,7 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const struct source *keys, int D, int k)
 {
+    const ptrdiff_t ahead = keys->next * bytes_ahead(form, D);
     real scale[8 * VL] = { 0 };
     vf acc[MOST][8];
     UNROLL_FOR(int s = 0; s < n; s++)
@@ -246,10 +268,10 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
     for (int d = 0; d < D; d++) {
         const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
-        fetch(line + bytes_ahead(form, D), bytes_of(form, nv * VL));
+        fetch(line + ahead, bytes_of(form, nv * VL));
         if (is_q8(form) && d % Q8_BLOCK == 0) {
             const uint16_t *scales = keys->scales + d / Q8_BLOCK * KT + k;
-            fetch((const char *)scales + bytes_ahead(form, D), bytes_of(BITS_F16, nv * VL));
+            fetch((const char *)scales + ahead, bytes_of(BITS_F16, nv * VL));
             UNROLL_FOR(int v = 0; v < nv; v++)
                 vf_store(scale + v * VL, vf_load_f16(scales + v * VL));
         }
@@ -292,7 +314,12 @@ INLINE void dots_across(const enum form form, const struct dot *list, int n,
     static void rows_of_##form(const struct dot *list, int n, const struct source *key, int D, \
                                int keys, ptrdiff_t rest) \
     { \
-        dots_rows(form, list, n, key, D, keys, rest); \
+        dots_rows(form, list, n, key, D, keys, rest, NULL); \
+    } \
+    static void lines_of_##form(const struct dot *list, int n, const struct source *key, int D, \
+                                int keys, real *lines) \
+    { \
+        dots_rows(form, list, n, key, D, keys, 0, lines); \
     }
 #define ACROSS(form) \
     static void across_of_##form(const struct dot *list, int n, const struct source *key, int D, \
@@ -328,55 +355,15 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     else rows[key->form](list, n, key, D, keys, first ? key->rest : 0);
 }
 
-INLINE void lines_as(const enum form form, const struct source *rows, int D, int keys, real *lines)
+void N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D, int keys,
+                      real *lines)
 {
-    real scales[is_q8(form) ? MAX_DIM / Q8_BLOCK * VL : 1];
-    int k = 0;
-    scales[0] = 0;
-    for (; k + VL <= keys; k += VL) {
-        const void *at = row_at(form, rows->at, k * rows->stride);
-        ptrdiff_t row = 0;
-        int d = 0;
-        if (is_q8(form)) load_scales(form, rows, k, VL, D, scales);
-        for (; d + VL <= D; d += VL) {
-            vf x[VL];
-            row = fetch_share(form, false, at, rows->stride, D, row, 1, d, rows->rest - k);
-            load_columns(form, false, at, rows->stride, d,
-                         scale_at(form, scales, d / Q8_BLOCK * VL), x);
-            UNROLL_FOR(int i = 0; i < VL; i++) vf_store(lines + (d + i) * KT + k, x[i]);
-        }
-        for (; d < D; d++)
-            for (int i = 0; i < VL; i++)
-                lines[d * KT + k + i] =
-                    load_as(form, number_at(form, row_at(form, at, i * rows->stride), d), scales);
-    }
-    for (; k < keys; k++) {
-        if (is_q8(form)) load_scales(form, rows, k, 1, D, scales);
-        const void *row = row_at(form, rows->at, k * rows->stride);
-        for (int d = 0; d < D; d++)
-            lines[d * KT + k] =
-                load_as(form, number_at(form, row, d), scale_at(form, scales, d / Q8_BLOCK));
-    }
-}
-#define LINES(form) \
-    static void lines_of_##form(const struct source *rows, int D, int keys, real *lines) \
-    { \
-        lines_as(form, rows, D, keys, lines); \
-    }
-LINES(REALS)
-LINES(BITS_BF16)
-LINES(BITS_F16)
-LINES(BLOCKS_Q8)
-LINES(WHOLE_Q8)
-
-void N(lines_of)(const struct source *rows, int D, int keys, real *lines)
-{
-    static void (*const of[])(const struct source *, int, int, real *) = {
+    static void (*const of[])(const struct dot *, int, const struct source *, int, int, real *) = {
         [REALS] = lines_of_REALS,       [BITS_BF16] = lines_of_BITS_BF16,
         [BITS_F16] = lines_of_BITS_F16, [BLOCKS_Q8] = lines_of_BLOCKS_Q8,
         [WHOLE_Q8] = lines_of_WHOLE_Q8,
     };
-    of[rows->form](rows, D, keys, lines);
+    of[key->form](list, n, key, D, keys, lines);
 }
 
 /* What is fetched next of rows that are read in strips: strips of the same width, in the order
@@ -435,7 +422,7 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const void *v = row_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
-    struct ahead ahead = { row_at(form, v, tiles_ahead(form, D) * a->next * vs), 0 };
+    struct ahead ahead = { row_at(form, v, tiles_ahead(form, D) * a->value->next * KT * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL_FOR(int s = 0; s < n; s++) {
@@ -457,23 +444,21 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
             c[s][d] = sum;
         }
 }
-/* Many rows: STRIP channels of all values of a tile are copied as reals, and four rows at a time
- * read them from the first level. */
+/* Many rows: the first four leave STRIP channels of all values of a tile as reals, and four rows at
+ * a time read them from the first level. */
 enum { VECTORS = VL == 8 ? 2 : 4, STRIP = VECTORS * VL };
-INLINE void copy_strip(const enum form form, const struct summing *a, const real *scales, int d,
-                       real *strip)
+INLINE void leave_strip(const enum form form, const struct summing *a, const real *scales, int d,
+                        int k, vf *x, real *strip)
 {
-    for (int k = 0; k < a->keys; k++) {
-        const void *row = row_at(form, a->value->at, k * a->value->stride);
-        vf x[VECTORS];
-        fetch(row_at(form, number_at(form, row, d), a->next * a->value->stride),
-              bytes_of(form == BLOCKS_Q8 ? WHOLE_Q8 : form, STRIP));
-        load_vectors(form, VECTORS, row, d, scale_at(form, scales, k), a->keys, x);
-        line_up(form, VECTORS, x);
-        UNROLL_FOR(int i = 0; i < VECTORS; i++) vf_store(strip + k * STRIP + i * VL, x[i]);
-    }
+    const void *row = row_at(form, a->value->at, k * a->value->stride);
+    fetch(row_at(form, number_at(form, row, d), a->value->next * KT * a->value->stride),
+          bytes_of(form == BLOCKS_Q8 ? WHOLE_Q8 : form, STRIP));
+    load_vectors(form, VECTORS, row, d, scale_at(form, scales, k), a->keys, x);
+    line_up(form, VECTORS, x);
+    UNROLL_FOR(int i = 0; i < VECTORS; i++) vf_store(strip + k * STRIP + i * VL, x[i]);
 }
-INLINE void sum_strip(const int n, const struct summing *a, const real *strip, int row, int d)
+INLINE void sum_strip(const int n, const bool first, const enum form form, const struct summing *a,
+                      const real *scales, real *strip, int row, int d)
 {
     const real *p[4];
     vf acc[4][VECTORS];
@@ -483,7 +468,9 @@ INLINE void sum_strip(const int n, const struct summing *a, const real *strip, i
     }
     for (int k = 0; k < a->keys; k++) {
         vf x[VECTORS];
-        UNROLL_FOR(int i = 0; i < VECTORS; i++) x[i] = vf_load(strip + k * STRIP + i * VL);
+        if (first) leave_strip(form, a, scales, d, k, x, strip);
+        else
+            UNROLL_FOR(int i = 0; i < VECTORS; i++) x[i] = vf_load(strip + k * STRIP + i * VL);
         UNROLL_FOR(int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
             UNROLL_FOR(int i = 0; i < VECTORS; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
@@ -497,12 +484,12 @@ INLINE void sum_many(const enum form form, const struct summing *a, int n, const
 {
     real strip[KT * STRIP];
     for (int d = 0; d < a->D; d += STRIP) {
-        copy_strip(form, a, scales, d, strip);
-        for (int i = 0, m; i < n; i += m) {
+        sum_strip(4, true, form, a, scales, strip, 0, d);
+        for (int i = 4, m; i < n; i += m) {
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_strip(4, a, strip, i, d);
-            else if (m == 2) sum_strip(2, a, strip, i, d);
-            else sum_strip(1, a, strip, i, d);
+            if (m == 4) sum_strip(4, false, form, a, scales, strip, i, d);
+            else if (m == 2) sum_strip(2, false, form, a, scales, strip, i, d);
+            else sum_strip(1, false, form, a, scales, strip, i, d);
         }
     }
 }

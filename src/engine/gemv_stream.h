@@ -19,14 +19,16 @@ struct dot {
  * yet, so fetching ahead is worthwhile. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
-/* Rows of a tile as lines of channels, [D][KT] reals. */
-void N(lines_of)(const struct source *, int D, int keys, real *lines);
+/* The same for rows that have not been read yet and that many more vectors share: they are left as
+ * lines of channels, [D][KT] reals, for the next call. */
+void N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D, int keys,
+                      real *lines);
 
 /* Rows that sum the same values of a tile: their weights are `weights` numbers apart, their sums
- * `apart`.  The tile that follows begins `next` rows of values away. */
+ * `apart`. */
 struct summing {
     const struct source *value;
-    int D, keys, next;
+    int D, keys;
     const real *p;
     real *sums;
     ptrdiff_t weights, apart;

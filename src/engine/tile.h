@@ -49,6 +49,7 @@ struct source {
      * including those of the next tiles */
     ptrdiff_t stride, rest;
     enum form form;
+    int next;                /* what is read next: 1 the tile after this one, -1 the one before */
     const uint16_t *scales;  /* of WHOLE_Q8 */
     bool across, concurrent; /* concurrent: another stream is read at the same time */
 };

@@ -40,6 +40,10 @@
 #endif
 #endif
 
+/* Stops the compiler from making a pointer for each row and each unrolled step, and from moving
+ * loads to another step: it would run out of registers. */
+#define HIDE(p) __asm__("" : "+r"(p) : : "memory")
+
 /* a * b + c, rounded once (in the f64 build twice: there only the value matters). */
 INLINE real fma_(real a, real b, real c)
 {

@@ -1005,9 +1005,9 @@ static void latent_rows(struct latent *t, const char *what, ptrdiff_t last, ptrd
             && !memcmp(lse + h * n, t->lse + h * t->L + last - n, (size_t)n * sizeof *lse);
     CHECK_THAT(same, "values in keys, %s, %td rows: %s", what, n, t->e.text);
 }
-static void latent(const char *text, loci_dtype dtype, int heads)
+static void latent(const char *text, loci_dtype dtype, int heads, ptrdiff_t length)
 {
-    struct latent t = { .heads = heads, .L = 150 };
+    struct latent t = { .heads = heads, .L = length };
     const size_t keys = (size_t)t.L * LATENT, rows = (size_t)(heads * t.L);
     loci_desc d = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = 1, .dim = LATENT,
                             .value_dim = LATENT_VALUES, .keys_rotated = 1, .isa = isa);
@@ -1046,13 +1046,15 @@ static void latent(const char *text, loci_dtype dtype, int heads)
     latent_rows(&t, "views", t.L, t.L, views);
     latent_rows(&t, "views", t.L, 3, views);
     latent_rows(&t, "views", t.L, 1, views);
-    static const int32_t table[] = { 2, 0, 1 };
-    const ptrdiff_t page = stored_bytes(dtype, 64 * LATENT);
-    char *paged = mem_alloc(&t.mem, (size_t)(3 * page));
-    for (int i = 0; i < 3; i++)
+    const ptrdiff_t page = stored_bytes(dtype, 64 * LATENT), n = (length + 63) / 64;
+    int32_t *table = mem_alloc(&t.mem, (size_t)n * sizeof *table);
+    char *paged = mem_alloc(&t.mem, (size_t)(n * page));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        table[i] = (int32_t)((i + 2) % n);
         memcpy(paged + table[i] * page, (char *)t.keys + i * page,
-               (size_t)stored_bytes(dtype, (i < 2 ? 64 : t.L - 128) * LATENT));
-    const loci_pages pages = { table, 64, 3 };
+               (size_t)stored_bytes(dtype, (i + 1 < n ? 64 : length - i * 64) * LATENT));
+    }
+    const loci_pages pages = { table, 64, n };
     latent_rows(&t, "pages", t.L, 1,
                 (loci_call)LOCI_CALL(.k_len = t.L, .k.data = paged, .pages = &pages));
     latent_rows(&t, "pages", t.L, 40,
@@ -1060,9 +1062,11 @@ static void latent(const char *text, loci_dtype dtype, int heads)
     loci_cache *cache;
     const size_t bytes = loci_cache_size(t.plan, 1, t.L);
     ok = !loci_cache_create(&cache, t.plan, 1, t.L, 0, mem_alloc(&t.mem, bytes), &t.e);
-    CHECK_THAT(ok && bytes < (size_t)stored_bytes(dtype, 192 * LATENT) + 192 * 8 + 4096,
+    CHECK_THAT(ok
+                   && bytes < (size_t)stored_bytes(dtype, n * 64 * LATENT) + (size_t)n * 64 * 8
+                                  + 4096,
                "values in keys: a cache has %zu bytes", bytes);
-    static const ptrdiff_t cuts[] = { 70, 1, 5, 1, 64, 9 };
+    const ptrdiff_t cuts[] = { length - 80, 1, 5, 1, 64, 9 };
     for (ptrdiff_t i = 0, at = 0; i < COUNT(cuts) && ok; at += cuts[i++])
         latent_rows(&t, "a cache", at + cuts[i], cuts[i],
                     (loci_call)LOCI_CALL(.k_len = cuts[i], .k.data = t.k + at * LATENT,
@@ -1079,8 +1083,9 @@ static void latents(void)
     loci_error e;
     for (int i = 0; i < COUNT(texts); i++)
         for (int k = 0; k < COUNT(types); k++) {
-            latent(texts[i], types[k], 16);
-            latent(texts[i], types[k], 2);
+            latent(texts[i], types[k], 16, 150);
+            latent(texts[i], types[k], 16, 700); /* tiles of several groups: see decode.c */
+            latent(texts[i], types[k], 2, 150);
         }
     loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half", .heads = 2, .dim = 32, .value_dim = 16,
                             .values_in_keys = 1);
@@ -1093,6 +1098,17 @@ static void latents(void)
     d.value_dim = 40;
     CHECK_SAYS(loci_plan_create(&plan, &d, &e), LOCI_BAD_ARG, &e,
                "value_dim 40 must be at most dim 32");
+}
+
+/* So many rows of a call share their keys that decode reads these in groups of tiles. */
+static void many_rows(const char *text, loci_dtype dtype, int dim, int value_dim)
+{
+    struct problem p;
+    if (LOCI_EMULATED && dtype != LOCI_F32) return;
+    if (open(&p, text, dtype, 0, 760, dim, value_dim, 16)) steps(&p, "groups", 760, 0, 740, 740);
+    drop(&p);
+    if (open(&p, text, dtype, 600, 760, dim, value_dim, 16)) paged(&p, 64, 5);
+    drop(&p);
 }
 
 /* By bf16 dot products: calls of many rows agree. */
@@ -1143,6 +1159,8 @@ int main(int argc, char **argv)
             drop(&p);
         }
         by_dots(text, dim, value_dim);
+        if (t.example || !LOCI_SLOW)
+            many_rows(text, t.example ? LOCI_F32 : LOCI_BF16, dim, value_dim);
         if (!t.example || LOCI_EMULATED) continue;
         mixed(text, LOCI_F32, LOCI_Q8_0, LOCI_Q8_0);
         mixed(text, LOCI_F32, LOCI_BF16, LOCI_F16);
