@@ -665,7 +665,8 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
         /* each encoding gets some of the shapes there, the next one others */
-        if ((i + (size_t)seed_of(encoding, "")) % (LOCI_EMULATED ? 12 : LOCI_SLOW ? 2 : 1)) continue;
+        if ((i + (size_t)seed_of(encoding, "")) % (LOCI_EMULATED ? 12 : LOCI_SLOW ? 2 : 1))
+            continue;
         if (s->full && walk_causal_only(encoding)) continue;
         /* a cache stores one form of a key */
         if (s->keys_rotated && walk_key_forms(encoding)) continue;
