@@ -516,7 +516,6 @@ int main(int argc, char **argv)
     const int all = (int)(sizeof shapes / sizeof *shapes), most = LOCI_EMULATED ? 1
                                                                 : LOCI_SLOW     ? 3
                                                                                 : all;
-    const bool all_parts = !few && !LOCI_SLOW && !LOCI_EMULATED;
     walk_only(argc, argv);
     open_devices(given);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
@@ -535,13 +534,13 @@ int main(int argc, char **argv)
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
             if (argc < 2 || strstr(texts[k], argv[1]))
                 check_shape(texts[k], &shapes[i], 0.3, OUT_O);
-    for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && all_parts; k++) {
+    for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW && !few; k++) {
         if (argc > 1 && !strstr(texts[k], argv[1])) continue;
         int tensors = 0;
         for (int only = OUT_DQ; only < OUTS + tensors; only++)
             if (only != OUT_DMASK) tensors = check_shape(texts[k], &some, 0, only);
     }
-    if (all_parts) walk_all(WALK_SMALL, check_walk);
+    if (!few && !LOCI_SLOW) walk_all(WALK_SMALL, check_walk);
     if (getenv("LOCI_WALK")) {
         walk_all(WALK_TILES, check_walk);
         walk_all(WALK_CHUNKS, check_walk);
