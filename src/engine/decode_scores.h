@@ -170,6 +170,14 @@ static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j)
     if (rotates_late(t->c) && !reads_still(t)) return t->keys;
     return staged(t) || (!t->c->cache && !t->c->in->pages) ? t->until + 1 - j * KT : t->keys;
 }
+/* The keys of tile j, which no row has read yet. */
+static struct source keys_to_read(const struct row_set *w, struct tile *t, ptrdiff_t j)
+{
+    struct source keys = source_of(t, KEYS);
+    keys.rest = rows_from(t, j);
+    keys.next = many(w) ? -1 : 1;
+    return keys;
+}
 /* The scores of rows and keys with several forms, class by class; then every pair of a tile with
  * several classes gets its own. */
 static void score_classes(const struct row_set *w, ptrdiff_t j)
@@ -193,9 +201,7 @@ static void score_classes(const struct row_set *w, ptrdiff_t j)
                 first = false;
             }
             if (!shared) {
-                keys = source_of(t, KEYS);
-                keys.rest = rows_from(t, j);
-                keys.next = many(w) ? -1 : 1;
+                keys = keys_to_read(w, t, j);
                 first = true;
             }
             list[n++] = (struct dot){ t->q.across, class == a.least ? t->s : t->of_class };
@@ -231,10 +237,8 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j)
         struct tile *t = &w->t[i];
         if (!t->keys) continue;
         if (!shares(w, i, j)) {
-            keys = source_of(t, KEYS);
-            keys.rest = rows_from(t, j);
+            keys = keys_to_read(w, t, j);
             first = true;
-            keys.next = many(w) ? -1 : 1;
         }
         list[n++] = (struct dot){ t->q.across, t->s };
         /* One round more than there are terms: what has been collected goes when the list is full,
