@@ -128,7 +128,10 @@ static void chunk_rows(const struct row_set *w, const struct keyrange range, ptr
     const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
     struct walk a = { .w = w, .needs = needs_of(w->t->c), .base = base, .end = end };
     ptrdiff_t oldest = end, low = end;
-    for (int i = 0; i < w->n; i++) open_chunk(&w->t[i]);
+    for (int i = 0; i < w->n; i++) {
+        open_chunk(&w->t[i]);
+        set_values(&w->t[i], &w->t[i].chunk);
+    }
     while (low > start && oldest == low) {
         const ptrdiff_t newer = last / KT + 1 - low, high = low;
         ptrdiff_t size = many(w) ? AT_ONCE : TILES;
@@ -193,6 +196,7 @@ static void save_chunk(struct tile *t, real *to, bool back)
         if (back) memcpy(block[i], to, sizeof(real) * (size_t)size[i]);
         else memcpy(to, block[i], sizeof(real) * (size_t)size[i]);
     }
+    t->chunk.empty = false;
 }
 
 /* The number of a row's slot in struct part. */
@@ -227,6 +231,7 @@ static void open_item(struct row_set *w, const struct call *c, const struct sequ
             t->all = t - i % heads;
             t->tiles = locked(c->plan);
             open_total(t);
+            set_values(t, &t->total);
         }
     }
 }

@@ -20,7 +20,9 @@ static void sums(struct tile *t, bool more)
     find_values(t);
     t->next = to_next(t, VALUES, more);
     value_tile(t);
-    mix_safe(t, t->v.at, t->v.row, t->c->plan->value_dim, t->p, t->chunk.o, t->alpha, t->next);
+    mix_safe(t, t->v.at, t->v.row, t->c->plan->value_dim, t->p, t->chunk.o,
+             t->chunk.empty ? NULL : t->alpha, t->next);
+    t->chunk.empty = false;
 }
 static void rows(struct tile *t) { open_columns(t); }
 static void close(struct tile *t) { close_rows(t); }

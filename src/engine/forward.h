@@ -75,14 +75,20 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             step_rows(t, n);
         }
         for (int i = 0; i < n; i++) {
-            if (weights) weights->join(&t[i], p->weight);
-            else softmax_join(&t[i]);
+            if (weights) {
+                set_values(&t[i], &t[i].chunk);
+                set_values(&t[i], &t[i].total);
+                weights->join(&t[i], p->weight);
+            } else {
+                softmax_join(&t[i]);
+            }
         }
     }
     for (int i = 0; i < n; i++) {
         if (!part || part->closes) by->close(&t[i]);
         else {
             find_lost(&t[i]);
+            set_values(&t[i], &t[i].total);
             N(save_part)(&t[i], state + (size_t)i * part->slot, false);
         }
     }

@@ -126,6 +126,7 @@ INLINE void store(const int mb, const int nb, const enum then then, vf (*acc)[NR
             vf y = acc[m][v];
             if (then == ADD) y = vf_add(vf_load(c + v * VL), y);
             if (then == FADE) y = vf_fma(vf_load(c + v * VL), vf_load(factor + v * VL), y);
+            if (then == BEGIN) y = vf_add(vf_set1(0), y);
             vf_store(c + v * VL, y);
         }
         c += cm;
@@ -165,6 +166,9 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
         break;
     case FADE:
         store(mb, nb, FADE, acc, c, j->cm, j->factor + v * VL);
+        break;
+    case BEGIN:
+        store(mb, nb, BEGIN, acc, c, j->cm, NULL);
         break;
     }
 }

@@ -13,8 +13,9 @@
 
 #include "simd/num.h"
 
-/* How the sum is stored: C = sum;  C = C + sum;  C = C * factor[n] + sum. */
-enum then { SET, ADD, FADE };
+/* How the sum is stored: C = sum;  C = C + sum;  C = C * factor[n] + sum;  C = 0 + sum, which is
+ * never -0 and so what ADD and FADE make of a C of 0. */
+enum then { SET, ADD, FADE, BEGIN };
 
 /* What a product prefetches as it runs: the A of the next product, as it is stored.  Number (m,
  * k) of it is at first + m * row + k * step bytes and has `size` bytes.  first NULL: nothing. */

@@ -463,6 +463,7 @@ static void sums(struct tile *t, bool more)
     value_tile(t);
     pack_values(t);
     const bool apart = t->partial && unpack(t);
+    set_values(t, &t->chunk);
     mix_pairs(t);
     if (apart) put_back(t);
 }

@@ -85,13 +85,45 @@ INLINE void take_rows(const struct tile *t, const uint64_t *rows, const real *fr
 
 /* ---- Queries --------------------------------------------------------------------------------- */
 
-/* Begins a query tile: positions, and Q rotated, scaled and transposed.  Dead rows are 0.  All
- * columns are live until open_columns() says otherwise. */
+/* True if the queries go across as the caller stores them, times scale, and nothing uses rows. */
+INLINE bool only_across(const struct tile *t)
+{
+    const struct call *c = t->c;
+    if (QT == 1 || c->backward || c->plan->rotate >= 0 || c->plan->moves >= 0) return false;
+    EACH_USE(c, x, term)
+        if (term->load) return false;
+    return t->rows == QT && in_place(c);
+}
+/* One form of the queries: rotated, scaled and transposed. */
+INLINE void open_queries(struct tile *t, int form)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int D = p->score_dim, Dp = padded(D);
+    const ptrdiff_t b = t->seq->b;
+    const real scale = (real)p->scale;
+    if (only_across(t)) {
+        real scales[MAX_DIM];
+        for (int d = 0; d < D; d++) scales[d] = scale;
+        transpose_times(stored_row(c, &c->q, b, t->h, t->i0), c->q.row, QT, D, scales, t->q.across,
+                        QT);
+        return;
+    }
+    load_queries(c, b, t->h, t->i0, t->rows, t->q.rows);
+    if (p->rotate >= 0)
+        rotation_of(c)->rotate(c, p->rotate, t->angles, b, t->h * p->row_forms + form, true, t->i0,
+                               t->rows, t->q.rows, Dp);
+    for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+    EACH_USE(c, x, term)
+        if (term->load) term->load(t, x);
+    transpose(t->q.rows, Dp, QT, D, t->q.across, QT);
+}
+/* Begins a query tile: positions, and its queries.  Dead rows are 0.  All columns are live until
+ * open_columns() says otherwise. */
 INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const int Dp = padded(p->score_dim);
     t->seq = q;
     t->h = h;
     t->kvh = h / p->group;
@@ -124,15 +156,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     for (int form = 0; form < p->row_forms; form++) {
         use_form(t, form);
-        load_queries(c, q->b, h, t->i0, rows, t->q.rows);
-        if (p->rotate >= 0)
-            rotation_of(c)->rotate(c, p->rotate, t->angles, q->b, h * p->row_forms + form, true,
-                                   t->i0, rows, t->q.rows, Dp);
-        const real scale = (real)p->scale;
-        for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
-        EACH_USE(c, x, term)
-            if (term->load) term->load(t, x);
-        transpose(t->q.rows, Dp, QT, p->score_dim, t->q.across, QT);
+        open_queries(t, form);
     }
     use_form(t, 0);
 #if QT > 1

@@ -80,12 +80,47 @@ INLINE void fade_rows(real *x, int n, const real *alpha)
         for (int r = 0; r < QT; r++) x[i * QT + r] *= alpha[r];
 }
 
+INLINE void fill(real *x, ptrdiff_t n, real with)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
+}
+/* Sets the sums of values, which are 0, if no tile or chunk has. */
+INLINE void set_values(const struct tile *t, struct state *x)
+{
+    if (x->empty) fill(x->o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    x->empty = false;
+}
+
 /* total = total * a + chunk * b, rows of QT. */
 INLINE void join_rows(real *total, const real *chunk, int n, const real *a, const real *b)
 {
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++)
             total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
+}
+/* The same for sums of values.  The first chunk that has any meets a total of 0, whose a is 0. */
+INLINE void join_values(struct tile *t, const real *a, const real *b)
+{
+    const int n = t->c->plan->value_dim;
+    if (t->chunk.empty && t->total.empty) return;
+    set_values(t, &t->chunk);
+#if QT > 1
+    for (int r = 0; r < t->live; r += VL) {
+        const vf x = vf_load(a + r), y = vf_load(b + r);
+        const real *chunk = t->chunk.o + r;
+        real *total = t->total.o + r;
+        if (t->total.empty)
+            for (int i = 0; i < n; i++)
+                vf_store(total + i * QT, vf_fma(vf_load(chunk + i * QT), y, vf_set1(0)));
+        else
+            for (int i = 0; i < n; i++)
+                vf_store(total + i * QT,
+                         vf_fma(vf_load(chunk + i * QT), y, vf_mul(vf_load(total + i * QT), x)));
+    }
+    t->total.empty = false;
+#else
+    join_rows(t->total.o, t->chunk.o, n, a, b);
+#endif
 }
 /* Joins the chunk to the total.  The factor of the larger max is exactly 1, and a chunk that is
  * further below the total than EXP_LOW joins with an exact 0: that is why chunks may be skipped. */
@@ -99,14 +134,10 @@ INLINE void softmax_join(struct tile *t)
         t->total.m[r] = m;
     }
     join_rows(t->total.l, t->chunk.l, 1, a, b);
-    join_rows(t->total.o, t->chunk.o, t->c->plan->value_dim, a, b);
+    join_values(t, a, b);
     EACH_USE(t->c, x, term) join_rows(t->own[x].outs, t->own[x].out, t->own[x].outn, a, b);
 }
 
-INLINE void fill(real *x, ptrdiff_t n, real with)
-{
-    for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
-}
 /* Excludes the columns that no live row needs from a forward pass.  Their weights are set to 0
  * once for all tiles, as sums of terms run over all columns. */
 INLINE void open_columns(struct tile *t)
@@ -121,7 +152,7 @@ INLINE void open_total(struct tile *t)
     fill(t->total.m, QT, -INFINITY);
     fill(t->total.l, QT, 0);
     fill(t->lost, QT, 0);
-    fill(t->total.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    t->total.empty = true;
     EACH_USE(t->c, x, term) {
         fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
         if (term->open) term->open(t, x);
@@ -132,7 +163,7 @@ INLINE void open_chunk(struct tile *t)
     fill(t->chunk.m, QT, -INFINITY);
     fill(t->chunk.l, QT, 0);
     fill(t->alpha, QT, 1);
-    fill(t->chunk.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    t->chunk.empty = true;
     EACH_USE(t->c, x, term) {
         fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);
         if (term->weights) term->weights->chunk(t, x);
@@ -164,7 +195,9 @@ INLINE void close_rows(struct tile *t)
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    real inverse[QT];
     find_lost(t);
+    set_values(t, &t->total);
     for (int r = 0; r < t->rows && p->weight < 0; r++)
         if (t->total.l[r] == 0 && t->lost[r] != 0) t->total.l[r] = NAN;
     /* Terms that add to o have summed under the same max, so they come before the division. */
@@ -173,10 +206,7 @@ INLINE void close_rows(struct tile *t)
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);
     } else {
-        real inverse[QT];
         for (int r = 0; r < QT; r++) inverse[r] = t->total.l[r] == 0 ? 0 : 1 / t->total.l[r];
-        for (int n = 0; n < p->value_dim; n++)
-            for (int r = 0; r < QT; r++) t->total.o[n * QT + r] *= inverse[r];
         if (c->in->lse) {
             double logs[QT];
             log_rows(t->total.l, QT, logs);
@@ -189,7 +219,8 @@ INLINE void close_rows(struct tile *t)
     const bool here = in_place(c);
     real *rows = here ? stored_row(c, &c->o, t->seq->b, t->h, t->i0) : t->chunk.o;
     const ptrdiff_t stride = here ? c->o.row : p->value_dim;
-    transpose(t->total.o, QT, p->value_dim, t->rows, rows, stride);
+    transpose_times(t->total.o, QT, p->value_dim, t->rows, p->weight < 0 ? inverse : NULL, rows,
+                    stride);
     if (p->turns_values)
         turn_outputs(c, t->angles, t->seq->b, t->h, -1, t->i0, t->rows, rows, stride);
     if (!here)

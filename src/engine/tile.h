@@ -80,9 +80,10 @@ struct operand {
 };
 /* The state of a row over some keys: the largest score m, the sum l of e^(s - m),
  * and o, the sum of values with these weights; [QT], [QT], [Dv][QT].  (stick: the
- * rest of the stick, nothing, o.) */
+ * rest of the stick, nothing, o.)  empty: o is 0, but its memory is not set. */
 struct state {
     real *m, *l, *o;
+    bool empty;
 };
 /* The same for bf16 dot products (gemm_bf16.c), pairs of bf16 in words: q [D / 2 rounded
  * up][QT], p [KT / 2][QT], v [KT / 2][Dv]; and k [KT][D + 1], for keys that are stored in

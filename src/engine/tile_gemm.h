@@ -142,15 +142,16 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 {
     dot_as(SET, t, a, as, 1, next, D, b, c);
 }
-/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r].  Keys after the last that a strip
- * of rows sees have p = 0 and are skipped. */
+/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r], or, without fade, 0 + that sum.
+ * Keys after the last that a strip of rows sees have p = 0 and are skipped. */
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                      real *c, const real *fade, const struct next rows)
 {
     /* A is read down its columns, so its steps and rows are exchanged. */
     const struct next next = { rows.first, rows.step, rows.row, rows.size };
+    const enum then then = fade ? FADE : BEGIN;
     if (!t->partial || t->listed) {
-        product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
+        product_on(then, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
     }
     struct band w = band(t->c->plan);
@@ -158,7 +159,8 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
         /* the newest key that the strip's last row sees */
         int64_t last = t->d + r + STRIP - 1 - w.lo;
         int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
-        product_on(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r, next);
+        product_on(then, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade ? fade + r : NULL,
+                   next);
     }
 }
 #endif
@@ -191,7 +193,7 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
             real sum = 0;
             for (int k = 0; k < t->keys; k++)
                 if (visible(t, k, r)) sum = fma_(a[k * as + n], p[k * QT + r], sum);
-            c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
+            c[n * QT + r] = fade ? fma_(c[n * QT + r], fade[r], sum) : 0 + sum;
         }
 }
 /* Chooses: rows that are not finite matter only if some row must not see them. */

@@ -222,6 +222,27 @@ INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
     return list_tile(t, w);
 }
 
+/* Sets the numbers of all rows but first .. end - 1 among the live ones of a tile. */
+INLINE void set_outside(real *row, const struct rowrange in, int live, real with)
+{
+#if QT > 1
+    static const real lane[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    const vf x = vf_set1(with), lanes = vf_load(lane);
+    int r = 0;
+    for (; r + VL <= in.first; r += VL) vf_store(row + r, x);
+    if (r < in.first)
+        vf_store(row + r,
+                 vf_negative(vf_sub(lanes, vf_set1((real)(in.first - r))), x, vf_load(row + r)));
+    if (in.end == live) return;
+    r = in.end / VL * VL;
+    vf_store(row + r,
+             vf_negative(vf_sub(vf_set1((real)(in.end - r - 1)), lanes), x, vf_load(row + r)));
+    for (r += VL; r < live; r += VL) vf_store(row + r, x);
+#else
+    for (int r = 0; r < live; r++)
+        if (r < in.first || r >= in.end) row[r] = with;
+#endif
+}
 /* Sets s[k][r] of all pairs that row r does not see: to -inf in scores, to 0 in gradients and
  * weights.  It selects and never multiplies, as 0 * NaN is NaN. */
 INLINE void mask(const struct tile *t, real *s, real with)
@@ -239,9 +260,7 @@ INLINE void mask(const struct tile *t, real *s, real with)
             for (uint64_t bits = t->hidden[k] | dead; bits; bits &= bits - 1)
                 row[__builtin_ctzll(bits)] = with;
         } else {
-            struct rowrange a = rows_of(t, w, k);
-            for (int r = 0; r < a.first; r++) row[r] = with;
-            for (int r = a.end; r < t->live; r++) row[r] = with;
+            set_outside(row, rows_of(t, w, k), t->live, with);
         }
     }
 }

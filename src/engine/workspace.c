@@ -271,6 +271,7 @@ void N(save_part)(struct tile *t, char *slot, bool back)
     copy_state(t->total.l, 1, &at, back);
     copy_state(t->lost, 1, &at, back);
     copy_state(t->total.o, t->c->plan->value_dim, &at, back);
+    t->total.empty = false;
     EACH_USE(t->c, x, term) {
         struct own *own = &t->own[x];
         ptrdiff_t first = 0;

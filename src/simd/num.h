@@ -274,13 +274,14 @@ INLINE void vf_transpose(vf *x)
     }
 }
 
-/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.  Blocks of VL x VL go
- * through registers, the edges one by one.  A row whose columns have one number each, or a
- * column whose rows have, stays as it is. */
-INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
+/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`, times by[col] unless `by` is
+ * NULL.  Blocks of VL x VL go through registers, the edges one by one.  A row whose columns have
+ * one number each, or a column whose rows have, stays as it is. */
+INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, const real *by,
+                            real *to, ptrdiff_t ts)
 {
     int r = 0;
-    if ((rows == 1 && ts == 1) || (cols == 1 && fs == 1)) {
+    if (!by && ((rows == 1 && ts == 1) || (cols == 1 && fs == 1))) {
         memcpy(to, from, sizeof(real) * (size_t)(rows * cols));
         return;
     }
@@ -290,14 +291,23 @@ INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *
         for (; c + VL <= cols; c += VL) {
             vf x[VL];
             vf_load_columns(from + r * fs + c, fs, x);
+            for (int i = 0; i < VL && by; i++) x[i] = vf_mul(x[i], vf_set1(by[c + i]));
             UNROLL_FOR(int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
         }
         for (; c < cols; c++)
-            for (int i = 0; i < VL; i++) to[c * ts + r + i] = from[(r + i) * fs + c];
+            for (int i = 0; i < VL; i++) {
+                const real x = from[(r + i) * fs + c];
+                to[c * ts + r + i] = by ? x * by[c] : x;
+            }
     }
 #endif
     for (; r < rows; r++)
-        for (int c = 0; c < cols; c++) to[c * ts + r] = from[r * fs + c];
+        for (int c = 0; c < cols; c++)
+            to[c * ts + r] = by ? from[r * fs + c] * by[c] : from[r * fs + c];
+}
+INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
+{
+    transpose_times(from, fs, rows, cols, NULL, to, ts);
 }
 
 #endif
