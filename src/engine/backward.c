@@ -17,6 +17,13 @@
 
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
+static void add_numbers(real *to, const real *from, ptrdiff_t n)
+{
+    ptrdiff_t i = 0;
+    for (; i + VL <= n; i += VL) vf_store(to + i, vf_add(vf_load(to + i), vf_load(from + i)));
+    for (; i < n; i++) to[i] += from[i];
+}
+
 /* Loads dO, delta and lse of the rows, and begins the terms.  Every dP of a row is compared with
  * delta = dO.o - dlse: dS = P (dP - delta), since dlse reaches S through P as well. */
 static void open_gradient(struct tile *t)
@@ -626,11 +633,9 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
     for (int i = 0; i < n; i++) {
         if (passes(c)) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
-        for (int k = 0; k < p->row_forms * p->score_dim * QT && !passes(c); k++)
-            t[i].dqs[k] += t[i].dq[k];
+        else add_numbers(t[i].dqs, t[i].dq, (ptrdiff_t)p->row_forms * p->score_dim * QT);
         EACH_USE(c, x, term)
-            for (int k = 0; k < t[i].own[x].gradn * QT; k++)
-                t[i].own[x].grads[k] += t[i].own[x].grad[k];
+            add_numbers(t[i].own[x].grads, t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
         if (chunk < r->chunks.last) save_rows(&t[i], w, slot_of(c, r, i), false);
         else close_gradient(&t[i]);
         add_fresh(&t[i]);
@@ -743,7 +748,7 @@ static void add_to_view(const struct share *s, const real *from, const loci_view
             real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head
                       + (s->q->k0 + j) * to->row;
             const real *sums = sums_at(s, from, h, j, padded(width));
-            for (int n = 0; n < width; n++) row[n] += sums[n];
+            add_numbers(row, sums, width);
         }
 }
 static void add_to_total(const struct share *s, const real *from, int x, int h0, int heads)
