@@ -934,9 +934,10 @@ static bool wants_inputs(const struct gpu_call *g)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-/* Can all rows be read by four numbers? */
-static bool is_wide(const void *at, struct strides s, int width)
+/* Can all rows be read by four numbers?  Those of q8_0 always are. */
+static bool is_wide(const void *at, int32_t type, struct strides s, int width)
 {
+    if (type == GPU_Q8) return true;
     return (uintptr_t)at % 16 == 0 && s.batch % 4 == 0 && s.head % 4 == 0 && s.row % 4 == 0
         && width % 4 == 0;
 }
@@ -1045,14 +1046,15 @@ static void set_params(struct gpu_call *g)
         }
         if (x == p->rotate) k->pairs = offset;
     }
-    k->wide = is_wide(at->q, k->q, k->dim) && is_wide(at->k, k->k, k->dim)
-           && is_wide(at->v, k->v, k->value_dim);
+    k->wide = is_wide(at->q, k->q_type, k->q, k->dim) && is_wide(at->k, k->k_type, k->k, k->dim)
+           && is_wide(at->v, k->v_type, k->v, k->value_dim);
     if (!c->grad) return;
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)(p->weight < 0 ? c->grad->dlse : c->grad->drem);
     k->dout = of_view(c->g.dout);
     k->wide =
-        k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
+        k->wide
+        && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->o_type, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;

@@ -138,7 +138,7 @@ static inline struct strides of_view(loci_view v)
 }
 static inline int32_t stored_as(loci_dtype t)
 {
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : t == LOCI_Q8_0 ? GPU_Q8 : GPU_F32;
 }
 
 #endif

@@ -150,7 +150,7 @@ enum { SCAN_CARRIES = 3 };
 /* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0. */
 enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO };
 /* How numbers are stored. */
-enum { GPU_F32, GPU_BF16, GPU_F16 };
+enum { GPU_F32, GPU_BF16, GPU_F16, GPU_Q8 };
 
 struct gpu_use {
     int64_t table; /* byte offset in `tables`, or of a factor's rows in `lists` */

@@ -12,8 +12,9 @@
  * when the call returns.  A call is queued: loci_gpu_wait() waits for the results, or the host's
  * own stream does.
  *
- * Plans in F32, BF16 and F16 run; which encodings do says docs/gpu.md.  Everything that does not
- * run is refused by LOCI_UNSUPPORTED with a sentence. */
+ * Plans in F32, BF16 and F16 run, forward also with keys and values in BF16, F16 or Q8_0; which
+ * encodings do says docs/gpu.md.  Everything that does not run is refused by LOCI_UNSUPPORTED with
+ * a sentence. */
 #ifndef LOCI_LOCI_GPU_H
 #define LOCI_LOCI_GPU_H
 
