@@ -209,7 +209,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
     static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
-                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS" };
+                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS",
+                                           "CACHE_KERNELS" };
     const struct {
         const char *name;
         int number;
