@@ -424,6 +424,223 @@ loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *t
     return status;
 }
 
+/* ---- Caches ---------------------------------------------------------------------------------- */
+
+/* Rows to where a list of moves says. */
+struct stored {
+    const void *from;
+    void *to;
+    struct strides at, at_to;
+    int32_t type, to_type, heads;
+    int dim;
+    int64_t moves;
+    bool finish; /* channels are multiplied once more */
+};
+static loci_status store(const struct gpu_call *g, struct stored s)
+{
+    struct params p = g->params;
+    struct arrays at = g->arrays;
+    at.q = (char *)(uintptr_t)s.from;
+    at.o = s.to;
+    p.q = s.at;
+    p.o = s.at_to;
+    p.q_type = s.type;
+    p.o_type = s.to_type;
+    p.heads = s.heads;
+    p.q_len = (int32_t)g->call.Lk;
+    p.dim = s.dim;
+    p.where = s.moves;
+    p.finish = s.finish;
+    return run(g, PASS_CACHE, "store_rows", g->call.B * tiles(g->call.Lk, ROTATED_ROWS), 0, &at,
+               &p);
+}
+/* Keys or values of a cache.  A place counts the rows of all heads of the pages before. */
+static struct strides strides_there(int64_t width)
+{
+    return (struct strides){ 0, KT * width, width };
+}
+static int64_t place_there(const struct loci_cache *c, ptrdiff_t b, ptrdiff_t at)
+{
+    const ptrdiff_t count = (ptrdiff_t)c->form.tiles, slot = at / KT % count;
+    return (cache_owner(c, b, slot) * count + slot) * (int64_t)c->form.kv_heads * KT + at % KT;
+}
+static loci_status turn_side(const struct gpu_call *g, bool keys, const void *from,
+                             struct strides at, int32_t type)
+{
+    const struct loci_plan *p = g->call.plan;
+    return rotate(g, PASS_CACHE,
+                  (struct turned){
+                      .from = from,
+                      .to = keys ? g->at.k : g->at.v,
+                      .at = at,
+                      .at_to = dense(p->kv_heads, g->call.Lk, keys ? key_dim(p) : p->value_dim),
+                      .type = type,
+                      .heads = p->kv_heads,
+                      .dim = keys ? p->dim : p->value_dim,
+                      .turns = true,
+                      .plain = !keys });
+}
+/* Of an append. */
+static loci_status store_side(const struct gpu_call *g, bool keys)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct loci_cache *to = g->update.to;
+    const loci_view *given = keys ? &c->k : &c->v;
+    char *turned = keys ? g->at.k : g->at.v;
+    const int width = (int)(keys ? to->form.dim : to->form.value_dim);
+    const struct strides dense_rows = dense(p->kv_heads, c->Lk, width);
+    if (turned) TRY(turn_side(g, keys, given->data, of_view(*given), stored_as(p->dtype)));
+    return store(g, (struct stored){ .from = turned ? turned : given->data,
+                                     .to = cache_there_at(to, keys ? to->keys : to->values),
+                                     .at = turned ? dense_rows : of_view(*given),
+                                     .at_to = strides_there(width),
+                                     .type = turned ? GPU_F32 : stored_as(p->dtype),
+                                     .to_type = stored_as(keys ? p->k_dtype : p->v_dtype),
+                                     .heads = p->kv_heads,
+                                     .dim = width,
+                                     .moves = g->moves });
+}
+static loci_status store_input(const struct gpu_call *g, int tensor)
+{
+    const struct loci_cache *to = g->update.to;
+    const struct cache_input *in = &to->input[tensor];
+    const int heads = (int)in->outer, width = (int)in->inner;
+    if (!in->at) return LOCI_OK;
+    return store(g, (struct stored){ .from = g->given.tensors[tensor],
+                                     .to = cache_there_at(to, in->at),
+                                     .at = dense(heads, g->call.Lk, width),
+                                     .at_to = dense(heads, cache_capacity(to), width),
+                                     .heads = heads,
+                                     .dim = width,
+                                     .moves = g->input_moves });
+}
+/* Where new keys go: in pages, and in inputs by key. */
+static void fill_moves(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const struct loci_cache *to = g->update.to;
+    struct row_move *move = (struct row_move *)(g->lists + g->moves),
+                    *input = (struct row_move *)(g->lists + g->input_moves);
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const ptrdiff_t old = (ptrdiff_t)cache_list(to, to->len)[b],
+                        before = c->Lk - (ptrdiff_t)cache_appended(&g->given, b);
+        for (ptrdiff_t j = 0; j < c->Lk; j++, move++, input++) {
+            const ptrdiff_t at = old + j - before;
+            move->from = input->from = j;
+            move->to = input->to = -1;
+            if (j < before) continue;
+            move->to = place_there(to, b, at);
+            input->to = at;
+        }
+    }
+}
+loci_status loci_gpu_store_rows(struct gpu_call *g)
+{
+    fill_moves(g);
+    TRY(upload_lists(g));
+    TRY(store_side(g, true));
+    TRY(store_side(g, false));
+    for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(store_input(g, i));
+    return LOCI_OK;
+}
+
+/* Keys, or values, of a removal: to the workspace and back, rotated again if they turn. */
+static loci_status move_side(const struct gpu_call *g, bool keys)
+{
+    const struct loci_plan *p = g->call.plan;
+    const struct cache_update *a = &g->update;
+    const bool turns = a->rotate && (keys || p->turns_values);
+    const int32_t stored = stored_as(keys ? p->k_dtype : p->v_dtype),
+                  type = turns ? GPU_F32 : stored;
+    const int width = (int)(keys ? a->to->form.dim : a->to->form.value_dim);
+    char *there = cache_there_at(a->to, keys ? a->to->keys : a->to->values), *rows = g->at.q;
+    const struct strides at = dense(p->kv_heads, g->call.Lk, width);
+    struct stored s = { .from = there,
+                        .to = rows,
+                        .at = strides_there(width),
+                        .at_to = at,
+                        .type = stored,
+                        .to_type = type,
+                        .heads = p->kv_heads,
+                        .dim = width,
+                        .moves = g->moves };
+    TRY(store(g, s));
+    if (turns) {
+        TRY(turn_side(g, keys, rows, at, GPU_F32));
+        rows = keys ? g->at.k : g->at.v;
+    }
+    s = (struct stored){ .from = rows,
+                         .to = there,
+                         .at = at,
+                         .at_to = strides_there(width),
+                         .type = type,
+                         .to_type = stored,
+                         .heads = p->kv_heads,
+                         .dim = width,
+                         .moves = g->moves + MOVED_ROWS * (int64_t)sizeof(struct row_move),
+                         .finish = keys && a->channels > 0 };
+    return store(g, s);
+}
+static loci_status move_input(const struct gpu_call *g, int tensor)
+{
+    const struct loci_cache *to = g->update.to;
+    const struct cache_input *in = &to->input[tensor];
+    const int heads = (int)in->outer, width = (int)in->inner;
+    char *there = cache_there_at(to, in->at
+                                         + g->update.entry * in->outer * cache_capacity(to) * width
+                                               * (ptrdiff_t)sizeof(float));
+    const struct strides at = dense(heads, g->call.Lk, width),
+                         at_there = dense(heads, cache_capacity(to), width);
+    if (!in->at) return LOCI_OK;
+    struct stored s = { .from = there,
+                        .to = g->at.q,
+                        .at = at_there,
+                        .at_to = at,
+                        .heads = heads,
+                        .dim = width,
+                        .moves = g->input_moves };
+    TRY(store(g, s));
+    s = (struct stored){ .from = g->at.q,
+                         .to = there,
+                         .at = at,
+                         .at_to = at_there,
+                         .heads = heads,
+                         .dim = width,
+                         .moves = g->input_moves + MOVED_ROWS * (int64_t)sizeof(struct row_move) };
+    return store(g, s);
+}
+loci_status loci_gpu_move_rows(struct gpu_call *g)
+{
+    const struct cache_update *a = &g->update;
+    struct row_move *move = (struct row_move *)(g->lists + g->moves),
+                    *input = (struct row_move *)(g->lists + g->input_moves);
+    struct gpu_turn *turn = (struct gpu_turn *)(g->lists + g->params.turn);
+    const ptrdiff_t end = (ptrdiff_t)cache_list(a->to, a->to->len)[a->entry] - a->count;
+    turn->undo = (float)a->undo;
+    turn->undo_from = a->channel;
+    turn->undo_count = a->channels;
+    for (ptrdiff_t first = a->first; first < end; first += MOVED_ROWS) {
+        for (ptrdiff_t i = 0; i < MOVED_ROWS; i++) {
+            const ptrdiff_t at = first + i, from = at + a->count;
+            const bool moves = at < end;
+            move[i] =
+                (struct row_move){ moves ? place_there(a->to, a->entry, from) : 0, moves ? i : -1 };
+            move[MOVED_ROWS + i] =
+                (struct row_move){ i, moves ? place_there(a->to, a->entry, at) : -1 };
+            input[i] = (struct row_move){ from, moves ? i : -1 };
+            input[MOVED_ROWS + i] = (struct row_move){ i, moves ? at : -1 };
+        }
+        TRY(upload_lists(g));
+        TRY(move_side(g, true));
+        TRY(move_side(g, false));
+        for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(move_input(g, i));
+    }
+    return LOCI_OK;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
 /* Sums of gradients become the caller's: rotated back, multiplied by the scale, rounded. */
 static loci_status finish_gradients(const struct gpu_call *g)
 {

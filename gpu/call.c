@@ -67,6 +67,19 @@ static bool is_listed(const loci_call *in)
 {
     return has_positions(in) || in->mask_kind || in->k_first;
 }
+/* Keys that are rotated, or are to be rotated now. */
+static bool turns_keys(const struct gpu_call *g)
+{
+    return !g->call.plan->keys_rotated || g->update.to;
+}
+/* Does a kernel walk over all keys that there is room for?  Those of a cache may not be there. */
+static bool walks_over_room(const struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    bool walks = p->rotate >= 0 && (!p->keys_rotated || g->params.fades);
+    for (int u = 0; u < g->params.uses; u++) walks |= g->use[u].term == GPU_KEY_VECTORS;
+    return walks;
+}
 struct piece_row {
     double inverse;
     int64_t position;
@@ -125,7 +138,7 @@ static size_t lay_out_lists(struct gpu_call *g)
         LIST(k->pages, B * (size_t)k->page_entry, int32_t);
     }
     g->used = -1;
-    if (in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
+    if (in->cache ? walks_over_room(g) : in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     for (int u = 0; u < k->uses; u++) {
         if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
         if (g->use[u].term == GPU_PIECES) LIST(g->use[u].rows, B * Lq, struct piece_row);
@@ -144,9 +157,13 @@ static size_t lay_out_lists(struct gpu_call *g)
         const size_t slots = g->measured ? each * (Lq + Lk) : (size_t)m->slots,
                      count = slots * (size_t)(w->groups * w->count * w->block * w->block);
         LIST(g->turn.slots[0], each * Lq, int64_t);
-        LIST(g->turn.slots[1], each * Lk, int64_t);
+        LIST(g->turn.slots[1], turns_keys(g) ? each * Lk : 0, int64_t);
         LIST(g->turn.matrices[0], count, float);
         if (g->backward) LIST(g->turn.matrices[1], count, float);
+    }
+    if (g->update.to) {
+        LIST(g->moves, 2 * B * Lk, struct row_move);
+        LIST(g->input_moves, 2 * B * Lk, struct row_move);
     }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
@@ -244,7 +261,7 @@ static void fill_matrices(struct gpu_call *g)
         sizeof(float) * (size_t)(m->slots * m->groups * m->count * m->block * m->block);
     for (int side = 0; side < 2; side++) {
         g->turn.slot_entry[side] = g->in.per_batch ? rows[side] / each : 0;
-        if (side ? c->where.k_coord && !p->keys_rotated : g->in.q_coord != NULL)
+        if (side ? c->where.k_coord && turns_keys(g) : g->in.q_coord != NULL)
             memcpy(g->lists + g->turn.slots[side], m->slot[side],
                    sizeof(int64_t) * (size_t)rows[side]);
     }
@@ -301,6 +318,18 @@ static void fill_spans(struct gpu_call *g, int rows)
     g->params.ktiles = ktile;
     g->items = item;
 }
+/* Keys of an entry that have positions: of a cache, those that are there. */
+static ptrdiff_t listed_keys(const struct call *c, ptrdiff_t b)
+{
+    return c->cache ? keys_in(c, b) : c->Lk;
+}
+/* The page of keys 64 i .. of an entry of a cache. */
+static int32_t cache_page(const struct loci_cache *k, ptrdiff_t b, ptrdiff_t i)
+{
+    const ptrdiff_t count = (ptrdiff_t)k->form.tiles,
+                    slot = ((ptrdiff_t)cache_list(k, k->base)[b] / KT + i) % count;
+    return (int32_t)(cache_owner(k, b, slot) * count + slot);
+}
 /* Places of the rows of a side: the position of the first row of each entry if they are counted,
  * else coordinates [B][axes][rows]. */
 static void fill_places(struct gpu_call *g, bool query, int64_t at)
@@ -312,9 +341,9 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
         query ? !c->where.q_pos && !g->in.q_coord : !c->where.k_pos && !c->where.k_coord;
     double *place = (double *)(g->lists + at);
     for (int form = 0; form < c->plan->row_forms && c->plan->row_forms > 1; form++)
-        for (ptrdiff_t b = 0; b < c->B; b++)
-            for (ptrdiff_t i = 0; i < rows; i++)
-                *place++ = range_place(layout_of(c->plan, c->plan->rotate), query, form,
+        for (ptrdiff_t b = 0; b < c->B; b++, place += rows)
+            for (ptrdiff_t i = 0; i < (query ? rows : listed_keys(c, b)); i++)
+                place[i] = range_place(layout_of(c->plan, c->plan->rotate), query, form,
                                        query ? pos_q(c, b, i) : pos_k(c, b, i))
                                .x;
     if (c->plan->row_forms > 1) return;
@@ -322,9 +351,9 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
         list(g, at)[b] = query ? pos_q(c, b, 0) : pos_k(c, b, 0);
     double *x = (double *)(g->lists + at);
     for (ptrdiff_t b = 0; b < c->B && !counted; b++)
-        for (int axis = 0; axis < axes; axis++)
-            for (ptrdiff_t i = 0; i < rows; i++)
-                *x++ = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
+        for (int axis = 0; axis < axes; axis++, x += rows)
+            for (ptrdiff_t i = 0; i < (query ? rows : listed_keys(c, b)); i++)
+                x[i] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
 /* Factors of rows as src/terms/factor.c finds them; backward also what they are made of. */
 static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
@@ -358,7 +387,8 @@ static void fill_lists(struct gpu_call *g, int rows)
             if (k->q_pos >= 0) list(g, k->q_pos)[b * c->Lq + i] = pos_q(c, b, i);
             if (k->q_seg >= 0) list(g, k->q_seg)[b * c->Lq + i] = seg_q(c, b, i);
         }
-        for (ptrdiff_t j = 0; j < c->Lk; j++) {
+        const ptrdiff_t keys = k->k_pos >= 0 || k->k_seg >= 0 ? listed_keys(c, b) : 0;
+        for (ptrdiff_t j = 0; j < keys; j++) {
             if (k->k_pos >= 0) list(g, k->k_pos)[b * c->Lk + j] = pos_k(c, b, j);
             if (k->k_seg >= 0) list(g, k->k_seg)[b * c->Lk + j] = seg_k(c, b, j);
         }
@@ -376,7 +406,7 @@ static void fill_lists(struct gpu_call *g, int rows)
     for (ptrdiff_t b = 0; b < c->B && in->pages; b++)
         for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
             ((int32_t *)(g->lists + k->pages))[b * k->page_entry + i] =
-                in->pages->table[b * in->pages->entry + i];
+                c->cache ? cache_page(c->cache, b, i) : in->pages->table[b * in->pages->entry + i];
     if (k->rotation == TURN_MATRICES) fill_matrices(g);
     fill_turn(g);
     if (g->stick.heir != HEIR_NONE) fill_heirs(g);
@@ -514,6 +544,15 @@ static struct gpu_use empty_use(int32_t term)
                              .direct = -1,
                              .values_at = -1 };
 }
+static void list_rotation(struct gpu_call *g)
+{
+    const struct loci_plan *p = g->call.plan;
+    struct params *k = &g->params;
+    k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
+    k->forms = p->row_forms;
+    k->scan = -1;
+    k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
+}
 /* The kernels' terms in the order in which scores meet them: the one that changes rows on their
  * walk, then by group, then as in the text. */
 static void list_terms(struct gpu_call *g, const void *tables)
@@ -521,11 +560,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
-    k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
-    k->forms = p->row_forms;
-    k->scan = -1;
+    list_rotation(g);
     if (p->weight >= 0) list_stick(g, tables);
-    k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     if (p->moves >= 0) {
         const int enc = p->use[p->moves].enc;
         const bool reflects = reflects_rows(p);
@@ -934,9 +970,10 @@ static bool wants_inputs(const struct gpu_call *g)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-/* Can all rows be read by four numbers? */
-static bool is_wide(const void *at, struct strides s, int width)
+/* Can all rows be read by four numbers?  Those of q8_0 always are. */
+static bool is_wide(const void *at, int32_t type, struct strides s, int width)
 {
+    if (type == GPU_Q8) return true;
     return (uintptr_t)at % 16 == 0 && s.batch % 4 == 0 && s.head % 4 == 0 && s.row % 4 == 0
         && width % 4 == 0;
 }
@@ -1045,14 +1082,15 @@ static void set_params(struct gpu_call *g)
         }
         if (x == p->rotate) k->pairs = offset;
     }
-    k->wide = is_wide(at->q, k->q, k->dim) && is_wide(at->k, k->k, k->dim)
-           && is_wide(at->v, k->v, k->value_dim);
+    k->wide = is_wide(at->q, k->q_type, k->q, k->dim) && is_wide(at->k, k->k_type, k->k, k->dim)
+           && is_wide(at->v, k->v_type, k->v, k->value_dim);
     if (!c->grad) return;
     at->dout = c->g.dout.data;
     at->dlse = (char *)(uintptr_t)(p->weight < 0 ? c->grad->dlse : c->grad->drem);
     k->dout = of_view(c->g.dout);
     k->wide =
-        k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
+        k->wide
+        && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->o_type, k->dout, k->value_dim));
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
@@ -1082,9 +1120,23 @@ static void set_params(struct gpu_call *g)
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
+/* Keys of a cache, and its inputs by key, are memory of the device: keys in pages of a tile. */
+static void open_cache(struct gpu_call *g)
+{
+    struct call *c = &g->call;
+    const struct loci_cache *k = c->cache;
+    if (!k) return;
+    const ptrdiff_t page = (ptrdiff_t)k->form.kv_heads * KT, keys = (ptrdiff_t)k->form.dim,
+                    values = (ptrdiff_t)k->form.value_dim;
+    c->k = (loci_view){ cache_there_at(k, k->keys), page * keys, KT * keys, keys };
+    c->v = (loci_view){ cache_there_at(k, k->values), page * values, KT * values, values };
+    for (int i = 0; i < c->plan->tensors.n; i++)
+        if (k->input[i].at) c->input[i] = cache_there_at(k, k->input[i].at);
+    g->pages = (loci_pages){ .length = KT };
+    g->in.pages = &g->pages;
+}
 static loci_status check_call(const struct loci_plan *p, const loci_call *in, loci_error *e)
 {
-    CHECK(e, !in->cache, LOCI_UNSUPPORTED, "a cache does not run on a GPU yet: cache must be NULL");
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);
@@ -1180,6 +1232,64 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
     return LOCI_OK;
 }
 
+/* Places the lists of a change of a cache, its rotated keys, and rows that are on their way. */
+static size_t lay_out_update(struct gpu_call *g, char *base)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const size_t keys = (size_t)(c->B * c->Lk) * (size_t)p->kv_heads;
+    struct arena a = { .base = base };
+    g->list_bytes = lay_out_lists(g);
+    if (g->list_bytes == SIZE_MAX) return SIZE_MAX;
+    g->at.lists = carve_bytes(&a, g->list_bytes, 1);
+    if (g->rotated) g->at.k = carve_bytes(&a, keys * (size_t)p->score_dim, sizeof(float));
+    if (g->rotated && p->turns_values)
+        g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, sizeof(float));
+    size_t most = (size_t)p->kv_heads * (size_t)(p->score_dim + p->value_dim);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const struct cache_input *in = &g->update.to->input[i];
+        if ((size_t)(in->outer * in->inner) > most) most = (size_t)(in->outer * in->inner);
+    }
+    if (g->update.remove) g->at.q = carve_bytes(&a, (size_t)c->Lk * most, sizeof(float));
+    return a.full ? SIZE_MAX : a.used;
+}
+/* An append is a call that has only its keys, for which pairs of rows and keys do not matter. */
+static void prepare_append(struct gpu_call *g, const loci_gpu_plan *plan)
+{
+    *g = (struct gpu_call){ .plan = plan, .given = g->given };
+    g->rotated = plan->plan->rotate >= 0 && plan->plan->keys_rotated;
+    g->in = loci_cache_append_call(&g->given);
+    g->in.work_bytes = 0;
+    g->in.mask_kind = LOCI_NO_MASK;
+    g->in.k_first = g->in.k_last = NULL;
+    g->in.dropout = 0;
+}
+/* A removal has nothing but a number of keys of an entry, and how far they move. */
+static void prepare_remove(struct gpu_call *g, const loci_gpu_plan *plan, const int64_t *shift)
+{
+    *g = (struct gpu_call){ .plan = plan, .given = g->given, .update.remove = true };
+    g->rotated = plan->plan->rotate >= 0 && plan->plan->keys_rotated;
+    g->in = (loci_call){ .batch = 1,
+                         .k_len = MOVED_ROWS,
+                         .q_pos = shift,
+                         .k_pos = shift,
+                         .tables_bytes = g->given.tables_bytes,
+                         .error = g->given.error };
+}
+static size_t update_workspace(const loci_gpu_plan *plan, const loci_call *in, bool remove)
+{
+    struct gpu_call g = { .given = *in };
+    const int64_t shift = 0; /* nobody reads it */
+    if (remove) prepare_remove(&g, plan, &shift);
+    else prepare_append(&g, plan);
+    if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
+    g.update.to = (loci_cache *)(uintptr_t)in->cache;
+    g.measured = true;
+    lay_out_host(&g.call, NULL, false);
+    list_rotation(&g);
+    return lay_out_update(&g, NULL);
+}
+
 size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int backward)
 {
     struct gpu_call g = { .plan = plan, .backward = backward != 0 };
@@ -1187,8 +1297,15 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     g.in.error = NULL;
     if (check_call(plan->plan, &g.in, NULL)) return 0;
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
-    lay_out_host(&g.call, NULL, true);
+    if (g.call.cache && loci_cache_check(plan->plan, g.call.cache, true, NULL)) return 0;
     size_t most = 0;
+    for (int remove = 0; remove < 2 && g.in.cache; remove++) {
+        const size_t n = update_workspace(plan, &g.in, remove);
+        if (n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    open_cache(&g);
+    lay_out_host(&g.call, NULL, true);
     for (int back = 0; back <= (backward != 0); back++) {
         struct gpu_call h = g;
         h.backward = back;
@@ -1229,6 +1346,7 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
                             &(struct opening){ .stage = LOCI_ATTENTION,
                                                .grad = grad,
                                                .tiles = true,
+                                               .there = true,
                                                .lay_out = lay_out_host }));
     if (grad) {
         TRY(loci_check_results(&g->call, grad));
@@ -1254,6 +1372,7 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));
     if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
+    open_cache(g);
     g->decode = decodes(g);
     list_terms(g, tables->host);
     g->list_bytes = lay_out_lists(g);
@@ -1274,6 +1393,83 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     set_lanes(g);
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;
+}
+/* Memory of the host for a change of a cache. */
+static loci_status update_scratch(struct gpu_call *g)
+{
+    struct call measured;
+    loci_error *e = g->given.error;
+    TRY(loci_open_call(&measured, g->plan->plan, &g->in, true));
+    const size_t bytes = lay_out_host(&measured, NULL, false);
+    CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
+    g->scratch = aligned_new(bytes);
+    CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    return LOCI_OK;
+}
+/* The lists and parameters of a change that has been validated. */
+static loci_status list_update(struct gpu_call *g, const loci_gpu_tables *tables, void *work)
+{
+    const struct loci_plan *p = g->plan->plan;
+    loci_error *e = g->given.error;
+    const int enc = g->rotated ? p->use[p->rotate].enc : -1;
+    if (g->rotated && !loci_gpu_has_inputs(p, enc)) loci_begin_encoding(&g->call, enc);
+    g->call.k = g->update.k; /* not before: liere makes matrices for a call that has keys alone */
+    g->call.v = g->update.v;
+    list_rotation(g);
+    const size_t needed = lay_out_update(g, work);
+    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, !g->given.work_bytes || g->given.work_bytes >= needed, LOCI_BAD_ARG,
+          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
+          g->given.work_bytes, needed);
+    g->lists = calloc(1, g->list_bytes);
+    CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    if (g->params.rotation == TURN_MATRICES && g->rotated) fill_matrices(g);
+    fill_turn(g);
+    if (g->rotated) fill_places(g, false, g->k_where);
+    set_params(g);
+    set_lanes(g);
+    g->arrays.tables = (char *)(uintptr_t)tables->device;
+    return LOCI_OK;
+}
+loci_status loci_gpu_open_append(struct gpu_call *g, const loci_gpu_plan *plan,
+                                 const loci_gpu_tables *tables, void *work, loci_cache *to,
+                                 const loci_call *given)
+{
+    const struct loci_plan *p = plan->plan;
+    *g = (struct gpu_call){ 0 };
+    TRY(loci_copy_call(&g->given, wants_sizes(p), given));
+    loci_error *e = g->given.error;
+    CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
+          "tables must have those of loci_prepare() on the host, and a copy on the device");
+    TRY(loci_cache_check_plan(p, 0, 1, e));
+    TRY(loci_cache_check(p, to, true, e));
+    prepare_append(g, plan);
+    TRY(update_scratch(g));
+    TRY(loci_cache_open_append(&g->call, &g->update, &g->in, p, tables->host, g->scratch, to,
+                               &g->given, lay_out_host));
+    return g->call.B && g->call.Lk ? list_update(g, tables, work) : LOCI_OK;
+}
+loci_status loci_gpu_open_remove(struct gpu_call *g, const loci_gpu_plan *plan,
+                                 const loci_gpu_tables *tables, void *work, loci_cache *to,
+                                 ptrdiff_t entry, int64_t first, int64_t count,
+                                 const int64_t *shift, const loci_call *given)
+{
+    const struct loci_plan *p = plan->plan;
+    *g = (struct gpu_call){ 0 };
+    TRY(loci_copy_call(&g->given, wants_sizes(p), given));
+    loci_error *e = g->given.error;
+    CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
+          "tables must have those of loci_prepare() on the host, and a copy on the device");
+    TRY(loci_cache_check_remove(p, to, entry, first, count, true, e));
+    prepare_remove(g, plan, shift);
+    g->update.to = to;
+    TRY(update_scratch(g));
+    TRY(loci_open_call(&g->call, p, &g->in, true));
+    TRY(loci_open_tables(&g->call, tables->host));
+    TRY(loci_lay_out_workspace(&g->call, g->scratch, lay_out_host, false));
+    loci_fill_workspace(&g->call);
+    return count ? list_update(g, tables, work) : LOCI_OK;
 }
 void loci_gpu_close_call(struct gpu_call *g)
 {

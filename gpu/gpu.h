@@ -3,7 +3,7 @@
 #ifndef LOCI_GPU_GPU_H
 #define LOCI_GPU_GPU_H
 
-#include "api/api.h"
+#include "api/cached.h"
 #include "device.h"
 #include "util/lock.h"
 
@@ -17,7 +17,8 @@ enum pass {
     PASS_BACKWARD_INPUTS, /* with gradients of inputs, or sums of gates */
     PASS_DECODE,
     PASS_VECTORS,
-    PASS_VECTORS_BACK
+    PASS_VECTORS_BACK,
+    PASS_CACHE
 };
 struct compiled {
     struct compiled *next;
@@ -46,6 +47,12 @@ struct gpu_call {
     struct call call;
     loci_call in;
     bool backward, rotated, decode, measured; /* measured: nothing but sizes */
+    loci_pages pages;                         /* a cache is read in pages: `in` has these */
+    /* Changes of a cache: the caller's call, as `in` has nothing but keys; and where rows go, in
+     * `lists`.  A removal has two lists each, to the workspace and from there. */
+    loci_call given;
+    struct cache_update update;
+    int64_t moves, input_moves;
     struct params params;
     struct gpu_use use[GPU_USES]; /* copied into the lists */
     int plan_use[GPU_USES];       /* which of the plan's uses they are */
@@ -121,6 +128,19 @@ void loci_gpu_unload_programs(loci_gpu *);
 loci_status loci_gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                void *work, const loci_call *, const loci_grad *);
 void loci_gpu_close_call(struct gpu_call *);
+/* The same for an append.  Without keys it has no lists. */
+loci_status loci_gpu_open_append(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                                 void *work, loci_cache *, const loci_call *);
+/* And for a removal, which moves MOVED_ROWS keys of an entry at a time; `shift` has that many
+ * positions. */
+enum { MOVED_ROWS = 1024 };
+loci_status loci_gpu_open_remove(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                                 void *work, loci_cache *, ptrdiff_t entry, int64_t first,
+                                 int64_t count, const int64_t *shift, const loci_call *);
+/* attention.c: rotates the keys of an append and puts all rows into the cache; moves the keys that
+ * stay up over those that are removed. */
+loci_status loci_gpu_store_rows(struct gpu_call *);
+loci_status loci_gpu_move_rows(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
 int loci_gpu_part_of(const struct gpu_call *, int x, int *count);
 /* The number of tensor `which` of an encoding among the input tensors of the plan. */
@@ -138,7 +158,7 @@ static inline struct strides of_view(loci_view v)
 }
 static inline int32_t stored_as(loci_dtype t)
 {
-    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : GPU_F32;
+    return t == LOCI_BF16 ? GPU_BF16 : t == LOCI_F16 ? GPU_F16 : t == LOCI_Q8_0 ? GPU_Q8 : GPU_F32;
 }
 
 #endif

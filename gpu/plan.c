@@ -101,8 +101,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
           "the plan must be one for stage ATTENTION on a GPU");
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
-    CHECK(e, p->k_dtype != LOCI_Q8_0 && p->v_dtype != LOCI_Q8_0, LOCI_UNSUPPORTED,
-          "keys and values in Q8_0 do not run on a GPU yet");
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
     CHECK(e, !p->turns_values || p->stored == sizeof(float), LOCI_UNSUPPORTED,
@@ -211,7 +209,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
     static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
-                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS" };
+                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS",
+                                           "CACHE_KERNELS" };
     const struct {
         const char *name;
         int number;

@@ -49,6 +49,7 @@ enum { THREADS = 128 };
     K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
     K(heir_values)                                                                                 \
+    K(store_rows)                                                                                  \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
@@ -70,6 +71,7 @@ enum { THREADS = 128 };
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
     K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
     K(unstage_keys)
+#define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -150,7 +152,7 @@ enum { SCAN_CARRIES = 3 };
 /* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0. */
 enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO };
 /* How numbers are stored. */
-enum { GPU_F32, GPU_BF16, GPU_F16 };
+enum { GPU_F32, GPU_BF16, GPU_F16, GPU_Q8 };
 
 struct gpu_use {
     int64_t table; /* byte offset in `tables`, or of a factor's rows in `lists` */
@@ -216,6 +218,9 @@ struct gpu_turn {
     int64_t window, group, q_form, k_form;
     /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
     int64_t matrices[2], slots[2], slot_entry[2];
+    /* store_rows with `finish`: channels that are multiplied, and by what */
+    float undo;
+    int32_t undo_from, undo_count;
 };
 
 /* The stick of sba, in `lists`: see kernels/stick.h. */
@@ -230,13 +235,20 @@ struct gpu_stick {
     int32_t heir, part; /* part: of the vectors' gradient; -1: not wanted */
 };
 
+/* Where a row of store_rows comes from and goes to, in rows of the two views, in `lists`; to < 0:
+ * it stays. */
+struct row_move {
+    int64_t from, to;
+};
+
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
     struct strides q, k, v, o, dout, dq, dk, dv, mask, dmask;
     int64_t mask_key;
     /* Byte offsets in `lists`: spans, positions and segments of rows and keys, first and last keys
-     * of rows, places of rows; a byte for each key that is in a sequence, -1: all are. */
+     * of rows, places of rows, or their moves; a byte for each key that is in a sequence, -1: all
+     * are. */
     int64_t spans, q_pos, k_pos, q_seg, k_seg, k_first, k_last, where, used;
     int64_t pairs, sink; /* byte offsets in `tables` */
     /* Byte offsets in `apart`: sums by key, [n][B][H][k_len]; sums by row, [n][2][B][H][q_len];

@@ -8,6 +8,7 @@
 #include "kernels/decode.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"
+#include "kernels/store.h"
 #include "kernels/vectors_back.h"
 
 #if defined __OPENCL_VERSION__

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* functions.h -- the functions of docs/bits.md, and numbers of 16 bits. */
+/* functions.h -- the functions of docs/bits.md, and numbers of 16 and 8 bits. */
 #ifndef LOCI_GPU_KERNELS_FUNCTIONS_H
 #define LOCI_GPU_KERNELS_FUNCTIONS_H
 
@@ -79,10 +79,32 @@ DEV uint32_t to_half(int type, float x)
     if (size < 0x38800000) return sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000);
     return sign | (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13;
 }
+
+/* ---- Blocks of q8_0: src/math/q8.h ----------------------------------------------------------- */
+
+enum { Q8_NUMBERS = 32, Q8_WORDS = 17 }; /* a scale of 16 bits, and 32 numbers of 8 */
+/* The block of number i of an array.  Blocks are aligned to 16 bits. */
+DEV const GLOBAL uint16_t *q8_block_of(const GLOBAL char *at, int64_t i)
+{
+    return (const GLOBAL uint16_t *)at + i / Q8_NUMBERS * Q8_WORDS;
+}
+/* A byte with a sign, times the scale: exact. */
+DEV float q8_number(uint32_t byte, float scale)
+{
+    return (float)((int)(byte ^ 0x80) - 0x80) * scale;
+}
+
+/* ---- Numbers as they are stored -------------------------------------------------------------- */
+
 /* Number i of an array. */
 DEV float load_number(const GLOBAL char *at, int type, int64_t i)
 {
     if (type == GPU_F32) return ((const GLOBAL float *)at)[i];
+    if (type == GPU_Q8) {
+        const GLOBAL uint16_t *block = q8_block_of(at, i);
+        const int n = (int)(i % Q8_NUMBERS);
+        return q8_number(block[1 + n / 2] >> n % 2 * 8 & 0xff, from_half(GPU_F16, block[0]));
+    }
     return from_half(type, ((const GLOBAL uint16_t *)at)[i]);
 }
 DEV void store_number(GLOBAL char *at, int type, int64_t i, float x)

@@ -146,6 +146,13 @@ DEV four load_four_at(struct rows_at v, int i, int d, int width)
     const int64_t at = row_offset(v, i) + d;
     if (v.wide && v.type == GPU_F32)
         return *(const GLOBAL four *)((const GLOBAL float *)v.at + at);
+    if (v.type == GPU_Q8) { /* a four is in one block */
+        const GLOBAL uint16_t *block = q8_block_of(v.at, at), *x = block + 1 + at % Q8_NUMBERS / 2;
+        const float scale = from_half(GPU_F16, block[0]);
+        const uint32_t a = x[0], b = x[1];
+        return four_of(q8_number(a & 0xff, scale), q8_number(a >> 8, scale),
+                       q8_number(b & 0xff, scale), q8_number(b >> 8, scale));
+    }
     if (v.wide) {
         const uint64_t h = *(const GLOBAL uint64_t *)((const GLOBAL uint16_t *)v.at + at);
         return four_of(from_half(v.type, h & 0xffff), from_half(v.type, h >> 16 & 0xffff),

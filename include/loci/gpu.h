@@ -12,12 +12,13 @@
  * when the call returns.  A call is queued: loci_gpu_wait() waits for the results, or the host's
  * own stream does.
  *
- * Plans in F32, BF16 and F16 run; which encodings do says docs/gpu.md.  Everything that does not
- * run is refused by LOCI_UNSUPPORTED with a sentence. */
+ * Plans in F32, BF16 and F16 run, forward also with keys and values in BF16, F16 or Q8_0; which
+ * encodings do says docs/gpu.md.  Everything that does not run is refused by LOCI_UNSUPPORTED with
+ * a sentence. */
 #ifndef LOCI_LOCI_GPU_H
 #define LOCI_LOCI_GPU_H
 
-#include "loci/loci.h"
+#include "loci/cache.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -85,6 +86,43 @@ LOCI_API loci_status loci_gpu_forward(const loci_gpu_plan *, const loci_gpu_tabl
  * them waits; those of input tensors are memory of the device, as the tensors are.  So is dmask. */
 LOCI_API loci_status loci_gpu_backward(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                        const loci_call *, const loci_grad *);
+
+/* ---- Caches ----------------------------------------------------------------------------------
+ *
+ * A cache of loci/cache.h whose keys and values are memory of the device:
+ *
+ *     const loci_gpu_cache_bytes bytes = loci_gpu_cache_size(plan_there, batch, capacity);
+ *     loci_gpu_cache_create(&cache, plan_there, batch, capacity, 0, host, device, &error);
+ *
+ *     loci_call call = LOCI_CALL(.batch = batch, .q_len = n, .k_len = n, .cache = cache, ...);
+ *     work_bytes = loci_gpu_workspace(plan_there, &call, 0);    // for all calls of up to n rows
+ *     loci_gpu_cache_append(plan_there, &tables, work, cache, &call);
+ *     loci_gpu_forward(plan_there, &tables, work, &call);
+ *
+ * Append and forward read what they read on the CPU, and numbers are rotated and rounded alike.
+ * loci_cache_length() and loci_cache_truncate() of loci/cache.h are for these caches, too; its
+ * other functions refuse them.  Lengths and positions are on the host and change when a call
+ * returns, keys and values in the order of the device's work. */
+
+typedef struct {
+    size_t host, device;
+} loci_gpu_cache_bytes;
+/* Bytes of a cache in memory of the host and of the device; 0 if an argument is invalid. */
+LOCI_API loci_gpu_cache_bytes loci_gpu_cache_size(const loci_gpu_plan *, ptrdiff_t batch,
+                                                  ptrdiff_t capacity);
+/* loci_cache_create() with both memories, each aligned to 64 bytes. */
+LOCI_API loci_status loci_gpu_cache_create(loci_cache **, const loci_gpu_plan *, ptrdiff_t batch,
+                                           ptrdiff_t capacity, int ring, void *host, void *device,
+                                           loci_error *);
+/* loci_cache_append().  k, v and input tensors are memory of the device. */
+LOCI_API loci_status loci_gpu_cache_append(const loci_gpu_plan *, const loci_gpu_tables *,
+                                           void *work, loci_cache *, const loci_call *);
+/* loci_cache_remove() and loci_cache_fork().  Nothing has to be computed for a fork. */
+LOCI_API loci_status loci_gpu_cache_remove(const loci_gpu_plan *, const loci_gpu_tables *,
+                                           void *work, loci_cache *, ptrdiff_t entry, int64_t first,
+                                           int64_t count, const loci_call *);
+LOCI_API loci_status loci_gpu_cache_fork(const loci_gpu_plan *, loci_cache *, ptrdiff_t from,
+                                         ptrdiff_t to, int64_t length, loci_error *);
 
 #ifdef __cplusplus
 }

@@ -16,8 +16,13 @@ static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % 
 /* ---- Arguments: validate.c, cache.c ---------------------------------------------------------- */
 
 struct loci_cache;
-loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
+/* there: it must be in memory of a device, else in that of the host. */
+loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, bool there,
+                             loci_error *);
+/* Bytes of the host; and what is in memory of a device, if it is. */
 size_t loci_cache_bytes(const loci_plan *, const struct loci_cache *);
+void loci_cache_add_there(const loci_plan *, const struct loci_cache *, struct regions *,
+                          enum use_of);
 loci_status loci_copy_grad(loci_grad *to, const loci_call *, bool sized, const loci_grad *from);
 
 /* Reads shapes, positions, cache and host of a call that is copied already.  Refuses shapes whose
@@ -68,6 +73,7 @@ struct opening {
     const struct run *runs;     /* rows are a part of a longer call's, or NULL */
     ptrdiff_t run_count;
     bool tiles; /* rows are computed in tiles, even few of them */
+    bool there; /* keys of a cache are in memory of a device */
     /* If not 0, the pass is in parts: k_len of `keys` keys are present at a time, currently from
      * number `first` on. */
     ptrdiff_t keys, first;

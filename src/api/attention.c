@@ -200,7 +200,10 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
                       (size_t)((c->B - 1) * pages->entry
                                + tiles(keys_in(c, c->B - 1), pages->length)),
                       sizeof *pages->table, READ);
-    if (c->cache) loci_add_list(&r, "cache", c->cache, loci_cache_bytes(p, c->cache), 1, READ);
+    if (c->cache) {
+        loci_add_list(&r, "cache", c->cache, loci_cache_bytes(p, c->cache), 1, READ);
+        loci_cache_add_there(p, c->cache, &r, READ);
+    }
     loci_add_call(c, &r, tables, work);
     loci_add_tensors(c, &r, grad ? grad->dtensors : NULL);
     return loci_check_regions(&r, in->error);
@@ -268,6 +271,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     CHECK(in->error, loci_plan_is(p, stage), LOCI_BAD_ARG, "the plan must be one for stage %s",
           stage == LOCI_ATTENTION ? "ATTENTION" : "LINEAR_ATTENTION");
     TRY(loci_open_call(c, p, in, backward));
+    if (c->cache) TRY(loci_cache_check(p, c->cache, o->there, in->error));
     place(c, o);
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
     /* How k and v are laid out: by batch entry, or by page. */

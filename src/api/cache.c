@@ -16,10 +16,11 @@ enum { MAX_BATCH = 1 << 30 };
 
 /* Everything that two plans must agree on to share a cache.  Rings are rounded up to whole tiles
  * like other caches. */
-static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
+static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring,
+                                 bool there)
 {
     return (struct cache_form){
-        .magic = CACHE_MAGIC,
+        .magic = there ? CACHE_MAGIC_THERE : CACHE_MAGIC,
         .batch = batch,
         .tiles = capacity / KT + (capacity % KT > 0),
         .ring = ring != 0,
@@ -69,12 +70,14 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 {
     struct arena a = { 0 };
     const size_t batch = (size_t)c->form.batch, capacity = (size_t)c->form.tiles * KT;
+    const bool there = c->form.magic == CACHE_MAGIC_THERE;
     size_t keys, rows;
     lay_out_lists(c, &a);
     if (__builtin_mul_overflow(batch, capacity, &keys)
         || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
         return SIZE_MAX;
     c->pos = reserve(&a, keys, sizeof(int64_t));
+    if (there) reserve(&a, 1, ALIGN); /* cache_there() */
     c->keys = reserve(&a, rows, (size_t)stored_bytes(p->k_dtype, key_dim(p)));
     if (!p->values_in_keys)
         c->values = reserve(&a, rows, (size_t)stored_bytes(p->v_dtype, p->value_dim));
@@ -93,6 +96,7 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         in.at = reserve(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
     }
+    if (there) return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
     /* Encodings that store sums ask a call for its shapes.  This one has the shapes of the whole
      * cache. */
     const struct call like = {
@@ -135,9 +139,19 @@ loci_status loci_cache_check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t
 size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
 {
     if (loci_cache_check_plan(p, batch, capacity, NULL)) return 0;
-    struct loci_cache c = { .form = form_of(p, batch, capacity, 0) };
+    struct loci_cache c = { .form = form_of(p, batch, capacity, 0, false) };
     const size_t bytes = lay_out(p, &c);
     return bytes == SIZE_MAX ? 0 : bytes;
+}
+size_t loci_cache_size_there(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, size_t *there)
+{
+    *there = 0;
+    if (loci_cache_check_plan(p, batch, capacity, NULL)) return 0;
+    struct loci_cache c = { .form = form_of(p, batch, capacity, 0, true) };
+    const size_t bytes = lay_out(p, &c);
+    if (bytes == SIZE_MAX) return 0;
+    *there = bytes - (size_t)c.keys;
+    return (size_t)c.keys;
 }
 
 loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t batch,
@@ -145,11 +159,16 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
 {
     CHECK(e, cache, LOCI_BAD_ARG,
           "loci_cache_create: cache must not be NULL; it receives the cache");
+    return loci_cache_make(cache, p, batch, capacity, ring, memory, NULL, e);
+}
+loci_status loci_cache_make(loci_cache **cache, const loci_plan *p, ptrdiff_t batch,
+                            ptrdiff_t capacity, int ring, void *memory, void *there, loci_error *e)
+{
     *cache = NULL;
     TRY(loci_cache_check_plan(p, batch, capacity, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
           "memory must not be NULL and must be aligned to 64 bytes");
-    struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
+    struct loci_cache c = { .form = form_of(p, batch, capacity, ring, there != NULL) };
     CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
           "batch %td and capacity %td need more bytes than size_t can count", batch, capacity);
     if (ring) {
@@ -170,6 +189,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
      * read and is not initialised. */
     memset(memory, 0, (size_t)c.pos);
     *cache = memcpy(memory, &c, sizeof c);
+    if (there) *cache_there(*cache) = there;
     return LOCI_OK;
 }
 
@@ -193,8 +213,9 @@ loci_status loci_cache_check_entry(const struct loci_cache *c, ptrdiff_t b, loci
  * struct. */
 bool loci_is_cache(const struct loci_cache *c)
 {
-    if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
-        || c->form.batch > MAX_BATCH || c->form.tiles < 1 || c->form.tiles > FAR / KT)
+    if (!c || (uintptr_t)c % 64 || (c->form.magic != CACHE_MAGIC && !cache_is_there(c))
+        || c->form.batch < 0 || c->form.batch > MAX_BATCH || c->form.tiles < 1
+        || c->form.tiles > FAR / KT)
         return false;
     struct loci_cache laid = { .form = c->form };
     lay_out_lists(&laid, &(struct arena){ 0 });
@@ -204,12 +225,19 @@ bool loci_is_cache(const struct loci_cache *c)
 }
 /* Validates a whole cache against the plan before a call uses it.  Every number that could lead to
  * an access outside the block is recomputed and compared. */
-loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
+loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, bool there,
+                             loci_error *e)
 {
     CHECK(e, loci_is_cache(c), LOCI_BAD_ARG,
           "cache is damaged or was not made by loci_cache_create()");
+    CHECK(e, there || !cache_is_there(c), LOCI_BAD_ARG,
+          "the cache has its keys in memory of a device: only functions of loci/gpu.h read it");
+    CHECK(e, !there || cache_is_there(c), LOCI_BAD_ARG,
+          "the cache has its keys in memory of the host: a device reads those of "
+          "loci_gpu_cache_create()");
     const struct cache_form *f = &c->form;
-    const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
+    const struct cache_form like =
+        form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring, there);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
           "the cache belongs to another plan: kv_heads, widths, dtypes, keys_rotated and "
           "values_in_keys must be the same");
@@ -278,11 +306,20 @@ static loci_status check_readers(const struct loci_cache *c, loci_error *e)
     }
     return LOCI_OK;
 }
-/* The bytes of a validated cache. */
+/* The bytes of a validated cache in memory of the host. */
 size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
 {
     struct loci_cache laid = { .form = c->form };
-    return lay_out(p, &laid);
+    const size_t bytes = lay_out(p, &laid);
+    return cache_is_there(c) ? (size_t)laid.keys : bytes;
+}
+void loci_cache_add_there(const loci_plan *p, const struct loci_cache *c, struct regions *r,
+                          enum use_of use)
+{
+    struct loci_cache laid = { .form = c->form };
+    const size_t bytes = lay_out(p, &laid);
+    if (cache_is_there(c))
+        loci_add_list(r, "cache", *cache_there(c), bytes - (size_t)laid.keys, 1, use);
 }
 
 loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes,
@@ -300,7 +337,7 @@ loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory
           "memory has %zu bytes, and a cache of %lld "
           "sequences of %lld keys needs %zu with this plan",
           bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
-    TRY(loci_cache_check(p, c, e));
+    TRY(loci_cache_check(p, c, false, e));
     for (ptrdiff_t b = 0; b < c->form.batch; b++) TRY(loci_cache_check_positions(c, b, e));
     TRY(check_readers(c, e));
     *cache = c;
@@ -332,7 +369,7 @@ size_t loci_lay_out_update(struct call *c, char *base, bool backward)
     return loci_lay_out_rotate(c, base, c->plan->engine->cache_workspace);
 }
 /* An append is a call that has only its keys. */
-static loci_call append_call(const loci_call *in)
+loci_call loci_cache_append_call(const loci_call *in)
 {
     loci_call rows = *in;
     rows.cache = NULL;
@@ -358,7 +395,8 @@ loci_call loci_cache_edit_call(const loci_call *in, const struct loci_cache *c,
 size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
 {
     const int64_t shift[KT] = { 0 };
-    const loci_call calls[] = { append_call(in), loci_cache_edit_call(in, in->cache, shift) };
+    const loci_call calls[] = { loci_cache_append_call(in),
+                                loci_cache_edit_call(in, in->cache, shift) };
     size_t most = 0;
     for (int i = 0; i < COUNT(calls); i++) {
         struct call c;
@@ -370,12 +408,6 @@ size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
 }
 
 /* ---- Append ---------------------------------------------------------------------------------- */
-
-/* How many keys an append adds to an entry: the last ones of its k_len. */
-static int64_t count_of(const loci_call *in, ptrdiff_t b)
-{
-    return in->k_lens ? in->k_lens[b] : in->k_len;
-}
 
 /* Validates an append, except for its memory. */
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
@@ -392,7 +424,7 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG,
           "k_coord must be given: the encoding has %d axes", p->axes);
     for (ptrdiff_t b = 0; b < in->batch; b++) {
-        const int64_t n = count_of(in, b), len = lengths(c)[b];
+        const int64_t n = cache_appended(in, b), len = lengths(c)[b];
         CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
         /* A ring accepts any number of keys over time, but positions end at 2^40. */
@@ -421,7 +453,7 @@ static void stage_keys(const struct call *c, struct loci_cache *to, const int64_
 {
     const loci_plan *p = c->plan;
     struct call all = *c;
-    if (!keeps_staged(p)) return;
+    if (!to->staged) return;
     all.cache = to;
     all.Lk = cache_capacity(to);
     all.seqs = (struct sequences){ .ktiles = c->B * (ptrdiff_t)to->form.tiles };
@@ -456,7 +488,7 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
         const struct cache_input *t = &c->input[i];
         for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
             /* New keys are the last ones of k_len, in each of the outer rows. */
-            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b),
+            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)cache_appended(in, b),
                             old = (ptrdiff_t)lengths(c)[b];
             const size_t inner = (size_t)t->inner * p->real;
             memcpy((char *)c + t->at + (size_t)(row * cache_capacity(c) + old) * inner,
@@ -469,11 +501,11 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
 
 /* After a cancelled append new keys may have overwritten old ones in a ring.  Setting the longer
  * length and then the old one moves the oldest key past those, because `most` remembers it. */
-static void lose_oldest(struct loci_cache *c, const loci_call *in)
+void loci_cache_lose_oldest(struct loci_cache *c, const loci_call *in)
 {
     for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
         const int64_t length = lengths(c)[b];
-        loci_cache_set_length(c, b, length + count_of(in, b));
+        loci_cache_set_length(c, b, length + cache_appended(in, b));
         loci_cache_set_length(c, b, length);
     }
 }
@@ -486,6 +518,7 @@ static loci_status check_memory(const struct call *c, const struct cache_update 
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", a->to, loci_cache_bytes(p, a->to), 1, WRITTEN);
+    loci_cache_add_there(p, a->to, &r, WRITTEN);
     loci_add_view(&r, "k", &a->k, c->B, p->kv_heads, c->Lk, p->dim, p->stored, READ);
     loci_add_view(&r, "v", &a->v, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored, READ);
     loci_add_list(&r, "k_lens", a->counts, (size_t)c->B, sizeof *a->counts, READ);
@@ -494,64 +527,80 @@ static loci_status check_memory(const struct call *c, const struct cache_update 
     return loci_check_regions(&r, c->in->error);
 }
 
-loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to,
-                              const loci_call *given)
+loci_status loci_cache_open_append(struct call *c, struct cache_update *a, const loci_call *rows,
+                                   const loci_plan *p, const void *tables, void *work,
+                                   loci_cache *to, const loci_call *in, lay_out_workspace *place)
 {
-    struct call c;
-    loci_call now, *const in = &now;
-    TRY(loci_copy_call(in, wants_sizes(p), given));
-    TRY(loci_cache_check_plan(p, 0, 1, in->error));
-    TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
-    const loci_call rows = append_call(in);
-    TRY(loci_open_call(&c, p, &rows, true));
-    struct cache_update a = {
+    TRY(loci_open_call(c, p, rows, true));
+    *a = (struct cache_update){
         .to = to,
         .counts = in->k_lens,
         .rotate = p->rotate >= 0 && p->keys_rotated,
     };
-    TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
-    TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
+    TRY(loci_open_view(c, &a->k, &in->k, "k", p->kv_heads, c->Lk, p->dim));
+    TRY(loci_open_view(c, &a->v, &in->v, "v", p->kv_heads, c->Lk, p->value_dim));
     TRY(loci_check_values(p, in));
-    CHECK(in->error, !c.B || !c.Lk || (a.k.data && (a.v.data || p->values_in_keys)), LOCI_BAD_ARG,
-          "k and v must not be NULL");
-    TRY(loci_open_tables(&c, tables));
-    TRY(loci_lay_out_workspace(&c, work, loci_lay_out_update, false));
+    CHECK(in->error, !c->B || !c->Lk || (a->k.data && (a->v.data || p->values_in_keys)),
+          LOCI_BAD_ARG, "k and v must not be NULL");
+    TRY(loci_open_tables(c, tables));
+    TRY(loci_lay_out_workspace(c, work, place, false));
     /* accept() of the other encodings is called when a pass reads these keys. */
-    if (a.rotate) {
-        if (c.B && c.Lk) TRY(loci_check_inputs(&c, p->use[p->rotate].enc, LOCI_DIM_KEYS));
-        TRY(loci_accept(&c, p->use[p->rotate].enc));
+    if (a->rotate) {
+        if (c->B && c->Lk) TRY(loci_check_inputs(c, p->use[p->rotate].enc, LOCI_DIM_KEYS));
+        TRY(loci_accept(c, p->use[p->rotate].enc));
     }
-    TRY(check_memory(&c, &a, tables, work));
-    loci_fill_workspace(&c);
-    if (!c.B || !c.Lk) return LOCI_OK;
-    for (ptrdiff_t b = 0; b < c.B && !to->form.ring; b++) {
-        const ptrdiff_t old = (ptrdiff_t)lengths(to)[b], count = (ptrdiff_t)count_of(in, b);
-        if (count) loci_cache_own(to, b, old / KT, tiles(old + count, KT), old % KT > 0);
-    }
-
+    TRY(check_memory(c, a, tables, work));
+    loci_fill_workspace(c);
     /* The position of row 0 of k.  An entry with fewer keys than k_len has them at the end.  So
      * this may lie before its first new key, and even below 0. */
-    int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
-    for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
-    c.where.firsts = first;
-    loci_begin(&c, false);
-    const loci_status status = p->engine->update_cache(&c, &a);
-    if (status) {
-        lose_oldest(to, in);
-        return loci_fail(in->error, status, "cancelled by the host");
+    int64_t *first = cache_list(to, to->first);
+    for (ptrdiff_t b = 0; b < c->B; b++) first[b] = lengths(to)[b] + cache_appended(in, b) - c->Lk;
+    c->where.firsts = first;
+    return LOCI_OK;
+}
+void loci_cache_own_appended(loci_cache *to, const loci_call *in, struct cache_copier *copier)
+{
+    for (ptrdiff_t b = 0; b < in->batch && !to->form.ring; b++) {
+        const ptrdiff_t old = (ptrdiff_t)lengths(to)[b], count = (ptrdiff_t)cache_appended(in, b);
+        if (count) loci_cache_own(to, b, old / KT, tiles(old + count, KT), old % KT > 0, copier);
     }
-    append_inputs(p, to, in);
-    for (ptrdiff_t b = 0; b < c.B; b++) {
-        const int64_t count = count_of(in, b), old = lengths(to)[b];
+}
+void loci_cache_close_append(const struct call *c, loci_cache *to, const loci_call *in)
+{
+    int64_t *done = cache_list(to, to->done);
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const int64_t count = cache_appended(in, b), old = lengths(to)[b];
         /* A ring counts its positions.  Other caches store them, given or counted, because remove()
          * moves them. */
         for (int64_t j = 0; j < count && !to->form.ring; j++)
-            *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
+            *position(to, b, old + j) = pos_k(c, b, c->Lk - count + j);
         loci_cache_set_length(to, b, old + count);
         done[b] = old;
     }
-    loci_cache_save_inputs(&c, to, done); /* from the old lengths on */
+    loci_cache_save_inputs(c, to, done); /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
+}
+loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to,
+                              const loci_call *given)
+{
+    struct call c;
+    struct cache_update a;
+    loci_call now, *const in = &now;
+    TRY(loci_copy_call(in, wants_sizes(p), given));
+    TRY(loci_cache_check_plan(p, 0, 1, in->error));
+    TRY(loci_cache_check(p, to, false, in->error));
+    const loci_call rows = loci_cache_append_call(in);
+    TRY(loci_cache_open_append(&c, &a, &rows, p, tables, work, to, in, loci_lay_out_update));
+    if (!c.B || !c.Lk) return LOCI_OK;
+    loci_cache_own_appended(to, in, NULL);
+    loci_begin(&c, false);
+    const loci_status status = p->engine->update_cache(&c, &a);
+    if (status) {
+        loci_cache_lose_oldest(to, in);
+        return loci_fail(in->error, status, "cancelled by the host");
+    }
+    append_inputs(p, to, in);
+    loci_cache_close_append(&c, to, in);
     return LOCI_OK;
 }

@@ -350,7 +350,7 @@ static loci_status open_trees(struct trees *t, loci_call *now, loci_tree *tree, 
     TRY(loci_copy_call(now, true, given));
     loci_error *e = now->error;
     TRY(loci_cache_check_plan(p, 0, 1, e));
-    TRY(loci_cache_check(p, cache, e));
+    TRY(loci_cache_check(p, cache, false, e));
     CHECK(e, given_tree, LOCI_BAD_ARG, "the tree must not be NULL");
     TRY(COPY_STRUCT(loci_tree, tree, given_tree, parents, true, e));
     *t = (struct trees){ .plan = p,

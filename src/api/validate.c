@@ -211,7 +211,7 @@ static loci_status open_cache(struct call *c)
     const loci_call *in = c->in;
     const struct loci_cache *cache = in->cache;
     loci_error *e = in->error;
-    const loci_status status = loci_cache_check(c->plan, cache, e);
+    const loci_status status = loci_cache_check(c->plan, cache, cache_is_there(cache), e);
     if (status) return status;
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
           "batch %td must be that of the cache, %lld", in->batch, (long long)cache->form.batch);

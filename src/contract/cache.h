@@ -10,7 +10,12 @@
  *
  * A tile of entry b may be in the memory of another entry, its owner: after a fork both read it.
  * An entry whose tile is elsewhere lends its own memory to no one.  So before a tile is written,
- * its other readers can move to the memory of one of them (cache_edit.c). */
+ * its other readers can move to the memory of one of them (cache_edit.c).
+ *
+ * A cache of a device (loci/gpu.h) has its struct, lists and positions in memory of the host, and
+ * behind them the address of its memory there: all from `keys` on.  Keys and values are pages of a
+ * tile there, [B * tiles][kv heads][KT][D], each page with the rows of all heads.  It stores
+ * nothing that encodings make of inputs, and no staged keys. */
 #ifndef LOCI_CONTRACT_CACHE_H
 #define LOCI_CONTRACT_CACHE_H
 
@@ -18,7 +23,7 @@
 #include "contract/call.h"
 #include "math/q8.h"
 
-enum { CACHE_MAGIC = 0x6c6f6361 };
+enum { CACHE_MAGIC = 0x6c6f6361, CACHE_MAGIC_THERE = 0x6c6f6367 };
 
 /* What the cache was created for.  Plans and calls must agree with it.  rotated: 1 if keys are
  * rotated, 2 if values have turned as well. */
@@ -52,6 +57,20 @@ struct loci_cache {
     ptrdiff_t owner, readers;
 };
 
+/* Are keys and values in memory of a device?  The pointer need not be that of a cache. */
+static inline bool cache_is_there(const struct loci_cache *c)
+{
+    return (uintptr_t)c % 64 == 0 && c->form.magic == CACHE_MAGIC_THERE;
+}
+/* The address of its memory there, and of offset `at`. */
+static inline char **cache_there(const struct loci_cache *c)
+{
+    return (char **)((char *)c + c->keys - ALIGN);
+}
+static inline char *cache_there_at(const struct loci_cache *c, ptrdiff_t at)
+{
+    return *cache_there(c) + (at - c->keys);
+}
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
 {
     return (ptrdiff_t)c->form.tiles * KT;

@@ -76,7 +76,7 @@ static loci_status check_cache(const struct rank_ctx *a, const struct decode *d)
     const loci_call *in = &a->call;
     const struct loci_cache *cache = in->cache;
     loci_error *e = in->error;
-    TRY(loci_cache_check(a->plan, cache, e));
+    TRY(loci_cache_check(a->plan, cache, false, e));
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
           "batch %td must be that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !cache->form.ring, LOCI_UNSUPPORTED,

@@ -11,6 +11,7 @@
 
 #include "loci/gpu.h"
 #include "contract/plan.h"
+#include "math/q8.h"
 #include "harness.h"
 #include "mem.h"
 #include "walk.h"
@@ -26,7 +27,7 @@ struct problem {
     int batch, heads, kv_heads, dim, value_dim;
     ptrdiff_t q_len, k_len;
     int64_t left;
-    loci_dtype dtype, k_dtype;
+    loci_dtype dtype, k_dtype, v_dtype;
     ptrdiff_t page;
     enum {
         LENS = 1,
@@ -39,7 +40,8 @@ struct problem {
         HUGE_ROWS = 128
     } with;
 };
-#define F32 LOCI_F32, LOCI_F32
+#define F32 LOCI_F32, LOCI_F32, LOCI_F32
+#define Q8 LOCI_F32, LOCI_Q8_0, LOCI_Q8_0
 static const struct problem problems[] = {
     { "nope", 1, 4, 1, 64, 64, 1, 300, 0, F32, 0, 0 },
     { "nope", 2, 2, 2, 128, 128, 1, 4200, 0, F32, 0, LENS },
@@ -57,9 +59,9 @@ static const struct problem problems[] = {
     { "nope", 3, 2, 1, 32, 48, 70, 300, 0, F32, 1, LENS },
     { "nope", 1, 2, 1, 32, 48, 1, 5000, 0, F32, 512, 0 },
     { "nope", 2, 2, 1, 32, 48, 1, 400, 0, F32, 1000, LENS },
-    { "softcap:cap=3+alibi", 1, 2, 1, 64, 64, 1, 400, 0, LOCI_BF16, LOCI_BF16, 16, 0 },
-    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F16, LOCI_F16, 0, 0 },
-    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F32, LOCI_BF16, 32, 0 },
+    { "softcap:cap=3+alibi", 1, 2, 1, 64, 64, 1, 400, 0, LOCI_BF16, LOCI_BF16, LOCI_BF16, 16, 0 },
+    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F16, LOCI_F16, LOCI_F16, 0, 0 },
+    { "nope", 1, 4, 2, 64, 64, 2, 400, 0, LOCI_F32, LOCI_BF16, LOCI_BF16, 32, 0 },
     { "logn:length=20", 1, 4, 2, 32, 32, 3, 400, 0, F32, 0, 0 },
     { "clip:max=9", 2, 4, 2, 32, 32, 3, 400, 0, F32, 0, PLACES },
     { "nope", 2, 4, 2, 32, 32, 5, 400, 0, F32, 0, DROPOUT },
@@ -68,7 +70,7 @@ static const struct problem problems[] = {
     { "nope", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
     { "nope", 1, 2, 1, 19, 7, 1, 130, 0, F32, 0, 0 },
     { "nope", 1, 2, 1, 32, 32, 8, 100, 0, F32, 0, 0 }, /* more rows than some tiles have keys */
-    { "nope", 2, 1, 1, 16, 16, 1, 260, 0, LOCI_BF16, LOCI_BF16, 0, LENS },
+    { "nope", 2, 1, 1, 16, 16, 1, 260, 0, LOCI_BF16, LOCI_BF16, LOCI_BF16, 0, LENS },
     { "shaw:values=0", 2, 4, 2, 24, 24, 3, 300, 0, F32, 0, LENS },
     { "deberta", 2, 4, 2, 24, 24, 2, 300, 0, F32, 32, LENS | FULL },
     { "deberta:terms=p2c,p2c=ji+logn:length=20", 1, 4, 2, 20, 24, 70, 300, 0, F32, 0,
@@ -79,12 +81,30 @@ static const struct problem problems[] = {
     { "rope:pairing=half+shaw:values=0,left=300+softcap:cap=2", 1, 2, 1, 32, 32, 150, 300, 0, F32,
       0, 0 },
     { "wall", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
-    { "wall", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
+    { "wall", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, LOCI_BF16, 0, 0 },
     { "rope:pairing=half+wall", 1, 4, 2, 32, 32, 3, 300, 0, F32, 0, ROTATED },
     { "wall+ssmax", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
     { "path", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
-    { "path", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
+    { "path", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, LOCI_BF16, 0, 0 },
     { "path", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "nope", 2, 4, 2, 64, 64, 1, 300, 0, Q8, 0, LENS },
+    { "nope", 1, 4, 1, 128, 96, 2, 4200, 0, Q8, 16, 0 },
+    { "alibi", 1, 4, 2, 32, 64, 70, 300, 0, LOCI_BF16, LOCI_Q8_0, LOCI_BF16, 0, 0 },
+    { "nope", 1, 4, 2, 64, 32, 2, 400, 0, LOCI_F16, LOCI_F16, LOCI_Q8_0, 32, 0 },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 2, 300, 0, Q8, 48, LENS },
+    { "rope:pairing=half", 1, 4, 2, 64, 64, 2, 300, 0, Q8, 0, ROTATED },
+    { "rope:pairing=half,dim=16,values=1", 1, 4, 2, 64, 64, 20, 300, 0, Q8, 0, 0 },
+    { "deberta", 2, 4, 2, 32, 32, 2, 300, 0, Q8, 32, LENS | FULL },
+    { "nope", 1, 2, 1, 32, 32, 2, 400, 0, Q8, 0, BROKEN },
+    { "nope", 1, 2, 1, 64, 32, 2, 400, 0, Q8, 0, HUGE_ROWS },
+    { "pope:base=20", 1, 2, 1, 32, 32, 70, 300, 0, Q8, 0, 0 },
+    { "xpos:scale_base=40", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 16, 0 },
+    { "dca:pairing=half,chunk=90,local=20", 1, 2, 1, 32, 32, 70, 300, 0, Q8, 0, 0 },
+    { "liere:block=4,axes=1+shaw", 1, 2, 1, 32, 32, 70, 300, 0, Q8, 0, 0 },
+    { "fope:train_length=60", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 64, 0 },
+    { "cope:gates=v", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 32, 0 },
+    { "wall", 2, 4, 2, 32, 32, 2, 300, 0, Q8, 32, LENS },
+    { "path", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 48, 0 },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -93,10 +113,17 @@ static float *numbers(struct mem *m, size_t count, double size)
     for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
     return x;
 }
+static size_t bytes_of(size_t count, loci_dtype dtype)
+{
+    return (size_t)stored_bytes(dtype, (ptrdiff_t)count);
+}
 static void *stored(struct mem *m, const float *x, size_t count, loci_dtype dtype)
 {
-    char *to = mem_alloc(m, count * stored_size(dtype));
-    for (size_t i = 0; i < count; i++) store_stored(to, dtype, (ptrdiff_t)i, (double)x[i]);
+    char *to = mem_alloc(m, bytes_of(count, dtype));
+    for (size_t i = 0; i < count && dtype == LOCI_Q8_0; i += Q8_BLOCK)
+        q8_round_block(x + i, to + bytes_of(i, dtype));
+    for (size_t i = 0; i < count && dtype != LOCI_Q8_0; i++)
+        store_stored(to, dtype, (ptrdiff_t)i, (double)x[i]);
     return to;
 }
 static bool same(const char *name, const char *what, const void *a, const void *b, size_t bytes)
@@ -198,7 +225,7 @@ static void check(const struct problem *s)
     const loci_desc d =
         LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads, .dim = s->dim,
                   .value_dim = s->value_dim, .full = (s->with & FULL) != 0, .window_left = s->left,
-                  .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->k_dtype,
+                  .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->v_dtype,
                   .keys_rotated = (s->with & ROTATED) != 0);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", s->text, e.text);
@@ -220,8 +247,8 @@ static void check(const struct problem *s)
     for (size_t i = 0; s->with & HUGE_ROWS && i < rows * (size_t)s->dim; i++) q[i] = 3e38f;
     struct sizes n = {
         .q = rows * (size_t)s->dim * stored_size(s->dtype),
-        .k = keys * (size_t)s->dim * stored_size(s->k_dtype),
-        .v = keys * (size_t)s->value_dim * stored_size(s->k_dtype),
+        .k = bytes_of(keys * (size_t)s->dim, s->k_dtype),
+        .v = bytes_of(keys * (size_t)s->value_dim, s->v_dtype),
         .o = rows * (size_t)s->value_dim * stored_size(s->dtype),
         .lse = rows * sizeof(float),
         .mask = s->with & MASK ? rows * (size_t)s->k_len * sizeof(float) : 0,
@@ -231,7 +258,7 @@ static void check(const struct problem *s)
         LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
                   .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
                   .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
-                  .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->k_dtype),
+                  .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->v_dtype),
                   .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse), .error = &e);
     int64_t *k_lens = mem_alloc(&mem, sizeof *k_lens * (size_t)s->batch),
             *q_lens = mem_alloc(&mem, sizeof *q_lens * (size_t)s->batch);
@@ -302,6 +329,42 @@ static void check(const struct problem *s)
     loci_plan_destroy(plan);
 }
 
+/* Keys and values in q8_0: strides are those of whole blocks, and there are no gradients. */
+static void check_refusals(int device)
+{
+    struct there t = { .gpu = gpus[device] };
+    loci_error e = { 0 };
+    loci_plan *plan;
+    loci_gpu_plan *there;
+    const loci_desc d = LOCI_DESC(.heads = 2, .dim = 32, .k_dtype = LOCI_Q8_0);
+    if (loci_plan_create(&plan, &d, &e) || loci_gpu_plan_create(&there, gpus[device], plan, &e)) {
+        CHECK_FAILED("%s", e.text);
+        return;
+    }
+    char host[64 * 1024];
+    void *tables = (void *)(((uintptr_t)host + 63) / 64 * 64);
+    char *memory = copy_there(&t, NULL, 1 << 20);
+    const loci_gpu_tables both = { tables, memory };
+    loci_prepare(plan, 100, NULL, tables);
+    loci_call c =
+        LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 8, .q = { memory + (1 << 12) },
+                  .k = { memory + (1 << 13), 32 * 16, 32 * 8 + 4, 32 }, .v = { memory + (1 << 14) },
+                  .o = { memory + (1 << 15) }, .lse = memory + (1 << 16), .error = &e);
+    void *work = memory + (1 << 17);
+    CHECK_THAT(loci_gpu_forward(there, &both, work, &c) == LOCI_BAD_ARG
+                   && strstr(e.text, "must be a multiple of the 32 numbers of a block of q8_0"),
+               "a stride that divides a block: %s", e.text);
+    c.k.head = 32 * 8;
+    CHECK_THAT(!loci_gpu_forward(there, &both, work, &c), "whole blocks: %s", e.text);
+    const loci_grad g = LOCI_GRAD(.dout = { memory + (1 << 18) }, .dq = { memory + (1 << 19) });
+    CHECK_THAT(loci_gpu_backward(there, &both, work, &c, &g) == LOCI_UNSUPPORTED
+                   && strstr(e.text, "have no gradients"),
+               "gradients: %s", e.text);
+    loci_gpu_plan_destroy(there);
+    loci_plan_destroy(plan);
+    while (t.blocks) loci_gpu_free(t.gpu, t.block[--t.blocks]);
+}
+
 static void open_devices(void)
 {
     static char names[256];
@@ -321,6 +384,7 @@ static void open_devices(void)
 int main(int argc, char **argv)
 {
     open_devices();
+    for (int i = 0; i < device_count; i++) check_refusals(i);
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++)
         if (argc < 2 ? !LOCI_SLOW || i % 8 == 0 : atoi(argv[1]) == i) check(&problems[i]);
     printf("%lld halves of numbers compared\n", compared);
