@@ -290,8 +290,8 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates =
-        g->params.gates >= 0 || is_polar(g) || g->params.fades || g->call.plan->moves >= 0;
+    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades
+                    || g->call.plan->moves >= 0 || g->params.mix >= 0;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
                    || g->params.rotation_part >= 0 || turns_back(g);
@@ -399,6 +399,48 @@ static loci_status decode(struct gpu_call *g)
                (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
                join_room().size, &g->arrays, p);
 }
+/* A strip of the rows of a call whose heads mix, whose scores `forward` makes, or takes. */
+static struct gpu_call strip_of(const struct gpu_call *g, int i, bool takes)
+{
+    struct gpu_call s = *g;
+    s.params.mix += (int64_t)sizeof(struct gpu_mix) * (2 * i + takes);
+    memcpy(&s.mix, g->lists + s.params.mix, sizeof s.mix);
+    s.params.tiles = s.mix.first + s.mix.tiles;
+    return s;
+}
+static int64_t tiles_of_rows(const struct gpu_call *g)
+{
+    return g->params.mix < 0 ? g->params.tiles : g->mix.tiles;
+}
+static loci_status run_rows(const struct gpu_call *g, enum pass pass, const char *kernel,
+                            int floats)
+{
+    return run(g, pass, kernel, tiles_of_rows(g) * g->params.heads, floats, &g->arrays, &g->params);
+}
+static loci_status run_pairs(const struct gpu_call *g, enum pass pass, const char *kernel,
+                             int floats)
+{
+    return run(g, pass, kernel, (int64_t)g->mix.tiles * g->mix.ktiles, floats, &g->arrays,
+               &g->params);
+}
+/* Mixed scores of a strip, of which this is the call that makes scores. */
+static loci_status mix_scores(const struct gpu_call *g, enum pass pass)
+{
+    TRY(run_rows(g, pass, "forward", forward_floats(g, g->params.rows)));
+    return run_pairs(g, pass, "mix_pairs",
+                     mix_room(g->params.heads, loci_gpu_threads(g->plan, pass)));
+}
+static loci_status forward_rows(const struct gpu_call *g, enum pass pass)
+{
+    const int floats = forward_floats(g, g->params.rows);
+    if (g->params.mix < 0) return run_rows(g, pass, "forward", floats);
+    for (int i = 0; i < g->strips; i++) {
+        const struct gpu_call makes = strip_of(g, i, false), takes = strip_of(g, i, true);
+        TRY(mix_scores(&makes, pass));
+        TRY(run_rows(&takes, pass, "forward", floats));
+    }
+    return LOCI_OK;
+}
 static loci_status forward_pass(struct gpu_call *g)
 {
     const struct params *p = &g->params;
@@ -409,8 +451,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(reflect_keys(g, pass));
-    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(g, p->rows),
-            &g->arrays, p));
+    TRY(forward_rows(g, pass));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -501,9 +542,11 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
     TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
-    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows) return LOCI_OK;
+    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows && k->mix < 0) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
-    TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
+    for (int form = 0; form < p->key_forms && at->dk; form++)
+        TRY(clear_view(g, at->dk + form * form_bytes(g, false), k->dk, p->kv_heads, c->Lk, k->dim,
+                       sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
     if (g->at.dk)
         TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
@@ -694,15 +737,20 @@ static int walk_room(const struct gpu_call *g)
     return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS))
          + (fades_rows(g->call.plan) ? carry_room(TILE_ROWS, p->dim) : 0);
 }
+static loci_status sum_inputs(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (!g->key_sums) return LOCI_OK;
+    return run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
+               inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p);
+}
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     bool any = false;
     for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
     if (!any) return LOCI_OK;
-    if (g->key_sums)
-        TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p));
+    if (p->mix < 0) TRY(sum_inputs(g, pass)); /* else strips have done so */
     return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 static bool learns(const struct gpu_call *g)
@@ -760,6 +808,14 @@ static loci_status vector_totals(const struct gpu_call *g)
 static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
+    if (p->mix >= 0 && fades_rows(g->call.plan) && g->arrays.dk && g->arrays.dv) {
+        struct gpu_call one = *g; /* their sums have different orders */
+        one.arrays.dk = NULL;
+        TRY(pass_over_keys(&one, pass));
+        one.arrays.dk = g->arrays.dk;
+        one.arrays.dv = NULL;
+        return pass_over_keys(&one, pass);
+    }
     for (int form = 0; form < g->call.plan->key_forms; form++) {
         struct params k = *p;
         struct arrays at = g->arrays;
@@ -784,21 +840,46 @@ static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
             k.parts = 0;
             if (at.dq) at.dq += form * form_bytes(g, true);
         }
-        if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0 || p->scan >= 0) && !form))
-            TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
+        const bool first = g->direct || p->stick >= 0 || p->scan >= 0 || p->mix >= 0;
+        if (at.dq || k.parts || at.dmask || (first && !form))
+            TRY(run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
                     rows_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
     return LOCI_OK;
 }
-/* What rows carry to each tile of keys: a forward pass without outputs. */
+/* For a forward pass without outputs, over rows that have been multiplied. */
+static struct gpu_call without_outputs(const struct gpu_call *g)
+{
+    struct gpu_call s = *g;
+    s.params.q_factor = -1;
+    s.arrays.o = NULL;
+    return s;
+}
+/* What rows carry to each tile of keys. */
 static loci_status keep_carries(const struct gpu_call *g)
 {
-    struct params k = g->params;
-    struct arrays at = g->arrays;
-    k.q_factor = -1;
-    at.o = NULL;
-    return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
-               forward_floats(g, k.rows), &at, &k);
+    const struct gpu_call s = without_outputs(g);
+    return run_rows(&s, PASS_FORWARD_GATES, "forward", forward_floats(g, s.params.rows));
+}
+/* Strips from the latest rows to the earliest: mixed scores, their gradients, those of scores and
+ * biases, then all else. */
+static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    for (int i = g->strips - 1; i >= 0; i--) {
+        const struct gpu_call all = without_outputs(g), makes = strip_of(&all, i, false),
+                              takes = strip_of(g, i, true);
+        TRY(mix_scores(&makes, PASS_FORWARD_GATES));
+        if (p->stick >= 0) TRY(keep_carries(&takes));
+        TRY(run_rows(&takes, pass, "grade_rows",
+                     rows_room(p->dim, p->value_dim).size + walk_room(g)));
+        TRY(run_pairs(&takes, pass, "unmix_pairs", unmix_room(p->heads * (g->mix.biased ? 2 : 1))));
+        if (g->mix.part >= 0) TRY(run_rows(&takes, pass, "add_mixed", 0));
+        TRY(pass_over_rows(&takes, pass));
+        TRY(pass_over_keys(&takes, pass));
+        TRY(sum_inputs(&takes, pass));
+    }
+    return LOCI_OK;
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
@@ -833,10 +914,14 @@ static loci_status backward_pass(struct gpu_call *g)
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
     const bool carries = stick || p->scan >= 0,
                rows_first = carries || fades_rows(c->plan); /* keys read what rows leave */
-    if (carries) TRY(keep_carries(g));
-    if (rows_first) TRY(pass_over_rows(g, pass));
-    TRY(pass_over_keys(g, pass));
-    if (!rows_first) TRY(pass_over_rows(g, pass));
+    if (p->mix >= 0) {
+        TRY(mixed_passes(g, pass));
+    } else {
+        if (carries) TRY(keep_carries(g));
+        if (rows_first) TRY(pass_over_rows(g, pass));
+        TRY(pass_over_keys(g, pass));
+        if (!rows_first) TRY(pass_over_rows(g, pass));
+    }
     if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
@@ -917,7 +1002,9 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
 {
     CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
     const struct loci_gpu_plan plan = { .gpu = gpu, .backward_threads = THREADS };
-    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1 };
+    const struct params params = {
+        .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1, .mix = -1
+    };
     struct program *program = NULL;
     void *at = NULL;
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);

@@ -17,6 +17,7 @@
 #include "layout/gate.h"
 #include "layout/given_pairs.h"
 #include "layout/matrices.h"
+#include "layout/mix.h"
 #include "layout/ranged_pairs.h"
 #include "layout/reflect.h"
 #include "layout/roll.h"
@@ -67,6 +68,19 @@ static bool is_listed(const loci_call *in)
 {
     return has_positions(in) || in->mask_kind || in->k_first;
 }
+/* Items of 1024 rows of all sequences, of which cape takes as many together as are not larger. */
+static size_t most_items(const struct call *c)
+{
+    return loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK));
+}
+/* Tiles of rows of a strip. */
+static int strip_tiles(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const size_t all = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, g->params.rows));
+    const int most = ROW_CHUNK / g->params.rows;
+    return all < (size_t)most ? (int)all : most;
+}
 struct piece_row {
     double inverse;
     int64_t position;
@@ -91,7 +105,8 @@ static size_t lay_out_lists(struct gpu_call *g)
     LIST(k->spans, loci_most_sequences(c), struct span);
     LIST(k->use, GPU_USES, struct gpu_use);
     LIST(k->turn, 1, struct gpu_turn);
-    k->stick = -1;
+    k->stick = k->mix = -1;
+    if (p->mix >= 0) LIST(k->mix, 2 * most_items(c), struct gpu_mix);
     if (p->weight >= 0) LIST(k->stick, 1, struct gpu_stick);
     if (g->stick.heir != HEIR_NONE) LIST(g->stick.heirs, B * Lq, int64_t);
     if (g->stick.heir == HEIR_VALUE && g->backward) {
@@ -150,6 +165,28 @@ static size_t lay_out_lists(struct gpu_call *g)
     }
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
+}
+/* Strips of whole items, each twice: `forward` makes scores, and takes them. */
+static void fill_strips(struct gpu_call *g, int rows)
+{
+    const struct call *c = &g->call;
+    struct gpu_mix *to = (struct gpu_mix *)(g->lists + g->params.mix);
+    int32_t tile = 0;
+    g->mix.tiles = 0;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++)
+        for (ptrdiff_t row = 0; row < c->seqs.list[s].nq; row += ROW_CHUNK) {
+            const ptrdiff_t left = c->seqs.list[s].nq - row;
+            const int32_t n = (int32_t)tiles(left < ROW_CHUNK ? left : ROW_CHUNK, rows);
+            if (!g->strips || g->mix.tiles + n > ROW_CHUNK / rows) {
+                g->strips++;
+                g->mix.first = tile;
+                g->mix.tiles = 0;
+            }
+            g->mix.tiles += n;
+            tile += n;
+            to[2 * g->strips - 2] = to[2 * g->strips - 1] = g->mix;
+            to[2 * g->strips - 2].stores = 1;
+        }
 }
 /* The rotation, from the plan and the tables of the host. */
 static void fill_turn(struct gpu_call *g)
@@ -380,6 +417,7 @@ static void fill_lists(struct gpu_call *g, int rows)
     if (k->rotation == TURN_MATRICES) fill_matrices(g);
     fill_turn(g);
     if (g->stick.heir != HEIR_NONE) fill_heirs(g);
+    if (k->mix >= 0) fill_strips(g, rows);
     if (k->stick >= 0) memcpy(g->lists + k->stick, &g->stick, sizeof g->stick);
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
@@ -502,6 +540,28 @@ static void list_stick(struct gpu_call *g, const void *tables)
     if (tables)
         g->stick.vectors = (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
 }
+/* A network that mixes heads. */
+static void list_mix(struct gpu_call *g, const void *tables)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const int enc = p->use[p->mix].enc;
+    const struct mix m = mix_of(&p->enc[enc]);
+    g->mix = (struct gpu_mix){
+        .units = m.G,
+        .padded = m.Gp,
+        .biased = m.in > m.H,
+        .leak = (float)m.leak,
+        .add = (float)m.add,
+        .by_distance = m.in > m.H,
+        .part = -1,
+        .ktiles = (int32_t)tiles(c->Lk, KEYS),
+    };
+    if (tables) g->mix.table = (const char *)c->table[enc] - (const char *)tables;
+    for (int x = 0; x < p->uses; x++)
+        g->mix.by_distance &= p->use[x].group != GROUP_ADD || p->use[x].term == TERM_affine
+                           || p->use[x].term == TERM_distance;
+}
 /* A term without anything but its place. */
 static struct gpu_use empty_use(int32_t term)
 {
@@ -521,10 +581,16 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
+    bool scans = false;
+    for (int x = 0; x < p->uses; x++) scans |= p->use[x].term == TERM_scan;
+    k->rows = g->backward && (p->weight >= 0 || scans || p->moves >= 0 || p->mix >= 0)
+                ? TILE_ROWS
+                : g->plan->rows;
     k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
     k->forms = p->row_forms;
     k->scan = -1;
     if (p->weight >= 0) list_stick(g, tables);
+    if (p->mix >= 0) list_mix(g, tables);
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
     if (p->moves >= 0) {
         const int enc = p->use[p->moves].enc;
@@ -536,7 +602,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
         g->plan_use[0] = p->moves;
         k->uses = 1;
     }
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++) {
+        if (group == GROUP_ADD) g->mix.first_add = k->uses;
         for (int x = 0; x < p->uses; x++) {
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
@@ -567,6 +634,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
             g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
+    }
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)
@@ -617,8 +685,8 @@ static int list_parts(struct gpu_call *g)
             int32_t term;
             if (p->use[x].group != group) continue;
             const bool sink = p->use[x].term == TERM_sink;
-            if (p->use[x].term == TERM_stick) {
-                g->stick.part = c->g.total[x] ? all : -1;
+            if (p->use[x].term == TERM_stick || p->use[x].term == TERM_mix) {
+                *(x == p->mix ? &g->mix.part : &g->stick.part) = c->g.total[x] ? all : -1;
                 all += count_parts(c, x);
                 continue;
             }
@@ -660,6 +728,7 @@ int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
     if (x == p->weight) return g->stick.part;
+    if (x == p->mix) return g->mix.part;
     if (x == p->rotate) return g->params.rotation_part;
     for (int u = 0; u < g->params.uses; u++)
         if (g->plan_use[u] == x) return g->use[u].part;
@@ -694,7 +763,7 @@ static bool decodes(const struct gpu_call *g)
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
     if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
-        || p->moves >= 0)
+        || p->moves >= 0 || p->mix >= 0)
         return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
@@ -752,6 +821,28 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
         carve_bytes(a, list[i].count, list[i].each);
     }
 }
+/* Tiles of pairs of a strip, and backward what they give to the gradient of the network. */
+static void lay_out_mix(struct gpu_call *g, struct arena *a)
+{
+    const struct call *c = &g->call;
+    struct gpu_mix *m = &g->mix;
+    const size_t heads = (size_t)c->plan->heads,
+                 pairs = (size_t)strip_tiles(g) * (size_t)m->ktiles, /* of tiles */
+        numbers = pairs * heads * (size_t)(KEYS * g->params.rows);
+    m->scores = m->biases = m->mixed = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    if (m->biased) m->biases = (int64_t)a->used;
+    if (m->biased) carve_bytes(a, numbers, sizeof(float));
+    if (!g->backward) return;
+    m->mixed = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    m->gradients = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    m->sums = (int64_t)a->used;
+    carve_bytes(a, pairs,
+                sizeof(float)
+                    * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
+}
 /* Sums by key and by row, then those of gates. */
 static size_t lay_out_apart(struct gpu_call *g)
 {
@@ -776,6 +867,7 @@ static size_t lay_out_apart(struct gpu_call *g)
     if (g->backward) lay_out_moves(g, &a, true);
     g->cleared = a.used;
     lay_out_moves(g, &a, false);
+    if (c->plan->mix >= 0) lay_out_mix(g, &a);
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
@@ -979,8 +1071,6 @@ static void set_params(struct gpu_call *g)
     k->drop_offset = c->dropout.offset;
     k->drop_limit = c->dropout.limit;
     k->drop_kept = (float)c->dropout.factor;
-    k->rows = (p->weight >= 0 || k->scan >= 0 || p->moves >= 0) && g->backward ? TILE_ROWS
-                                                                               : g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);

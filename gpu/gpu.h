@@ -51,6 +51,8 @@ struct gpu_call {
     int plan_use[GPU_USES];       /* which of the plan's uses they are */
     struct gpu_turn turn;         /* likewise */
     struct gpu_stick stick;       /* likewise */
+    struct gpu_mix mix;           /* likewise, once for each strip and pass */
+    int strips;
     bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists

@@ -112,7 +112,8 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || id == TERM_stick || rotates(id), LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || id == TERM_stick || id == TERM_mix || rotates(id),
+              LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
@@ -182,7 +183,7 @@ static void choose_shape(struct loci_gpu_plan *g)
 {
     const struct loci_plan *p = g->plan;
     const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
-    g->rows = widest <= 64 ? 128 : 64;
+    g->rows = widest <= 64 && p->mix < 0 ? 128 : 64; /* heads that mix keep tiles of 64 rows */
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
     while (g->rows > 32 && forward_bytes(p, g->rows) > g->gpu->facts.shared) g->rows /= 2;
@@ -190,8 +191,8 @@ static void choose_shape(struct loci_gpu_plan *g)
 
 /* ---- Programs -------------------------------------------------------------------------------- */
 
-/* Programs for all plans (three of them: first_term()) are compiled once, which is worth more than
- * speed on a processor and in tests. */
+/* Programs for all plans (one for each first_term(), with cape and without) are compiled once,
+ * which is worth more than speed on a processor and in tests. */
 static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");
@@ -225,8 +226,10 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
         { "FORMS", p->forms },     { "STICK", p->stick >= 0 },    { "SCAN", p->scan },
     };
-    int n = snprintf(to, room, "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n",
-                     kernels[pass], first_term(p, use));
+    int n = snprintf(to, room,
+                     "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n"
+                     "#define LOCI_MIXES %d\n",
+                     kernels[pass], first_term(p, use), p->mix >= 0);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
     if (g->general) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
@@ -300,6 +303,13 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);
+    const int mixed = plan->mix < 0 ? 0
+                                    : most(mix_room(plan->heads, shape.forward_threads),
+                                           unmix_room(2 * plan->heads));
+    CHECK(e, (size_t)mixed * sizeof(float) <= gpu->facts.shared, LOCI_UNSUPPORTED,
+          "%s has %zu bytes of shared memory for a group, but %s with %d heads needs %zu",
+          gpu->facts.name, gpu->facts.shared, plan->enc[plan->use[plan->mix].enc].pe->name,
+          plan->heads, (size_t)mixed * sizeof(float));
     struct loci_gpu_plan *g = malloc(sizeof *g);
     CHECK(e, g, LOCI_NO_MEMORY, "no memory for a plan");
     *g = shape;

@@ -49,6 +49,10 @@ enum { THREADS = 128 };
     K(roll_totals)                                                                                 \
     K(key_phases)                                                                                  \
     K(heir_values)                                                                                 \
+    K(mix_pairs)                                                                                   \
+    K(grade_rows)                                                                                  \
+    K(unmix_pairs)                                                                                 \
+    K(add_mixed)                                                                                   \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
@@ -64,12 +68,12 @@ enum { THREADS = 128 };
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
     FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)          \
-    K(reflect_tiles) K(reflect_nodes)
+    K(reflect_tiles) K(reflect_nodes) K(mix_pairs)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
     K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
-    K(unstage_keys)
+    K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -230,6 +234,22 @@ struct gpu_stick {
     int32_t heir, part; /* part: of the vectors' gradient; -1: not wanted */
 };
 
+/* The network of cape, and a strip of rows, in `lists`: kernels/mix.h. */
+struct gpu_mix {
+    /* Byte offsets in `apart`, of tiles of pairs: scores, biases, mixed scores and gradients of
+     * these.  Backward, mixed scores become weights, and scores and biases their gradients.  sums:
+     * what a tile of pairs gives to the gradient of the network. */
+    int64_t scores, biases, mixed, gradients, sums;
+    int64_t table;                 /* byte offset in `tables`: see src/layout/mix.h */
+    int32_t units, padded, biased; /* biased: biases are inputs, too */
+    float leak, add;
+    int32_t first_add;   /* the first of the terms that make biases */
+    int32_t by_distance; /* they depend on the distance alone, of rows that see intervals */
+    int32_t part;        /* of a head; -1: not wanted */
+    int32_t ktiles;      /* tiles of keys that a tile of rows has memory for */
+    int32_t first, tiles, stores; /* the strip; stores: `forward` makes scores */
+};
+
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
@@ -302,6 +322,7 @@ struct params {
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
     int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
+    int64_t mix;       /* the network and strip, in `lists`; -1: heads do not mix */
 };
 
 #endif

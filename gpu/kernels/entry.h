@@ -6,6 +6,7 @@
 
 #include "kernels/backward.h"
 #include "kernels/decode.h"
+#include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"
 #include "kernels/vectors_back.h"

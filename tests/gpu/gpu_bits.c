@@ -340,7 +340,17 @@ static const char *const texts[] = {
     "wall+ssmax:bias=1+sba",
     "rope:pairing=half,dim=16,values=1+wall+logn:length=20+sink",
     "kerple:weight=1+wall+softcap:cap=3",
+    "cape",
+    "rope:pairing=half+alibi+cape:hidden=5,leak=0.3",
+    "kerple+t5:bidirectional=1+cape:hidden=20,add_bias=0",
+    "softcap:cap=3+alibi:slopes=both+fox+cape:hidden=4+sink",
+    "shaw:left=20,right=70+ssmax:bias=1+fire+cape:hidden=4",
+    "rerope:pairing=half,window=70,leak=0.25+t5+cape:hidden=6",
+    "xl+cope:npos=40+cape:hidden=4",
+    "rope:pairing=half+wall+alibi+cape:hidden=4",
+    "alibi+cape:hidden=4+sba:remainder=value",
     "path",
+    "path+alibi+cape:hidden=4",
     "path+fox+ssmax:bias=1",
     "softcap:cap=2+path+sba:remainder=value",
 };
@@ -423,6 +433,11 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
             if (walk_uniform() < -0.3) mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
+        if (plan->mix >= 0) { /* heads that mix see the same keys */
+            c.mask.batch = s->q_len * s->k_len;
+            c.mask.head = LOCI_BROADCAST;
+            c.mask.row = s->k_len;
+        }
         outs.bytes[OUT_DMASK] = rows * (size_t)s->k_len * 4;
         outs.each[OUT_DMASK] = 4;
         g.dmask.data = outs.at[OUT_DMASK] = mem_alloc(&mem, outs.bytes[OUT_DMASK]);

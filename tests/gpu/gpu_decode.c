@@ -85,6 +85,10 @@ static const struct problem problems[] = {
     { "path", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
     { "path", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
     { "path", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "cape:hidden=4", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
+    { "alibi+cape:hidden=5", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, 0, 0 },
+    { "rope:pairing=half+t5+cape:hidden=4", 1, 4, 2, 32, 32, 3, 300, 0, F32, 0, ROTATED },
+    { "cape:hidden=4", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
