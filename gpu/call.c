@@ -23,6 +23,7 @@
 #include "layout/roll.h"
 #include "layout/scan.h"
 #include "layout/slopes.h"
+#include "layout/states.h"
 #include "layout/softcap.h"
 #include "layout/stick.h"
 #include "kernels/rooms.h"
@@ -49,7 +50,9 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
     }
     for (int x = 0; x < p->uses && backward; x++) {
         const ptrdiff_t total =
-            loci_gpu_by_key(p->use[x].term) || x == p->moves ? 0 : p->engine->total(c, x);
+            loci_gpu_by_key(p->use[x].term) || x == p->moves || p->use[x].term == TERM_states
+                ? 0
+                : p->engine->total(c, x);
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {
@@ -107,7 +110,7 @@ static size_t lay_out_lists(struct gpu_call *g)
     LIST(k->turn, 1, struct gpu_turn);
     k->stick = k->mix = -1;
     if (p->mix >= 0) LIST(k->mix, 2 * most_items(c), struct gpu_mix);
-    if (p->weight >= 0) LIST(k->stick, 1, struct gpu_stick);
+    if (p->weight >= 0) LIST(k->stick, 2, struct gpu_stick);
     if (g->stick.heir != HEIR_NONE) LIST(g->stick.heirs, B * Lq, int64_t);
     if (g->stick.heir == HEIR_VALUE && g->backward) {
         LIST(g->stick.rows, B * Lq, int64_t);
@@ -220,6 +223,9 @@ static void fill_turn(struct gpu_call *g)
         to->count = t->count;
         to->offset = t->offset;
         to->inside = t->interleaved;
+    } else if (g->params.rotation == TURN_STATES) {
+        to->width = p->value_dim;
+        to->offset = FOURS(p->value_dim);
     } else if (g->params.rotation == TURN_WAVES) {
         const struct fourier *f = layout;
         to->count = p->dim / 2;
@@ -418,7 +424,11 @@ static void fill_lists(struct gpu_call *g, int rows)
     fill_turn(g);
     if (g->stick.heir != HEIR_NONE) fill_heirs(g);
     if (k->mix >= 0) fill_strips(g, rows);
-    if (k->stick >= 0) memcpy(g->lists + k->stick, &g->stick, sizeof g->stick);
+    for (int i = 0; k->stick >= 0 && i < 2; i++) { /* what is left is for no state */
+        struct gpu_stick stick = g->stick;
+        if (i) stick.heir = HEIR_NONE;
+        memcpy((struct gpu_stick *)(g->lists + k->stick) + i, &stick, sizeof stick);
+    }
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -509,6 +519,10 @@ int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
     for (int i = 0; i < p->first_tensor[enc] + which; i++)
         n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
+}
+int8_t loci_gpu_states(const struct loci_plan *p, bool query)
+{
+    return loci_gpu_input_number(p, p->use[p->rotate].enc, query ? STATES_Q : STATES_K);
 }
 /* Does the use have vectors of values? */
 static bool has_values(const struct gpu_use *use)
@@ -651,7 +665,7 @@ static void want_sums(struct gpu_call *g, struct gpu_use *use)
 static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
-    if (p->use[x].term == TERM_matrices) return 0;
+    if (p->use[x].term == TERM_matrices || p->use[x].term == TERM_states) return 0;
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
@@ -762,7 +776,7 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
+    if (p->states || p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
         || p->moves >= 0 || p->mix >= 0)
         return false;
     for (int x = 0; x < p->uses; x++)
@@ -956,6 +970,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     const size_t rows = (size_t)(c->B * c->Lq) * (size_t)p->heads,
                  keys = (size_t)(c->B * c->Lk) * (size_t)p->kv_heads, each = sizeof(float),
                  chunks = (size_t)tiles(c->Lk, CHUNK);
+    const size_t head_keys =
+        keys / (size_t)p->kv_heads * (size_t)(p->states ? p->heads : p->kv_heads);
     const bool apart = p->stored != sizeof(float);
     g->apart_bytes = lay_out_apart(g);
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
@@ -965,8 +981,10 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         g->at.q = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
     if (p->rotate >= 0) {
         if (!p->keys_rotated || g->params.fades)
-            g->at.k = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
+            g->at.k = carve_bytes(&a, head_keys * (size_t)(p->score_dim * p->key_forms), each);
     }
+    if (p->states && p->group > 1)
+        g->at.head_values = carve_bytes(&a, head_keys * (size_t)p->value_dim, each);
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
         g->at.o = carve_bytes(&a, rows * (size_t)p->value_dim, each);
@@ -996,14 +1014,21 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     if (!g->backward) {
-        if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
+        const int width = p->states && p->dim > p->value_dim ? p->dim : p->value_dim;
+        if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)width, each);
         return a.full ? SIZE_MAX : a.used;
+    }
+    if (p->states && g->in.ae) {
+        const size_t width = (size_t)(FOURS(p->value_dim) + p->dim);
+        g->at.wide_v = carve_bytes(&a, head_keys * width, each);
+        g->at.wide_dout = carve_bytes(&a, rows * width, each);
+        g->at.states = carve_bytes(&a, head_keys * (size_t)p->dim, sizeof(double));
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
     if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors
         || g->params.scan >= 0 || p->moves >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
+        g->at.dk = carve_bytes(&a, head_keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (apart || (p->turns_values && !p->keys_rotated))
         g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
@@ -1053,7 +1078,7 @@ static void set_params(struct gpu_call *g)
     k->dim = p->score_dim;
     k->value_dim = p->value_dim;
     k->heads = p->heads;
-    k->kv_heads = p->kv_heads;
+    k->kv_heads = p->states ? p->heads : p->kv_heads; /* states rotate keys for each head */
     k->batch = (int32_t)c->B;
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
@@ -1114,8 +1139,14 @@ static void set_params(struct gpu_call *g)
     k->v_paged = g->in.pages && !g->at.v;
     if (g->at.k) {
         k->k_type = GPU_F32;
-        k->k = dense(p->kv_heads, c->Lk, p->score_dim);
+        k->k = dense(k->kv_heads, c->Lk, p->score_dim);
         at->k = g->at.k;
+    }
+    if (g->at.head_values) {
+        k->v_type = GPU_F32;
+        k->v_paged = 0;
+        k->v = dense(p->heads, c->Lk, p->value_dim);
+        at->v = g->at.head_values;
     }
     if (g->at.v) {
         k->v_type = GPU_F32;
@@ -1143,6 +1174,10 @@ static void set_params(struct gpu_call *g)
     k->dout = of_view(c->g.dout);
     k->wide =
         k->wide && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->dout, k->value_dim));
+    if (c->grad->dae) {
+        at->tops = g->in.ae;
+        at->weights = (char *)(uintptr_t)c->grad->dae;
+    }
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
@@ -1152,16 +1187,17 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
     if (g->at.dq) {
-        const bool places = p->rotate >= 0
-                         && (k->rotation_part >= 0 || g->fetches_rows
-                             || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
+        const bool places =
+            p->rotate >= 0
+            && (k->rotation_part >= 0 || g->fetches_rows
+                || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
         /* gradients of channel gates are sums of q dq and of k dk, and so is that of own tiles */
         const bool gates = p->moves >= 0 && wants_inputs(g), keys = c->g.dk.data || places || gates;
         at->dq = c->g.dq.data || k->factor_part >= 0 || places || (p->moves >= 0 && keys) ? g->at.dq
                                                                                           : NULL;
         at->dk = keys ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
-        k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
+        k->dk = dense(k->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
         at->dv = c->g.dv.data ? g->at.dv : NULL;
@@ -1236,6 +1272,9 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
+          "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
+          p->dim, p->value_dim);
     CHECK(e, !reflects_rows(p), LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
           p->enc[p->use[p->moves].enc].pe->name);
     for (int x = 0; x < p->uses; x++) {

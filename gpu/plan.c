@@ -8,6 +8,7 @@
 #include "kernels/rooms.h"
 #include "layout/band_q.h"
 #include "layout/gate.h"
+#include "layout/scan.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -76,6 +77,8 @@ int32_t loci_gpu_rotation_of(enum term_id id)
         return TURN_BASES;
     case TERM_matrices:
         return TURN_MATRICES;
+    case TERM_states:
+        return TURN_STATES;
     default:
         return TURN_PAIRS;
     }
@@ -124,9 +127,9 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || p->weight < 0,
+                  || (p->weight < 0 && !p->states),
               LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU with sba: values=0 does",
+              "%s with vectors of values does not run on a GPU with sba or tape: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)
@@ -153,9 +156,14 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
                   || !(loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)),
               LOCI_UNSUPPORTED, "%s does not run on a GPU with rows in several forms",
               p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              !p->states || p->use[x].term != TERM_scan
+                  || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
+              LOCI_UNSUPPORTED, "%s with tape runs on a GPU with gates=k only",
+              p->enc[p->use[x].enc].pe->name);
     }
-    CHECK(e, p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
-          "%s does not run on a GPU yet: each head rotates keys in its own way",
+    CHECK(e, p->states || p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms,
+          LOCI_UNSUPPORTED, "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
           "dim %d and value_dim %d must be at most %d on a GPU", p->score_dim, p->value_dim,
@@ -175,7 +183,9 @@ static size_t forward_bytes(const struct loci_plan *p, int rows)
     int more = loci_gpu_moves_room(p, rows);
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more = scan_room(rows);
-    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + more) * sizeof(float);
+    /* states are values, too */
+    const int width = p->states ? most(p->value_dim, p->dim) : p->value_dim;
+    return (size_t)(forward_room(rows, p->score_dim, width).size + more) * sizeof(float);
 }
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128. */

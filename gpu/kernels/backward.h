@@ -48,6 +48,9 @@ DEV void row_sums(struct block b)
                 empty &= x == 0;
             }
             if (b.at.dlse) sum = sum - dlse;
+            for (int n = 0; STATES && !STICK && b.at.weights && n < DIM; n++)
+                sum = fma_(((const GLOBAL float *)b.at.weights)[at * DIM + n],
+                           ((const GLOBAL float *)b.at.tops)[at * DIM + n], sum);
             if (STICK) sum = rest_gradient(b, batch, h, row, dout, dlse);
             ((GLOBAL float *)b.at.delta)[at] = sum;
             if (HAS_SINK)
@@ -185,6 +188,19 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
         }
 }
 
+/* dp: of values with dO.  Of states that are values, too, the same in a product of its own. */
+DEV void product_values(struct block b, int lanes, const SHARED float *lane_rows,
+                        const SHARED float *others, int r0, int at, float (*c)[8])
+{
+    const int all = FOURS(VALUE_DIM), split = STATES ? least(TURN.offset, all) : all;
+    product(lanes, lane_rows, others, WIDER(VALUE_DIM), split, r0, at, c);
+    if (STATES && split < all) {
+        float more[PAIR_OTHERS][8];
+        product(lanes, lane_rows + split * lanes, others + split, WIDER(VALUE_DIM), all - split, r0,
+                at, more);
+        for (int i = 0; i < OTHERS(lanes) * 8; i++) c[i / 8][i % 8] += more[i / 8][i % 8];
+    }
+}
 /* Pairs of a tile that mix.h keeps, of a thread whose lanes are rows, or keys. */
 DEV void load_pairs(struct block b, int64_t from, const struct span *q, int h, int row0, int key0,
                     int r0, int side, int by_key, float (*to)[8])
@@ -237,9 +253,9 @@ DEV void add_rows(struct block b, const struct span *q, int h, int row0, int row
             UNROLL for (int i = 0; i < 4; i++) to[g][j][i] = to[g][j][i] + c[0][j][i];
     }
 }
-/* Adds the part of an item to a gradient in memory, or begins it. */
-DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int first, int tid,
-                  float (*part)[8][4])
+/* Adds the part of an item to a gradient in memory, or begins it; or to one in doubles. */
+DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int first, int doubles,
+                  int tid, float (*part)[8][4])
 {
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
     int64_t from = v.first;
@@ -250,7 +266,9 @@ DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int fi
                 const int key = lane_of(KEYS, r0, j), n = channel_of(KEYS, side, g) + i;
                 if (key >= keys || n >= width) continue;
                 GLOBAL float *to = (GLOBAL float *)at + from + key * v.row + n;
-                *to = (first ? 0.0f : *to) + part[g][j][i];
+                GLOBAL double *sum = (GLOBAL double *)at + from + key * v.row + n;
+                if (doubles) *sum = *sum + (double)part[g][j][i];
+                else *to = (first ? 0.0f : *to) + part[g][j][i];
             }
 }
 DEV void clear_item(int width, float (*part)[8][4])
@@ -375,6 +393,7 @@ DEV void backward_keys(struct block b)
               group = b.p->heads / b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
     const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const int doubles = STATES && b.p->adds == ADDS_DOUBLES; /* of states */
     const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
     SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
@@ -415,6 +434,9 @@ DEV void backward_keys(struct block b)
             if (GATED)
                 load_across(staged_keys(b, &q, t.h), key0, keys, KEYS, DIM, 1.0f, tid,
                             b.room + at.k);
+            if (STATES && group > 1) /* each head has rotated its keys */
+                load_across(view_rows(b.at.k, b.p->k, q.b, t.h, q.k0 + key0, K_TYPE, b.p->wide), 0,
+                            keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
             if (tid < TILE_ROWS) {
                 const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
                 b.room[at.lse + tid] = lse;
@@ -422,8 +444,8 @@ DEV void backward_keys(struct block b)
                     tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
                 if (lse * 0.0f != 0.0f && !whole) *flag = 0;
             }
-            product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
-                    first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
+            product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
+                           place(KEYS, tid), MINE.p);
             COPIES_DONE
         END
         PHASE_IF(tid, !apart)
@@ -614,16 +636,17 @@ DEV void backward_keys(struct block b)
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (ends && GATED && b.at.dk) {
                 add_item(b.at.apart + USE(0).staged_gradients,
-                         gated_rows(b, USE(0).staged_gradients, &q, t.h, key0), keys, DIM, 0, tid,
-                         MINE.dk);
+                         gated_rows(b, USE(0).staged_gradients, &q, t.h, key0), keys, DIM, 0, 0,
+                         tid, MINE.dk);
                 join_gate_parts(b, &q, t.h, key0, keys, tid);
             }
             if (ends) {
-                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, tid, MINE.dk);
+                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, 0, tid, MINE.dk);
                 clear_item(DIM, MINE.dk);
             }
             if (next.item != t.item) {
-                if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, tid, MINE.dv);
+                if (b.at.dv)
+                    add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, doubles, tid, MINE.dv);
                 clear_item(VALUE_DIM, MINE.dv);
             }
             COPIES_DONE
@@ -645,8 +668,9 @@ DEV void backward_keys(struct block b)
     }
     PHASE(tid)
         /* no row sees these keys */
-        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
-        if (b.at.dv && !begun) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
+        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, 0, tid, MINE.dk);
+        if (b.at.dv && !begun)
+            add_item(b.at.dv, dv, keys, VALUE_DIM, 1, doubles, tid, MINE.dv);
     END
 }
 
@@ -932,9 +956,8 @@ DEV void backward_rows(struct block b)
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
-                product(TILE_ROWS, b.room + at.dout, b.room + at.v, WIDER(VALUE_DIM),
-                        FOURS(VALUE_DIM), first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid),
-                        MINE.ds);
+                product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v,
+                               first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.ds);
                 COPIES_DONE
             END
             PHASE_IF(tid, !apart)
@@ -1267,7 +1290,8 @@ DEV void backward_rows(struct block b)
         for (int u = 0; u < USES; u++)
             if (LEARNS(u) && tid == 0)
                 finish_row_sums(b, &q, part + USE(u).part, h, u, row0, rows);
-        for (int n = tid; STICK && STICK_OF.part >= 0 && n < VALUE_DIM; n += THREADS) {
+        for (int n = tid; STICK && STICK_OF.part >= 0 && n < (STATES ? TURN.width : VALUE_DIM);
+             n += THREADS) {
             float sum = 0; /* the vector is the heir of all rows */
             for (int r = 0; r < rows; r++)
                 if (heir_of(b, q.b, q.q0 + row0 + r) >= 0)

@@ -144,7 +144,9 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
         const float alpha = b.room[at.alpha + lane_of(ROWS, r0, j)];
         UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
             UNROLL for (int i = 0; i < 4; i++)
-                mine->o[g][j][i] = fma_(mine->o[g][j][i], alpha, c[g][j][i]);
+                mine->o[g][j][i] = STATES && b.p->plain /* rounded twice */
+                                     ? mine->o[g][j][i] * alpha + c[g][j][i]
+                                     : fma_(mine->o[g][j][i], alpha, c[g][j][i]);
     }
 }
 

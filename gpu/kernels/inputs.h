@@ -100,8 +100,8 @@ DEV void backward_inputs(struct block b)
                 }
             END
             PHASE(tid)
-                product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
-                        first_lane(KEYS, tid), place(KEYS, tid), MINE.ds);
+                product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
+                               place(KEYS, tid), MINE.ds);
             END
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);

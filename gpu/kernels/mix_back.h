@@ -80,8 +80,7 @@ DEV void grade_rows(struct block b)
         END
         PHASE(tid)
             const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
-            product(TILE_ROWS, b.room + at.dout, b.room + at.v, WIDER(VALUE_DIM),
-                    FOURS(VALUE_DIM), r0, side, MINE.ds);
+            product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v, r0, side, MINE.ds);
             load_pairs(b, MIX.mixed, &q, h, row0, key0, r0, side, 0, MINE.s);
             if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
             else grade_mixed(b, at, &q, h, row0, key0, tid, MINE.s, MINE.ds);

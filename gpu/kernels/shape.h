@@ -75,6 +75,9 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define MOST_USES GPU_USES
 #endif
 
+/* Do states rotate rows? */
+#define STATES (ROTATION == TURN_STATES)
+
 /* Wall and path come first and have phases of their own, and cape has passes of its own.  With them
  * a program for all plans would take long to compile, so each has one, and all other plans share
  * one. */
